@@ -15,7 +15,6 @@ import pytest
 
 from evsys_sdk.config import load_yaml
 from evsys_sdk.errors import EvsysError
-from evsys_sdk.history.summary import ExperimentSummary
 from evsys_sdk.loop.campaigns.admission import CampaignRefusal, admit
 from evsys_sdk.loop.campaigns.campaign import (
     Admission,
@@ -31,6 +30,7 @@ from evsys_sdk.loop.campaigns.campaign import (
 )
 from evsys_sdk.loop.campaigns.progress import judge_progress
 from evsys_sdk.record.project_files.journals import campaign_dir, list_campaigns
+from evsys_sdk.record.view.model import ExperimentView
 
 NOW = 10_000.0
 
@@ -41,9 +41,9 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def experiment(name: str, score: float | None, verdict: str = "supported", **more: Any) -> ExperimentSummary:
+def experiment(name: str, score: float | None, verdict: str = "supported", **more: Any) -> ExperimentView:
     spend = {"tokens_trained": 100.0, "tokens_sampled": 20.0, "usd": 0.5, "wall_s": 360.0}
-    found = ExperimentSummary(name, name, f"runs/{name}", "completed", started=NOW - 900, metric="pass@1", spend=spend)
+    found = ExperimentView(name, name, f"runs/{name}", "completed", started=NOW - 900, metric="pass@1", spend=spend)
     return replace(found, best_score=score, verdict=verdict, **more)
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from evsys_sdk.experiment.statistics.student_t import t_quantile
-from evsys_sdk.history.context.questions import Combination, Question, clear_winners, find_untried
-from evsys_sdk.history.effects import Contrast, Effect, find_changed_axis, settings_of
-from evsys_sdk.history.summarize import summarize
+from evsys_sdk.history.context.questions import Combination, QuestionDigest, clear_winners, find_untried
+from evsys_sdk.history.effects import Contrast, Effect, contrasts_of, find_changed_axis
+from evsys_sdk.record.flat_config import settings_of
 from evsys_sdk.record.reader import ExperimentRecord
+from evsys_sdk.record.view.build import view
 
 from .recorded import write_experiment, write_scores
 
@@ -43,7 +44,8 @@ def test_two_runs_have_an_effect_if_one_setting_differs_and_the_model_does_not()
 
 
 def contrasts(path: Path) -> list[Contrast]:
-    return summarize(ExperimentRecord.open(path)).contrasts
+    record = ExperimentRecord.open(path)
+    return contrasts_of(record, view(record))
 
 
 def set_params(path: Path, params: dict[str, dict[str, Any]]) -> None:
@@ -144,9 +146,9 @@ def test_one_seed_is_never_clear() -> None:
 
 def question(
     model: str, effects: Sequence[Effect], combinations: Sequence[dict[str, str]], number: int = 1
-) -> Question:
+) -> QuestionDigest:
     tried = [Combination("sft", params, 1, 2, 0.5, 20.0) for params in combinations]
-    return Question(model, "val/bench/pass@1", "max", "20 tasks", number, 3, tried, list(effects))
+    return QuestionDigest(model, "mock", "val/bench/pass@1", "max", "20 tasks", number, 3, tried, list(effects))
 
 
 def test_what_won_alone_and_was_never_combined_is_untried() -> None:

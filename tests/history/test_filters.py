@@ -19,8 +19,8 @@ from evsys_sdk.history.index import (
     parse_since,
     select,
 )
-from evsys_sdk.history.summary import ExperimentSummary
 from evsys_sdk.history.views.listing import tree_lines
+from evsys_sdk.record.view.model import ExperimentView
 
 from .recorded import BEGAN, DAY, write_experiment
 
@@ -99,12 +99,12 @@ def test_times_may_be_dates_or_ages() -> None:
         parse_since("yesterday")
 
 
-def one(name: str, parent: str = "", started: float = 0.0) -> ExperimentSummary:
-    return ExperimentSummary(f"{name}-1", name, f"/{name}", "completed", started=started, parent_id=parent)
+def one(name: str, parent: str = "", started: float = 0.0) -> ExperimentView:
+    return ExperimentView(f"{name}-1", name, f"/{name}", "completed", started=started, parent_id=parent)
 
 
-def shape(*experiments: ExperimentSummary) -> list[tuple[str, int]]:
-    return [(line.summary.name, line.depth) for line in tree_lines(experiments)]
+def shape(*experiments: ExperimentView) -> list[tuple[str, int]]:
+    return [(line.view.name, line.depth) for line in tree_lines(experiments)]
 
 
 def test_children_stand_below_their_parents_named_by_id_folder_or_name() -> None:
@@ -119,8 +119,8 @@ def test_a_missing_parent_is_named() -> None:
 
 def test_cycles_lose_nobody_and_end() -> None:
     lines = tree_lines([one("a", "c-1"), one("b", "a-1"), one("c", "b-1"), one("below", "b-1"), one("self", "self-1")])
-    assert sorted(line.summary.name for line in lines) == ["a", "b", "below", "c", "self"]
-    assert [line.summary.name for line in lines if line.in_cycle] == ["a"]
+    assert sorted(line.view.name for line in lines) == ["a", "b", "below", "c", "self"]
+    assert [line.view.name for line in lines if line.in_cycle] == ["a"]
 
 
 def test_a_very_deep_tree_is_walked() -> None:

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from evsys_sdk.history import index as index_module
-from evsys_sdk.history.cache import SummaryCache
+from evsys_sdk.history.cache import ViewCache
 from evsys_sdk.history.index import HistoryIndex, select
-from evsys_sdk.history.summary import ExperimentSummary
 from evsys_sdk.record.layout import HISTORY_CACHE
+from evsys_sdk.record.view.model import ExperimentView
 
 from .recorded import BEGAN, write_experiment
 
 
-def listed(*roots: Path) -> list[ExperimentSummary]:
+def listed(*roots: Path) -> list[ExperimentView]:
     with HistoryIndex(list(roots)) as index:
         return select(index)
 
@@ -138,7 +138,7 @@ def test_a_cache_row_that_somebody_else_wrote_is_replaced(tmp_path: Path) -> Non
     write_experiment(tmp_path, "one")
     before = listed(tmp_path)
     with sqlite3.connect(tmp_path / HISTORY_CACHE) as db:
-        db.execute("UPDATE details SET summary = '{\"id\": 1}'")
+        db.execute("UPDATE details SET view = '{\"id\": 1}'")
     db.close()
     assert listed(tmp_path) == before
 
@@ -198,18 +198,18 @@ def test_a_read_only_root_with_an_old_cache_shows_what_is_new(tmp_path: Path) ->
 def test_a_full_disk_while_the_cache_is_written_costs_only_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evsys_sdk.history.cache import SummaryCache
+    from evsys_sdk.history.cache import ViewCache
 
-    real, calls = SummaryCache._write, list[int]()
+    real, calls = ViewCache._write, list[int]()
 
-    def fail_once(self: SummaryCache, rows: list[tuple[object, ...]], names: list[tuple[str]]) -> None:
+    def fail_once(self: ViewCache, rows: list[tuple[object, ...]], names: list[tuple[str]]) -> None:
         calls.append(len(rows))
         if len(calls) == 1:
             raise sqlite3.OperationalError("database or disk is full")
         real(self, rows, names)
 
     write_experiment(tmp_path, "one")
-    monkeypatch.setattr(SummaryCache, "_write", fail_once)
+    monkeypatch.setattr(ViewCache, "_write", fail_once)
     assert ids(tmp_path) == ["one-0a1b2c3d"]
     assert calls == [1, 1]
 
@@ -289,11 +289,11 @@ def test_a_first_look_that_came_to_no_end_is_settled_by_the_next(
 ) -> None:
     write_experiment(tmp_path, "one")
     with monkeypatch.context() as killed:
-        killed.setattr(SummaryCache, "settle", lambda _: None)
+        killed.setattr(ViewCache, "settle", lambda _: None)
         HistoryIndex([tmp_path]).close()
     for _ in range(2):
         with HistoryIndex([tmp_path]) as index:
-            assert [summary.name for summary in index.summaries()] == ["one"]
+            assert [one.name for one in index.views()] == ["one"]
     with sqlite3.connect(tmp_path / HISTORY_CACHE) as db:
         assert db.execute("PRAGMA user_version").fetchone()[0] > 0
         indexes = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
@@ -307,11 +307,11 @@ def test_a_reader_that_is_killed_leaves_a_usable_cache(tmp_path: Path) -> None:
         "import os, sys; from pathlib import Path\n"
         "from evsys_sdk.history import cache, index\n"
         "index._BATCH = 10\n"
-        "real, calls = cache.SummaryCache._write, []\n"
+        "real, calls = cache.ViewCache._write, []\n"
         "def write(self, rows, names):\n"
         "    if calls: os.kill(os.getpid(), 9)\n"
         "    calls.append(1); real(self, rows, names)\n"
-        "cache.SummaryCache._write = write\n"
+        "cache.ViewCache._write = write\n"
         "index.HistoryIndex([Path(sys.argv[1])])\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)

@@ -8,9 +8,9 @@ import pytest
 
 from evsys_sdk import DataError
 from evsys_sdk.history.notes import add_note, invalidate, reinstate
-from evsys_sdk.history.summarize import summarize
 from evsys_sdk.record.events import read_events
 from evsys_sdk.record.reader import ExperimentRecord
+from evsys_sdk.record.view.build import view
 
 from .recorded import write_experiment
 
@@ -28,10 +28,10 @@ def test_a_note_is_appended_and_what_was_there_stays(tmp_path: Path) -> None:
 def test_an_experiment_is_invalidated_and_counts_again_when_that_is_undone(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "one")
     invalidate(path, "wrong split")
-    found = summarize(ExperimentRecord(path))
+    found = view(ExperimentRecord(path))
     assert (found.invalidated, found.counts) == ("wrong split", False)
     reinstate(path, "it was right")
-    assert summarize(ExperimentRecord(path)).counts
+    assert view(ExperimentRecord(path)).counts
 
 
 def test_there_must_be_something_to_undo(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_half_written_line_before_the_note_does_not_swallow_it(tmp_path: Path)
     with (path / "journal.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"id": "cut')
     add_note(path, "still here")
-    found = summarize(ExperimentRecord(path))
+    found = view(ExperimentRecord(path))
     assert [note.text for note in found.notes] == ["still here"]
 
 
@@ -69,5 +69,5 @@ def test_an_old_folder_gets_a_journal_with_its_first_note(tmp_path: Path) -> Non
     path = write_experiment(tmp_path, "old", verdict=None)
     (path / "journal.jsonl").unlink()
     add_note(path, "from before journals")
-    found = summarize(ExperimentRecord(path))
+    found = view(ExperimentRecord(path))
     assert (found.status, found.notes[0].text) == ("completed", "from before journals")

@@ -10,7 +10,7 @@ import pytest
 
 from evsys_sdk import DataError
 from evsys_sdk.history.detail import read_detail
-from evsys_sdk.history.outcome import compare_pairs
+from evsys_sdk.history.pairs import compare_pairs
 from evsys_sdk.history.views.compare import compare_experiments, compare_page, config_differences
 from evsys_sdk.history.views.show import find_gain, show_data, show_page
 
@@ -196,7 +196,7 @@ def test_the_interval_of_a_run_whose_experiment_repeats_no_seed_is_labelled(tmp_
 
 def test_a_score_without_a_conclusion_has_no_interval(tmp_path: Path) -> None:
     detail = read_detail(write_experiment(tmp_path, "plain", verdict=None, seeds=(42,)))
-    assert [(run.score is None, run.low, run.high) for run in detail.outcome.runs] == [(False, None, None)] * 2
+    assert [(run.score is None, run.low, run.high) for run in detail.view.runs] == [(False, None, None)] * 2
 
 
 def test_damaged_scores_are_no_reason_to_fail(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def write_interrupted(root: Path) -> Path:
 
 def test_interrupted_arms_count_with_the_scores_they_have(tmp_path: Path) -> None:
     detail = read_detail(write_interrupted(tmp_path))
-    assert (detail.summary.best_run, detail.summary.best_score, detail.summary.best_step) == ("two", 0.7, 4)
+    assert (detail.view.best_run, detail.view.best_score, detail.view.best_step) == ("two", 0.7, 4)
     assert detail.best_arm is not None
     assert detail.best_arm.name == "two"
     page = show_page(detail)
@@ -310,7 +310,7 @@ def test_the_best_of_a_conclusion_gives_way_to_a_better_score_that_it_does_not_k
     rows = [{"name": name, "mean": 0.4 if name == "base" else None, "n_seeds": 1} for name in ("base", "one", "two")]
     said = {"verdict": "inconclusive", "metric": "val/bench/pass@1", "mode": "max", "best_arm": "base", "runs": rows}
     (path / "conclusion.json").write_text(json.dumps(said), "utf-8")
-    assert read_detail(path).summary.best_run == "two"
+    assert read_detail(path).view.best_run == "two"
 
 
 def test_without_a_benchmark_the_recipe_ranks_by_its_own_measure(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_without_a_benchmark_the_recipe_ranks_by_its_own_measure(tmp_path: Path)
     (path / "journal.jsonl").unlink()
     said = {"verdict": "inconclusive", "metric": "final_loss", "mode": "min", "best_arm": "changed", "best_score": 0.3}
     (path / "conclusion.json").write_text(json.dumps(said), "utf-8")
-    summary = read_detail(path).summary
+    summary = read_detail(path).view
     assert (summary.metric, summary.mode, summary.best_run, summary.best_score) == ("reward/mean", "max", "base", 0.9)
 
 

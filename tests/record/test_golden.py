@@ -29,10 +29,20 @@ _KILLED = {
     "spend.wall_s": (1.087, 1.238),
 }
 _RUN = "runs.r__learning_rate0p001"
+_WAITING = {
+    # A state that an arm is in, rather than the last event about it.
+    f"arms.r__learning_rate0p01__seed{seed}.status": ("pending", "waiting")
+    for seed in (42, 43)
+}
 CHANGED: dict[str, dict[str, tuple[Any, Any]]] = {
     "history": {f"experiments.killed.{path}": values for path, values in _KILLED.items()},
+    "show-budget": _WAITING,
     "show-killed": {
         **_KILLED,
+        **_WAITING,
+        "arms.r__learning_rate0p001__seed43.status": ("started", "killed"),
+        # The config names it, also before anything is concluded.
+        f"{_RUN}.is_baseline": (False, True),
         f"{_RUN}.low": (0.0, None),
         f"{_RUN}.high": (0.0, None),
         # What the killed arm had spent is known, too.

@@ -188,7 +188,7 @@ def write_card(source: Source, audit: AuditReport, *, kind: str, library: str) -
         "tags: [evsys]",
         "---",
         "",
-        f"# {source.detail.summary.name}: {source.arm.run}",
+        f"# {source.detail.view.name}: {source.arm.run}",
         "",
         f"Weights of the arm `{source.arm.name}` of the experiment `{source.experiment}`, checkpoint "
         f"`{source.checkpoint}`, trained from `{source.base_model}` and shipped as `{kind}`.",

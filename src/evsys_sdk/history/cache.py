@@ -1,6 +1,6 @@
-"""The summaries of one root, kept in an SQLite file beside the experiments.
+"""The views of the experiments of one root, kept in an SQLite file next to them.
 
-Chosen by measurement over a JSON file: of 10,000 summaries a list needs a few columns, which SQLite reads in a quarter
+Chosen by measurement over a JSON file: of 10,000 views a list needs a few columns, which SQLite reads in a quarter
 of the time that parsing all of them takes, and one changed experiment is one changed row. It is only a cache: a file
 that is damaged, of another version, locked or in a folder that cannot be written is replaced, or done without.
 """
@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ..record.layout import HISTORY_CACHE
+from ..record.view.model import ArmView, ExperimentView, RunView
 from .effects import Contrast
-from .summary import ExperimentSummary, RunResult
 
-_FORMAT = 5
-"""Raise it when summaries of the same folder come out differently."""
+_FORMAT = 6
+"""Raise it when views of the same folder come out differently."""
+_KEPT_FAILURES = 5
+"""Reasons that digests are made from."""
 _PATIENCE_S = 2.0
 """How long to wait for another process that writes."""
 
@@ -31,7 +33,7 @@ _SORTED = json.JSONEncoder(sort_keys=True, check_circular=False)
 type Row = tuple[Any, ...]
 type NewRow = dict[str, Any]
 
-COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary], Any]]] = {
+COLUMNS: dict[str, tuple[str, Callable[[ExperimentView], Any]]] = {
     "id": ("TEXT", lambda one: one.id),
     "name": ("TEXT", lambda one: one.name),
     "verdict": ("TEXT", lambda one: one.verdict),
@@ -45,6 +47,7 @@ COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary], Any]]] = {
     "tags": ("TEXT", lambda one: _between_bars(one.tags)),
     "algorithms": ("TEXT", lambda one: _between_bars(one.algorithms)),
     "models": ("TEXT", lambda one: _between_bars(one.models)),
+    "backends": ("TEXT", lambda one: _between_bars(one.backends)),
     "n_runs": ("INTEGER", lambda one: one.n_runs),
     "n_arms": ("INTEGER", lambda one: one.n_arms),
     "n_failures": ("INTEGER", lambda one: one.n_failures),
@@ -54,8 +57,8 @@ COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary], Any]]] = {
     "gpu_s": ("REAL", lambda one: one.spend.get("gpu_s")),
     "claim": ("TEXT", lambda one: one.hypothesis or one.name),
     "seeds": ("INTEGER", lambda one: one.best_seeds),
-    "tasks": ("TEXT", lambda one: next((run.tasks for run in one.results if run.run == one.best_run), "")),
-    "reasons": ("TEXT", lambda one: json.dumps([f.reason for f in one.failures]) if one.failures else ""),
+    "tasks": ("TEXT", lambda one: next((run.tasks for run in one.runs if run.is_best), "")),
+    "reasons": ("TEXT", lambda one: _reasons(one)),
     "n_notes": ("INTEGER", lambda one: len(one.notes)),
     "invalidated": ("TEXT", lambda one: one.invalidated),
 }
@@ -63,8 +66,9 @@ COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary], Any]]] = {
 
 `tags`, `algorithms` and `models` are lists between bars, `reasons` is JSON.
 """
-RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary, RunResult], Any]]] = {
+RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, RunView], Any]]] = {
     "model": ("TEXT", lambda _, run: run.model),
+    "backend": ("TEXT", lambda _, run: run.backend),
     "metric": ("TEXT", lambda one, _: one.metric),
     "mode": ("TEXT", lambda one, _: one.mode),
     "tasks": ("TEXT", lambda _, run: run.tasks),
@@ -76,14 +80,15 @@ RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary, RunResult], Any]]
     "counts": ("INTEGER", lambda one, _: int(one.counts)),
     "verdict": ("TEXT", lambda one, _: one.verdict),
     "rank": ("REAL", lambda one, run: None if run.failures else (-1 if one.mode == "min" else 1) * (run.score or 0.0)),
-    "seeds": ("INTEGER", lambda _, run: run.seeds),
-    "arms": ("INTEGER", lambda _, run: run.arms),
-    "usd": ("REAL", lambda _, run: run.usd),
-    "wall_s": ("REAL", lambda _, run: run.wall_s),
+    "seeds": ("INTEGER", lambda _, run: run.n_seeds),
+    "arms": ("INTEGER", lambda _, run: run.n_arms),
+    "usd": ("REAL", lambda _, run: run.spend.get("usd", 0.0)),
+    "wall_s": ("REAL", lambda _, run: run.spend.get("wall_s", 0.0)),
 }
 """One row for each run that was scored; `rank` is its score, turned round where less is better, if no seed failed."""
-EFFECT_COLUMNS: dict[str, tuple[str, Callable[[ExperimentSummary, Contrast], Any]]] = {
+EFFECT_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, Contrast], Any]]] = {
     "model": ("TEXT", lambda one, found: _run_of(one, found).model),
+    "backend": ("TEXT", lambda one, found: _run_of(one, found).backend),
     "metric": ("TEXT", lambda one, _: one.metric),
     "tasks": ("TEXT", lambda one, found: _run_of(one, found).tasks),
     "algorithm": ("TEXT", lambda one, found: "" if found.axis == "algorithm" else _run_of(one, found).algorithm),
@@ -105,7 +110,7 @@ FRESHNESS = tuple(_FRESHNESS)
 _TABLES: dict[str, dict[str, str]] = {
     "experiments": {**_FRESHNESS, **{name: kind for name, (kind, _) in COLUMNS.items()}},
     # What is needed of a few only, kept apart so that reading the rest is fast.
-    "details": {"folder": "TEXT PRIMARY KEY", "text": "TEXT", "summary": "TEXT"},
+    "details": {"folder": "TEXT PRIMARY KEY", "text": "TEXT", "view": "TEXT"},
     "runs": {"folder": "TEXT", **{name: kind for name, (kind, _) in RUN_COLUMNS.items()}},
     "effects": {"folder": "TEXT", **{name: kind for name, (kind, _) in EFFECT_COLUMNS.items()}},
 }
@@ -117,12 +122,14 @@ _FOLDERS = {"run_folders": "runs (folder)", "effect_folders": "effects (folder)"
 _INDEXES = {
     "freshness": f"experiments ({', '.join(FRESHNESS)})",
     "ranking": "experiments (verdict, counts, metric, mode, score, started, status, folder)",
-    "claims": "experiments (claim, models, metric, tasks, verdict, counts, started, id, folder, status)",
+    "claims": "experiments (claim, models, backends, metric, tasks, verdict, counts, started, id, folder, status)",
     "failing": "experiments (reasons) WHERE reasons != ''",
     "noted": "experiments (n_notes) WHERE n_notes > 0",
     "distrusted": "experiments (invalidated) WHERE invalidated != ''",
-    "combinations": "runs (model, metric, mode, tasks, algorithm, params, counts, rank, first, arms, usd, wall_s)",
-    "best_runs": "runs (model, metric, mode, tasks, counts, rank, verdict, seeds)",
+    "combinations": (
+        "runs (model, backend, metric, mode, tasks, algorithm, params, counts, rank, first, arms, usd, wall_s)"
+    ),
+    "best_runs": "runs (model, backend, metric, mode, tasks, counts, rank, verdict, seeds)",
     "changes": f"effects ({', '.join(EFFECT_COLUMNS)})",
     "names": "experiments (name, status)",
     "tagged": "experiments (tags, status)",
@@ -130,7 +137,7 @@ _INDEXES = {
 """So that the questions of a digest look at little more than their answers."""
 
 
-class SummaryCache:
+class ViewCache:
     """One open cache; on disk, or in memory where the disk cannot be used."""
 
     def __init__(self, root: Path) -> None:
@@ -143,9 +150,9 @@ class SummaryCache:
         """Some columns of the rows that meet a condition (what follows FROM)."""
         return self._db.execute(f"SELECT {','.join(columns)} FROM {table} {where}", values).fetchall()
 
-    def summary_of(self, folder: str) -> str:
-        """The summary of one folder, as it was stored."""
-        return self._db.execute("SELECT summary FROM details WHERE folder = ?", (folder,)).fetchone()[0]
+    def view_of(self, folder: str) -> str:
+        """The view of one folder, as it was stored."""
+        return self._db.execute("SELECT view FROM details WHERE folder = ?", (folder,)).fetchone()[0]
 
     def write(self, changed: Iterable[NewRow], gone: Iterable[str] = ()) -> None:
         """Replace rows and remove others; goes on in memory when the file cannot be written."""
@@ -242,19 +249,33 @@ class SummaryCache:
         return memory
 
 
-def make_row(folder: str, fingerprint: str, status: str, summary: ExperimentSummary | None, **more: int) -> NewRow:
-    """What is kept of a folder; without a summary it is no experiment, which is kept so that it is not read again."""
-    row: NewRow = {"folder": folder, "fingerprint": fingerprint, "unfinished": 0, "status": status, **more}
-    if summary is None:
+def make_row(
+    folder: str,
+    fingerprint: str,
+    status: str,
+    view: ExperimentView | None = None,
+    contrasts: Sequence[Contrast] = (),
+    *,
+    unfinished: int = 0,
+) -> NewRow:
+    """What is kept of a folder; without a view it is no experiment, which is kept so that it is not read again."""
+    row: NewRow = {"folder": folder, "fingerprint": fingerprint, "unfinished": unfinished, "status": status}
+    if view is None:
         return row
-    row |= {name: value(summary) for name, (_, value) in COLUMNS.items()}
-    row |= {"text": _collect_text(summary), "summary": summary.to_json()}
-    runs = [(folder, *(value(summary, run) for _, value in RUN_COLUMNS.values())) for run in summary.results]
-    effects = [(folder, *(value(summary, one) for _, value in EFFECT_COLUMNS.values())) for one in summary.contrasts]
-    if not row["summary"].isascii():  # which has all of its text
+    row |= {name: value(view) for name, (_, value) in COLUMNS.items()}
+    row |= {"text": _collect_text(view), "view": view.to_json()}
+    scored = [run for run in view.runs if is_scored(run)]
+    runs = [(folder, *(value(view, run) for _, value in RUN_COLUMNS.values())) for run in scored]
+    effects = [(folder, *(value(view, one) for _, value in EFFECT_COLUMNS.values())) for one in contrasts]
+    if not row["view"].isascii():  # which has all of its text
         row = {name: _storable(value) for name, value in row.items()}
         runs, effects = ([tuple(map(_storable, one)) for one in found] for found in (runs, effects))
     return row | {"runs": runs, "effects": effects}
+
+
+def is_scored(run: RunView) -> bool:
+    """Whether a run is one of the experiment's own and has a score; that of a parent has no arms here."""
+    return run.score is not None and run.n_arms > 0
 
 
 def _storable(value: Any) -> Any:
@@ -262,13 +283,18 @@ def _storable(value: Any) -> Any:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-def _run_of(one: ExperimentSummary, found: Contrast) -> RunResult:
-    return next(run for run in one.results if run.run == found.run)
+def _run_of(one: ExperimentView, found: Contrast) -> RunView:
+    return next(run for run in one.runs if run.run == found.run)
 
 
-def _is_first(one: ExperimentSummary, run: RunResult) -> bool:
+def _is_first(one: ExperimentView, run: RunView) -> bool:
     """Whether it is the first of its experiment about its question, so that experiments can be counted."""
-    return next(other for other in one.results if (other.model, other.tasks) == (run.model, run.tasks)) is run
+    own = (other for other in one.runs if is_scored(other))
+    return next(other for other in own if (other.model, other.tasks) == (run.model, run.tasks)) is run
+
+
+def _reasons(one: ExperimentView) -> str:
+    return json.dumps([failure.reason for failure in one.failures[:_KEPT_FAILURES]]) if one.failures else ""
 
 
 def _between_bars(values: list[str]) -> str:
@@ -276,7 +302,7 @@ def _between_bars(values: list[str]) -> str:
     return f"|{'|'.join(values)}|".casefold() if values else ""
 
 
-def _collect_text(one: ExperimentSummary) -> str:
+def _collect_text(one: ExperimentView) -> str:
     """Everything a free-text search looks at."""
     parts = [one.id, one.name, one.hypothesis, one.description, one.sentence, one.next, *(n.text for n in one.notes)]
     return "\n".join([*parts, one.invalidated, *one.tags]).casefold()
@@ -296,13 +322,13 @@ def _connect(path: str) -> sqlite3.Connection:
 
 
 def _version() -> int:
-    """Changes with the columns and with the fields of a summary, so that no old cache is taken for a new one."""
+    """Changes with the columns and with the fields of a view, so that no old cache is taken for a new one."""
     shape = [
         _FORMAT,
         *_TABLES.items(),
         *_FOLDERS.items(),
         *_INDEXES.items(),
-        *(one.name for one in fields(ExperimentSummary)),
+        *(one.name for kind in (ExperimentView, RunView, ArmView) for one in fields(kind)),
     ]
     # SQLite keeps a signed number of 32 bits; 0 is that of a new file, and below zero means not settled yet.
     return zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF or 1

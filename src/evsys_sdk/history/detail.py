@@ -1,47 +1,59 @@
-"""Everything the record has about one experiment, read from its folder: what `show` and `compare` are made of."""
+"""Everything the record has about one experiment: its view, and what is read from its folder on demand."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..record.reader import UNFINISHED, ExperimentRecord
-from ..record.runs import RunRecord, add_spend
+from ..record.reader import ExperimentRecord
+from ..record.runs import RunRecord
 from ..record.values import Object, items, number, text
-from ..redact import redact_text
+from ..record.view.build import view, without_secrets
+from ..record.view.model import ExperimentView
+from ..record.view.outcome import latest_score
+from ..record.view.task_scores import SetScores, scores_of
 from .find import shortest
-from .outcome import Outcome, SetScores, latest_score, outcome_of, scores_of
-from .summarize import summarize, without_secrets
-from .summary import ExperimentSummary
 
-_RESUMABLE = ("running", "killed", "interrupted", "budget", "failed")
+_RESUMABLE = ("running", "waiting", "killed", "interrupted", "budget", "failed")
 
 
 @dataclass(frozen=True)
 class Detail:
-    """One experiment; what is worked out from the scores of its arms is kept, because each view asks several times."""
+    """One experiment; what is read from the files of its arms is kept, because it is asked for several times."""
 
     record: ExperimentRecord
-    summary: ExperimentSummary
-    config: Object
-    """Without its secrets."""
-    conclusion: Object
-    outcome: Outcome
-    arms: list[RunRecord]
-    decisions: list[Object]
-    """What search and budget decided, in order."""
+    view: ExperimentView
 
     @property
     def folder(self) -> Path:
         return self.record.folder
 
+    @cached_property
+    def config(self) -> Object:
+        """Without its secrets."""
+        return without_secrets(self.record.config or {})
+
+    @property
+    def conclusion(self) -> Object:
+        return self.record.conclusion
+
+    @property
+    def arms(self) -> list[RunRecord]:
+        """Every arm, with the result that is in its folder."""
+        return self.record.runs_on_disk
+
+    @property
+    def decisions(self) -> list[Object]:
+        """What search and budget decided, in order."""
+        return [event.to_dict() for event in self.record.decisions]
+
     @property
     def chosen_run(self) -> str:
         """The best run, or the first one where none is."""
-        return self.outcome.best_run or next((arm.run for arm in self.arms), "")
+        return self.view.best_run or next((arm.run for arm in self.view.arms), "")
 
     @property
     def chosen_arms(self) -> list[RunRecord]:
@@ -56,27 +68,16 @@ class Detail:
     @cached_property
     def best_arm(self) -> RunRecord | None:
         """The seed of the best run that scored best, by its latest score."""
-        scored = [(score[0], arm) for arm in self.chosen_arms if (score := latest_score(arm, self.outcome.metric))]
-        sign = 1 if self.outcome.mode == "min" else -1
+        scored = [(score[0], arm) for arm in self.chosen_arms if (score := latest_score(arm, self.view.metric))]
+        sign = 1 if self.view.mode == "min" else -1
         best = min(scored, key=lambda one: sign * one[0], default=None)
         return best[1] if best is not None else next(iter(self.chosen_arms), None)
 
 
-def read_detail(folder: Path, summary: ExperimentSummary | None = None) -> Detail:
-    """The experiment in `folder`; with its `summary`, where that is known to be true, in half the time."""
+def read_detail(folder: Path, known: ExperimentView | None = None) -> Detail:
+    """The experiment in `folder`; with its view, where that is `known` to be current, in half the time."""
     record = ExperimentRecord.open(folder)
-    summary = summary or summarize(record)
-    if summary.status == UNFINISHED:
-        summary = replace(summary, status=record.status)
-    config, arms = record.config or {}, record.runs_on_disk
-    outcome = outcome_of(record.conclusion, config, arms)
-    decisions = [event.to_dict() for event in record.decisions]
-    return Detail(record, summary, without_secrets(config), record.conclusion, outcome, arms, decisions)
-
-
-def run_spend(detail: Detail, run: str) -> dict[str, float]:
-    """What all seeds of a run took."""
-    return add_spend(*(detail.record.spend_of(arm) for arm in detail.arms if arm.run == run))
+    return Detail(record, known or view(record))
 
 
 def checkpoints(arm: RunRecord) -> list[dict[str, Any]]:
@@ -89,11 +90,6 @@ def checkpoints(arm: RunRecord) -> list[dict[str, Any]]:
     return found
 
 
-def failures(detail: Detail) -> list[dict[str, str]]:
-    """Every arm without a result to count on, and why."""
-    return [{"arm": arm.name, "reason": redact_text(arm.problem)} for arm in detail.arms if arm.problem]
-
-
 def commands(detail: Detail) -> dict[str, str]:
     """How to go on with the experiment, and how to do it again; both from the folder it was started in."""
     config = shortest(detail.record.files.config)
@@ -102,7 +98,7 @@ def commands(detail: Detail) -> dict[str, str]:
         return found
     named = [one for one in items(detail.record.start.payload.get("imports")) if isinstance(one, str)]
     imports = "".join(f" --import {shlex.quote(one)}" for one in named)
-    if detail.summary.status in _RESUMABLE:
+    if detail.view.status in _RESUMABLE:
         found["resume"] = f"evsys run {shlex.quote(str(config))} --resume{imports}"
     found["reproduce"] = f"evsys run {shlex.quote(str(config))} --fresh{imports}"
     return found

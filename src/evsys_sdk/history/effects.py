@@ -8,27 +8,26 @@ apart than that allows, the interval is widened by as much.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
+from ..record.flat_config import Settings, data_source, settings_of, short_axis, value_text
+from ..record.runs import config_runs
 from ..record.values import Object, items, number, part, text
 
 if TYPE_CHECKING:  # a list from the cache needs none of it
+    from ..record.reader import ExperimentRecord
     from ..record.runs import RunRecord
-    from .outcome import Outcome, RunScore, SetScores
+    from ..record.view.model import ExperimentView, RunView
+    from ..record.view.task_scores import SetScores
 
 _MOST_RUNS = 40
 """Of an experiment with more runs, each is compared with the baseline only."""
-_NOT_SETTINGS = ("name", "seed", "tags", "eval")
 _Z = 1.959963984540054
-
-type Settings = dict[str, str]
-"""Dotted path into a run -> its value, as JSON."""
 
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
@@ -102,13 +101,24 @@ class Effect:
         return interval is not None and (interval[0] > 0 or interval[1] < 0) and self.seeds > 1
 
 
+def contrasts_of(record: ExperimentRecord, view: ExperimentView) -> list[Contrast]:
+    """Every setting that was changed alone between two runs of an experiment."""
+    if not view.metric:
+        return []
+    from ..record.view.build import without_secrets
+
+    runs = config_runs(without_secrets(record.config or {}))
+    settings = {text(run.get("name")): settings_of(run) for run in runs}
+    return find_contrasts(settings, record.conclusion, view, record.runs)
+
+
 def find_contrasts(
-    own: Mapping[str, Settings], conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord]
+    own: Mapping[str, Settings], conclusion: Object, view: ExperimentView, arms: Sequence[RunRecord]
 ) -> list[Contrast]:
     """Every setting that was changed alone between two runs of an experiment; `own` are those of its runs."""
-    scored = {run.run: run for run in outcome.runs if run.score is not None and not run.failures}
+    scored = {run.run: run for run in view.runs if run.score is not None and not run.failures}
     names = [name for name in own if name in scored]
-    baseline = next((name for name in names if scored[name].role == "baseline"), "")
+    baseline = next((name for name in names if scored[name].is_baseline), "")
     pairs = itertools.combinations(names, 2)
     if len(names) > _MOST_RUNS:
         pairs = ((baseline, name) for name in names if baseline and name != baseline)
@@ -121,7 +131,7 @@ def find_contrasts(
             rest = frozenset(pair for pair in own[first].items() if pair[0] not in paths)
             values = slices.setdefault((axis, rest), {})
             values |= {name: _axis_value(axis, own[name]) for name in (first, second)}
-    measured = _Measured(conclusion, outcome, arms, scored)
+    measured = _Measured(conclusion, view, arms, scored)
     contrasts: list[Contrast] = []
     for (axis, _), values in slices.items():
         reference = baseline if baseline in values else next(name for name in names if name in values)
@@ -129,41 +139,6 @@ def find_contrasts(
             if name in values and name != reference:
                 contrasts += measured.contrast(axis, reference, name, values)
     return contrasts + _trend(conclusion, contrasts, names)
-
-
-def settings_of(run: Object) -> Settings:
-    """What a run is made of, flat, each value as JSON."""
-    flat = flatten_config({key: value for key, value in run.items() if key not in _NOT_SETTINGS})
-    return {
-        path: _to_json(value) if isinstance(value, list) else _scalar_to_json(value) for path, value in flat.items()
-    }
-
-
-def _to_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-_scalar_to_json = functools.lru_cache(maxsize=4096, typed=True)(_to_json)
-"""The same few values stand in thousands of configs."""
-
-
-def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested data as dotted paths; lists of plain values stay as they are."""
-    found: dict[str, Any] = {}
-    _flatten(value, prefix, found)
-    return found
-
-
-def _flatten(value: Any, path: str, found: dict[str, Any]) -> None:
-    if isinstance(value, dict):
-        opening = f"{path}." if path else ""
-        for key, inner in cast("Object", value).items():
-            _flatten(inner, f"{opening}{key}", found)
-    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast("list[Any]", value)):
-        for index, inner in enumerate(cast("list[Any]", value)):
-            _flatten(inner, f"{path}[{index}]", found)
-    elif value is not None and value != "" and value != []:
-        found[path] = value
 
 
 def find_changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]] | None:
@@ -181,28 +156,6 @@ def find_changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]]
     return None
 
 
-@functools.lru_cache(maxsize=4096)
-def short_axis(path: str) -> str:
-    """A setting as people call it: `learning_rate`, `backend.lora_rank`, `data`."""
-    if path in ("algorithm.kind", "data.path", "data.dataset_name", "data.dataset_id", "data.hf_dataset"):
-        return path.partition(".")[0]
-    return path.removeprefix("algorithm.params.").replace(".params.", ".")
-
-
-def data_source(settings: Settings) -> str:
-    """What a run learns from, by the name the config gives it."""
-    names = ("data.path", "data.dataset_name", "data.dataset_id", "data.hf_dataset")
-    return next((value_text(settings[name]) for name in names if name in settings), "")
-
-
-@functools.lru_cache(maxsize=4096)
-def value_text(value: str) -> str:
-    """A value as one would write it; long ones are cut."""
-    found: Any = json.loads(value)
-    shown = found if isinstance(found, str) else f"{found:g}" if isinstance(found, float) else value
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
-
-
 def _axis_value(axis: str, settings: Settings) -> str:
     if axis == "algorithm":
         return value_text(settings.get("algorithm.kind", '""'))
@@ -216,11 +169,11 @@ class _Measured:
     """What an experiment says about the difference between two of its runs."""
 
     def __init__(
-        self, conclusion: Object, outcome: Outcome, arms: Sequence[RunRecord], scored: Mapping[str, RunScore]
+        self, conclusion: Object, view: ExperimentView, arms: Sequence[RunRecord], scored: Mapping[str, RunView]
     ) -> None:
         rows = [part(raw) for raw in items(conclusion.get("comparisons"))]
         self._compared = {text(row.get("run")): row for row in rows}
-        self._metric, self._arms, self._scored = outcome.metric, arms, scored
+        self._metric, self._arms, self._scored = view.metric, arms, scored
 
     def contrast(self, axis: str, reference: str, name: str, values: Mapping[str, str]) -> list[Contrast]:
         runs = (self._scored[reference], self._scored[name])
@@ -236,7 +189,7 @@ class _Measured:
         return [Contrast(reference, axis, before, after, difference, low, high, stderr, df, seeds)]
 
     def _find_concluded(self, reference: str, name: str) -> _Found | None:
-        row = self._compared.get(name, {}) if self._scored[reference].role == "baseline" else {}
+        row = self._compared.get(name, {}) if self._scored[reference].is_baseline else {}
         difference = number(row.get("difference"))
         if difference is None:
             return None
@@ -247,9 +200,9 @@ class _Measured:
         df = number(row.get("df"))
         return difference, low, high, (high - low) / 2 / _quantile(df), df  # how an interval is made, read backwards
 
-    def _compare_pairs(self, first: RunScore, second: RunScore) -> _Found | None:
+    def _compare_pairs(self, first: RunView, second: RunView) -> _Found | None:
         """From the scores on record: the last ones of runs that ended, else those after the same step."""
-        from .outcome import pair_scores
+        from .pairs import pair_scores
 
         pair = [[arm for arm in self._arms if arm.run == run.run and not arm.problem] for run in (first, second)]
         step = None
@@ -270,7 +223,7 @@ class _Measured:
 
     def _set(self, arms: Sequence[RunRecord], step: float | None) -> SetScores:
         """The scores of the seeds of one run, after a step or at their ends."""
-        from .outcome import SetScores, add_score
+        from ..record.view.task_scores import SetScores, add_score
 
         found: dict[str, SetScores] = {}
         for arm in arms:

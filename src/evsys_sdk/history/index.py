@@ -8,7 +8,7 @@ folder without a journal is read again when anything in it, or in the folder of 
 `HistoryIndex` brings itself up to date when it is opened.
 
     with HistoryIndex(experiment_roots()) as index:
-        for summary in select(index, Filters(tags=("routing",)), limit=20): ...
+        for view in select(index, Filters(tags=("routing",)), limit=20): ...
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from typing import Any, Self
 from ..errors import DataError, closest, show
 from ..record.layout import ExperimentFiles
 from ..record.values import UNFINISHED, subfolders
-from .cache import FRESHNESS, SEARCHED, NewRow, Row, SummaryCache, make_row
-from .summary import STATUSES, VERDICTS, ExperimentSummary
+from ..record.view.model import LIVE, STATUSES, VERDICTS, ExperimentView
+from .cache import FRESHNESS, SEARCHED, NewRow, Row, ViewCache, make_row
 
 _FOREIGN = "foreign"
 """Status of a folder that is no experiment; remembered, so that it is not read each time."""
-_RUNNING = "running"
 _JOURNAL, _CONCLUSION, _LOCK = (
     place.name for place in (ExperimentFiles.journal, ExperimentFiles.conclusion, ExperimentFiles.lock)
 )
@@ -48,9 +47,9 @@ class HistoryIndex:
     def __init__(self, roots: Sequence[Path], *, refresh: bool = True) -> None:
         """Without `refresh` it is what the last look left on the disk, which may still go on elsewhere."""
         self.roots = list(roots)
-        self._caches: list[tuple[Path, SummaryCache]] = []
+        self._caches: list[tuple[Path, ViewCache]] = []
         for root in self.roots:
-            cache = SummaryCache(root)
+            cache = ViewCache(root)
             self._caches.append((root, cache))
             if not refresh:
                 continue
@@ -80,9 +79,9 @@ class HistoryIndex:
         where = f"{f'WHERE {condition}' if condition else ''} {tail}"
         return [row for _, cache in self._caches for row in cache.read(columns, where, values, table)]
 
-    def summaries(self, condition: str = "", values: Sequence[Any] = (), tail: str = "") -> list[ExperimentSummary]:
-        """Whole summaries of the experiments that meet an SQL condition; `tail` orders and limits each root's."""
-        found: list[ExperimentSummary] = []
+    def views(self, condition: str = "", values: Sequence[Any] = (), tail: str = "") -> list[ExperimentView]:
+        """The views of the experiments that meet an SQL condition; `tail` orders and limits each root's."""
+        found: list[ExperimentView] = []
         for root, cache in self._caches:
             try:
                 found += _restore(root, cache, f"{_where(condition)} {tail}", values)
@@ -114,7 +113,7 @@ def _where(condition: str) -> str:
     return f"WHERE status != '{_FOREIGN}'" + (f" AND ({condition})" if condition else "")
 
 
-def _refresh(root: Path, cache: SummaryCache) -> None:
+def _refresh(root: Path, cache: ViewCache) -> None:
     """Bring the cache of a root up to date."""
     known = {row[0]: row[1:] for row in cache.read(FRESHNESS)}
     names = _folder_names(root)
@@ -137,7 +136,7 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
     turned = [
         (seen, name)
         for seen, name, status in unfinished
-        if (live := _live_status(root / name)) == _RUNNING or status != live
+        if (running := _is_running(root / name)) or running != (status in LIVE)
     ]
     if turned:
         cache.write([_new_row(root, *one) for one in turned])
@@ -145,7 +144,7 @@ def _refresh(root: Path, cache: SummaryCache) -> None:
 
 
 def fingerprint(folder: str) -> str:
-    """Changes when what the summary is made of may have changed."""
+    """Changes when what the view is made of may have changed."""
     try:  # by paths as text, which are made faster than a `Path`: every experiment is asked at every look
         journal = os.stat(f"{folder}/{_JOURNAL}")
     except (OSError, ValueError):
@@ -179,28 +178,28 @@ def _folder_names(root: Path) -> list[str]:
 
 def _new_row(root: Path, seen: str, name: str) -> NewRow:
     from ..record.reader import ExperimentRecord
-    from .summarize import summarize
+    from ..record.view.build import view
+    from .effects import contrasts_of
 
     record = ExperimentRecord(root / name)
     if not record.is_experiment:
-        return make_row(name, seen, _FOREIGN, None)
-    summary = summarize(record)
-    unfinished = summary.status == UNFINISHED
-    return make_row(name, seen, record.status if unfinished else summary.status, summary, unfinished=int(unfinished))
+        return make_row(name, seen, _FOREIGN)
+    found = view(record)
+    unfinished = record.ending == UNFINISHED and found.status != "damaged"
+    return make_row(name, seen, found.status, found, contrasts_of(record, found), unfinished=int(unfinished))
 
 
-def _live_status(folder: Path) -> str:
+def _is_running(folder: Path) -> bool:
     from ..record.reader import ExperimentRecord
 
-    return ExperimentRecord(folder).status
+    return ExperimentRecord(folder).is_running
 
 
-def _restore(root: Path, cache: SummaryCache, where: str, values: Sequence[Any]) -> list[ExperimentSummary]:
-    rows = cache.read(("folder", "status"), where, values)
+def _restore(root: Path, cache: ViewCache, where: str, values: Sequence[Any]) -> list[ExperimentView]:
     # A root may have been moved since, with its cache.
     return [
-        ExperimentSummary.from_json(cache.summary_of(folder), status=status, path=f"{root}{os.sep}{folder}")
-        for folder, status in rows
+        ExperimentView.from_json(cache.view_of(folder), path=f"{root}{os.sep}{folder}")
+        for (folder,) in cache.read(("folder",), where, values)
     ]
 
 
@@ -254,12 +253,12 @@ class Filters:
 @dataclass(frozen=True, slots=True)
 class _Order:
     sql: str
-    key: Callable[[ExperimentSummary], Any]
+    key: Callable[[ExperimentView], Any]
 
 
-def _score_key(summary: ExperimentSummary) -> tuple[bool, float]:
-    score = summary.best_score
-    return score is None, 0.0 if score is None else score if summary.mode == "min" else -score
+def _score_key(one: ExperimentView) -> tuple[bool, float]:
+    score = one.best_score
+    return score is None, 0.0 if score is None else score if one.mode == "min" else -score
 
 
 # Twice: as the database sorts within a root, and as what several roots give is merged.
@@ -285,7 +284,7 @@ def select(
     sort: str = "newest",
     limit: int | None = None,
     offset: int = 0,
-) -> list[ExperimentSummary]:
+) -> list[ExperimentView]:
     """The experiments that meet the filters, in order; `offset` of them are passed over."""
     order = ORDERS[sort]
     condition, values = (filters or Filters()).condition()
@@ -293,7 +292,7 @@ def select(
     # Of several roots each gives its first ones: which of them are passed over is known once they are merged.
     skipped, end = (0, None if limit is None else offset + limit) if several else (offset, limit)
     tail = f"ORDER BY {order.sql} LIMIT {-1 if end is None else int(end)} OFFSET {int(skipped)}"
-    found = index.summaries(condition, values, tail)
+    found = index.views(condition, values, tail)
     return sorted(found, key=order.key)[offset:end] if several else found
 
 

@@ -230,6 +230,19 @@ class ExperimentRecord:
         return [flag for flag in items(audited.get("flags")) if isinstance(flag, str)]
 
     @property
+    def remarks(self) -> list[str]:
+        """What its last audit noticed beside the flags."""
+        audited = next((event for event in reversed(self.events) if event.kind == Kind.AUDITED), Event(Kind.AUDITED))
+        return [remark for remark in items(audited.get("remarks")) if isinstance(remark, str)]
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether it waits for an approval before it starts."""
+        words = (Kind.APPROVAL_AWAITED, Kind.APPROVED, Kind.REJECTED)
+        last = next((event.kind for event in reversed(self.events) if event.kind in words), "")
+        return last == Kind.APPROVAL_AWAITED
+
+    @property
     def budget_stop(self) -> str:
         """Why its last attempt was stopped by the budget; empty when it was not."""
         reason = ""

@@ -120,6 +120,12 @@ def number(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
+def whole(value: Any) -> int | None:
+    """`value` as a whole number, if it is a finite one."""
+    found = number(value)
+    return None if found is None else int(found)
+
+
 def mtime(path: Path) -> float | None:
     """When a file or folder was last changed."""
     try:

@@ -185,14 +185,14 @@ def derive_experiment(
     parsed = _parse_changes(changes)
     config = _go_on(detail, parsed, claim)
     question = next((one for one in items(detail.conclusion.get("next")) if isinstance(one, str)), "")
-    data = {"name": slug, **config, "parent_experiment_id": detail.summary.id}
+    data = {"name": slug, **config, "parent_experiment_id": detail.view.id}
     metadata = part(data, "metadata") | ({"open_question": question} if question else {})
     data["metadata"] = metadata | {"tags": _tags(metadata, campaign)}
     child = ExperimentConfig.model_validate(data)  # before there is a folder: what is refused leaves nothing behind
     folder = place_experiment(root, slug, today=today)
     text = dump_yaml(child.model_copy(update={"name": folder.name}))
     path, script = write_experiment(folder, f"{_head(detail, question)}{text}")
-    return NewExperiment(folder.name, path, script, detail.summary.id, question)
+    return NewExperiment(folder.name, path, script, detail.view.id, question)
 
 
 def _tags(metadata: Mapping[str, Any], campaign: str) -> list[str]:
@@ -216,7 +216,7 @@ def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, 
     best = next((run for run in config_runs(config) if run.get("name") == detail.chosen_run), None)
     if best is None:
         raise ConfigError(
-            Problem(f"{detail.summary.id} has no run to change", hint="Start from an experiment that has been run.")
+            Problem(f"{detail.view.id} has no run to change", hint="Start from an experiment that has been run.")
         )
     changed = expand_matrix(
         MatrixSpec(base_run={**best, "name": "candidate"}, axes={path: [value] for path, value in changes.items()}),
@@ -225,7 +225,7 @@ def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, 
     )
     shown = ", ".join(f"{path}={show(value)}" for path, value in changes.items())
     hypothesis = {
-        "claim": claim or f"{shown} beats run {detail.chosen_run} of {detail.summary.id}.",
+        "claim": claim or f"{shown} beats run {detail.chosen_run} of {detail.view.id}.",
         "baseline": "baseline",
         **{key: told[key] for key in ("metric", "direction", "min_effect") if told.get(key)},
     }
@@ -248,8 +248,8 @@ def _parse_changes(changes: Sequence[str]) -> dict[str, Any]:
 
 def _head(detail: Detail, question: str) -> str:
     """What a reader must know of the parent, as comments."""
-    told = [f"Goes on from {detail.summary.id}, whose verdict was: {detail.summary.verdict or 'none'}."]
-    told += [detail.summary.sentence] if detail.summary.sentence else []
+    told = [f"Goes on from {detail.view.id}, whose verdict was: {detail.view.verdict or 'none'}."]
+    told += [detail.view.sentence] if detail.view.sentence else []
     told += [f"Left open: {question}"] if question else []
     lines = [line for sentence in told for line in wrap(sentence, 116)]
     return "".join(f"{_MARK}{line}\n" for line in lines)

@@ -82,7 +82,7 @@ function Header({ id, detail }: { id: string; detail: ArmDetail }) {
           {whole.data?.experiment.metric}: <strong>{score(arm.score)}</strong>
         </p>
       )}
-      {arm.status === "started" && done !== null && <progress value={done} max={1} aria-label="steps done" style={{ width: "min(480px, 100%)" }} />}
+      {arm.status === "running" && done !== null && <progress value={done} max={1} aria-label="steps done" style={{ width: "min(480px, 100%)" }} />}
       {arm.problem && (
         <p className="notice" style={toneOf("refuted")}>
           <strong>Diagnosis.</strong> {arm.problem}

@@ -85,7 +85,7 @@ def deploy(
     deployment = ship(
         source,
         kind,
-        name=name or default_name(source.detail.summary.name),
+        name=name or default_name(source.detail.view.name),
         gated=gated,
         params=read_params(params, "--param"),
         folder=Path(out) if out else None,

@@ -160,10 +160,10 @@ def _journal(report: AuditReport) -> None:
 
 def _forget_summaries(folders: list[Path]) -> None:
     """Have history read these records themselves: what it remembers of them is a file that anybody can write."""
-    from ...history.cache import SummaryCache
+    from ...history.cache import ViewCache
 
     for root in dict.fromkeys(folder.parent for folder in folders):
-        cache = SummaryCache(root)
+        cache = ViewCache(root)
         cache.write((), gone=[folder.name for folder in folders if folder.parent == root])
         cache.close()
 

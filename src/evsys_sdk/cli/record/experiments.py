@@ -34,9 +34,7 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
         as_json=as_json,
         as_markdown=as_markdown,
         text=lambda: show_page(detail, gain) + (f"\n- plot: {plot}" if plot else ""),
-        markdown=lambda: (
-            show_page(detail, gain, markdown=True) + (f"\n\n![{detail.summary.id}]({plot})" if plot else "")
-        ),
+        markdown=lambda: show_page(detail, gain, markdown=True) + (f"\n\n![{detail.view.id}]({plot})" if plot else ""),
     )
 
 

@@ -57,4 +57,4 @@ def history(
 
 def _as_dict(line: TreeLine, tree: bool) -> dict[str, Any]:
     place = {"depth": line.depth, "missing_parent": line.missing_parent, "in_cycle": line.in_cycle} if tree else {}
-    return {**line.summary.to_dict(), **place}
+    return {**line.view.to_dict(), **place}

@@ -45,7 +45,7 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
     """Report what came of an experiment; with `whole` also every step and rollout. Returns its id."""
     detail = read_detail(folder)
     id = experiment_id_of(folder)
-    told: dict[str, Any] = {name: getattr(detail.summary, name) for name in _SAME.split()}
+    told: dict[str, Any] = {name: getattr(detail.view, name) for name in _SAME.split()}
     told |= {"config": detail.config, "conclusion": detail.conclusion, "commands": commands(detail)}
     told |= {
         "description": text(detail.config.get("description")),
@@ -112,11 +112,11 @@ def _report_course(client: DashboardClient, id: str, folder: Path, detail: Detai
         cursor: str | None = ""
         while cursor is not None:
             try:
-                page = records.rollouts(detail.summary.id, RolloutQuery(arm=arm.name, limit=_PAGE, cursor=cursor))
+                page = records.rollouts(detail.view.id, RolloutQuery(arm=arm.name, limit=_PAGE, cursor=cursor))
             except NotFound:
                 break
             for one in page.items:
-                raw = records.rollout(detail.summary.id, one.id).raw
+                raw = records.rollout(detail.view.id, one.id).raw
                 row = {**raw, "task_id": one.task, "sample": one.sample}
                 client.log_predictions(run_id, [row], name=one.name, split=one.split, step=one.step)
             cursor = page.next

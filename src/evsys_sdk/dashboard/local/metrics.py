@@ -7,9 +7,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...history.summary import is_score
 from ...record.layout import LogFiles, RunFiles
 from ...record.values import number, read_lines
+from ...record.view.question import is_score
 
 _LOGS, _TRAINING = RunFiles(Path()).logs, RunFiles(Path()).logs.below(LogFiles.training.name)
 _METRICS = tuple(path.as_posix() for path in (_LOGS.metrics, LogFiles(Path()).metrics, _TRAINING.metrics))

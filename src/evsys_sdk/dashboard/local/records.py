@@ -15,12 +15,13 @@ from ...history.detail import Detail, checkpoints, commands, read_detail
 from ...history.index import NO_VERDICT, ORDERS, Filters, HistoryIndex, fingerprint, select
 from ...history.index import count as count_experiments
 from ...history.notes import add_note
-from ...history.summarize import without_secrets
-from ...history.summary import ExperimentSummary, is_score
 from ...record.events import Journal, Kind
 from ...record.layout import ExperimentFiles, RunFiles
 from ...record.runs import RunRecord
 from ...record.values import Object, items, mtime, number, part, read_lines, text
+from ...record.view.build import arm_status, without_secrets
+from ...record.view.model import LIVE, ExperimentView
+from ...record.view.question import is_score
 from ...redact import redact, redact_text
 from ..shapes import (
     Anchor,
@@ -95,7 +96,7 @@ class LocalRecords:
             columns = ("status", "verdict", "count(*)", *(f"sum({column})" for column in _SPEND))
             groups = index.rows(columns, tail="GROUP BY status, verdict")
             facets = [_facets(index.rows((f"DISTINCT {name}",))) for name in ("tags", "models", "algorithms")]
-            running = select(index, Filters(statuses=("running",)), limit=_RECENT)
+            running = select(index, Filters(statuses=LIVE), limit=_RECENT)
         total = sum(group[2] for group in groups)
         spend: dict[str, float] = {}
         for at, name in enumerate(_SPEND.values(), start=3):
@@ -144,7 +145,7 @@ class LocalRecords:
     def experiments(self, ids: Sequence[str]) -> list[Experiment]:
         with self._index.open() as index:
             marks = ",".join("?" * len(ids))
-            return [experiment_of(one) for one in index.summaries(f"id IN ({marks})", list(ids))]
+            return [experiment_of(one) for one in index.views(f"id IN ({marks})", list(ids))]
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class LocalRecords:
             return known[1]
         # The index has summed it up already if it saw the files in this very state.
         with self._index.open() as index:
-            same = index.summaries("id = ? AND fingerprint = ?", [id, state])
+            same = index.views("id = ? AND fingerprint = ?", [id, state])
             summary = next((one for one in same if one.folder == folder and one.status in _SETTLED), None)
         data = self._read_experiment(folder, summary)
         # Of the others files do not tell everything: a process that dies changes none of them.
@@ -169,12 +170,12 @@ class LocalRecords:
                     self._finished.pop(next(iter(self._finished)))
         return data
 
-    def _read_experiment(self, folder: Path, summary: ExperimentSummary | None) -> ExperimentData:
+    def _read_experiment(self, folder: Path, summary: ExperimentView | None) -> ExperimentData:
         detail = read_detail(folder, summary)
         events = list(read_lines(ExperimentFiles(detail.folder).journal))
         started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
         return ExperimentData(
-            experiment=experiment_of(detail.summary),
+            experiment=experiment_of(detail.view),
             description=text(detail.config.get("description")),
             config=detail.config,
             conclusion=without_secrets(detail.conclusion),
@@ -329,7 +330,7 @@ class LocalRecords:
             arm=arm.name,
             run=arm.run,
             seed=arm.seed,
-            status=arm.status,
+            status=arm_status(arm.status, detail.view.status),
             problem=redact_text(arm.problem),
             metrics=dict(arm.metrics) or self.metrics.last(folder),
             spend=dict(arm.spend),

@@ -11,12 +11,12 @@ from ...data.workspace.inventory import Listing
 from ...data.workspace.row_cache import CachedRows
 from ...data.workspace.workspace import Workspace
 from ...errors import WorkspaceError
-from ...history.summary import ExperimentSummary
 from ...record.events import Kind
 from ...record.jsonl_file import last_records
 from ...record.layout import ExperimentFiles, RunFiles
 from ...record.reader import ExperimentRecord
 from ...record.values import Object, mtime, number, part, text
+from ...record.view.model import ExperimentView
 from ...redact import redact
 from ..shapes import ControlRequest, DataEntries, DataEntry, DataRows, Event, Experiment, Live, Note
 from ..views.curves import default_metric
@@ -28,15 +28,15 @@ _END_BYTES = 1 << 17
 """How much of a file of metrics is read for that many lines; every look at the list reads one of each that runs."""
 
 
-def experiment_of(one: ExperimentSummary) -> Experiment:
+def experiment_of(one: ExperimentView) -> Experiment:
     """A line of the list."""
     values = {name: getattr(one, name) for name in Experiment.model_fields if hasattr(one, name)}
-    live = _live(one) if one.status == "running" else None
-    version = version_of(one.folder, unfinished=one.status == "running")
+    live = _live(one) if one.is_live else None
+    version = version_of(one.folder, unfinished=one.is_live)
     return Experiment(**values, n_notes=len(one.notes), version=version, live=live)
 
 
-def _live(one: ExperimentSummary) -> Live:
+def _live(one: ExperimentView) -> Live:
     """How a running experiment is getting on, from the ends of its files."""
     from ...experiment.jobs.approval import is_awaited
     from ...experiment.jobs.live_status import experiment_status

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ...history.outcome import success_metric
-from ...history.summarize import find_varied_paths, scalars
-from ...history.summary import is_score
+from ...record.flat_config import find_varied_paths, scalars
 from ...record.runs import SPEND, add_spend, config_runs
 from ...record.values import items, number, part, text
+from ...record.view.question import is_score, resolve_metric, wanted_metric
 from ..shapes import (
     Arm,
     ArmDetail,
@@ -93,14 +92,8 @@ def decisive_metric(data: ExperimentData) -> str:
     """The full name of the metric that decides."""
     if data.experiment.metric:
         return data.experiment.metric
-    arms = [_ArmMetrics(dict(arm.metrics)) for arm in data.arms]
-    return success_metric(data.config, cast(Any, arms))[0]
-
-
-# `success_metric` asks an arm for nothing else.
-class _ArmMetrics:
-    def __init__(self, metrics: dict[str, float]) -> None:
-        self.metrics = metrics
+    name, _ = wanted_metric(part(data.config, "metadata"))
+    return resolve_metric(name, (metric for arm in data.arms for metric in arm.metrics))
 
 
 def _claim(data: ExperimentData) -> Claim:

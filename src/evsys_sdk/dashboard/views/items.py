@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...history.effects import flatten_config
-from ...history.outcome import SetScores, add_score, pair_scores
-from ...history.summary import is_score
+from ...history.pairs import pair_scores
 from ...history.views.compare import ABSENT
+from ...record.flat_config import flatten_config
 from ...record.run_files.scores import metric_name
 from ...record.values import number, part, text
+from ...record.view.question import is_score
+from ...record.view.task_scores import SetScores, add_score
 from ..shapes import Comparison, ConfigDifference, Difference, Item, Items, MetricDifference
 from .answers import baseline_of, decisive_metric
 from .source import BadQuery, ExperimentData, NotFound, Object, RecordSource

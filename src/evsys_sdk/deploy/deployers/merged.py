@@ -107,7 +107,7 @@ class GGUF:
         config = read_config(base)
         merged = Merged.of(weight_files(base), Adapter.read(source.weights / ADAPTER, read_adapter_config(source)))
         writer = _Writer.open(path, config, self.cfg.outtype)
-        writer.describe(source.detail.summary.name, Vocabulary.read(base, int(config["vocab_size"])), base)
+        writer.describe(source.detail.view.name, Vocabulary.read(base, int(config["vocab_size"])), base)
         writer.write(merged)
         return Built(facts={"outtype": self.cfg.outtype, "architecture": writer.arch_name})
 

@@ -1,7 +1,8 @@
-"""The questions that experiments were about: one model, one metric, one set of tasks. Nothing is averaged across them.
+"""The questions that experiments asked: one model on one backend, one metric, one set of tasks.
 
-Each has what was tried, its best runs, what each change did, and what has not been tried although it is cheap. Below
-them, what experiments tell beside their scores: what became of each claim, and which failures are the same.
+Nothing is averaged across questions. Each has what was tried, its best runs, what each change did, and what has not
+been tried although it is cheap. Below them, what experiments tell beside their scores: what became of each claim, and
+which failures are the same.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ...record.view.model import ExperimentView, RunView
+from ...record.view.question import is_score
 from ..effects import Effect
 from ..index import Filters, HistoryIndex
-from ..summary import ExperimentSummary, RunResult, is_score
 
-_KEY = ("model", "metric", "mode", "tasks")
+_KEY = ("model", "backend", "metric", "mode", "tasks")
 _EFFECT_SUMS = (
     "count(*)", "sum(difference)", "sum(weight)", "sum(weight * difference)",
     "sum(weight * difference * difference)", "sum(CASE WHEN weight THEN df END)", "max(low)", "max(high)",
@@ -43,10 +45,11 @@ class Combination:
 
 
 @dataclass(slots=True)
-class Question:
-    """One model, one metric, one set of tasks."""
+class QuestionDigest:
+    """What was learned about one question: one model on one backend, one metric, one set of tasks."""
 
     model: str
+    backend: str
     metric: str
     mode: str
     tasks: str
@@ -67,7 +70,8 @@ class Question:
 
     @property
     def label(self) -> str:
-        return f"{self.model or 'unknown model'}, {self.metric}" + (f", {self.tasks}" if self.tasks else "")
+        where = f" on {self.backend}" if self.backend else ""
+        return f"{self.model or 'unknown model'}{where}, {self.metric}" + (f", {self.tasks}" if self.tasks else "")
 
     def runs_by_algorithm(self) -> dict[str, int]:
         """How many runs of each algorithm there are, the most used first."""
@@ -87,7 +91,7 @@ class Question:
 class Untried:
     """Something that nobody has run, and what one arm of it may take."""
 
-    question: Question
+    question: QuestionDigest
     algorithm: str
     what: str
     why: str
@@ -95,35 +99,37 @@ class Untried:
     wall_s: float
 
 
-def list_questions(index: HistoryIndex, filters: Filters) -> list[Question]:
+def list_questions(index: HistoryIndex, filters: Filters) -> list[QuestionDigest]:
     """Every question; those about benchmarks first, then those that most experiments were about."""
     within, values = _within(filters)
     sums = ("sum(first)", "count(*)", "sum(arms)", "sum(usd)", "sum(wall_s)")
-    found: dict[tuple[str, ...], Question] = {}
+    found: dict[tuple[str, ...], QuestionDigest] = {}
     for row in index.rows_of(
         "runs", (*_KEY, "algorithm", "params", *sums), within, values, f"GROUP BY {','.join(_KEY)},algorithm,params"
     ):
-        question = found.setdefault(row[:4], Question(*row[:4]))
-        question.experiments += row[6] or 0
-        question.combinations.append(Combination(row[4], json.loads(row[5]), *row[7:]))
+        question = found.setdefault(row[:5], QuestionDigest(*row[:5]))
+        question.experiments += row[7] or 0
+        question.combinations.append(Combination(row[5], json.loads(row[6]), *row[8:]))
     ordered = sorted(found.values(), key=lambda one: (not one.is_benchmark, -one.experiments, one.label))
     for number, question in enumerate(ordered, start=1):
         question.number = number
-    by_place = {(one.model, one.metric, one.tasks): one for one in found.values()}
+    by_place: dict[tuple[str, ...], QuestionDigest] = {
+        (one.model, one.backend, one.metric, one.tasks): one for one in found.values()
+    }
     for place, effects in _list_effects(index, filters).items():
         if place in by_place:
             by_place[place].effects = effects
     return ordered
 
 
-def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, str, str], list[Effect]]:
+def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, ...], list[Effect]]:
     """Every change that was made alone, by question; the same change in several experiments is one effect."""
     within, values = _within(filters, "counts")
-    names = ("model", "metric", "tasks", "algorithm", "axis", "before", "after")
+    names = ("model", "backend", "metric", "tasks", "algorithm", "axis", "before", "after")
     merged: dict[tuple[Any, ...], Effect] = {}
     for row in index.rows_of("effects", (*names, *_EFFECT_SUMS), within, values, f"GROUP BY {','.join(names)}"):
-        sums = row[7:]
-        one = merged.setdefault(row[:7], Effect(*row[4:7], algorithm=row[3], seeds=sums[9]))
+        sums = row[8:]
+        one = merged.setdefault(row[:8], Effect(*row[5:8], algorithm=row[4], seeds=sums[9]))
         one.n += sums[0]
         one.total += sums[1]
         one.weight, one.weighted, one.squares = (
@@ -135,16 +141,16 @@ def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, str,
         one.n_weighed += sums[8]
         one.seeds = min(one.seeds, sums[9])
         one.n_up, one.n_down = one.n_up + (sums[10] or 0), one.n_down + (sums[11] or 0)
-    found: dict[tuple[str, str, str], list[Effect]] = {}
+    found: dict[tuple[str, ...], list[Effect]] = {}
     for key, effect in merged.items():
-        found.setdefault((key[0], key[1], key[2]), []).append(effect)
+        found.setdefault(key[:4], []).append(effect)
     return found
 
 
-def best_runs(index: HistoryIndex, filters: Filters, one: Question) -> list[tuple[ExperimentSummary, RunResult]]:
+def best_runs(index: HistoryIndex, filters: Filters, one: QuestionDigest) -> list[tuple[ExperimentView, RunView]]:
     """The best run on a question and, where that is not sure, the best of those that are surer."""
     chosen = _top_runs(index, filters, one, "1")
-    if chosen and chosen[0][1].seeds < 2:
+    if chosen and chosen[0][1].n_seeds < 2:
         chosen += _top_runs(index, filters, one, "seeds > 1")
     if chosen and chosen[0][0].verdict != "supported":
         chosen += _top_runs(index, filters, one, "verdict = 'supported'")
@@ -152,10 +158,11 @@ def best_runs(index: HistoryIndex, filters: Filters, one: Question) -> list[tupl
 
 
 def _top_runs(
-    index: HistoryIndex, filters: Filters, one: Question, which: str
-) -> list[tuple[ExperimentSummary, RunResult]]:
-    condition = f"counts AND rank IS NOT NULL AND model = ? AND metric = ? AND mode = ? AND tasks = ? AND {which}"
-    within, values = _within(filters, condition, one.model, one.metric, one.mode, one.tasks)
+    index: HistoryIndex, filters: Filters, one: QuestionDigest, which: str
+) -> list[tuple[ExperimentView, RunView]]:
+    asked = " AND ".join(f"{name} = ?" for name in _KEY)
+    condition = f"counts AND rank IS NOT NULL AND {asked} AND {which}"
+    within, values = _within(filters, condition, *(getattr(one, name) for name in _KEY))
     # Two questions, because an index answers the first at once, and few rows share the best score.
     best = max(
         (row[0] for row in index.rows_of("runs", ("rank",), within, values, "ORDER BY rank DESC LIMIT 1")), default=0
@@ -163,12 +170,12 @@ def _top_runs(
     # Of equal scores that of most seeds, and then by folder, so that a digest always names the same run.
     rows = index.rows_of("runs", ("-seeds", "folder", "id", "run"), f"{within} AND rank = ?", [*values, best])
     for _, folder, name, run in sorted(rows)[:1]:
-        for summary in index.summaries("folder = ? AND id = ?", [folder, name]):
-            return [(summary, result) for result in summary.results if result.run == run][:1]
+        for summary in index.views("folder = ? AND id = ?", [folder, name]):
+            return [(summary, result) for result in summary.runs if result.run == run][:1]
     return []
 
 
-def find_untried(questions: Sequence[Question]) -> list[Untried]:
+def find_untried(questions: Sequence[QuestionDigest]) -> list[Untried]:
     """What nobody has run although what is known speaks for it, the cheapest first."""
     found: list[Untried] = []
     for one in questions:
@@ -180,7 +187,7 @@ def find_untried(questions: Sequence[Question]) -> list[Untried]:
     return sorted(found, key=lambda untried: (untried.usd, untried.wall_s))  # of the same price, the surer comes first
 
 
-def clear_winners(one: Question, algorithm: str) -> dict[str, str]:
+def clear_winners(one: QuestionDigest, algorithm: str) -> dict[str, str]:
     """Axis -> the value that clearly beat the others it was compared with."""
     winners: dict[str, str] = {}
     for axis in dict.fromkeys(effect.axis for effect in one.effects if effect.algorithm == algorithm):
@@ -205,7 +212,7 @@ def _rank_values(effects: Sequence[Effect], sign: int) -> dict[str, float]:
     return standing
 
 
-def _combine(one: Question, algorithm: str) -> Iterable[Untried]:
+def _combine(one: QuestionDigest, algorithm: str) -> Iterable[Untried]:
     """The values that won alone, together."""
     winners = clear_winners(one, algorithm)
     own = [found.params for found in one.combinations if found.algorithm == algorithm]
@@ -215,7 +222,7 @@ def _combine(one: Question, algorithm: str) -> Iterable[Untried]:
         yield Untried(one, algorithm, what, "each helped alone", *one.cost_of_an_arm(algorithm))
 
 
-def _go_further(one: Question, algorithm: str) -> Iterable[Untried]:
+def _go_further(one: QuestionDigest, algorithm: str) -> Iterable[Untried]:
     """The next value of a number whose best value so far is the last one that was tried."""
     for axis, best in clear_winners(one, algorithm).items():
         own = {
@@ -234,7 +241,7 @@ def _go_further(one: Question, algorithm: str) -> Iterable[Untried]:
             yield Untried(one, algorithm, f"{axis}={shown}", why, *one.cost_of_an_arm(algorithm))
 
 
-def _carry_over(one: Question, others: Sequence[Question]) -> Iterable[Untried]:
+def _carry_over(one: QuestionDigest, others: Sequence[QuestionDigest]) -> Iterable[Untried]:
     """What won, or was used, on another model for the same tasks."""
     algorithms = one.runs_by_algorithm()
     for other in others:
@@ -322,17 +329,18 @@ class Claim:
         return ", ".join(parts)
 
 
-def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str, str, str], str]) -> list[Claim]:
-    """(claim, models, metric, tasks, verdict, count, started, id, folder) -> claims, the latest first.
+def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str, ...], str]) -> list[Claim]:
+    """(claim, models, backends, metric, tasks, verdict, count, started, id, folder) -> claims, the latest first.
 
-    `questions` says what to call (model, metric, tasks).
+    `questions` names each (model, backend, metric, tasks): a claim that was tested on mock is open on other backends.
     """
     claims: dict[str, Claim] = {}
     merged: dict[tuple[str, str, str], Verdicts] = {}
-    for text, models, metric, tasks, verdict, count, started, name, folder in rows:
+    for text, models, backends, metric, tasks, verdict, count, started, name, folder in rows:
         key = " ".join(text.casefold().split()).rstrip(".")
-        model = models.strip("|").replace("|", "+")
-        question = questions.get((model, metric, tasks)) or ", ".join(filter(None, (model, metric, tasks)))
+        model, backend = (names.strip("|").replace("|", "+") for names in (models, backends))
+        where = f"{model} on {backend}" if backend else model
+        question = questions.get((model, backend, metric, tasks)) or ", ".join(filter(None, (where, metric, tasks)))
         if (key, question, verdict) not in merged:
             merged[key, question, verdict] = Verdicts(question, verdict)
             claims.setdefault(key, Claim(text)).verdicts.append(merged[key, question, verdict])

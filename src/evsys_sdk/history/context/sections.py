@@ -15,15 +15,15 @@ from typing import Any
 from ...record.layout import ExperimentFiles
 from ...record.project_files.known_folders import read_scorings
 from ...record.values import Object, number, part, text
+from ...record.view.model import ExperimentView, RunView
 from ..effects import Effect, in_order
 from ..find import shortest
 from ..index import ORDERS, Filters, HistoryIndex
-from ..summary import ExperimentSummary, RunResult
 from ..text import clip, count_text, duration_text, interval_text, score_text, usd_text
 from .digest import Digest, Item, Section
 from .questions import (
     Claim,
-    Question,
+    QuestionDigest,
     State,
     Untried,
     best_runs,
@@ -60,7 +60,9 @@ def make_digest(
     chosen = filters or Filters()
     ask = _Ask(index, chosen)
     questions = list_questions(index, chosen)
-    claims = ask.claims({(one.model.casefold(), one.metric, one.tasks): f"Q{one.number}" for one in questions})
+    claims = ask.claims(
+        {(one.model.casefold(), one.backend, one.metric, one.tasks): f"Q{one.number}" for one in questions}
+    )
     sections = [
         Section("goal", "Goal", _goal(ask, goal), 0.03, "evsys history"),
         *_question_sections(ask, chosen, questions),
@@ -99,18 +101,18 @@ class _Ask:
 
     def top(
         self, condition: str, values: Sequence[Any] = (), *, order: str = "newest", most: int = _MOST_ITEMS
-    ) -> list[ExperimentSummary]:
+    ) -> list[ExperimentView]:
         """The first experiments that meet a condition."""
         tail = f"ORDER BY {ORDERS[order].sql} LIMIT {most}"
-        found = self.index.summaries(self._within(condition), [*self._values, *values], tail)
+        found = self.index.views(self._within(condition), [*self._values, *values], tail)
         return sorted(found, key=ORDERS[order].key)[:most]  # each root gave its own first ones
 
     def count(self, condition: str, values: Sequence[Any] = ()) -> int:
         return sum(row[0] for row in self.rows(("count(*)",), condition, values))
 
-    def claims(self, questions: dict[tuple[str, str, str], str]) -> list[Claim]:
+    def claims(self, questions: dict[tuple[str, ...], str]) -> list[Claim]:
         """Every claim that has a verdict which counts."""
-        names = ("claim", "models", "metric", "tasks", "verdict")
+        names = ("claim", "models", "backends", "metric", "tasks", "verdict")
         # Of a bare column beside max(), SQLite takes the value in the row that has it.
         return gather_claims(
             self.rows(
@@ -144,35 +146,36 @@ def _goal(ask: _Ask, goal: str) -> list[Item]:
     return found
 
 
-def _question_sections(ask: _Ask, filters: Filters, questions: Sequence[Question]) -> list[Section]:
+def _question_sections(ask: _Ask, filters: Filters, questions: Sequence[QuestionDigest]) -> list[Section]:
     """The first questions have the larger shares: that is where most was tried."""
     shown = questions[:_MOST_QUESTIONS]
     weights = [1 / (place + 4) for place in range(len(shown))]  # the eighth still has a third of what the first has
     sections: list[Section] = []
     for one, weight in zip(shown, weights, strict=True):
         best = best_runs(ask.index, filters, one)
-        items = [_best_item(ask, *pair, is_start=pair[1].seeds > 1 or len(best) == 1) for pair in best]
+        items = [_best_item(ask, *pair, is_start=pair[1].n_seeds > 1 or len(best) == 1) for pair in best]
         items = [*items, *_effect_items(one)] or [Item("nothing to count on so far", {}, "best")]
         share = 0.7 * weight / sum(weights)
         sections.append(Section("questions", _question_title(one), items, share, "", head=_question_data(one)))
     return sections or [Section("questions", "Questions", [], 0.0, "", head={})]
 
 
-def _question_title(one: Question) -> str:
+def _question_title(one: QuestionDigest) -> str:
     runs = ", ".join(f"{algorithm or 'unknown'} {count:,}" for algorithm, count in one.runs_by_algorithm().items())
     less = ", less is better" if one.mode == "min" else ""
     training = "" if one.is_benchmark else " (measured in training)"
     return f"Q{one.number} {one.label}{less}{training}: experiments {one.experiments:,}, runs {runs}"
 
 
-def _question_data(one: Question) -> dict[str, Any]:
-    found = {"question": f"Q{one.number}", "model": one.model, "metric": one.metric, "mode": one.mode}
+def _question_data(one: QuestionDigest) -> dict[str, Any]:
+    found = {"question": f"Q{one.number}", "model": one.model, "backend": one.backend}
+    found |= {"metric": one.metric, "mode": one.mode}
     return {**found, "tasks": one.tasks, "experiments": one.experiments, "runs": one.runs_by_algorithm()}
 
 
-def _best_item(ask: _Ask, summary: ExperimentSummary, run: RunResult, *, is_start: bool) -> Item:
+def _best_item(ask: _Ask, summary: ExperimentView, run: RunView, *, is_start: bool) -> Item:
     """A run, how sure its score is and, if it is one to start from, where its config, data and weights are."""
-    seeds = f"{run.seeds} seed{'s' if run.seeds != 1 else ''}"
+    seeds = f"{run.n_seeds} seed{'s' if run.n_seeds != 1 else ''}"
     sure = _SURENESS.get(summary.verdict, summary.verdict)
     step = f"stopped at step {run.step}" if run.step is not None else ""
     score = score_text(run.score) + ("" if run.low is None or run.high is None else f" [{run.low:.2g}, {run.high:.2g}]")
@@ -184,13 +187,13 @@ def _best_item(ask: _Ask, summary: ExperimentSummary, run: RunResult, *, is_star
         parts.append(f"evsys run {config} --fresh")
     told = ", ".join(filter(None, (seeds, sure, step)))
     line = f"best {score} ({told}): {clip(recipe, _LONGEST)}; " + "; ".join(filter(None, parts))
-    data = {"score": run.score, "low": run.low, "high": run.high, "covers": run.covers, "seeds": run.seeds}
+    data = {"score": run.score, "low": run.low, "high": run.high, "covers": run.covers, "seeds": run.n_seeds}
     data |= {"step": run.step, "verdict": summary.verdict, "id": summary.id, "run": run.run, "data": run.data}
     data |= {"algorithm": run.algorithm, "params": run.params, "weights": run.checkpoint, "config": config}
     return Item(line, {name: value for name, value in data.items() if value not in (None, "")}, "best")
 
 
-def _effect_items(question: Question) -> list[Item]:
+def _effect_items(question: QuestionDigest) -> list[Item]:
     """One statement for each axis of each algorithm: every value against the one it was compared with."""
     axes: dict[tuple[str, str], list[Effect]] = {}
     for effect in question.effects:
@@ -259,7 +262,7 @@ def _claim_item(ask: _Ask, claim: Claim) -> Item:
     return Item(line, data)
 
 
-def _list_untried(questions: Sequence[Question]) -> Section:
+def _list_untried(questions: Sequence[QuestionDigest]) -> Section:
     found = find_untried(questions)
     items = [Item(_write_untried(one), _describe_untried(one)) for one in found[:_MOST_ITEMS]]
     return Section("untried", "Untried, cheapest first", items, 0.05, "evsys mutate CONFIG", len(found))
@@ -295,7 +298,7 @@ def _list_distrusted(ask: _Ask) -> Section:
     return Section("distrusted", "Do not count on these", items, 0.06, "evsys history --all", total)
 
 
-def _why_not(one: ExperimentSummary) -> str:
+def _why_not(one: ExperimentView) -> str:
     flagged = f"flagged by its audit: {', '.join(one.flags)}" if one.flags else ""
     return one.invalidated or flagged or one.sentence or "its conclusion is invalid"
 
@@ -322,7 +325,7 @@ def _list_unfinished(ask: _Ask) -> Section:
     return Section("unfinished", title, items, 0.04, command, ask.count(condition, _UNFINISHED))
 
 
-def _describe_unfinished(ask: _Ask, one: ExperimentSummary) -> Item:
+def _describe_unfinished(ask: _Ask, one: ExperimentView) -> Item:
     config = str(shortest(ExperimentFiles(one.folder).config))
     data: dict[str, Any] = {"id": one.id, "status": one.status, "config": config}
     line = f"{ask.name(one.id)}: {one.status}"

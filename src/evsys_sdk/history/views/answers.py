@@ -16,8 +16,8 @@ from typing import Any
 from ...errors import DataError, EvsysError, closest, show
 from ...record.runs import RunRecord
 from ...record.values import Object, number, part, text
+from ...record.view.task_scores import SetScores
 from ..detail import Detail
-from ..outcome import SetScores
 from ..text import Page, clip, score_text
 
 _PASS = 1.0
@@ -105,7 +105,7 @@ def find_errors(
     steps = sorted({int(number(line.get("step")) or 0) for line in scorings})
     if not steps:
         raise DataError(
-            f"{run.name} of {detail.summary.id} has no answers on record"
+            f"{run.name} of {detail.view.id} has no answers on record"
             f"{f' for {show(benchmark)}' if benchmark else ''}. Give it a metadata.benchmark, or name another --arm."
         )
     if step is not None and step not in steps:
@@ -117,7 +117,7 @@ def find_errors(
     found = [one for one in answers if one.is_wrong and (not search or one.holds(search))]
     # Those without a reward come first: with them something other than the model went wrong.
     found.sort(key=lambda one: -1.0 if one.reward is None else one.reward)
-    return Errors(detail.summary.id, run.name, chosen, answers, found, steps, remarks)
+    return Errors(detail.view.id, run.name, chosen, answers, found, steps, remarks)
 
 
 def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> tuple[list[Answer], list[str]]:
@@ -172,14 +172,14 @@ def choose_arm(detail: Detail, name: str | None) -> RunRecord:
     """The arm of a name, or the first scored one of a run of that name; without one, the best."""
     if name is None:
         if detail.best_arm is None:
-            raise DataError(f"{detail.summary.id} has no arm yet.")
+            raise DataError(f"{detail.view.id} has no arm yet.")
         return detail.best_arm
     own = [arm for arm in detail.arms if name in (arm.name, arm.run)]
     if not own:
         known = list(dict.fromkeys(one for arm in detail.arms for one in (arm.run, arm.name)))
         guess = closest(name, known)
         hint = f"Did you mean '{guess}'?" if guess else f"There are: {', '.join(known[:12])}."
-        raise DataError(f"--arm {show(name)}: {detail.summary.id} has no such run or arm. {hint}")
+        raise DataError(f"--arm {show(name)}: {detail.view.id} has no such run or arm. {hint}")
     return next((arm for arm in own if arm.name == name or arm.score_lines), own[0])
 
 
@@ -276,7 +276,7 @@ class Flips:
 def find_flips(first: Detail, second: Detail) -> Flips | None:
     """The tasks that only the second gets right, and those that only the first does; None without common tasks."""
     left, right = first.scores, second.scores
-    shared = [metric for metric in (first.outcome.metric, second.outcome.metric) if metric in left and metric in right]
+    shared = [metric for metric in (first.view.metric, second.view.metric) if metric in left and metric in right]
     if not shared:
         return None
     metric = shared[0]

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...record.flat_config import flatten_config
 from ...record.runs import config_runs
 from ...record.values import Object
 from ..detail import Detail
-from ..effects import flatten_config
-from ..outcome import PairedDifference, compare_pairs
+from ..pairs import PairedDifference, compare_pairs
 from ..text import Page, interval_text, score_text, short_spend_text, text_or_json
 from .answers import Flips, find_flips
 from .curves import Curve, draw, read_training_curve, score_curve
@@ -46,15 +46,15 @@ class Comparison:
         """The JSON form."""
         others = zip(self.details[1:], self.pairs, strict=True)
         return {
-            "experiments": [detail.summary.to_dict() for detail in self.details],
+            "experiments": [detail.view.to_dict() for detail in self.details],
             "config": [{"path": path, "values": values} for path, values in self.config],
             "differences": [
-                {"experiment": detail.summary.id, "against": self.details[0].summary.id, **pair.to_dict()}
+                {"experiment": detail.view.id, "against": self.details[0].view.id, **pair.to_dict()}
                 for detail, pairs in others
                 for pair in pairs
             ],
             "flips": [
-                {"experiment": detail.summary.id, "against": self.details[0].summary.id, **flips.to_dict()}
+                {"experiment": detail.view.id, "against": self.details[0].view.id, **flips.to_dict()}
                 for detail, flips in zip(self.details[1:], self.flips, strict=True)
                 if flips is not None
             ],
@@ -72,9 +72,9 @@ def compare_experiments(details: Sequence[Detail]) -> Comparison:
     for letter, detail in zip(letters(), details, strict=False):
         arm = detail.best_arm
         if arm is not None:
-            label = f"{letter} {detail.summary.id}"
+            label = f"{letter} {detail.view.id}"
             loss += filter(None, [read_training_curve(arm, label)])
-            scores += filter(None, [score_curve(arm, detail.outcome.metric, label)])
+            scores += filter(None, [score_curve(arm, detail.view.metric, label)])
     pairs = [compare_pairs(details[0], other) for other in details[1:]]
     flips = [find_flips(details[0], other) for other in details[1:]]
     return Comparison(list(details), config_differences(details), pairs, flips, _same(loss), _same(scores))
@@ -120,7 +120,7 @@ def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
     """The comparison, for a terminal or as Markdown."""
     page = Page(markdown=markdown)
     if markdown:
-        page.title(" against ".join(detail.summary.id for detail in comparison.details))
+        page.title(" against ".join(detail.view.id for detail in comparison.details))
     columns = len(_EXPERIMENT_HEADERS) - (not markdown and page.width < _WIDE_ENOUGH)  # there is no room for the spend
     page.table(_EXPERIMENT_HEADERS[:columns], [row[:columns] for row in _experiment_rows(comparison)], (4, 1))
     page.heading("Config")
@@ -137,7 +137,7 @@ def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
         if pairs:
             page.table([header or letter for header in _PAIR_HEADERS], _pair_rows(pairs), (0, 6))
         else:
-            other, first = comparison.details[letters().index(letter)].summary.id, comparison.details[0].summary.id
+            other, first = comparison.details[letters().index(letter)].view.id, comparison.details[0].view.id
             page.add(f"{other} has no scored metric in common with {first}.")
         if flips is not None:
             _add_flips(page, flips, letter)
@@ -150,7 +150,7 @@ def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
 def _experiment_rows(comparison: Comparison) -> list[list[str]]:
     rows: list[list[str]] = []
     for letter, detail in zip(letters(), comparison.details, strict=False):
-        one = detail.summary
+        one = detail.view
         interval = interval_text(one.best_low, one.best_high, one.best_covers) or "-"
         found = [letter, one.id, one.status, verdict_text(one), detail.chosen_run or "-", score_text(one.best_score)]
         rows.append([*found, interval, short_spend_text(one.spend) or "-"])

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from ...record.runs import Points, RunRecord
 from ...record.values import number
-from ..summary import is_score
+from ...record.view.question import is_score
 from ..text import clip, is_unicode
 
 _PREFERRED = ("loss", "train/loss", "reward/mean", "reward")

@@ -15,10 +15,10 @@ from typing import Any
 from ...errors import DataError, show
 from ...files import write_json, write_text
 from ...record.evidence import check_weights
+from ...record.flat_config import data_source, settings_of
 from ...record.runs import RunRecord, config_runs
 from ...record.values import Object, find_row, number, part, text
 from ..detail import Detail
-from ..effects import data_source, settings_of
 from ..text import interval_text, score_text
 from .answers import choose_arm
 
@@ -121,7 +121,7 @@ def _find_checkpoint(detail: Detail, run: RunRecord, name: str) -> tuple[Object,
     """The line of a checkpoint and its sampler; by `best`, `last`, a step or a name."""
     lines = [line for line in run.checkpoints if text(line.get("sampler"))]
     if not lines:
-        raise DataError(f"{run.name} of {detail.summary.id} has no checkpoint on record. Name another with --arm.")
+        raise DataError(f"{run.name} of {detail.view.id} has no checkpoint on record. Name another with --arm.")
     if name == LAST:
         return lines[-1], text(lines[-1].get("sampler"))
     if name == BEST:
@@ -142,12 +142,12 @@ def _best_scored(detail: Detail, run: RunRecord, lines: list[Object]) -> Object:
     """The checkpoint after whose step the arm scored best, where nobody has chosen one yet; else the last."""
     scored = _scores_by_step(detail, run)
     known = [line for line in lines if _step(line) in scored]
-    sign = 1 if detail.outcome.mode == "min" else -1
+    sign = 1 if detail.view.mode == "min" else -1
     return min(known, key=lambda line: sign * scored[_step(line)], default=lines[-1])
 
 
 def _scores_by_step(detail: Detail, run: RunRecord) -> dict[int, float]:
-    taken = [(step, number(found.get("value"))) for name, step, _, found in run.scores if name == detail.outcome.metric]
+    taken = [(step, number(found.get("value"))) for name, step, _, found in run.scores if name == detail.view.metric]
     return {int(step): value for step, value in taken if value is not None}
 
 
@@ -170,8 +170,8 @@ def _find_files(detail: Detail, sampler: str) -> Path:
 
 
 def _describe(detail: Detail, run: RunRecord, line: Object, sampler: str, folder: Path, files: list[str]) -> Export:
-    summary, settings = detail.summary, settings_of(find_row(config_runs(detail.config), "name", run.run))
-    scored = next((one for one in detail.outcome.runs if one.run == run.run), None)
+    summary, settings = detail.view, settings_of(find_row(config_runs(detail.config), "name", run.run))
+    scored = next((one for one in detail.view.runs if one.run == run.run), None)
     step, ended = _step(line), run.metrics if line.get("final") is True else {}
     warnings = [f"Invalidated: {summary.invalidated}"] if summary.invalidated else []
     warnings += [f"Flagged by its audit: {', '.join(summary.flags)}"] if summary.flags else []
@@ -189,8 +189,8 @@ def _describe(detail: Detail, run: RunRecord, line: Object, sampler: str, folder
         model=json.loads(settings.get("model.name", '""')),
         algorithm=json.loads(settings.get("algorithm.kind", '""')),
         data=data_source(settings),
-        metric=detail.outcome.metric,
-        score=_scores_by_step(detail, run).get(step, ended.get(detail.outcome.metric)),
+        metric=detail.view.metric,
+        score=_scores_by_step(detail, run).get(step, ended.get(detail.view.metric)),
         low=scored.low if scored else None,
         high=scored.high if scored else None,
         verdict=summary.verdict,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...record.view.model import ExperimentView
 from ..find import describe_roots
-from ..summary import ExperimentSummary
 from ..text import Page, date_text, is_unicode, score_text
 
 HEADERS = ("id", "started", "status", "verdict", "score", "best run", "arms", "hypothesis")
@@ -21,7 +21,7 @@ _SHORT_VERDICTS = {"promising_unconfirmed": "promising", "": "-"}
 class TreeLine:
     """One experiment and where it hangs."""
 
-    summary: ExperimentSummary
+    view: ExperimentView
     depth: int = 0
     missing_parent: str = ""
     """The parent it names, where that is not among the experiments shown."""
@@ -56,21 +56,21 @@ def explain_nothing(total: int, roots: Sequence[Path]) -> str:
     )
 
 
-def verdict_text(summary: ExperimentSummary) -> str:
+def verdict_text(summary: ExperimentView) -> str:
     """The verdict in a word; invalidated and flagged ones have none that counts."""
     if summary.invalidated:
         return "INVALIDATED"
     return "FLAGGED" if summary.flags else _SHORT_VERDICTS.get(summary.verdict, summary.verdict)
 
 
-def arms_text(summary: ExperimentSummary) -> str:
+def arms_text(summary: ExperimentView) -> str:
     """How many arms are done, of how many, and how many failed."""
     done = str(summary.n_arms) if summary.n_done == summary.n_arms else f"{summary.n_done}/{summary.n_arms}"
     return done + (f" ({summary.n_failures} failed)" if summary.n_failures else "")
 
 
 def _cells(line: TreeLine, *, tree: bool) -> list[str]:
-    one = line.summary
+    one = line.view
     name = _branch(line) + one.id if tree else one.id
     return [
         name + (_strangeness(line) if tree else ""),
@@ -95,24 +95,24 @@ def _branch(line: TreeLine) -> str:
 
 def _strangeness(line: TreeLine) -> str:
     if line.in_cycle:
-        return f" (its ancestors lead back to it: {line.summary.parent_id})"
+        return f" (its ancestors lead back to it: {line.view.parent_id})"
     return f" (child of {line.missing_parent}, not shown)" if line.missing_parent else ""
 
 
 def _story(line: TreeLine) -> str:
-    one = line.summary
+    one = line.view
     score = f", {one.metric} {score_text(one.best_score)}" if one.best_score is not None else ""
     return f"`{one.id}` {one.status}, {verdict_text(one)}{score}{_strangeness(line)}"
 
 
 def _remarks(lines: Sequence[TreeLine], total: int) -> list[str]:
-    metrics = {line.summary.metric: None for line in lines if line.summary.best_score is not None}
+    metrics = {line.view.metric: None for line in lines if line.view.best_score is not None}
     about = [f"score: {', '.join(list(metrics)[:3])}" + (" ..." if len(metrics) > 3 else "")] if metrics else []
     left = [f"{len(lines)} of {total:,} experiments; --limit shows more"] if total > len(lines) else []
     return ["", "; ".join([*about, *left])] if about or left else []
 
 
-def tree_lines(summaries: Sequence[ExperimentSummary]) -> list[TreeLine]:
+def tree_lines(summaries: Sequence[ExperimentView]) -> list[TreeLine]:
     """Parents before their children, siblings in the order given. Neither cycles nor lost parents lose anybody."""
     parents = _parents(summaries)
     children: dict[int, list[int]] = {}
@@ -137,7 +137,7 @@ def tree_lines(summaries: Sequence[ExperimentSummary]) -> list[TreeLine]:
     return lines
 
 
-def _parents(summaries: Sequence[ExperimentSummary]) -> list[int | None]:
+def _parents(summaries: Sequence[ExperimentView]) -> list[int | None]:
     """The place of each one's parent, named by id, by folder, or by name (its latest attempt)."""
     # In the order of time, so that of several with one name the latest stays.
     in_time = sorted(enumerate(summaries), key=lambda pair: pair[1].started or 0.0)

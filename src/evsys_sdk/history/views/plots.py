@@ -9,8 +9,8 @@ from typing import Any
 
 from ...errors import DataError
 from ...lazy import import_extra
+from ...record.view.model import RunView
 from ..detail import Detail
-from ..outcome import RunScore
 from .compare import Comparison, letters
 from .curves import Curve, read_training_curve, score_curve
 
@@ -28,19 +28,21 @@ def plot_experiment(detail: Detail, path: str) -> None:
     """Curves of every arm, and the score of each run with its interval; seeds share the colour of their run."""
     arms = detail.arms[:_MOST_SERIES]
     losses = _keep_known([read_training_curve(arm, arm.run) for arm in arms])
-    scores = _keep_known([score_curve(arm, detail.outcome.metric, arm.run) for arm in arms])
-    _draw(path, _Picture(detail.summary.id, losses, scores, detail.outcome.runs, detail.outcome.metric))
+    scores = _keep_known([score_curve(arm, detail.view.metric, arm.run) for arm in arms])
+    _draw(path, _Picture(detail.view.id, losses, scores, detail.view.runs, detail.view.metric))
 
 
 def plot_comparison(comparison: Comparison, path: str) -> None:
     """The curves of the best arms, and the best score of each experiment that is in the metric of the first."""
-    metric = comparison.details[0].outcome.metric
+    metric = comparison.details[0].view.metric
     runs = [
-        RunScore(f"{letter} {one.id}", one.best_score, one.best_low, one.best_high, covers=one.best_covers)
-        for letter, one in zip(letters(), [detail.summary for detail in comparison.details], strict=False)
+        RunView(
+            f"{letter} {one.id}", score=one.best_score, low=one.best_low, high=one.best_high, covers=one.best_covers
+        )
+        for letter, one in zip(letters(), [detail.view for detail in comparison.details], strict=False)
         if one.metric == metric
     ]
-    title = " against ".join(detail.summary.id for detail in comparison.details)
+    title = " against ".join(detail.view.id for detail in comparison.details)
     _draw(path, _Picture(title, comparison.loss, comparison.scores, runs, metric))
 
 
@@ -49,7 +51,7 @@ class _Picture:
     title: str
     losses: Sequence[Curve]
     scores: Sequence[Curve]
-    runs: Sequence[RunScore]
+    runs: Sequence[RunView]
     metric: str
 
     def colours(self) -> dict[str, str]:
@@ -106,14 +108,14 @@ def _curves(axes: Any, curves: Sequence[Curve], colours: Mapping[str, str]) -> N
         axes.legend(fontsize=7, frameon=False)
 
 
-def _scores(axes: Any, runs: Sequence[RunScore], metric: str, colours: Mapping[str, str]) -> None:
+def _scores(axes: Any, runs: Sequence[RunView], metric: str, colours: Mapping[str, str]) -> None:
     for place, run in enumerate(runs):
         colour, score = colours[run.run], run.score or 0.0
         if run.low is not None and run.high is not None:
             axes.plot([run.low, run.high], [place, place], color=colour, linewidth=2, alpha=0.7)
         axes.plot([score], [place], marker="o", color=colour, markersize=6)
         axes.annotate(f"{score:.3g}", (score, place), (0, 7), textcoords="offset points", ha="center", fontsize=7)
-    axes.set_yticks(range(len(runs)), [f"{run.run} (baseline)" if run.role else run.run for run in runs])
+    axes.set_yticks(range(len(runs)), [f"{run.run} (baseline)" if run.is_baseline else run.run for run in runs])
     axes.set_ylim(len(runs) - 0.5, -0.6)
     axes.margins(x=0.12)
     over = dict.fromkeys(run.covers for run in runs if run.low is not None)

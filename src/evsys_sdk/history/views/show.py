@@ -13,12 +13,15 @@ from typing import Any
 
 from ...errors import DataError
 from ...record.events import Kind
+from ...record.flat_config import scalars
 from ...record.runs import RunRecord, config_runs
 from ...record.values import find_row, items, number, part, text
-from ..detail import Detail, checkpoints, commands, failures, read_detail, run_spend
+from ...record.view.model import RunView
+from ...record.view.task_scores import SetScores, add_score
+from ..detail import Detail, checkpoints, commands, read_detail
+from ..effects import contrasts_of
 from ..find import find_experiment, shortest
-from ..outcome import PairedDifference, RunScore, SetScores, add_score, latest_score, pair_scores
-from ..summarize import scalars
+from ..pairs import PairedDifference, pair_scores
 from ..text import (
     Page,
     clip,
@@ -72,10 +75,8 @@ def show_data(detail: Detail, gain: Gain | None = None) -> dict[str, Any]:
     """The JSON form; `gain` is what it gained over its parent."""
     best = detail.best_arm
     return {
-        **detail.summary.to_dict(),
-        "failures": failures(detail),
-        "runs": [_run_data(detail, run) for run in detail.outcome.runs],
-        "arms": [_arm_data(detail, arm) for arm in detail.arms],
+        **detail.view.to_dict(),
+        "contrasts": [asdict(one) for one in contrasts_of(detail.record, detail.view)],
         "gain_over_parent": gain.to_dict() if gain else None,
         "best_arm": best.name if best else None,
         "artifacts": best.artifacts if best else {},
@@ -89,31 +90,31 @@ def show_data(detail: Detail, gain: Gain | None = None) -> dict[str, Any]:
 
 def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = False) -> str:
     """The page, for a terminal or as Markdown."""
-    page, summary = Page(markdown=markdown), detail.summary
-    page.title(f"{summary.id}: {summary.status}{_when(detail)}")
-    if summary.invalidated:
-        page.paragraph(f"INVALIDATED: {summary.invalidated}")
-    if summary.flags:
-        page.paragraph(f"FLAGGED by its last audit: {', '.join(summary.flags)} (evsys audit {summary.id} says why)")
-    if summary.hypothesis:
-        page.paragraph(f"Hypothesis: {summary.hypothesis}")
-    if summary.description:
-        page.paragraph(summary.description)
-    said = summary.sentence or summary.verdict
+    page, view = Page(markdown=markdown), detail.view
+    page.title(f"{view.id}: {view.status}{_when(detail)}")
+    if view.invalidated:
+        page.paragraph(f"INVALIDATED: {view.invalidated}")
+    if view.flags:
+        page.paragraph(f"FLAGGED by its last audit: {', '.join(view.flags)} (evsys audit {view.id} says why)")
+    if view.hypothesis:
+        page.paragraph(f"Hypothesis: {view.hypothesis}")
+    if view.description:
+        page.paragraph(view.description)
+    said = view.sentence or view.verdict
     page.paragraph(f"Verdict: {said}" if said else "No conclusion was written; scores are plain means over seeds.")
     if gain is not None and not _is_told(detail, gain):
         page.paragraph(gain.tell())
     page.heading("Runs")
-    page.table(_RUN_HEADERS, [_run_row(detail, run) for run in detail.outcome.runs], (0, 6))
-    if detail.outcome.metric:
-        direction = "less" if detail.outcome.mode == "min" else "more"
-        page.add(f"score: {detail.outcome.metric} ({direction} is better); * marks the best run")
+    page.table(_RUN_HEADERS, [_run_row(run) for run in view.runs], (0, 6))
+    if detail.view.metric:
+        direction = "less" if detail.view.mode == "min" else "more"
+        page.add(f"score: {detail.view.metric} ({direction} is better); * marks the best run")
     _list(page, "Arms that did not come to their ends", _write_unfinished(detail))
-    _list(page, "Failures", [f"{one['arm']}: {one['reason']}" for one in failures(detail)])
+    _list(page, "Failures", [f"{one.arm}: {one.reason}" for one in view.failures])
     _list(page, "Decisions", [_decision(event) for event in detail.decisions])
     _list(page, "Next", [one for one in items(detail.conclusion.get("next")) if isinstance(one, str)])
     _list(page, "Best arm", _best_lines(detail), wrap=False)
-    notes = [f"{date_text(note.time)}{f' {note.author}' if note.author else ''}: {note.text}" for note in summary.notes]
+    notes = [f"{date_text(note.time)}{f' {note.author}' if note.author else ''}: {note.text}" for note in view.notes]
     _list(page, "Notes", notes)
     page.heading("Record")
     page.add(*_facts(detail))
@@ -122,69 +123,40 @@ def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = Fals
 
 def _is_told(detail: Detail, gain: Gain) -> bool:
     """Whether the conclusion compares with the same run of the parent already."""
-    return gain.step is None and any(run.run == f"{gain.run} of {gain.parent}" for run in detail.outcome.runs)
+    return gain.step is None and any(run.run == f"{gain.run} of {gain.parent}" for run in detail.view.runs)
 
 
 def _write_unfinished(detail: Detail) -> list[str]:
     lines: list[str] = []
-    for arm in detail.arms:
+    for arm in detail.view.arms:
         if arm.status not in ("completed", "failed"):
-            found = latest_score(arm, detail.outcome.metric)
-            told = "no score yet" if found is None else f"{score_text(found[0])} at step {found[1]}"
-            lines.append(f"{arm.name}: {arm.status}, {told}")
+            told = "no score yet" if arm.score is None else f"{score_text(arm.score)} at step {arm.score_step}"
+            lines.append(f"{arm.arm}: {arm.status}, {told}")
     return lines
 
 
 def _when(detail: Detail) -> str:
-    one = detail.summary
+    one = detail.view
     took = f", took {duration_text(one.ended - one.started)}" if one.ended and one.started else ""
     return f", started {date_text(one.started)}{took}"
 
 
-def _run_row(detail: Detail, run: RunScore) -> list[str]:
-    mark = "* " if run.run == detail.outcome.best_run else ""
+def _run_row(run: RunView) -> list[str]:
     return [
-        f"{mark}{run.run}",
+        f"{'* ' if run.is_best else ''}{run.run}",
         str(run.n_seeds or "-"),
         score_text(run.score) + ("" if run.step is None else f" (step {run.step})"),
         interval_text(run.low, run.high, run.covers) or "-",
-        run.role or _difference(detail, run.run),
+        "baseline" if run.is_baseline else _difference(run),
         str(run.failures or "-"),
-        short_spend_text(run_spend(detail, run.run)) or "-",
+        short_spend_text(run.spend) or "-",
     ]
 
 
-def _difference(detail: Detail, run: str) -> str:
-    """What the conclusion says of the run against the baseline, corrected for the number of runs."""
-    for raw in items(detail.conclusion.get("comparisons")):
-        found = part(raw)
-        difference = number(found.get("difference"))
-        if found.get("run") == run and difference is not None:
-            interval = interval_text(number(found.get("low")), number(found.get("high")))
-            return f"{difference:+.3g} {interval}".rstrip()
-    return "-"
-
-
-def _run_data(detail: Detail, run: RunScore) -> dict[str, Any]:
-    return {
-        "run": run.run,
-        "score": run.score,
-        "low": run.low,
-        "high": run.high,
-        "covers": run.covers,
-        "step": run.step,
-        "n_seeds": run.n_seeds,
-        "n_tasks": run.n_tasks,
-        "failures": run.failures,
-        "is_baseline": run.role == "baseline",
-        "spend": run_spend(detail, run.run),
-    }
-
-
-def _arm_data(detail: Detail, arm: RunRecord) -> dict[str, Any]:
-    score, step = latest_score(arm, detail.outcome.metric) or (None, None)
-    told = {"arm": arm.name, "run": arm.run, "seed": arm.seed, "status": arm.status, "metrics": arm.metrics}
-    return {**told, "score": score, "score_step": step}
+def _difference(run: RunView) -> str:
+    """The difference to the baseline as concluded, with its simultaneous interval."""
+    found = run.difference
+    return "-" if found is None else f"{found.value:+.3g} {interval_text(found.low, found.high)}".rstrip()
 
 
 def _list(page: Page, title: str, lines: Sequence[str], *, wrap: bool = True) -> None:
@@ -244,7 +216,7 @@ def _best_lines(detail: Detail) -> list[str]:
 
 
 def _facts(detail: Detail) -> list[str]:
-    one = detail.summary
+    one = detail.view
     kinds = [*one.algorithms, *one.models, *(f"on {backend}" for backend in one.backends)]
     facts = {
         "spend": spend_text(one.spend),
@@ -261,13 +233,13 @@ def _facts(detail: Detail) -> list[str]:
 
 def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
     """What it gained; None without a parent on record that has a score by the same metric on the same tasks."""
-    if not detail.summary.parent_id:
+    if not detail.view.parent_id:
         return None
     try:
-        parent = read_detail(find_experiment(detail.summary.parent_id, roots))
+        parent = read_detail(find_experiment(detail.view.parent_id, roots))
     except DataError:  # it was removed, or its name now means several
         return None
-    metric = detail.outcome.metric
+    metric = detail.view.metric
     own = detail.scores.get(metric)
     started = _find_start(detail, parent)
     before = parent.scores.get(metric) if started is None else _scores_after(*started, metric)
@@ -276,7 +248,7 @@ def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
     if own.sha256 and before.sha256 and own.sha256 != before.sha256:  # other tasks, so that no difference says anything
         return None
     run, step = (parent.chosen_run, None) if started is None else (started[0].name, started[1])
-    return Gain(parent.summary.id, run, step, pair_scores(metric, before, own))
+    return Gain(parent.view.id, run, step, pair_scores(metric, before, own))
 
 
 def _find_start(detail: Detail, parent: Detail) -> tuple[RunRecord, int] | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...history.find import experiment_roots
 from ...history.index import Filters, HistoryIndex, select
-from ...history.summary import ExperimentSummary
+from ...record.view.model import ExperimentView
 from .campaign import Admission, Campaign
 
 OPEN = "open"
@@ -28,9 +28,9 @@ class Progress:
     state: str
     """open, met, spent, stalled or closed."""
     why: str
-    experiments: list[ExperimentSummary]
+    experiments: list[ExperimentView]
     """Oldest first."""
-    best: ExperimentSummary | None
+    best: ExperimentView | None
     spent: dict[str, float]
     """By limit: experiments, tokens, usd, hours; with what is reserved by experiments that still run."""
     left: dict[str, float]
@@ -51,7 +51,7 @@ class Progress:
         }
 
 
-def _brief(one: ExperimentSummary) -> dict[str, Any]:
+def _brief(one: ExperimentView) -> dict[str, Any]:
     told = {"id": one.id, "status": one.status, "verdict": one.verdict, "metric": one.metric, "score": one.best_score}
     return {**told, "low": one.best_low, "high": one.best_high, "claim": one.hypothesis, "parent": one.parent_id}
 
@@ -63,7 +63,7 @@ def measure_progress(campaign: Campaign) -> Progress:
     return judge_progress(campaign, found, time.time())
 
 
-def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentSummary], now: float) -> Progress:
+def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], now: float) -> Progress:
     """Where a campaign with these experiments stands."""
     spent = _spent(campaign, experiments, now)
     terms = campaign.terms
@@ -77,7 +77,7 @@ def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentSummary],
 
 
 def _state(
-    campaign: Campaign, counted: Sequence[ExperimentSummary], best: ExperimentSummary | None, left: dict[str, float]
+    campaign: Campaign, counted: Sequence[ExperimentView], best: ExperimentView | None, left: dict[str, float]
 ) -> tuple[str, str]:
     terms = campaign.terms
     # In this order: what a person said, then success, then what is
@@ -96,20 +96,20 @@ def _state(
     return OPEN, "there is something left to spend, and nothing says to stop"
 
 
-def _counts(one: ExperimentSummary) -> bool:
+def _counts(one: ExperimentView) -> bool:
     return one.best_score is not None and not one.invalidated and not one.flags and one.verdict != "invalid"
 
 
-def _value(one: ExperimentSummary) -> float:
+def _value(one: ExperimentView) -> float:
     score = one.best_score or 0.0
     return -score if one.mode == "min" else score
 
 
-def _reaches(one: ExperimentSummary, goal: float) -> bool:
+def _reaches(one: ExperimentView, goal: float) -> bool:
     return _value(one) >= (-goal if one.mode == "min" else goal)
 
 
-def _spent(campaign: Campaign, experiments: Sequence[ExperimentSummary], now: float) -> dict[str, float]:
+def _spent(campaign: Campaign, experiments: Sequence[ExperimentView], now: float) -> dict[str, float]:
     spent = {"experiments": float(len(experiments)), "tokens": 0.0, "usd": 0.0, "hours": 0.0}
     for one in experiments:
         spent["tokens"] += one.spend.get("tokens_trained", 0.0) + one.spend.get("tokens_sampled", 0.0)
@@ -129,7 +129,7 @@ def _spent(campaign: Campaign, experiments: Sequence[ExperimentSummary], now: fl
     return spent
 
 
-def _experiment_of(admission: Admission, experiments: Sequence[ExperimentSummary]) -> ExperimentSummary | None:
+def _experiment_of(admission: Admission, experiments: Sequence[ExperimentView]) -> ExperimentView | None:
     """The experiment that was started by an admission."""
     mine = [one for one in experiments if one.name == admission.experiment and (one.started or 0.0) >= admission.time]
     return min(mine, key=lambda one: one.started or 0.0, default=None)

@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, inse
 from sqlalchemy.engine import RowMapping
 
 from ....history.index import NO_VERDICT, ORDERS
-from ....history.summary import is_score
 from ....record.events import Kind
 from ....record.values import number
+from ....record.view.question import is_score
 from ...client.connection import new_id
 from ...shapes import (
     Anchor,

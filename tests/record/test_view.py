@@ -1,4 +1,4 @@
-"""One folder in, one summary out, whatever state the folder is in."""
+"""One folder in, one view out, whatever state the folder is in."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from evsys_sdk.history.summarize import summarize
-from evsys_sdk.history.summary import ExperimentSummary
-from evsys_sdk.record.reader import UNFINISHED, ExperimentRecord
+from evsys_sdk.record.reader import ExperimentRecord
+from evsys_sdk.record.view.build import Liveness, view
+from evsys_sdk.record.view.model import ExperimentView
+from tests.history.recorded import BEGAN, write_experiment
 
-from .recorded import BEGAN, write_experiment
 
-
-def summary_of(path: Path) -> ExperimentSummary:
-    return summarize(ExperimentRecord.open(path))
+def view_of(path: Path) -> ExperimentView:
+    return view(ExperimentRecord(path), Liveness(running=False))
 
 
 def test_a_finished_experiment_is_told_from_journal_and_conclusion(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "rates", verdict="supported", parent_experiment_id="older-1")
-    found = summary_of(path)
+    found = view_of(path)
     assert (found.id, found.name, found.status) == ("rates-0a1b2c3d", "rates", "completed")
     assert (found.started, found.ended) == (BEGAN, BEGAN + 60)
     assert (found.verdict, found.best_run, found.best_score) == ("supported", "changed", 0.6)
@@ -44,18 +43,18 @@ def test_a_finished_experiment_is_told_from_journal_and_conclusion(tmp_path: Pat
 def test_without_a_conclusion_the_best_run_is_the_one_with_the_best_mean_and_there_is_no_verdict(
     tmp_path: Path,
 ) -> None:
-    found = summary_of(write_experiment(tmp_path, "plain", verdict=None))
+    found = view_of(write_experiment(tmp_path, "plain", verdict=None))
     assert (found.verdict, found.best_run) == ("", "changed")
     assert found.best_score == pytest.approx(0.605)
 
 
 def test_less_is_better_where_the_config_says_so(tmp_path: Path) -> None:
-    found = summary_of(write_experiment(tmp_path, "low", verdict=None, mode="min"))
+    found = view_of(write_experiment(tmp_path, "low", verdict=None, mode="min"))
     assert (found.best_run, found.mode) == ("base", "min")
 
 
 def test_a_run_with_a_failed_seed_is_not_best_without_a_conclusion(tmp_path: Path) -> None:
-    found = summary_of(write_experiment(tmp_path, "half", verdict=None, failed={"changed__seed43": "OSError: disk"}))
+    found = view_of(write_experiment(tmp_path, "half", verdict=None, failed={"changed__seed43": "OSError: disk"}))
     assert found.best_run == "base"
     assert [(one.arm, one.reason) for one in found.failures] == [("changed__seed43", "OSError: disk")]
     assert found.n_done == 3
@@ -66,14 +65,14 @@ def test_what_differs_between_runs_is_named(tmp_path: Path) -> None:
     config = json.loads((path / "config.json").read_text("utf-8"))
     config["runs"][1]["algorithm"]["params"]["learning_rate"] = 0.3
     (path / "config.json").write_text(json.dumps(config), "utf-8")
-    assert summary_of(path).varied == ["algorithm.params.learning_rate"]
+    assert view_of(path).varied == ["algorithm.params.learning_rate"]
 
 
 def test_the_journal_of_a_resumed_experiment_counts_from_its_last_start(tmp_path: Path) -> None:
     resumed = {"id": "x", "time": BEGAN + 100, "kind": "experiment_resumed"}
     path = write_experiment(tmp_path, "again", status="interrupted", events=[resumed])
-    assert summary_of(path).status == UNFINISHED
-    assert summary_of(path).ended is None
+    assert view_of(path).status == "killed"
+    assert view_of(path).ended is None
 
 
 def test_notes_and_invalidations_come_from_the_journal_in_order(tmp_path: Path) -> None:
@@ -83,7 +82,7 @@ def test_notes_and_invalidations_come_from_the_journal_in_order(tmp_path: Path) 
         {"id": "3", "time": 3.0, "kind": "reinstated", "reason": ""},
         {"id": "4", "time": 4.0, "kind": "invalidated", "reason": "leaked test set"},
     ]
-    found = summary_of(write_experiment(tmp_path, "noted", events=events))
+    found = view_of(write_experiment(tmp_path, "noted", events=events))
     assert [(note.text, note.author) for note in found.notes] == [("first", "me")]
     assert found.invalidated == "leaked test set"
     assert not found.counts
@@ -92,7 +91,7 @@ def test_notes_and_invalidations_come_from_the_journal_in_order(tmp_path: Path) 
 def test_a_folder_of_a_version_without_journal_is_told_from_its_results(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "old", verdict=None)
     (path / "journal.jsonl").unlink()
-    found = summary_of(path)
+    found = view_of(path)
     assert (found.id, found.status, found.n_arms, found.n_done) == ("old", "completed", 4, 4)
     assert found.best_run == "changed"
     assert found.spend["usd"] == 1.0
@@ -102,13 +101,13 @@ def test_an_old_folder_with_an_arm_that_has_no_result_is_unfinished(tmp_path: Pa
     path = write_experiment(tmp_path, "old", verdict=None)
     (path / "journal.jsonl").unlink()
     (path / "changed__seed43" / "run_result.json").unlink()
-    assert summary_of(path).status == UNFINISHED
+    assert view_of(path).status == "killed"
 
 
 def test_a_note_in_an_old_folder_does_not_hide_its_results(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "old", verdict=None)
     (path / "journal.jsonl").write_text('{"id": "1", "time": 1.0, "kind": "note", "text": "hm"}\n', "utf-8")
-    found = summary_of(path)
+    found = view_of(path)
     assert (found.status, found.n_done, found.notes[0].text) == ("completed", 4, "hm")
 
 
@@ -116,7 +115,7 @@ def test_a_note_in_an_old_folder_does_not_hide_its_results(tmp_path: Path) -> No
 def test_a_damaged_config_leaves_the_experiment_in_the_list(tmp_path: Path, damage: bytes) -> None:
     path = write_experiment(tmp_path, "hurt")
     (path / "config.json").write_bytes(damage)
-    found = summary_of(path)
+    found = view_of(path)
     assert (found.status, found.id) == ("damaged", "hurt-0a1b2c3d")
 
 
@@ -125,7 +124,7 @@ def test_a_damaged_config_leaves_the_experiment_in_the_list(tmp_path: Path, dama
 def test_other_damaged_files_cost_only_what_was_in_them(tmp_path: Path, name: str, damage: bytes) -> None:
     path = write_experiment(tmp_path, "hurt")
     (path / name).write_bytes(damage)
-    found = summary_of(path)
+    found = view_of(path)
     assert (found.name, found.n_arms) == ("hurt", 4)
     assert found.best_run == "changed"
 
@@ -137,7 +136,7 @@ def test_values_of_unexpected_types_are_taken_for_missing(tmp_path: Path) -> Non
     config["runs"] = [{"name": "base", "algorithm": "sft"}, "changed", None]
     (path / "config.json").write_text(json.dumps(config), "utf-8")
     (path / "conclusion.json").write_text('{"verdict": 1, "runs": {"a": 2}, "best_score": "high", "next": 5}', "utf-8")
-    found = summary_of(path)
+    found = view_of(path)
     assert (found.description, found.hypothesis, found.parent_id, found.verdict) == ("", "", "", "")
 
 
@@ -145,7 +144,7 @@ def test_a_half_written_last_line_of_the_journal_is_passed_over(tmp_path: Path) 
     path = write_experiment(tmp_path, "cut", status=None, verdict=None)
     with (path / "journal.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"id": "9", "kind": "experiment_en')
-    assert summary_of(path).status == UNFINISHED
+    assert view_of(path).status == "killed"
 
 
 def test_foreign_folders_and_folders_of_runs_are_no_experiments(tmp_path: Path) -> None:
@@ -157,20 +156,20 @@ def test_foreign_folders_and_folders_of_runs_are_no_experiments(tmp_path: Path) 
         assert not ExperimentRecord(folder).is_experiment
 
 
-def test_secrets_in_params_and_errors_do_not_reach_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_in_params_and_errors_do_not_reach_the_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_PASSWORD", "opensesame99")
     path = write_experiment(
         tmp_path, "secret", params={"api_key": "abc123"}, failed={"base__seed42": "refused opensesame99"}
     )
-    line = summary_of(path).to_json()
+    line = view_of(path).to_json()
     assert "abc123" not in line
     assert "opensesame99" not in line
 
 
-def test_a_summary_survives_being_written_and_read(tmp_path: Path) -> None:
+def test_a_view_survives_being_written_and_read(tmp_path: Path) -> None:
     note = {"id": "1", "time": 1.0, "kind": "note", "text": "ä \ud800"}
-    found = summary_of(write_experiment(tmp_path, "same", failed={"base__seed42": "x"}, events=[note]))
-    assert ExperimentSummary.from_json(found.to_json()) == found
+    found = view_of(write_experiment(tmp_path, "same", failed={"base__seed42": "x"}, events=[note]))
+    assert ExperimentView.from_json(found.to_json()) == found
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -190,7 +189,7 @@ def test_the_spend_of_a_killed_experiment_is_in_its_ledger(tmp_path: Path) -> No
     lines = [first, scored, scored]  # a killed scoring that was repeated was paid for once
     (path / "spend.jsonl").write_text("\n\n".join(json.dumps(line) for line in lines) + "\n{", "utf-8")
     amounts = {"tokens_trained": 100, "tokens_sampled": 20, "gpu_s": 0, "usd": 0.6, "wall_s": 6.0}
-    assert summary_of(path).spend == amounts
+    assert view_of(path).spend == amounts
 
 
 def test_a_resumed_and_killed_experiment_has_spent_what_its_ledger_says_and_not_what_its_first_end_said(
@@ -200,16 +199,16 @@ def test_a_resumed_and_killed_experiment_has_spent_what_its_ledger_says_and_not_
     path = write_experiment(tmp_path, "again", status="interrupted", verdict=None, events=[resumed])
     lines = [{"arm": "base__seed42", "at": 10.0 + at, "usd": 1.5} for at in range(3)]
     (path / "spend.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    assert summary_of(path).spend["usd"] == 4.5
+    assert view_of(path).spend["usd"] == 4.5
 
 
 def test_numbers_that_json_does_not_know_are_taken_for_missing(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "nan", params={"rate": float("nan"), "large": float("inf")})
     content = (path / "conclusion.json").read_text("utf-8")
     (path / "conclusion.json").write_text(content.replace("0.6,", "1e999,"), "utf-8")
-    assert "NaN" not in summary_of(path).to_json()
-    assert "Infinity" not in summary_of(path).to_json()
-    assert summary_of(path).best_score is None
+    assert "NaN" not in view_of(path).to_json()
+    assert "Infinity" not in view_of(path).to_json()
+    assert view_of(path).best_score is None
 
 
 def test_a_run_of_the_parent_in_the_conclusion_is_neither_a_result_nor_the_best_of_its_child(tmp_path: Path) -> None:
@@ -218,6 +217,6 @@ def test_a_run_of_the_parent_in_the_conclusion_is_neither_a_result_nor_the_best_
     parent = {"name": "best of parent-0a1b2c3d", "mean": 0.9, "n_seeds": 2, "is_baseline": True}
     conclusion |= {"best_arm": parent["name"], "best_score": 0.9, "runs": [*conclusion["runs"], parent]}
     (path / "conclusion.json").write_text(json.dumps(conclusion), "utf-8")
-    found = summary_of(path)
+    found = view_of(path)
     assert (found.best_run, found.best_score) == ("changed", 0.6)
-    assert {run.run for run in found.results} == {"base", "changed"}
+    assert {run.run for run in found.runs if run.n_arms} == {"base", "changed"}

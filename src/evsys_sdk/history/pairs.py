@@ -1,0 +1,100 @@
+"""Two experiments compared task by task: how much better one is, and with which uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..record.view.task_scores import SetScores
+
+if TYPE_CHECKING:
+    from .detail import Detail
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """One metric, second experiment minus first."""
+
+    metric: str
+    first: float
+    second: float
+    difference: float
+    low: float | None
+    high: float | None
+    n_tasks: int | None
+    """Tasks that were paired; None where there are no scores by task."""
+    n_seeds: tuple[int, int]
+    remark: str = ""
+    covers: str = ""
+    """What the interval is about: `tasks`, `seeds`, or `tasks and seeds`."""
+    stderr: float | None = None
+    df: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes zero and covers the variance between seeds."""
+        clear = self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        return clear and "seeds" in self.covers
+
+
+def compare_pairs(first: Detail, second: Detail) -> list[PairedDifference]:
+    """Every metric that both experiments have, in the order of its name."""
+    left, right = first.scores, second.scores
+    return [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
+
+
+def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDifference:
+    """Second minus first, over the tasks that both have."""
+    everyone = [set(one) for one in [*first.by_task, *second.by_task]]
+    common = everyone[0].intersection(*everyone[1:])
+    seeds = (len(first.totals), len(second.totals))
+    if len(common) < 2:  # one task tells nothing about how tasks differ
+        matrices = [[[total] for total in one.totals] for one in (first, second)]
+        remark = "not paired: no scores by task" if not common else "not paired: one common task"
+    else:
+        matrices = [[[seed[task] for task in sorted(common)] for seed in one.by_task] for one in (first, second)]
+        remark = _remark(first, second, common)
+    paired = len(common) if len(common) > 1 else None
+    left, right = (sum(map(sum, rows)) / sum(map(len, rows)) for rows in matrices)
+    stderr, df, covers = _uncertainty(matrices[0], matrices[1], by_task=paired is not None)
+    difference, half = right - left, _half_width(stderr, df)
+    low, high = (None, None) if half is None else (difference - half, difference + half)
+    return PairedDifference(metric, left, right, difference, low, high, paired, seeds, remark, covers, stderr, df)
+
+
+def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:
+    largest = max(len(one) for one in [*first.by_task, *second.by_task])
+    remarks = [f"only {len(common)} common tasks of {largest}"] if len(common) < largest else []
+    if first.sha256 and second.sha256 and first.sha256 != second.sha256:
+        remarks.append("the task sets differ")
+    if len(first.totals) == 1 and len(second.totals) == 1:
+        remarks.append("one seed each: the interval covers tasks, not the variance between seeds")
+    return "; ".join(remarks)
+
+
+def _uncertainty(
+    left: Sequence[Sequence[float]], right: Sequence[Sequence[float]], *, by_task: bool
+) -> tuple[float | None, float | None, str]:
+    """Standard error, its degrees of freedom, and what it covers; nothing where neither tasks nor seeds tell."""
+    import numpy as np
+
+    from ..experiment.statistics.two_level import RunScores, compare
+
+    found = compare(RunScores(np.array(left), by_task=by_task), [RunScores(np.array(right), by_task=by_task)])
+    if found is None:
+        return None, None, ""
+    covers = [*(["tasks"] if by_task else []), *(["seeds"] if found.noise is not None else [])]
+    return float(found.stderr[0]), float(found.df[0]), " and ".join(covers)
+
+
+def _half_width(stderr: float | None, df: float | None) -> float | None:
+    """Half of the 95 % interval."""
+    if stderr is None or df is None:
+        return None
+    from ..experiment.statistics.student_t import t_quantile
+
+    return t_quantile(0.975, df) * stderr

@@ -1,0 +1,315 @@
+"""The record of an experiment -> its `ExperimentView`: the one place where its state is worked out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...redact import is_suspicious, redact, redact_text
+from ..flat_config import (
+    Settings,
+    data_source,
+    find_varied_paths,
+    read_setting,
+    scalars,
+    settings_of,
+    short_axis,
+    shorten,
+    value_text,
+)
+from ..reader import ExperimentRecord
+from ..runs import PENDING, STARTED, RunRecord, add_spend, config_runs
+from ..values import UNFINISHED, Object, find_row, items, number, part, text
+from .model import ArmView, Difference, ExperimentView, Failure, RunView
+from .outcome import Outcome, RunScore, best_of, latest_score, outcome_of
+from .question import Question, is_score, models_and_backends, split_of
+
+_LONGEST_TEXT = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """What is known about the processes of an experiment."""
+
+    running: bool = False
+    """Whether one works on it now."""
+
+
+def view(record: ExperimentRecord, liveness: Liveness | None = None) -> ExperimentView:
+    """Everything that is known about an experiment; without `liveness` its lock is looked at."""
+    if liveness is None:
+        liveness = Liveness(record.ending == UNFINISHED and record.is_running)
+    config, arms, start = record.config or {}, record.runs, record.start
+    metadata, runs = part(config, "metadata"), config_runs(without_secrets(config))
+    settings = {text(run.get("name")): settings_of(run) for run in runs}
+    outcome = outcome_of(record.conclusion, config, arms)
+    status = _status(record, liveness)
+    best, problems = outcome.best or RunScore(""), [arm for arm in arms if arm.problem]
+    baseline = _baseline(record.conclusion, metadata, runs)
+    varied = find_varied_paths(runs)
+    differing = {name: _varied(run, varied) for name, run in _named(runs)}
+    tasks = _tasks_of(record, outcome, settings)
+    return ExperimentView(
+        id=record.experiment_id or record.folder.name,
+        name=text(config.get("name")) or start.text("name") or record.folder.name,
+        path=str(record.folder),
+        status=status,
+        started=record.began,
+        ended=record.ended,
+        hypothesis=_short(hypothesis_of(config)),
+        description=_short(text(config.get("description"))),
+        question=Question.of(start.part("question")) or _derive_question(outcome, runs, tasks),
+        verdict=outcome.verdict,
+        sentence=_short(outcome.sentence),
+        next=_short(outcome.next),
+        metric=outcome.metric,
+        mode=outcome.mode,
+        baseline=baseline,
+        best_run=outcome.best_run,
+        best_score=best.score,
+        best_low=best.low,
+        best_high=best.high,
+        best_seeds=best.n_seeds,
+        best_tasks=best.n_tasks,
+        best_covers=best.covers,
+        best_step=best.step,
+        runs=_run_views(record, settings, outcome, baseline, differing),
+        arms=[_arm_view(record, arm, status, outcome.metric) for arm in arms],
+        n_runs=len({arm.run for arm in arms}),
+        n_arms=len(arms),
+        n_seeds=max(Counter(arm.run for arm in arms).values(), default=0),
+        n_done=sum(arm.status == "completed" and not arm.unscored for arm in arms),
+        failures=[Failure(arm.name, redact_text(arm.problem)) for arm in problems],
+        n_failures=len(problems),
+        spend=record.spend,
+        tags=_texts(metadata.get("tags")) or _texts(start.get("tags")),
+        parent_id=text(config.get("parent_experiment_id")),
+        notes=record.notes,
+        invalidated=record.invalidated,
+        flags=record.flags,
+        remarks=record.remarks,
+        models=_kinds(runs, "model", "name"),
+        algorithms=_kinds(runs, "algorithm", "kind"),
+        backends=_kinds(runs, "backend", "kind"),
+        params=_best_params(runs, outcome),
+        varied=varied,
+        config_sha256=start.text("config_sha256") or (_hash_config(config) if config else ""),
+    )
+
+
+def without_secrets(recorded: Object) -> Object:
+    """A recorded config without the secrets that an earlier version may have written into it."""
+    return redact(recorded) if is_suspicious(json.dumps(recorded)) else recorded
+
+
+def hypothesis_of(config: Object) -> str:
+    """The claim, however it was written."""
+    metadata = part(config, "metadata")
+    return text(metadata.get("hypothesis")) or text(part(metadata, "hypothesis").get("claim"))
+
+
+# State: one rule for the experiment and one for its arms
+
+
+def _status(record: ExperimentRecord, liveness: Liveness) -> str:
+    if record.config is None:
+        return "damaged"
+    if record.ending != UNFINISHED:
+        return record.ending
+    if not liveness.running:
+        return "killed"
+    return "waiting" if record.awaits_approval else "running"
+
+
+def arm_status(recorded: str, experiment: str) -> str:
+    """The status of an arm from what is recorded of it and the status of its experiment."""
+    if recorded == PENDING:
+        return "waiting"
+    if recorded != STARTED:
+        return recorded
+    if experiment in ("running", "waiting"):
+        return "running"
+    return "interrupted" if experiment in ("interrupted", "budget") else "killed"
+
+
+def _arm_view(record: ExperimentRecord, arm: RunRecord, experiment: str, metric: str) -> ArmView:
+    score, score_step = latest_score(arm, metric) or (None, None)
+    status = arm_status(arm.status, experiment)
+    unfinished = arm.status == STARTED
+    step = arm.metrics.get("steps")
+    if step is None and unfinished:
+        step = number(arm.last_metrics.get("step"))
+    return ArmView(
+        arm=arm.name,
+        run=arm.run,
+        seed=arm.seed,
+        status=status,
+        problem=redact_text(arm.problem) if arm.problem else "",
+        metrics=arm.metrics,
+        score=score,
+        score_step=score_step,
+        step=None if step is None else int(step),
+        total_steps=arm.total_steps if unfinished else None,
+        spend=record.spend_of(arm),
+        findings=list(arm.findings),
+    )
+
+
+# Question and baseline
+
+
+def _derive_question(outcome: Outcome, runs: Sequence[Object], tasks: str) -> Question:
+    """The question of a record whose journal does not hold one, from what was scored."""
+    if not outcome.metric:
+        return Question()
+    return Question(outcome.metric, split_of(outcome.metric), tasks, outcome.mode, *models_and_backends(runs))
+
+
+def _tasks_of(record: ExperimentRecord, outcome: Outcome, settings: Mapping[str, Settings]) -> str:
+    """Hash of the tasks that the scores are about; two sets of one name are two questions."""
+    if not is_score(outcome.metric):
+        nothing: Settings = {}
+        return f"data {data_source(settings.get(outcome.best_run) or next(iter(settings.values()), nothing))}"
+    if sha256 := text(record.conclusion.get("report_sha256")):
+        return sha256
+    lines = (line for arm in record.runs for name, _, line, _ in arm.scores if name == outcome.metric)
+    return text(next(lines, dict[str, Any]()).get("sha256"))
+
+
+def _baseline(conclusion: Object, metadata: Object, runs: Sequence[Object]) -> str:
+    """The run that others are compared with: as concluded, else as named or tagged."""
+    if concluded := text(conclusion.get("baseline")):
+        return concluded
+    named = text(part(metadata, "hypothesis").get("baseline"))
+    tagged = [name for name, run in _named(runs) if name == "baseline" or "baseline" in items(run.get("tags"))]
+    return named or next(iter(tagged), "")
+
+
+# Runs
+
+
+def _run_views(
+    record: ExperimentRecord,
+    settings: Mapping[str, Settings],
+    outcome: Outcome,
+    baseline: str,
+    varied: Mapping[str, dict[str, Any]],
+) -> list[RunView]:
+    """Every run over its seeds; the best one of each model says where its weights are."""
+    differences = {text(row.get("run")): row for row in map(part, items(record.conclusion.get("comparisons")))}
+    of_model: dict[str, list[RunScore]] = {}
+    for run in outcome.runs:
+        if run.score is not None and run.run in settings:  # a run of the parent has no settings here
+            of_model.setdefault(read_setting(settings[run.run], "model.name"), []).append(run)
+    best = {best_of([run for run in runs if not run.failures], outcome.mode) for runs in of_model.values()}
+    by_run: dict[str, list[RunRecord]] = {}
+    for arm in record.runs:
+        by_run.setdefault(arm.run, []).append(arm)
+    found: list[RunView] = []
+    for run in outcome.runs:
+        own, arms = settings.get(run.run, {}), by_run.get(run.run, [])
+        data = data_source(own)
+        scores = [score[0] for arm in arms if (score := latest_score(arm, outcome.metric)) is not None]
+        found.append(
+            RunView(
+                run=run.run,
+                is_baseline=run.is_baseline or run.run == baseline,
+                is_best=run.run == outcome.best_run,
+                model=read_setting(own, "model.name"),
+                backend=read_setting(own, "backend.kind"),
+                algorithm=read_setting(own, "algorithm.kind"),
+                data=data,
+                params=_params(own),
+                varied=varied.get(run.run, {}),
+                tasks=_tasks_text(record, run, arms, outcome.metric) if is_score(outcome.metric) else f"data {data}",
+                score=run.score,
+                low=run.low,
+                high=run.high,
+                covers=run.covers,
+                step=run.step,
+                selection_score=run.selection_score,
+                seed_scores=scores,
+                n_seeds=run.n_seeds,
+                n_tasks=run.n_tasks,
+                n_samples=run.n_samples,
+                failures=run.failures,
+                difference=_difference(differences.get(run.run)),
+                checkpoint=_best_weights(arms, outcome) if run.run in best else "",
+                n_arms=len(arms),
+                spend=add_spend(*(record.spend_of(arm) for arm in arms)),
+            )
+        )
+    return found
+
+
+def _params(settings: Settings) -> dict[str, str]:
+    kept = ("algorithm.params.", "backend.params.", "model.init", "model.load")
+    return {short_axis(path): value_text(value) for path, value in settings.items() if path.startswith(kept)}
+
+
+def _difference(row: Object | None) -> Difference | None:
+    value = None if row is None else number(row.get("difference"))
+    if row is None or value is None:
+        return None
+    return Difference(value, number(row.get("low")), number(row.get("high")), number(row.get("p")))
+
+
+def _tasks_text(record: ExperimentRecord, run: RunScore, arms: Sequence[RunRecord], metric: str) -> str:
+    """Which tasks a score is about, for a reader: how many, and the beginning of their hash."""
+    sha256, n_tasks = text(record.conclusion.get("report_sha256")), run.n_tasks
+    if not sha256:
+        lines = (line for arm in arms for name, _, line, _ in arm.scores if name == metric)
+        line = next(lines, dict[str, Any]())
+        sha256, n_tasks = text(line.get("sha256")), n_tasks or len(items(line.get("tasks"))) or None
+    return " ".join([*([f"{n_tasks} tasks"] if n_tasks else []), *([sha256[:6]] if sha256 else [])])
+
+
+def _best_weights(arms: Sequence[RunRecord], outcome: Outcome) -> str:
+    """The weights of the best seed of a run: its best checkpoint, its final one, or the last it wrote."""
+    sign = 1 if outcome.mode == "min" else -1
+    ranked = [(sign * score[0], arm) for arm in arms if (score := latest_score(arm, outcome.metric)) is not None]
+    for _, arm in sorted(ranked, key=lambda pair: pair[0]):
+        if not os.path.isdir(f"{arm.experiment}/{arm.name}"):  # a record that was copied without its arms
+            continue
+        artifacts = part(arm.result or {}, "artifacts")
+        found = text(artifacts.get("best_checkpoint")) or text(artifacts.get("final_checkpoint"))
+        if found := found or (text(arm.checkpoints[-1].get("state")) if arm.checkpoints else ""):
+            return found
+    return ""
+
+
+def _best_params(runs: Sequence[Object], outcome: Outcome) -> dict[str, Any]:
+    """The params of the best run's algorithm, flat; of the first run's where none is best."""
+    chosen = find_row(runs, "name", outcome.best_run) or (runs[0] if runs else {})
+    return scalars(part(chosen, "algorithm", "params"))
+
+
+def _named(runs: Sequence[Object]) -> list[tuple[str, Object]]:
+    return [(text(run.get("name")), run) for run in runs]
+
+
+def _varied(run: Object, paths: Sequence[str]) -> dict[str, Any]:
+    flat = scalars(run) if paths else {}
+    return {path: flat.get(path) for path in paths}
+
+
+def _kinds(runs: Sequence[Object], block: str, key: str) -> list[str]:
+    return list(dict.fromkeys(name for run in runs if (name := text(part(run, block).get(key)))))
+
+
+def _texts(value: Any) -> list[str]:
+    return [one for one in items(value) if isinstance(one, str)]
+
+
+def _short(value: str) -> str:
+    return shorten(value, _LONGEST_TEXT)
+
+
+def _hash_config(config: Object) -> str:
+    """As the journal holds it since there is one."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
