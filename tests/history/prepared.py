@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 
 from evsys_sdk.config.load import load_document
 from evsys_sdk.config.yaml_text import read_yaml
+from evsys_sdk.data.task_identity import task_id
 from evsys_sdk.data.workspace.reference import slug
 from evsys_sdk.eval.benchmark import Benchmark
 from evsys_sdk.eval.metric import MetricValue
-from evsys_sdk.eval.predictions import Prediction, PredictionJournal, digest_task
+from evsys_sdk.eval.predictions import Prediction, PredictionJournal
 from evsys_sdk.eval.scores import EvalResult
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.experiment.launcher import ArmJob, Launch
@@ -195,7 +196,7 @@ def score(run_dir: Path, plan: Prepared, share: float, seed: int, step: int) -> 
             reward,
             text="yes" if reward else "no",
             seconds=random.random(),
-            task=digest_task(task),
+            task=task_id(task),
         )
         for task, reward in zip(benchmark.tasks, rewards, strict=True)
     ]

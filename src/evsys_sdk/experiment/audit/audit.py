@@ -165,8 +165,9 @@ class _Auditor:
                 return Check("chain", "unchecked", ["nothing has happened yet"])
             return _judge("chain", [f"{journal}: the journal is missing or empty, and {len(done)} arms have results"])
         found = [f"{journal}: its first event is {first}"] if (first := self.events[0].kind) != Kind.STARTED else []
-        # Version 1 recorded none of these: with them, the hashes were removed.
-        hashed = any(event.get(name) for event in self.events for name in ("recorded_config", "sealed", "line"))
+        # Version 1 recorded none of these: an event of it that has one lost its hash.
+        old = [event for event in self.events if event.format < 2]
+        hashed = any(event.get(name) for event in old for name in ("recorded_config", "sealed", "line"))
         if not found and self.events[0].format < 2 and not hashed:
             return Check("chain", "unchecked", ["the record is of version 1, which kept no hashes"])
         return _judge("chain", [*found, *verify_chain(journal)], said=f"{len(self.events)} events")
