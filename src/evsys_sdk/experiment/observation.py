@@ -8,7 +8,7 @@ completed and stored; an error inside the block becomes a failed result.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,17 +19,18 @@ from ..config import ExperimentConfig, RunConfig
 from ..data.task_identity import row_texts
 from ..errors import TrainingError
 from ..paths import in_project
-from ..protocols import Algorithm, Row, RunContext, RunResult, traits_of
+from ..protocols import Algorithm, RunContext, RunResult, traits_of
 from ..record.events import load_events, note_loaded_weights, note_trained_tasks, read_trained_tasks
 from ..record.folders import begin_run, note_identity, note_length
 from ..record.run_files.checkpoints import CheckpointLog
 from ..spend.metered_client import MeteredClient
 from ..training.callback import Observers, RunInfo
 from ..training.diagnosis import Diagnosis
+from ..training.leak_detector import LeakDetector
 from ..training.rollout_recorder import RolloutRecorder
 from ..training.services import services_of
-from ..training.trained_tasks import TrainedTasks
 from .arms.arm import Arm
+from .arms.recipe import count_steps
 from .arms.results import fail_run
 from .audit.identity import identify_run
 from .audit.replaced_code import find_replaced_code
@@ -63,7 +64,7 @@ class RunObservation:
         self.arm, self.options = arm, options
         self.observers = Observers([])
         self.result = RunResult(arm.name, "failed", error="the run did not end")
-        self._trained: TrainedTasks | None = None
+        self._leaks: LeakDetector | None = None
 
     @property
     def run(self) -> RunConfig:
@@ -98,7 +99,8 @@ class RunObservation:
                 self._detect_trained_tasks(services.client, benchmarks, resumed=services.attempt > 1)
         last = CheckpointLog.in_dir(self.run_dir).last() if services.resume else None
         info = replace(
-            self._describe(ctx.config, algorithm, rows),
+            self._describe(ctx.config, algorithm),
+            total_steps=count_steps(self.run, algorithm, services.load_rows),
             steps_done=last.next_step if last else 0,
             repeats=benchmarks.repeats(last) if benchmarks else (),
         )
@@ -114,8 +116,8 @@ class RunObservation:
     def finish(self) -> None:
         """Complete the result with what was observed, and store it."""
         result, meter = self.result, self.options.meter
-        if self._trained is not None:
-            result.notes.trained_on = self._trained.summarise()
+        if self._leaks is not None:
+            result.notes.trained_on = self._leaks.summarise()
         result.notes.findings = self.observers.findings() or None
         result.notes.replaced_code = find_replaced_code() or None
         self.observers.on_run_end(result)
@@ -128,14 +130,13 @@ class RunObservation:
         except Exception as error:  # a run that cannot be recorded has failed; the other arms continue
             self.result = fail_run(result.run_id, error)
 
-    def _describe(self, config: ExperimentConfig, algorithm: Algorithm, rows: Sequence[Row]) -> RunInfo:
+    def _describe(self, config: ExperimentConfig, algorithm: Algorithm) -> RunInfo:
         hypothesis, traits = config.metadata.hypothesis, traits_of(algorithm)
         return RunInfo(
             experiment=config.name,
             run_id=self.arm.name,
             run_dir=self.run_dir,
             config=self.run.model_dump(mode="json"),
-            total_steps=traits.max_steps if traits.planned_steps is None else traits.planned_steps(rows),
             hypothesis=hypothesis if hypothesis is None or isinstance(hypothesis, str) else hypothesis.claim,
             measure=traits.selection_metric,
             measure_mode=traits.selection_mode,
@@ -151,8 +152,8 @@ class RunObservation:
             for one in benchmarks.planned
         }
         known = read_trained_tasks(load_events(run_dir.parent)).get(run_dir.name) if resumed else None
-        self._trained = TrainedTasks(asked, client.tokenizer, known=known, tell=partial(note_trained_tasks, run_dir))
-        client.hear = self._trained.look
+        self._leaks = LeakDetector(asked, client.tokenizer, known=known, report=partial(note_trained_tasks, run_dir))
+        client.on_batch = self._leaks.check
 
     def _detect_foreign_weights(self, client: MeteredClient) -> None:
         """Note weights that the client loads and that neither the config names nor this run has saved."""
@@ -165,7 +166,7 @@ class RunObservation:
             if not known and ref not in {one.state for one in CheckpointLog.in_dir(run_dir).read()}:
                 note_loaded_weights(run_dir, ref)
 
-        client.hear_load = check
+        client.on_load = check
 
 
 def _hyperparams(config: ExperimentConfig, run: RunConfig) -> dict[str, Any]:

@@ -67,9 +67,9 @@ class MeteredClient:
 
     def __init__(self, client: TrainingClient, count: Count, price: Tariff | None = None) -> None:
         self._client, self._count, self._price = client, count, price
-        self.hear: Callable[[Sequence[Datum]], None] | None = None
+        self.on_batch: Callable[[Sequence[Datum]], None] | None = None
         """Told what is trained on."""
-        self.hear_load: Callable[[str], None] | None = None
+        self.on_load: Callable[[str], None] | None = None
         """Told which weights are loaded."""
         self.saved: set[str] = set()
         """Where weights were saved through this client."""
@@ -96,15 +96,15 @@ class MeteredClient:
         self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
         self._count(self._usage_of(data, loss_fn))
-        if self.hear is not None:
-            self.hear(data)
+        if self.on_batch is not None:
+            self.on_batch(data)
         # Only after it was heard: what is learned from is on record before, so that no kill takes the evidence along.
         return self._client.forward_backward(data, loss_fn, loss_fn_config)
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
         self._count(self._usage_of(data, None))
-        if self.hear is not None:
-            self.hear(data)
+        if self.on_batch is not None:
+            self.on_batch(data)
         return self._client.forward_backward_custom(data, loss_fn)
 
     def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
@@ -118,8 +118,8 @@ class MeteredClient:
         return self._client.save_state(name).then(remember)
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
-        if self.hear_load is not None:
-            self.hear_load(ref)
+        if self.on_load is not None:
+            self.on_load(ref)
         return self._client.load_state(ref, with_optimizer=with_optimizer)
 
     def sampler(self, name: str | None = None) -> Operation[SamplingClient]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from ...algorithms.continual import Continual
 from ...backends.client import ModelSpec
-from ...config import RunConfig, RunStage
+from ...config import DataConfig, RunConfig, RunStage
 from ...errors import BackendError, show
 from ...log import get_logger
 from ...paths import in_project
-from ...protocols import Algorithm, Backend, traits_of
+from ...protocols import Algorithm, AlgorithmTraits, Backend, Row, traits_of
 from ...record.evidence import check_weights
 from ...record.run_files.checkpoints import locate_weights
 from ...registry import get_algorithm, get_backend
@@ -28,6 +28,21 @@ def pair_stages(run: RunConfig, algorithm: Algorithm) -> list[tuple[RunStage, Al
     """Each recipe of a run with the algorithm built for it; one that does not list its parts stands for all of them."""
     stages, built = run.stages(), traits_of(algorithm).stages
     return [(stage, built[at] if len(built) == len(stages) else algorithm) for at, stage in enumerate(stages)]
+
+
+def count_steps(run: RunConfig, algorithm: Algorithm, load_rows: Callable[[DataConfig], Sequence[Row]]) -> int | None:
+    """How many steps a run takes, over all its recipes; None where one of them does not know before it trains."""
+    each = {id(recipe): (stage, traits_of(recipe)) for stage, recipe in pair_stages(run, algorithm)}
+    found = [_count_steps(stage, traits, load_rows) for stage, traits in each.values()]
+    return None if None in found else sum(filter(None, found))
+
+
+def _count_steps(
+    stage: RunStage, traits: AlgorithmTraits, load_rows: Callable[[DataConfig], Sequence[Row]]
+) -> int | None:
+    if traits.max_steps is not None or traits.planned_steps is None:
+        return traits.max_steps
+    return traits.planned_steps(load_rows(stage.data) if stage.data else [])
 
 
 def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:

@@ -6,15 +6,13 @@ it scored on the way must stay what it was.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from ...config import ExperimentConfig, RunConfig
+from ...config import DataConfig, ExperimentConfig, RunConfig
 from ...config.search import full_names, success_of, val_metrics
 from ...errors import EvsysError, Problem
 from ...protocols import traits_of
@@ -23,7 +21,7 @@ from ...record.run_files.scores import read_scores, task_scores
 from ...record.values import number
 from ...registry import get_data_store, list_metrics
 from ..arms.arm import Arm
-from ..arms.recipe import build_algorithm
+from ..arms.recipe import build_algorithm, count_steps
 from ..arms.rows import load_transformed
 
 type Curve = Mapping[int, float]
@@ -142,31 +140,21 @@ def pause_every(run: RunConfig, objective: Objective) -> int:
 def _lengths(config: ExperimentConfig) -> dict[str, int | str]:
     """For each run its steps, or why they are not known."""
 
-    @cache  # the runs of a search mostly share their data
-    def rows_of(run_data: str) -> list[Any]:
-        data = next(run.data for run in config.all_runs() if _key(run) == run_data)
-        if data is None:
-            return []
-        store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
-        return load_transformed(data, store)[0]
+    store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
+    known: dict[str, list[Any]] = {}  # the runs of a search mostly share their data
+
+    def load(data: DataConfig) -> list[Any]:
+        key = data.model_dump_json()
+        if key not in known:
+            known[key] = load_transformed(data, store)[0]
+        return known[key]
 
     found: dict[str, int | str] = {}
     for run in config.all_runs():
         try:
-            steps = _length(run, lambda run=run: rows_of(_key(run)))
+            steps = count_steps(run, build_algorithm(run), load)
         except (EvsysError, OSError) as error:
             found[run.name] = str(error).rstrip(".")
             continue
         found[run.name] = steps if steps is not None else f"'{run.algorithm.kind}' does not say before it trains"
     return found
-
-
-def _key(run: RunConfig) -> str:
-    return json.dumps(run.data.model_dump(mode="json"), sort_keys=True, default=repr) if run.data is not None else ""
-
-
-def _length(run: RunConfig, rows: Callable[[], list[Any]]) -> int | None:
-    traits = traits_of(build_algorithm(run))
-    if traits.max_steps is not None or traits.planned_steps is None:
-        return traits.max_steps
-    return traits.planned_steps(rows())

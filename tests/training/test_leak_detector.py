@@ -7,7 +7,7 @@ import random
 import pytest
 
 from evsys_sdk.backends.datum import Datum
-from evsys_sdk.training.trained_tasks import TrainedTasks
+from evsys_sdk.training.leak_detector import LeakDetector
 
 
 class Words:
@@ -54,22 +54,22 @@ TASKS = {"t-1": "which train goes to the north on monday", "t-2": "which train g
 )
 def test_a_task_is_found_by_its_words_in_their_order(text: str, found: list[str]) -> None:
     words = Words()
-    seen = TrainedTasks({"test/trains": TASKS}, words)
-    seen.look([datum(words.encode(f"{text} <end>"))])
+    seen = LeakDetector({"test/trains": TASKS}, words)
+    seen.check([datum(words.encode(f"{text} <end>"))])
     assert seen.summarise() == ({"test/trains": {"n": len(found), "first": found}} if found else None)
 
 
 def test_a_task_that_another_text_only_begins_with_is_not_meant() -> None:
-    seen = TrainedTasks({"test/tools": {"t-1": "find taxi 60", "t-2": "find mail 7"}}, Letters())
+    seen = LeakDetector({"test/tools": {"t-1": "find taxi 60", "t-2": "find mail 7"}}, Letters())
     rows = ("<u>find taxi 602<a>", "<u>find mail 7<a>", "unfind taxi 60")
-    seen.look([datum(Letters().encode(row)) for row in rows])
+    seen.check([datum(Letters().encode(row)) for row in rows])
     assert seen.summarise() == {"test/tools": {"n": 1, "first": ["t-2"]}}
 
 
 def test_what_is_too_short_to_tell_is_not_looked_for() -> None:
     words = Words()
-    seen = TrainedTasks({"test/short": {"t": "what is 2 + 2"}}, words)
-    seen.look([datum(words.encode("what is 2 + 2 it is 4"))])
+    seen = LeakDetector({"test/short": {"t": "what is 2 + 2"}}, words)
+    seen.check([datum(words.encode("what is 2 + 2 it is 4"))])
     assert seen.summarise() is None
 
 
@@ -78,7 +78,7 @@ def test_none_of_many_planted_tasks_is_missed_and_no_other_is_named() -> None:
     words = [str(number) for number in range(50)]
     tasks = {f"t{at}": " ".join(rng.choices(words, k=rng.randrange(8, 60))) for at in range(300)}
     tokenizer = Words()
-    seen = TrainedTasks({"test/many": tasks}, tokenizer)
+    seen = LeakDetector({"test/many": tasks}, tokenizer)
     planted = rng.sample(sorted(tasks), 100)
     rows = [
         " ".join([*rng.choices(words, k=rng.randrange(100)), tasks[name], *rng.choices(words, k=9)]) for name in planted
@@ -86,7 +86,7 @@ def test_none_of_many_planted_tasks_is_missed_and_no_other_is_named() -> None:
     rows += [" ".join(rng.choices(words, k=200)) for _ in range(300)]
     data = [datum(tokenizer.encode(row)) for row in rows]
     for _ in range(2):
-        seen.look(data)
+        seen.check(data)
     found = seen.summarise()
     assert found is not None
     assert found["test/many"]["n"] == 100
@@ -95,22 +95,22 @@ def test_none_of_many_planted_tasks_is_missed_and_no_other_is_named() -> None:
 
 def test_sequences_of_any_length_are_looked_at() -> None:
     tokenizer = Words()
-    seen = TrainedTasks({"test/trains": TASKS}, tokenizer)
+    seen = LeakDetector({"test/trains": TASKS}, tokenizer)
     noise = tokenizer.encode(" ".join(map(str, range(5000))))
-    seen.look([datum([1, 2]), datum([*noise, *tokenizer.encode(TASKS["t-2"]), 7])])
+    seen.check([datum([1, 2]), datum([*noise, *tokenizer.encode(TASKS["t-2"]), 7])])
     assert seen.summarise() == {"test/trains": {"n": 1, "first": ["t-2"]}}
 
 
 def test_a_task_is_told_once_before_anything_is_learned_from_it_and_not_again_after_a_resume() -> None:
     tokenizer, told = Words(), list[dict[str, list[str]]]()
     rows = [datum(tokenizer.encode(f"<user> {text} <assistant> seven")) for text in TASKS.values()]
-    seen = TrainedTasks({"test/trains": TASKS}, tokenizer, tell=told.append)
-    seen.look(rows[:1])
+    seen = LeakDetector({"test/trains": TASKS}, tokenizer, report=told.append)
+    seen.check(rows[:1])
     assert told == [{"test/trains": ["t-1"]}]
-    seen.look(rows)
-    seen.look(rows)
+    seen.check(rows)
+    seen.check(rows)
     assert told == [{"test/trains": ["t-1"]}, {"test/trains": ["t-2"]}]
-    again = TrainedTasks({"test/trains": TASKS}, tokenizer, known={"test/trains": ["t-1"]}, tell=told.append)
-    again.look(rows[:1])
+    again = LeakDetector({"test/trains": TASKS}, tokenizer, known={"test/trains": ["t-1"]}, report=told.append)
+    again.check(rows[:1])
     assert len(told) == 2
     assert again.summarise() == {"test/trains": {"n": 1, "first": ["t-1"]}}

@@ -1,13 +1,11 @@
-"""Notices tasks that a model is judged by among what it is trained on, whoever put them there.
+"""Finds evaluation tasks in the batches that a model is trained on.
 
-    seen = TrainedTasks({"test/tools": {"t-1": "start mail 7"}}, client.tokenizer)
-    seen.look(data)              at every backward pass
-    seen.summarise()             {"test/tools": {"n": 1, "first": ["t-1"]}}
+    detector = LeakDetector({"test/tools": {"t-1": "start mail 7"}}, client.tokenizer)
+    client.on_batch = detector.check     at every backward pass
+    detector.summarise()                 {"test/tools": {"n": 1, "first": ["t-1"]}}
 
-What is new is told at once, before the weights have learned it: a killed process must not take it along.
-
-What a config names is looked at before the run, with more care. But a recipe may bring rows of its own, and a file may
-change after it was looked at; what goes through the client is what the weights have learned from.
+The rows of a config are scanned before the run, more thoroughly. This finds rows that a recipe brings itself, and files
+that changed after the scan. A task is reported before the backward pass, so that a killed process cannot lose it.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ if TYPE_CHECKING:
     from ..backends.datum import Datum
 
 _ANCHOR = 8
-"""Tokens by which a task is looked for; where they stand, its whole text is."""
+"""Tokens of a task that are searched for; where they are found, the whole text is compared."""
 _SHORTEST = 4
-"""Tokens of a task; fewer stand anywhere by chance."""
+"""Fewest tokens of a task that is searched for; fewer match by chance."""
 _NAMED = 10
-"""Tasks that are named; of the others the number is enough."""
+"""Tasks that the summary names."""
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
-"""Numbers wrap around at 64 bits, where every odd one has an inverse."""
+"""Every odd number has an inverse modulo 2**64."""
 
 type _Hashes = NDArray[np.uint64]
 
@@ -45,7 +43,7 @@ class _Task:
     text: str
 
 
-class TrainedTasks:
+class LeakDetector:
     """The questions of some benchmarks as tokens, and which of them have been trained on."""
 
     def __init__(
@@ -54,16 +52,16 @@ class TrainedTasks:
         tokenizer: Any,
         *,
         known: Mapping[str, Sequence[str]] | None = None,
-        tell: Callable[[dict[str, list[str]]], None] | None = None,
+        report: Callable[[dict[str, list[str]]], None] | None = None,
     ) -> None:
         """`tasks`: the text of each task by benchmark and id; `known`: those that were trained on before a resume.
 
-        `tell` hears of every task once, by benchmark, before anything is learned from it.
+        `report` is called once for each task, by benchmark, before the backward pass.
         """
-        self._tokenizer, self._tell = tokenizer, tell
+        self._tokenizer, self._report = tokenizer, report
         self._found = {name: dict.fromkeys(found) for name, found in (known or {}).items()}
         self._new: dict[str, list[str]] = {}
-        self._looked: set[int] = set()
+        self._checked: set[int] = set()
         self._anchors: dict[int, dict[int, list[_Task]]] = {}
         """By length and hash."""
         for benchmark, texts in tasks.items():
@@ -71,27 +69,27 @@ class TrainedTasks:
                 self._anchor(_Task(benchmark, task, task_key(text)), text)
 
     def _anchor(self, task: _Task, text: str) -> None:
-        # The first and the last token may be other ones where something stands beside them.
+        # The first and the last token may differ where other text is next to them.
         inner = np.asarray(self._tokenizer.encode(text, add_special_tokens=False)[1:-1], dtype=np.int64)
         length = min(len(inner), _ANCHOR)
         if length < _SHORTEST:
             return
         known = self._anchors.setdefault(length, {})
         hashes = _window_hashes(_prefix_hashes(inner), length)
-        # Of the end, the middle and the beginning the one that fewest tasks share: the rest is a template.
+        # Of the end, the middle and the beginning, the part that the fewest tasks share: the others are a template.
         places = [int(hashes[at]) for at in (-1, len(hashes) // 2, 0)]
         known.setdefault(min(places, key=lambda place: len(known.get(place, ()))), []).append(task)
 
-    def look(self, data: Sequence[Datum]) -> None:
-        """Look at each sequence once: epochs repeat them."""
+    def check(self, data: Sequence[Datum]) -> None:
+        """Search each new sequence of a batch; epochs repeat sequences."""
         for datum in data:
-            # Of what was looked at only a number is kept: the tokens of a whole run would not be small.
+            # Only a hash is kept, because the tokens of a whole run are large.
             content = hash(datum.tokens.tobytes())
-            if self._anchors and content not in self._looked:
-                self._looked.add(content)
+            if self._anchors and content not in self._checked:
+                self._checked.add(content)
                 self._search(datum.tokens)
-        if self._new and self._tell is not None:
-            self._tell(self._new)
+        if self._new and self._report is not None:
+            self._report(self._new)
         self._new = {}
 
     def _search(self, tokens: NDArray[np.int64]) -> None:
@@ -113,18 +111,18 @@ class TrainedTasks:
             self._new.setdefault(task.benchmark, []).append(task.id)
 
     def summarise(self) -> dict[str, dict[str, Any]] | None:
-        """How many tasks of each benchmark have been trained on, and the first few; None where there are none."""
+        """How many tasks of each benchmark were trained on, and the first few; None where there are none."""
         return {name: {"n": len(tasks), "first": list(tasks)[:_NAMED]} for name, tasks in self._found.items()} or None
 
 
 def _prefix_hashes(tokens: NDArray[np.int64]) -> _Hashes:
-    """Of every beginning: the sum of token times power, so that the hash of a part is a difference of two."""
+    """Hash of every prefix: the sum of token times power, so that the hash of a window is a difference of two."""
     terms = (tokens + 1).astype(np.uint64) * _powers(_BASE, len(tokens))
     return np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
 
 
 def _window_hashes(prefixes: _Hashes, length: int) -> _Hashes:
-    """Of every part of a length; divided by the power it begins with, so that equal parts are equal anywhere."""
+    """Hash of every window of a length, divided by its first power, so that equal windows have equal hashes."""
     differences = prefixes[length:] - prefixes[:-length]
     return differences * _powers(_INVERSE, len(differences))
 
@@ -133,7 +131,7 @@ _known: dict[int, _Hashes] = {}
 
 
 def _powers(base: int, n: int) -> _Hashes:
-    """The first powers of a base, kept for the next time."""
+    """The first `n` powers of a base, cached."""
     found = _known.get(base)
     if found is None or len(found) < n:
         factors = np.full(max(n, 1024), base, np.uint64)
