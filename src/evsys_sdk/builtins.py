@@ -22,6 +22,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "frontier": (),
     "gemini": (),
     "gepa": ("gepa",),
+    "grammar": ("llguidance",),
     "harbor": ("harbor",),
     "hf": ("datasets",),
     "local": ("torch", "transformers"),

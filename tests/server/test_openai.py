@@ -182,7 +182,8 @@ async def test_calls_in_a_stream_have_index_id_and_name_once(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Asked without the list of tools, as it was taught, so that it surely calls.
-    monkeypatch.setattr("evsys_sdk.server.openai.routes.tell_tools", lambda messages, tools: messages)
+    prompt = lambda model, messages, query: model.renderer.prompt(messages)  # noqa: E731
+    monkeypatch.setattr("evsys_sdk.server.openai.drawing._render", prompt)
     asked = {
         "model": "tool",
         "messages": [{"role": "user", "content": "weather?"}],
@@ -246,7 +247,8 @@ async def test_models_are_listed_and_found(http: httpx.AsyncClient) -> None:
         ({"n": 0}, 400, "n", "invalid_value"),
         ({"wings": 2}, 400, "wings", "unknown_parameter"),
         ({"logit_bias": {"1": 5}}, 400, "logit_bias", "unsupported_value"),
-        ({"response_format": {"type": "json_object"}}, 400, "response_format", None),
+        ({"response_format": {"type": "xml"}}, 400, "response_format", None),
+        ({"best_of": 4}, 400, "best_of", "unsupported_value"),
         ({"tool_choice": "required"}, 400, "tool_choice", None),
         ({"tools": [{"type": "magic"}]}, 400, "tools", None),
         ({"logprobs": True, "top_logprobs": 9999}, 400, "top_logprobs", None),

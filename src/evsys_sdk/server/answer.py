@@ -29,7 +29,10 @@ class Refusal(Exception):
         super().__init__(message)
         self.status, self.message, self.retry_after_s = status, message, retry_after_s
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
+
     def answer(self) -> Response:
-        headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
         category = "user" if self.status < 500 else "server"
-        return answer_json({"error": self.message, "category": category}, self.status, headers)
+        return answer_json({"error": self.message, "category": category}, self.status, self.headers)

@@ -8,13 +8,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from ..errors import EvsysError, show
+from ..inference.protocols import describe_error
+from ..inference.protocols.exchange import RequestRefused
 from ..log import get_logger
-from .answer import Refusal
-from .openai import answers as openai_answers
+from .answer import Refusal, answer_json
 from .openai import routes as openai
 from .service import Service
 from .settings import is_loopback
@@ -42,14 +44,22 @@ class App:
             scope["app"], scope["service"] = self, self.service
             await self._router(scope, receive, send)
         except Exception as error:
-            refusal = self._refusal(error, scope)
-            is_openai = scope["path"].startswith(openai.PREFIXES)
-            await (openai_answers.refuse(refusal) if is_openai else refusal.answer())(scope, receive, send)
+            await self._refuse(error, scope)(scope, receive, send)
+
+    def _refuse(self, error: Exception, scope: Scope) -> Response:
+        refusal = self._refusal(error, scope)
+        if not scope["path"].startswith(openai.PREFIXES):
+            return refusal.answer()
+        details = (error.param, error.code) if isinstance(error, RequestRefused) else ()
+        body = describe_error(scope["path"], refusal.status, refusal.message, *details)
+        return answer_json(body, refusal.status, refusal.headers)
 
     def _refusal(self, error: Exception, scope: Scope) -> Refusal:
         match error:
             case Refusal():
                 return error
+            case RequestRefused():
+                return Refusal(error.status, str(error))
             case EvsysError():
                 return Refusal(400, str(error))
             case HTTPException(status_code=405):

@@ -9,16 +9,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ...backends import checks
-from ...backends.client import Sample, SamplingParams, TopLogprobs
+from ...backends.client import Sample, SamplingParams, TokenFilter, TopLogprobs
 from ...backends.seeds import seed_of_later
-from ...errors import EvsysError
-from ...inference.client import cut_at_stop
-from ...inference.renderer import decode
+from ...data.types import Message
+from ...errors import DataError, EvsysError
+from ...inference.grammar import answer_grammar
+from ...inference.protocols.exchange import ChatQuery, Query, Reply, RequestRefused, TextQuery, TokenScore
+from ...inference.renderer import decode, get_renderer
+from ...inference.renderers.chat_template import WITH_HERMES
 from .models import OfferedModel
-from .requests import OpenAIRefusal
+from .tools import OPENING, safe_length, split_calls
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -28,13 +31,16 @@ _PIECES: Final = (4, 8, 16, 32)
 # Short at first, so that the first words come soon; longer later, because each piece is a request to the backend.
 
 
+type _Scored = tuple[int, float | None, list[tuple[int, float]]]
+"""A token, its log-probability, and the most probable tokens in its place."""
+
+
 @dataclass(slots=True)
 class Answer:
     """One continuation, perhaps not at its end yet."""
 
     tokens: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    top: list[TopLogprobs] = field(default_factory=list[TopLogprobs])
+    scored: list[_Scored] = field(default_factory=list[_Scored])
     reason: str = ""
     """`stop` or `length`; empty while it goes on."""
 
@@ -49,34 +55,56 @@ class Drawing:
     params: SamplingParams
     client: str | None
     """Whose turn it takes; nobody's where it is drawn only while nobody waits."""
-    stops: tuple[str, ...] = ()
-    """What the client wants the text to end before."""
-    top_logprobs: int = 0
-    is_chat: bool = True
+    query: Query
+
+    @classmethod
+    def of_chat(cls, service: Service, model: OfferedModel, query: ChatQuery, client: str | None) -> Drawing:
+        """A conversation to continue."""
+        messages: list[Message] = query.messages
+        if model.system_prompt and messages[0].get("role") != "system":
+            messages = [{"role": "system", "content": model.system_prompt}, *messages]
+        try:
+            prompt = _render(model, messages, query)
+        except EvsysError as error:
+            raise RequestRefused(str(error), param="messages") from None
+        drawing = cls.of(service, model, query, prompt, client)
+        if not query.forced and query.output_schema is None:
+            return drawing
+        try:
+            return replace(drawing, params=replace(drawing.params, make_filter=_grammar(model, query, prompt)))
+        except EvsysError as error:
+            raise RequestRefused(str(error), param="tool_choice" if query.forced else "response_format") from None
 
     @classmethod
     def of(
-        cls, service: Service, model: OfferedModel, prompt: Sequence[int], *, longest: int | None, client: str | None,
-        is_chat: bool = True, stops: Sequence[str] = (), top_logprobs: int = 0, **sampling: Any,
-    ) -> Drawing:  # fmt: skip
+        cls, service: Service, model: OfferedModel, query: Query, prompt: Sequence[int], client: str | None
+    ) -> Drawing:
         """Check everything that can be wrong, so that it is refused before anything is drawn."""
         room = model.context_length - len(prompt)
-        if room < 1:
-            raise OpenAIRefusal(
-                400,
+        is_scored_only = query.max_tokens == 0
+        if room < (0 if is_scored_only else 1):
+            raise RequestRefused(
                 f"the prompt has {len(prompt)} tokens, and this model reads {model.context_length} with its answer.",
-                param="messages" if is_chat else "prompt",
+                param="messages" if isinstance(query, ChatQuery) else "prompt",
                 code="context_length_exceeded",
             )
-        if top_logprobs > model.top_logprobs:
-            raise OpenAIRefusal(400, f"top_logprobs may be {model.top_logprobs} at most here.", param="top_logprobs")
-        wanted = min(longest or service.settings.max_tokens, room)
-        params = SamplingParams(max_tokens=wanted, stop=_ends(model, stops, is_chat=is_chat), **sampling)
+        if (query.logprobs or 0) > model.top_logprobs:
+            raise RequestRefused(f"top_logprobs may be {model.top_logprobs} at most here.", param="top_logprobs")
+        params = SamplingParams(
+            max_tokens=max(1, min(query.max_tokens or service.settings.max_tokens, room)),
+            temperature=query.temperature,
+            top_k=query.top_k,
+            top_p=query.top_p,
+            seed=query.seed,
+            stop=_ends(model, query),
+            top_logprobs=query.logprobs or 0,
+        )
+        able = service.engine.capabilities(model.base_model)
         try:
-            checks.check_sampling(prompt, 1, params, service.engine.capabilities(model.base_model))
+            checks.check_sampling(prompt[:-1] or prompt if is_scored_only else prompt, 1, params, able)
         except EvsysError as error:
-            raise OpenAIRefusal(400, str(error)) from None
-        return cls(service, model, list(prompt), params, client, tuple(stops), top_logprobs, is_chat)
+            raise RequestRefused(str(error)) from None
+        return cls(service, model, list(prompt), params, client, query)
 
     def stop_at(self, tokens: Sequence[int]) -> Drawing:
         """The same, ended by tokens."""
@@ -90,8 +118,10 @@ class Drawing:
             if params.seed is not None:
                 params = replace(params, seed=seed_of_later(params.seed, first))
             samples = await self.model.client.sample(self.prompt, n, params)
-            return [await self._extend(Answer(), sample) for sample in samples]
+            return [_extend(Answer(), sample) for sample in samples]
 
+        if self.query.max_tokens == 0:
+            return [Answer(reason="length") for _ in range(count)]
         return await self._take_turn(count, start)
 
     async def stream(self, index: int) -> AsyncIterator[Answer]:
@@ -101,6 +131,8 @@ class Drawing:
             left = self.params.max_tokens - len(answer.tokens)
             piece = min(left, _PIECES[min(at, len(_PIECES) - 1)])
             params = replace(self.params, max_tokens=piece, seed=_seed_of_piece(self.params.seed, index, at))
+            if params.make_filter is not None:
+                params = replace(params, make_filter=_advanced(params.make_filter, list(answer.tokens)))
             context = [*self.prompt, *answer.tokens]
 
             async def start(
@@ -109,30 +141,84 @@ class Drawing:
                 return await self.model.client.sample(context, 1, params)
 
             [sample] = await self._take_turn(1, start)
-            await self._extend(answer, sample)
+            _extend(answer, sample)
             # The piece is full, the answer is not; one that drew nothing would be asked for the same again for ever.
             if sample.stop_reason == "length" and sample.tokens and piece < left:
                 answer.reason = ""
-            if self.stops and cut_at_stop(self.text(answer), self.stops)[1]:
+            if _cut(self._text(answer), self.query.stops)[1] is not None:
                 answer.reason = "stop"  # also where it lies across two pieces
             at += 1
             yield answer
 
-    def text(self, answer: Answer) -> str:
-        """What an answer says so far, without the mark that ends it."""
-        if self.is_chat:
-            return str(self.model.renderer.parse(answer.tokens)["content"])
-        return decode(self.model.client.tokenizer, answer.tokens, skip_special_tokens=True)
+    async def score_prompt(self) -> list[_Scored]:
+        """The prompt's tokens with their log-probabilities; the first has none."""
+        k = self.query.logprobs or 0
 
-    def finish(self, answer: Answer) -> tuple[str, str]:
-        """The text of an answer at its end, and why it ended."""
-        text, was_cut = cut_at_stop(self.text(answer), self.stops or None)
-        return text, "stop" if was_cut else answer.reason
+        async def start(first: int, n: int) -> list[TopLogprobs]:
+            return [await self.model.client.topk_logprobs(self.prompt, max(k, 1))]
+
+        [top] = await self._take_turn(1, start)
+        if top.given is None:
+            raise RequestRefused("this backend does not score prompts. Set echo or logprobs aside.", param="echo")
+        rows = zip(self.prompt[1:], top.given[1:], top.tokens[1:], top.logprobs[1:], strict=True)
+        first: list[_Scored] = [(self.prompt[0], None, [])]
+        return first + [
+            (token, float(given), [(int(t), float(v)) for t, v in zip(ids[:k], values[:k], strict=True)])
+            for token, given, ids, values in rows
+        ]
+
+    def shown(self, answer: Answer) -> str:
+        """The text of an answer so far that nothing can take back: neither a stop nor a call may begin in it."""
+        if answer.reason:
+            return self.reply(answer).text
+        text = self._text(answer)
+        return text[: safe_length(text, [*self.query.stops, *([OPENING] if self._tools else [])])]
+
+    def reply(self, answer: Answer, prompt: Sequence[_Scored] = ()) -> Reply:
+        """An answer at its end; `prompt` is what it repeats before it."""
+        text, stop = _cut(self._text(answer), self.query.stops)
+        calls = []
+        if self._tools:
+            text, calls = split_calls(text)
+            if isinstance(self.query, ChatQuery) and not self.query.parallel:
+                calls = calls[:1]
+        if isinstance(self.query, TextQuery) and self.query.echo:
+            text = decode(self.model.client.tokenizer, self.prompt) + text
+        reason = "tool_calls" if calls else "stop" if stop is not None or answer.reason == "stop" else "length"
+        scores = [*self._describe(prompt), *self.scores(answer)]
+        return Reply(text, reason, len(answer.tokens), calls, stop, scores)
+
+    def scores(self, answer: Answer, start: int = 0) -> list[TokenScore]:
+        """The log-probabilities of an answer's tokens from `start` on, if they are asked for."""
+        return self._describe(answer.scored[start : self.count_text_tokens(answer)])
 
     def count_text_tokens(self, answer: Answer) -> int:
         """How many tokens of an answer are text, and not the mark that ends it."""
-        ends = [end for end in self.model.renderer.stop if isinstance(end, int)] if self.is_chat else []
+        ends = [end for end in self.model.renderer.stop if isinstance(end, int)] if self._is_chat else []
         return next((at for at, token in enumerate(answer.tokens) if token in ends), len(answer.tokens))
+
+    @property
+    def _is_chat(self) -> bool:
+        return isinstance(self.query, ChatQuery)
+
+    @property
+    def _tools(self) -> Sequence[object]:
+        return self.query.tools if isinstance(self.query, ChatQuery) else ()
+
+    def _text(self, answer: Answer) -> str:
+        """What an answer says so far, without the mark that ends it."""
+        if self._is_chat:
+            return str(self.model.renderer.parse(answer.tokens)["content"])
+        return decode(self.model.client.tokenizer, answer.tokens, skip_special_tokens=True)
+
+    def _describe(self, scored: Sequence[_Scored]) -> list[TokenScore]:
+        if self.query.logprobs is None:
+            return []
+        tokenizer = self.model.client.tokenizer
+        return [
+            TokenScore(decode(tokenizer, [token]), logprob, [(decode(tokenizer, [one]), value) for one, value in top])
+            for token, logprob, top in scored
+        ]
 
     async def _take_turn[T](self, count: int, start: Callable[[int, int], Awaitable[list[T]]]) -> list[T]:
         turns = self.service.samples
@@ -140,29 +226,72 @@ class Drawing:
             return await turns.run_spare(lambda: start(0, count))
         return await turns.run(self.client, count, start)
 
-    async def _extend(self, answer: Answer, sample: Sample) -> Answer:
-        before = len(answer.tokens)
-        answer.tokens += sample.tokens
-        answer.logprobs += sample.logprobs
-        answer.reason = sample.stop_reason
-        if self.top_logprobs:
-            top = await self.model.client.topk_logprobs([*self.prompt, *answer.tokens], self.top_logprobs)
-            start = len(self.prompt) + before
-            answer.top.append(TopLogprobs(top.tokens[start:], top.logprobs[start:]))
-        return answer
+
+def _extend(answer: Answer, sample: Sample) -> Answer:
+    top = sample.top
+    best: list[list[tuple[int, float]]] = [[] for _ in sample.tokens]
+    if top is not None:
+        rows = zip(top.tokens.tolist(), top.logprobs.tolist(), strict=True)
+        best = [list(zip(ids, values, strict=True)) for ids, values in rows]
+    answer.tokens += sample.tokens
+    answer.scored += zip(sample.tokens, sample.logprobs, best, strict=True)
+    answer.reason = sample.stop_reason
+    return answer
 
 
-def _ends(model: OfferedModel, stops: Sequence[str], *, is_chat: bool) -> Sequence[str] | Sequence[int] | None:
+def _advanced(make: Callable[[], TokenFilter], tokens: Sequence[int]) -> Callable[[], TokenFilter]:
+    """The filter of a sample that goes on from tokens."""
+
+    def make_advanced() -> TokenFilter:
+        found = make()
+        for token in tokens:
+            found.accept(token)
+        return found
+
+    return make_advanced
+
+
+def _render(model: OfferedModel, messages: list[Message], query: ChatQuery) -> list[int]:
+    try:
+        return model.renderer.prompt(messages, query.tools)
+    except DataError:
+        if not query.tools:
+            raise
+    # The model's template shows no tools: they are listed in the system message.
+    return get_renderer(model.client.tokenizer, WITH_HERMES).prompt(messages, query.tools)
+
+
+def _grammar(model: OfferedModel, query: ChatQuery, prompt: Sequence[int]) -> Callable[[], TokenFilter]:
+    """The form that an answer must have: a call where one is forced, else JSON, or a call where there are tools."""
+    tokenizer, renderer = model.client.tokenizer, model.renderer
+    return answer_grammar(
+        tokenizer,
+        schema=None if query.forced else query.output_schema,
+        tools=query.tools,
+        parser=getattr(renderer, "tool_parser", "hermes"),
+        ends=renderer.stop,
+        after_thinking=decode(tokenizer, prompt[-8:]).rstrip().endswith("<think>"),
+    )
+
+
+def _cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """The text before the first stop in it, and which one that is."""
+    found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return (text[: min(found)[0]], min(found)[1]) if found else (text, None)
+
+
+def _ends(model: OfferedModel, query: Query) -> Sequence[str] | Sequence[int] | None:
     """Where the backend stops: at the end of a turn, or at one of the given texts."""
+    is_chat = isinstance(query, ChatQuery)
     ends = model.renderer.stop if is_chat else []
-    if not stops:
+    if not query.stops:
         return ends if is_chat else None
     # A backend stops at texts or at tokens, not at both: beside texts, the marks that end a turn are texts, too.
     tokenizer = model.client.tokenizer
     if not is_chat:
         eos = getattr(tokenizer, "eos_token_id", None)
         ends = [] if eos is None else [eos]
-    return [*(end if isinstance(end, str) else decode(tokenizer, [end]) for end in ends), *stops]
+    return [*(end if isinstance(end, str) else decode(tokenizer, [end]) for end in ends), *query.stops]
 
 
 def _seed_of_piece(seed: int | None, index: int, piece: int) -> int | None:

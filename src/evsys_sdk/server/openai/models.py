@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from ...backends.client import SamplingClient
 from ...errors import EvsysError, closest, show
+from ...inference.protocols.exchange import RequestRefused
 from ...inference.renderer import Renderer, get_renderer
 from ..weights.catalog import Catalog, EmptyCatalog, Offer
-from ..weights.checkpoints import Checkpoints
+from ..weights.checkpoints import EXTERNAL, Checkpoints, Place
 from ..weights.engine import Engine
-from .requests import OpenAIRefusal
 
 _MOST: Final = 16
 """Opened weights that are kept."""
@@ -48,10 +48,26 @@ class OfferedModels:
 
     async def describe_all(self) -> list[dict[str, Any]]:
         """As `GET /v1/models` shows them."""
-        deployed = await asyncio.to_thread(self.catalog.names)
-        saved = [one["tinker_path"] for one in await asyncio.to_thread(self.checkpoints.describe_all)]
-        names = dict.fromkeys([*self.engine.settings.models, *deployed, *saved])
-        return [{"id": name, "object": "model", "created": 0, "owned_by": "evsys"} for name in names]
+        return [
+            {"id": name, "object": "model", "created": 0, "owned_by": "evsys"}
+            for name in await asyncio.to_thread(self._names)
+        ]
+
+    def _names(self) -> list[str]:
+        """All that can be asked: what belongs to another backend or base is left out, and what is only downloaded."""
+        settings = self.engine.settings
+        deployed = [name for name in self.catalog.names() if self._can_serve(self.catalog.find(name))]
+        saved = [
+            str(one["tinker_path"])
+            for one in self.checkpoints.describe_all()
+            if Place.parse(one["tinker_path"]).kind != EXTERNAL
+            and self.checkpoints.get(one["tinker_path"]).base_model in settings.models
+        ]
+        return list(dict.fromkeys([*settings.models, *deployed, *saved]))
+
+    def _can_serve(self, offer: Offer | None) -> bool:
+        settings = self.engine.settings
+        return offer is not None and offer.backend == settings.backend and offer.base_model in settings.models
 
     async def open(self, name: str, asker: str = "") -> OfferedModel:
         """The model of a name; refused as OpenAI's clients expect it where there is none."""
@@ -63,7 +79,7 @@ class OfferedModels:
                 client = await self.engine.open_sampler(offer.base_model, offer.ref or None)
                 self._open[key] = (client, get_renderer(client.tokenizer, offer.renderer))
         except EvsysError as error:
-            raise OpenAIRefusal(500, f"the weights of {show(name)} cannot be opened: {error}") from error
+            raise RequestRefused(f"the weights of {show(name)} cannot be opened: {error}", status=500) from error
         self._open.move_to_end(key)
         while len(self._open) > _MOST:  # the one that was not used for longest; who draws from it keeps it alive
             self._open.popitem(last=False)
@@ -86,19 +102,20 @@ class OfferedModels:
             return Offer(name, settings.backend, "")
         if name.startswith("tinker://"):
             record = self.checkpoints.get(name)
-            return Offer(record.base_model, settings.backend, record.ref)
-        offer = self.catalog.find(name, asker)
+            offer = Offer(record.base_model, settings.backend, record.ref)
+        else:
+            offer = self.catalog.find(name, asker)
         if offer is None:
             guess = closest(name, [*settings.models, *self.catalog.names()])
             hint = f" Did you mean {guess!r}?" if guess else ""
-            raise OpenAIRefusal(
-                404, f"there is no model {show(name)} here.{hint}", param="model", code="model_not_found"
+            raise RequestRefused(
+                f"there is no model {show(name)} here.{hint}", status=404, param="model", code="model_not_found"
             )
-        if offer.backend != settings.backend or offer.base_model not in settings.models:
-            raise OpenAIRefusal(
-                404,
+        if not self._can_serve(offer):
+            raise RequestRefused(
                 f"the weights of {show(name)} belong to {offer.base_model} on the backend {offer.backend}, which this "
                 "server does not have. Start it with that --backend and --model.",
+                status=404,
                 param="model",
                 code="model_not_found",
             )

@@ -1,4 +1,4 @@
-"""OpenAI's API on the models of this server: models, chat completions, completions, and drawing by token ids."""
+"""Programs that ask for answers: the APIs of OpenAI and Anthropic on the models of this server, and token ids."""
 
 from __future__ import annotations
 
@@ -12,23 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ...errors import EvsysError, show
+from ...inference.protocols import CHAT_EXCHANGES
+from ...inference.protocols.chat_completions import ChatCompletion
+from ...inference.protocols.completions import TextCompletion
+from ...inference.protocols.exchange import ChatQuery, Exchange, Query, RequestRefused, TextQuery
+from ...inference.protocols.messages import AnthropicMessage
 from ...log import get_logger
 from ..answer import Refusal, answer_json
-from .answers import DONE, Envelope, chat_logprobs, event, refuse, text_logprobs, usage
 from .drawing import Answer, Drawing
-from .models import OfferedModel
-from .requests import (
-    OPENING,
-    ChatRequest,
-    CompletionRequest,
-    GenerateRequest,
-    OpenAIRefusal,
-    read,
-    read_object,
-    safe_length,
-    split_calls,
-    tell_tools,
-)
+from .requests import GenerateRequest, read_object
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -49,117 +41,97 @@ async def model(service: Service, request: Request, body: bytes) -> Response:
     return answer_json({"id": name, "object": "model", "created": 0, "owned_by": "evsys"})
 
 
-async def chat_completions(service: Service, request: Request, body: bytes) -> Response:
-    """`POST /v1/chat/completions`."""
-    asked = read(ChatRequest, body)
-    offered = await service.offered.open(asked.model, asked.asker)
-    with_tools = bool(asked.tools) and asked.tool_choice != "none"
-    prompt = _render(offered, asked, with_tools=with_tools)
-    drawing = Drawing.of(
-        service, offered, prompt, longest=asked.longest, client=_client(request),
-        stops=asked.stops, top_logprobs=asked.top_logprobs or 0, **_read_sampling(asked),
-    )  # fmt: skip
-    chat = _Chat(asked, drawing, Envelope("chat.completion", offered.name), with_tools)
+async def chat(kind: type[Exchange[ChatQuery]], service: Service, request: Request, body: bytes) -> Response:
+    """A conversation to continue, by any of the APIs for it."""
+    exchange = kind.read(read_object(body))
+    query = exchange.query
+    offered = await service.offered.open(query.model, query.user)
+    exchange.model = offered.name
+    drawing = Drawing.of_chat(service, offered, query, _client(request))
 
     def follow_up() -> None:
-        if offered.shadow and service.can_shadow(offered.shadow):
+        # Traces, which a shadow is compared by, are kept of chat completions.
+        if offered.shadow and isinstance(exchange, ChatCompletion) and service.can_shadow(offered.shadow):
             assert service.shadows is not None
-            draw = partial(_draw_shadow, service, asked, offered.shadow)
-            service.shadows.add(chat.envelope.full_id, offered.shadow, asked.messages, draw, size=len(body))
+            draw = partial(_draw_shadow, service, query, offered.shadow)
+            service.shadows.add(exchange.id, offered.shadow, query.messages, draw, size=len(body))
 
-    if asked.stream:
-        service.check_sampling_room()  # before the status has gone out
-        return StreamingResponse(_admit_stream(service, chat.stream(), follow_up), media_type=_FORMAT)
-    async with service.admit_sampling():
-        answer = answer_json(await chat.complete())
-    follow_up()
-    return answer
+    return await _answer(service, exchange, [drawing], follow_up)
 
 
-async def _draw_shadow(service: Service, asked: ChatRequest, candidate: str) -> dict[str, Any]:
+async def count_tokens(service: Service, request: Request, body: bytes) -> Response:
+    """`POST /v1/messages/count_tokens`."""
+    query = AnthropicMessage.read(read_object(body)).query
+    offered = await service.offered.open(query.model, query.user)
+    return answer_json({"input_tokens": len(Drawing.of_chat(service, offered, query, None).prompt)})
+
+
+async def _draw_shadow(service: Service, query: ChatQuery, candidate: str) -> dict[str, Any]:
     """The answer of other weights, drawn while nobody waits; of several choices one."""
     offered = await service.offered.open(candidate)
-    with_tools = bool(asked.tools) and asked.tool_choice != "none"
-    prompt = _render(offered, asked, with_tools=with_tools)
-    drawing = Drawing.of(
-        service, offered, prompt, longest=asked.longest, client=None, stops=asked.stops, **_read_sampling(asked)
-    )
-    one = asked.model_copy(update={"n": 1, "logprobs": False, "top_logprobs": None})
-    chat, answer = _Chat(one, drawing, Envelope("chat.completion", offered.name), with_tools), Answer()
+    drawing, answer = Drawing.of_chat(service, offered, query, None), Answer()
+    exchange = ChatCompletion(query)
+    exchange.model = offered.name
     # As a stream, although nobody reads it: between its short pieces those who wait get their turns.
     async for grown in drawing.stream(0):
         answer = grown
-    return chat.wrap([answer])
+    return exchange.answer([drawing.reply(answer)], len(drawing.prompt))
 
 
 async def completions(service: Service, request: Request, body: bytes) -> Response:
     """`POST /v1/completions`."""
-    asked = read(CompletionRequest, body)
-    offered = await service.offered.open(asked.model, asked.asker)
-    drawings = [
-        Drawing.of(
-            service, offered, prompt, longest=asked.longest, client=_client(request), is_chat=False, stops=asked.stops,
-            top_logprobs=asked.logprobs or 0, **_read_sampling(asked),
-        )
-        for prompt in _prompts(offered, asked)
-    ]  # fmt: skip
-    text = _Text(asked, drawings, Envelope("text_completion", offered.name))
-    if asked.stream:
-        service.check_sampling_room()
-        return StreamingResponse(_admit_stream(service, text.stream()), media_type=_FORMAT)
-    async with service.admit_sampling():
-        return answer_json(await text.complete())
+    exchange = TextCompletion.read(read_object(body))
+    query = exchange.query
+    offered = await service.offered.open(query.model, query.user)
+    exchange.model = offered.name
+    encode = partial(offered.client.tokenizer.encode, add_special_tokens=False)
+    prompts = [encode(one) if isinstance(one, str) else one for one in query.prompts]
+    return await _answer(
+        service, exchange, [Drawing.of(service, offered, query, prompt, _client(request)) for prompt in prompts]
+    )
 
 
 async def generate(service: Service, request: Request, body: bytes) -> Response:
     """`POST /inference/v1/generate`: ids in, ids and log-probabilities out."""
-    asked = read(GenerateRequest, body)
-    params, offered = asked.sampling_params, await service.offered.open(asked.model)
-    if params.stop_token_ids and params.stop:
-        raise OpenAIRefusal(400, "give stop or stop_token_ids, not both.", param="stop")
-    stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
-    sampling = {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k, "seed": params.seed}
-    drawing = Drawing.of(
-        service, offered, asked.token_ids, longest=params.max_tokens, client=_client(request), is_chat=False,
-        stops=stops, top_logprobs=params.logprobs or 0, **sampling,
-    )  # fmt: skip
-    if params.stop_token_ids:
-        drawing = drawing.stop_at(params.stop_token_ids)
+    asked = GenerateRequest.read(read_object(body))
+    offered, ends = await service.offered.open(asked.model), asked.sampling_params.stop_token_ids
+    query = asked.query()
+    drawing = Drawing.of(service, offered, query, asked.token_ids, _client(request))
+    if ends:
+        drawing = drawing.stop_at(ends)
     async with service.admit_sampling():
-        answers = await drawing.draw(params.n)
+        answers = await drawing.draw(query.samples)
     choices = [
         {
             "index": at,
             "token_ids": answer.tokens,
             "logprobs": {
-                "content": [
-                    {"token": f"token_id:{token}", "logprob": logprob}
-                    for token, logprob in zip(answer.tokens, answer.logprobs, strict=True)
-                ]
+                "content": [{"token": f"token_id:{token}", "logprob": value} for token, value, _ in answer.scored]
             },
             "finish_reason": answer.reason,
         }
         for at, answer in enumerate(answers)
     ]
-    written = sum(len(answer.tokens) for answer in answers)
-    return answer_json(
-        {"request_id": asked.request_id, "choices": choices, "usage": usage(len(asked.token_ids), written)}
-    )
+    read, written = len(asked.token_ids), sum(len(answer.tokens) for answer in answers)
+    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return answer_json({"request_id": asked.request_id, "choices": choices, "usage": usage})
 
 
 async def feedback(service: Service, request: Request, body: bytes) -> Response:
     """`POST /v1/feedback`: what somebody thought of an answer, by its id."""
     if service.log is None:
-        raise OpenAIRefusal(404, "this server keeps no traces that feedback could be about. Start it with --traces.")
+        raise RequestRefused(
+            "this server keeps no traces that feedback could be about. Start it with --traces.", status=404
+        )
     fields = read_object(body)
     try:
         async with service.feedback_turn:  # it may wait, and threads are few
             taken = await asyncio.to_thread(service.log.take_feedback, fields)
     except EvsysError as error:
-        raise OpenAIRefusal(400, str(error)) from None
+        raise RequestRefused(str(error)) from None
     if taken is None:
         told = f"no answer of this server has the id {show(fields.get('response_id'))}."
-        raise OpenAIRefusal(404, told, param="response_id", code="response_not_found")
+        raise RequestRefused(told, status=404, param="response_id", code="response_not_found")
     return answer_json({"object": "feedback", **taken})
 
 
@@ -169,46 +141,61 @@ def _client(request: Request) -> str:
     return f"openai:{request.headers.get('authorization', '')[-64:]}:{host}"
 
 
-def _read_sampling(asked: ChatRequest | CompletionRequest) -> dict[str, Any]:
-    temperature = 1.0 if asked.temperature is None else asked.temperature
-    top_k = -1 if asked.top_k is None else asked.top_k
-    return {"temperature": temperature, "top_p": asked.top_p or 1.0, "top_k": top_k or -1, "seed": asked.seed}
+async def _answer(
+    service: Service,
+    exchange: Exchange[Any],
+    drawings: list[Drawing],
+    follow_up: Callable[[], None] = lambda: None,
+) -> Response:
+    if exchange.query.stream:
+        service.check_sampling_room()  # before the status has gone out
+        events = _admit_stream(service, exchange, _stream(exchange, drawings), follow_up)
+        return StreamingResponse(events, media_type=_FORMAT)
+    async with service.admit_sampling():
+        answer = answer_json(await _complete(exchange, drawings))
+    follow_up()
+    return answer
 
 
-def _render(offered: OfferedModel, asked: ChatRequest, *, with_tools: bool) -> list[int]:
-    # "developer" is the newer word for "system", which templates know; a field that is null is one left out.
-    messages = [
-        {
-            key: "system" if (key, value) == ("role", "developer") else value
-            for key, value in message.items()
-            if value is not None
-        }
-        for message in asked.messages
+async def _complete(exchange: Exchange[Query], drawings: list[Drawing]) -> dict[str, Any]:
+    """The whole answer: of each prompt as many samples as are asked for."""
+    found = await asyncio.gather(*(drawing.draw(exchange.query.samples) for drawing in drawings))
+    repeats = isinstance(exchange.query, TextQuery) and exchange.query.echo
+    scored = await asyncio.gather(
+        *(drawing.score_prompt() for drawing in drawings if repeats and exchange.query.logprobs is not None)
+    )
+    prompts = scored or [[] for _ in drawings]
+    replies = [
+        drawing.reply(answer, prompt)
+        for drawing, answers, prompt in zip(drawings, found, prompts, strict=True)
+        for answer in answers
     ]
-    if offered.system_prompt and messages[0].get("role") != "system":
-        messages = [{"role": "system", "content": offered.system_prompt}, *messages]
-    if with_tools:
-        messages = tell_tools(messages, asked.tools or ())
-    try:
-        return offered.renderer.prompt(messages)
-    except EvsysError as error:
-        raise OpenAIRefusal(400, str(error), param="messages") from None
+    return exchange.answer(replies, sum(len(drawing.prompt) for drawing in drawings))
 
 
-def _prompts(offered: OfferedModel, asked: CompletionRequest) -> list[list[int]]:
-    given: Any = asked.prompt
-    several: list[Any] = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
-    found: list[list[int]] = [
-        offered.client.tokenizer.encode(one, add_special_tokens=False) if isinstance(one, str) else one
-        for one in several
-    ]
-    if not found or not all(found):
-        raise OpenAIRefusal(400, "the prompt is empty.", param="prompt")
-    return found
+async def _stream(exchange: Exchange[Query], drawings: list[Drawing]) -> AsyncIterator[bytes]:
+    """The same as it grows."""
+    owners = [drawing for drawing in drawings for _ in range(exchange.query.samples)]
+    prompt_tokens = sum(len(drawing.prompt) for drawing in drawings)
+    shown, logged, written = [""] * len(owners), [0] * len(owners), [0] * len(owners)
+    for part in exchange.start(prompt_tokens):
+        yield part
+    async for at, answer in _interleave([drawing.stream(at) for at, drawing in enumerate(owners)]):
+        drawing, text = owners[at], owners[at].shown(answer)
+        # Later tokens may change how earlier ones read, and what was shown cannot be taken back.
+        new = text[len(shown[at]) :] if text.startswith(shown[at]) else ""
+        scores = drawing.scores(answer, logged[at]) if new or answer.reason else []
+        shown[at], written[at] = shown[at] + new, len(answer.tokens)
+        logged[at] += len(scores)
+        parts = exchange.text(at, new, scores) if new or scores else []
+        for part in [*parts, *(exchange.end(at, drawing.reply(answer)) if answer.reason else [])]:
+            yield part
+    for part in exchange.finish(prompt_tokens, sum(written)):
+        yield part
 
 
 async def _admit_stream(
-    service: Service, parts: AsyncIterator[bytes], follow_up: Callable[[], None] = lambda: None
+    service: Service, exchange: Exchange[Any], parts: AsyncIterator[bytes], follow_up: Callable[[], None]
 ) -> AsyncIterator[bytes]:
     """The events of a stream; what goes wrong after the first is an event, too, because the status has gone out."""
     try:
@@ -216,11 +203,11 @@ async def _admit_stream(
             async for part in parts:
                 yield part
         follow_up()
-    except Refusal as refusal:
-        yield b"data: " + bytes(refuse(refusal).body) + b"\n\n"
+    except (Refusal, RequestRefused) as refused:
+        yield exchange.fail(refused.status, str(refused))
     except Exception as error:
         get_logger(__name__).error("a stream failed", exc_info=error)
-        yield b"data: " + bytes(refuse(Refusal(500, "the server failed; its log says how.")).body) + b"\n\n"
+        yield exchange.fail(500, "the server failed; its log says how.")
 
 
 async def _interleave[T](sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
@@ -239,133 +226,15 @@ async def _interleave[T](sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[t
             task.cancel()
 
 
-class _Chat:
-    """One chat completion."""
-
-    def __init__(self, asked: ChatRequest, drawing: Drawing, envelope: Envelope, with_tools: bool) -> None:
-        self.asked, self.drawing, self.envelope, self.with_tools = asked, drawing, envelope, with_tools
-
-    async def complete(self) -> dict[str, Any]:
-        return self.wrap(await self.drawing.draw(self.asked.samples))
-
-    def wrap(self, answers: list[Answer]) -> dict[str, Any]:
-        """Whole answers as one completion."""
-        choices = [self._choice(at, answer) for at, answer in enumerate(answers)]
-        written = sum(len(answer.tokens) for answer in answers)
-        return self.envelope.wrap(choices, usage=usage(len(self.drawing.prompt), written))
-
-    def _choice(self, at: int, answer: Answer) -> dict[str, Any]:
-        text, calls, reason = self._outcome(answer)
-        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
-        if calls:
-            message["tool_calls"] = calls
-        logprobs = chat_logprobs(self.drawing, answer) if self.asked.logprobs else None
-        return {"index": at, "message": message, "logprobs": logprobs, "finish_reason": reason}
-
-    def _outcome(self, answer: Answer) -> tuple[str, list[dict[str, Any]], str]:
-        text, reason = self.drawing.finish(answer)
-        text, calls = split_calls(text) if self.with_tools else (text, [])
-        return text, calls, "tool_calls" if calls else reason
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        count = self.asked.samples
-        for at in range(count):
-            yield self._delta(at, {"role": "assistant", "content": "", "refusal": None})
-        shown, logged, written = [""] * count, [0] * count, [0] * count
-        async for at, answer in _interleave([self.drawing.stream(at) for at in range(count)]):
-            written[at] = len(answer.tokens)
-            for part in self._grow(at, answer, shown, logged):
-                yield part
-        if self.asked.wants_usage:
-            yield event(self.envelope.chunk([], usage=usage(len(self.drawing.prompt), sum(written))))
-        yield DONE
-
-    def _grow(self, at: int, answer: Answer, shown: list[str], logged: list[int]) -> list[bytes]:
-        """The events for what an answer has more than was shown of it."""
-        calls: list[dict[str, Any]] = []
-        reason = None
-        if answer.reason:
-            text, calls, reason = self._outcome(answer)
-        else:
-            text = self.drawing.text(answer)
-            # What may begin a stop or a call is kept back until it is clear that it does not.
-            holdbacks = [*self.drawing.stops, *([OPENING] if self.with_tools else [])]
-            text = text[: safe_length(text, holdbacks)]
-        parts: list[bytes] = []
-        # Later tokens may change how earlier ones read, and what was shown cannot be taken back.
-        new = text[len(shown[at]) :] if text.startswith(shown[at]) else ""
-        logprobs = None
-        if self.asked.logprobs and (new or reason):
-            logprobs = chat_logprobs(self.drawing, answer, logged[at])
-            logged[at] = self.drawing.count_text_tokens(answer)
-        if new or logprobs:
-            shown[at] += new
-            parts.append(self._delta(at, {"content": new}, logprobs=logprobs))
-        for number, call in enumerate(calls):
-            function = call["function"]
-            head = {"index": number, "id": call["id"], "type": "function"}
-            parts.append(
-                self._delta(at, {"tool_calls": [{**head, "function": {"name": function["name"], "arguments": ""}}]})
-            )
-            rest = {"index": number, "function": {"arguments": function["arguments"]}}
-            parts.append(self._delta(at, {"tool_calls": [rest]}))
-        if reason:
-            parts.append(self._delta(at, {}, reason))
-        return parts
-
-    def _delta(
-        self, at: int, delta: dict[str, Any], reason: str | None = None, logprobs: dict[str, Any] | None = None
-    ) -> bytes:
-        choice = {"index": at, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        more: dict[str, Any] = {"usage": None} if self.asked.wants_usage else {}
-        return event(self.envelope.chunk([choice], **more))
-
-
-class _Text:
-    """One completion of the older API, of one prompt or several."""
-
-    def __init__(self, asked: CompletionRequest, drawings: list[Drawing], envelope: Envelope) -> None:
-        self.asked, self.drawings, self.envelope = asked, drawings, envelope
-
-    async def complete(self) -> dict[str, Any]:
-        found = await asyncio.gather(*(drawing.draw(self.asked.samples) for drawing in self.drawings))
-        pairs = [(drawing, answer) for drawing, answers in zip(self.drawings, found, strict=True) for answer in answers]
-        choices: list[dict[str, Any]] = []
-        for at, (drawing, answer) in enumerate(pairs):
-            text, reason = drawing.finish(answer)
-            logprobs = None if self.asked.logprobs is None else text_logprobs(drawing, answer)
-            choices.append({"index": at, "text": text, "logprobs": logprobs, "finish_reason": reason})
-        read_tokens = sum(len(drawing.prompt) for drawing in self.drawings)
-        return self.envelope.wrap(choices, usage=usage(read_tokens, sum(len(answer.tokens) for _, answer in pairs)))
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        owners = [drawing for drawing in self.drawings for _ in range(self.asked.samples)]
-        shown, written = [""] * len(owners), [0] * len(owners)
-        async for at, answer in _interleave([drawing.stream(at) for at, drawing in enumerate(owners)]):
-            drawing = owners[at]
-            text, reason = drawing.finish(answer) if answer.reason else (drawing.text(answer), None)
-            if not reason:
-                text = text[: safe_length(text, drawing.stops)]
-            new = text[len(shown[at]) :] if text.startswith(shown[at]) else ""
-            shown[at] += new
-            written[at] = len(answer.tokens)
-            if new or reason:
-                choice = {"index": at, "text": new, "logprobs": None, "finish_reason": reason}
-                yield event(self.envelope.chunk([choice]))
-        if self.asked.wants_usage:
-            read_tokens = sum(len(drawing.prompt) for drawing in self.drawings)
-            yield event(self.envelope.chunk([], usage=usage(read_tokens, sum(written))))
-        yield DONE
-
-
 type Handler = Callable[[Any, Request, bytes], Awaitable[Response]]
 TABLE: Final[list[tuple[str, str, Handler]]] = [
-    ("POST", "/v1/chat/completions", chat_completions),
+    *(("POST", path, partial(chat, kind)) for path, kind in CHAT_EXCHANGES.items()),
     ("POST", "/v1/completions", completions),
+    ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/inference/v1/generate", generate),
     ("POST", FEEDBACK, feedback),
     ("GET", "/v1/models", models),
     ("GET", "/v1/models/{name:path}", model),
 ]
 PREFIXES: Final = ("/v1/", "/inference/")
-"""Paths whose errors are in OpenAI's shape."""
+"""Paths whose errors are in the shape of their API."""
