@@ -6,7 +6,8 @@ refused, the address of a database, a whole environment. So text is redacted whe
 - a value whose name says that it is a secret: `api_key`, `openaiApiKey`, `password`, everything below `credentials`;
 - a text that has the shape of a key: `sk-...`, `ghp_...`, a JWT, a private key, what follows `Authorization:`;
 - passwords and tokens in addresses;
-- the values of the environment's secrets, also percent-encoded, in base64, or escaped inside JSON and `repr`.
+- values of environment variables that are no paths, numbers, words or plain addresses, also percent-encoded, in
+  base64, or escaped inside JSON and `repr`.
 
 Most lines hold none of it, so the first look is a cheap search for a few fragments.
 """
@@ -20,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TextIO, cast
 
-from .secret_names import is_secret_name, is_secret_variable, is_weak_name, split_words
+from .secret_names import SHORTEST_SECRET, find_secrets, is_secret_name, is_weak_name, split_words
 
 REDACTED = "[redacted]"
 
@@ -37,8 +38,8 @@ _NO_SECRET = (
 _LITERAL = r"(?![$%])[\w.$%!@#^*+/=~?-]+"
 """What stands in quotes and is no placeholder."""
 
-_SHORTEST_SECRET = 8
-"""Shorter values of environment variables would also be found in harmless text."""
+_PLACEHOLDER = r"^\$|\$\{\w+\}|^<.*>$|\[redacted\]"
+"""What stands for a secret in a text that is shown: a variable, or a remark."""
 
 _STARTS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
 """Not inside a word, but also after an escaped line end or character."""
@@ -58,6 +59,7 @@ _SHAPE = (
             r"xox[abeoprs]-(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{10,}",
             r"(?:glpat|tml|xapp|nvapi|pplx|xai|tvly|pypi)-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}",
             r"(?:fw|gsk|r8|npm|e2b|shpat|dop_v1|whsec|lin_api|sntrys|secret)_(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}",
+            r"evk_[A-Za-z0-9_-]{16,}",
             r"hvs\.[A-Za-z0-9_-]{20,}",
             r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
             r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
@@ -96,7 +98,7 @@ _NAME_SPOTS = (
 _SHAPE_SPOTS = (
     r"-(?:(?<=sk-)|(?<=xox[abeoprs]-)|(?<=glpat-)|(?<=tml-)|(?<=xapp-)|(?<=nvapi-)|(?<=pplx-)|(?<=xai-)|(?<=tvly-)"
     r"|(?<=pypi-)|----BEGIN)",
-    r"_(?<=[bcfkmnoprstuw8]_)(?:(?<=gh[pousr]_)|(?<=hf_)|(?<=[srp]k_)(?:live|test)|(?<=github_)pat|(?<=fw_)|(?<=gsk_)"
+    r"_(?<=[bcfkmnoprstuw8]_)(?:(?<=evk_)|(?<=gh[pousr]_)|(?<=hf_)|(?<=[srp]k_)(?:live|test)|(?<=github_)pat|(?<=fw_)|(?<=gsk_)"
     r"|(?<=r8_)|(?<=npm_)|(?<=e2b_)|(?<=shpat_)|(?<=dop_)v1|(?<=whsec_)|(?<=lin_)api|(?<=sntrys_)|(?<=secret_))",
     r"\.(?:(?<=ya29\.)|(?<=hvs\.)|(?<=SG\.))",
     r"A(?:KIA|SIA|Iza)",
@@ -111,8 +113,8 @@ SECRET_FRAGMENTS = (
     "key", "token", "secret", "passw", "passp", "passc", "pwd", "auth", "cookie", "cred", "jwt",
     "pat\"", "pat=", "pat:", "pat'", "pat\\", "bearer",
     "sk-", "k_live", "k_test", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat", "akia", "asia", "aiza",
-    "ya29.", "xox", "glpat", "tml-", "fw_", "gsk_", "r8_", "npm_", "e2b_", "xapp-", "nvapi-", "pplx-", "xai-", "tvly-",
-    "pypi-", "shpat_", "dop_v1", "whsec_", "lin_api", "sntrys", "hvs.", "sg.", "eyj", "-----begin",
+    "evk_", "ya29.", "xox", "glpat", "tml-", "fw_", "gsk_", "r8_", "npm_", "e2b_", "xapp-", "nvapi-", "pplx-", "xai-",
+    "tvly-", "pypi-", "shpat_", "dop_v1", "whsec_", "lin_api", "sntrys", "hvs.", "sg.", "eyj", "-----begin",
 )  # fmt: skip
 """What lower-case text must contain for any of these spots to be in it: for who looks through many texts at once."""
 
@@ -140,6 +142,15 @@ def redact_text(text: str) -> str:
             text = text.replace(secret, REDACTED)
     lower = text.lower()
     return _substitute(text, lower) if _has_spots(text, lower) else text
+
+
+def is_literal_secret(text: str, name: str) -> bool:
+    """Whether a text that was given under a name is a secret as a whole: by its shape, or by its name and look."""
+    if not text or _compile(_PLACEHOLDER).search(text):
+        return False
+    if (is_secret_name(name) or is_weak_name(name)) and _looks_secret(text):
+        return True
+    return redact_text(text) == REDACTED or _compile(_USERINFO).match(text, max(0, text.find("://"))) is not None
 
 
 def is_suspicious(text: str) -> bool:
@@ -342,29 +353,18 @@ def _is_given(name: str, value: str, *, quoted: bool) -> bool:
     return is_weak_name(name) and (quoted or (len(value) >= 12 and value.isalnum())) and _looks_secret(value)
 
 
-type _Environment = tuple[int, Any, tuple[Any, ...]]
-_seen: tuple[_Environment, tuple[Any, ...], tuple[str, ...]] | None = None
+_seen: tuple[Any, tuple[str, ...]] | None = None
 
 
 def _environment_secrets() -> tuple[str, ...]:
-    """The values of the environment's secrets in every form in which they may be quoted, the longest first."""
+    """The secrets among the values of the environment in every form in which they are quoted, the longest first."""
     global _seen
-    raw: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)  # asked for every line: a plain dict is quicker
-    names = _seen[1] if _seen else ()
-    # A variable that is new is the last one, unless another went; one that changed has another value.
-    state = (len(raw), next(reversed(raw), None) if isinstance(raw, dict) else None, tuple(map(raw.get, names)))
-    if _seen is None or _seen[0] != state:
-        found = {name: value for name, value in os.environ.items() if is_secret_variable(name) and not _is_place(value)}
-        encode = getattr(os.environ, "encodekey", str)
-        names = tuple(encode(name) for name in found)
-        forms = {form for value in found.values() if len(value) >= _SHORTEST_SECRET for form in _forms(value)}
-        _seen = ((state[0], state[1], tuple(map(raw.get, names))), names, tuple(sorted(forms, key=len, reverse=True)))
-    return _seen[2]
-
-
-def _is_place(value: str) -> bool:
-    """Whether a value is a file or a folder: `PWD`, or where a key is kept, and not a key."""
-    return value.startswith(("/", "~", "./", "../")) and len(value) < 4096 and os.path.exists(os.path.expanduser(value))
+    raw: Any = getattr(os.environ, "_data", os.environ)  # asked for every line: a plain dict is quicker
+    if _seen is None or _seen[0] != raw:
+        pieces = {piece for name, value in os.environ.items() for piece in find_secrets(name, value)}
+        forms = {form for piece in pieces for form in _forms(piece)}
+        _seen = (raw.copy(), tuple(sorted(forms, key=len, reverse=True)))
+    return _seen[1]
 
 
 def _forms(value: str) -> set[str]:
@@ -380,4 +380,4 @@ def _forms(value: str) -> set[str]:
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             text = encode(b"\0" * offset + data).decode()
             forms.add(text[(0, 2, 3)[offset] : (offset + len(data)) * 8 // 6])  # only what no neighbour changes
-    return {form for form in forms if len(form) >= _SHORTEST_SECRET}
+    return {form for form in forms if len(form) >= SHORTEST_SECRET}

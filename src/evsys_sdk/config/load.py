@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
+from .checks.credentials import find_literal_credentials
 from .checks.problems import describe_failed_check, problems_in
 from .experiment import ExperimentConfig, source_problem
 from .fields import resolve
@@ -81,6 +82,7 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
     problems: list[Problem] = []
     # Each of these looks at the raw data, whatever the others found, so that all problems are told at once.
     config = _validate(data, problems)
+    problems += find_literal_credentials(data)
     expansion = expand_space(data, problems) or expand_file(data, problems)
     if expansion is not None:
         runs, found = _expand_runs(expansion, check)
