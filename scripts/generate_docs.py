@@ -50,6 +50,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("transform", "add_system_prompt"): {"prompt": "Answer with the name of one tool."},
     ("transform", "truncate_chars"): {"max_chars": 4000},
     ("agent", "tools"): {"tools": ["my_tools:search"]},
+    ("agent", "program"): {"command": "my-agent --task {instruction}", "api": "chat"},
     ("algorithm", "opd"): {"teacher": "outputs/teacher/run/checkpoints/step000080-final/sampler"},
     ("algorithm", "combo"): {"phases": [{"kind": "sft"}, {"kind": "sft", "params": {"learning_rate": 0.0001}}]},
 }
