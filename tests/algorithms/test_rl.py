@@ -134,6 +134,40 @@ async def test_attempts_that_were_cut_off_are_penalised(make_client: MakeClient,
     assert metrics["reward/mean"] == 1.0, "the reward that is reported is the verifier's"
 
 
+@pytest.mark.parametrize(("limit", "asked", "learnable_groups"), [(0, [2], 0), (1, [2, 1], 1), (9, [2, 2, 1], 2)])
+async def test_groups_that_say_nothing_are_refilled_with_other_tasks_up_to_a_limit(
+    limit: int, asked: list[int], learnable_groups: int, make_client: MakeClient, set_up: SetUp
+) -> None:
+    params = SMALL | {"batch_size": 2, "group_size": 2, "max_refills": limit, "max_steps": 1}
+    algorithm = await set_up(RL(**params), make_client(), [task(number) for number in range(8)])
+    batches: list[list[str]] = []
+
+    async def sample_groups(sampler: Any, tasks: Any, n_samples: int, *, iteration: int) -> Any:
+        groups = [[rollout(1.0), rollout(float(len(batches) < 1 or at % 2))] for at, _ in enumerate(tasks)]
+        batches.append([one.task_id for one in tasks])
+        return groups
+
+    algorithm.roll_out_with = sample_groups
+    batch = await algorithm.build_batch(0)
+    assert [len(names) for names in batches] == asked
+    assert len({name for names in batches for name in names}) == sum(asked), "no task is sampled twice"
+    assert len(batch.data) == 2 * learnable_groups
+    assert batch.metrics.get("groups/refilled", 0.0) == sum(asked[1:])
+    first, batches[:] = list(batches), []
+    algorithm._experience = None  # pyright: ignore[reportPrivateUsage]
+    algorithm._next_iteration = 0  # pyright: ignore[reportPrivateUsage]
+    await algorithm.build_batch(0)
+    assert batches == first, "a resumed run refills with the same tasks"
+
+
+async def test_refills_are_part_of_the_plan(make_client: MakeClient, set_up: SetUp) -> None:
+    params = SMALL | {"batch_size": 2, "group_size": 2, "max_steps": 3}
+    plain, refilled = [
+        await (await set_up(RL(**params, max_refills=limit), make_client(), TASKS)).plan(8) for limit in (0, 4)
+    ]
+    assert refilled.answers_sampled - plain.answers_sampled == 3 * 4 * 2
+
+
 async def test_a_batch_without_differences_is_empty_and_says_why(make_client: MakeClient, set_up: SetUp) -> None:
     algorithm = await set_up(RL(**SMALL), make_client(), [task(0, "no such colour")])
     batch = await algorithm.build_batch(0)
@@ -249,13 +283,13 @@ async def test_rollouts_lag_behind_by_no_more_than_allowed_and_none_are_made_for
     algorithm = await set_up(RL(**SMALL, max_staleness=staleness), make_client(), TASKS)
     sampled_at: dict[int, int] = {}
     building = 0
-    original = algorithm.roll_out
+    original = algorithm.roll_out_with
 
-    async def noted(tasks: Any, n_samples: int, *, iteration: int) -> Any:
+    async def noted(sampler: Any, tasks: Any, n_samples: int, *, iteration: int) -> Any:
         sampled_at[iteration] = building
-        return await original(tasks, n_samples, iteration=iteration)
+        return await original(sampler, tasks, n_samples, iteration=iteration)
 
-    algorithm.roll_out = noted
+    algorithm.roll_out_with = noted
     for building in range(6):
         await algorithm.build_batch(building)
         await asyncio.sleep(0)

@@ -1,7 +1,8 @@
 """Reinforcement learning: several attempts at each task, and a push towards those that did better than the others.
 
 Each step rolls out the current policy in groups, one group per task. An attempt's advantage is how far its reward lies
-above its group; a group whose rewards are all the same says nothing and is dropped, and counted.
+above its group; a group whose rewards are all the same says nothing and is dropped, and counted. With `max_refills`,
+groups of other tasks take its place.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -27,6 +30,7 @@ from .on_policy import RolloutAlgorithm, RolloutConfig, rollout_metrics
 if TYPE_CHECKING:
     from ..backends.client import SamplingClient
     from ..training.loop import LoopSettings
+    from .base import PlannedWork
 
 
 # `Mastery` notices when there is nothing left to learn: every attempt earns the most that any attempt has earned.
@@ -102,6 +106,9 @@ class RL(RolloutAlgorithm):
         """Penalty on moving away from the starting policy, taken from the advantages."""
         overlong_penalty: float = Field(default=0.0, ge=0)
         """Taken from the reward of an attempt that was cut off."""
+        max_refills: int = Field(default=0, ge=0, json_schema_extra=NOT_SEARCHED)
+        """Groups of other tasks that a step may sample in place of groups whose rewards are all the same (dynamic
+        sampling); they cost as much as any other."""
         max_staleness: int = Field(default=0, ge=0, json_schema_extra=NOT_SEARCHED)
         """Iterations that rollouts may lag behind the policy; above 0 sampling overlaps training."""
 
@@ -203,13 +210,33 @@ class RL(RolloutAlgorithm):
             self._next_iteration += 1
         return await self._pending.popleft()
 
+    async def plan(self, n_rows: int) -> PlannedWork:
+        work = await super().plan(n_rows)
+        iterations = -(-work.steps // self.cfg.updates_per_batch)
+        refills = iterations * min(self.cfg.max_refills, max(n_rows - self.cfg.batch_size, 0)) * self.cfg.group_size
+        return replace(work, answers_sampled=work.answers_sampled + refills)
+
     async def _sample(self, iteration: int) -> list[list[Rollout]]:
-        tasks = [self.tasks[index] for index in self.order().indices(iteration)]
-        return await self.roll_out(tasks, self.cfg.group_size, iteration=iteration)
+        sampler = await self.client.sampler()
+        size, chosen = self.cfg.group_size, list(self.order().indices(iteration))
+        roll_out = partial(self.roll_out_with, sampler, n_samples=size, iteration=iteration)
+        groups = await roll_out([self.tasks[index] for index in chosen])
+        others = [index for index in range(len(self.tasks)) if index not in set(chosen)]
+        # By the iteration and not by what was sampled before: a resumed run refills with the same tasks.
+        Random(f"{self.seed}:{iteration}").shuffle(others)
+        others = others[: self.cfg.max_refills]
+        while others and (missing := len(chosen) - sum(map(self._says_something, groups))):
+            groups += await roll_out([self.tasks[index] for index in others[:missing]])
+            others = others[missing:]
+        return groups
+
+    def _says_something(self, group: Sequence[Rollout]) -> bool:
+        return any(group_advantages([self._reward(one) for one in group if one.reward is not None], "mean"))
 
     async def _learnable(self, groups: Sequence[Sequence[Rollout]]) -> Experience:
         """Advantages and datums of the groups that say something."""
         learnable: list[list[Datum]] = []
+        metrics: dict[str, float] = {}
         constant = 0
         for group in groups:
             scored = [rollout for rollout in group if rollout.reward is not None]
@@ -219,7 +246,9 @@ class RL(RolloutAlgorithm):
                 continue
             for rollout, advantage in zip(scored, advantages, strict=True):
                 learnable.append(rollout_datums(rollout, advantage))
-        metrics = rollout_metrics(groups) | {"groups/constant": constant / max(len(groups), 1)} | _spent_on(groups)
+        if self.cfg.max_refills:
+            metrics |= {"groups/refilled": float(max(len(groups) - self.cfg.batch_size, 0))}
+        metrics |= rollout_metrics(groups) | {"groups/constant": constant / max(len(groups), 1)} | _spent_on(groups)
         if learnable:
             metrics |= datum_metrics(learnable)
         if self._base is not None and learnable:
