@@ -1,199 +1,211 @@
-"""How often a verdict is wrong, and how often an effect is found, in worlds whose truth is known.
+"""False positives, power and coverage of the verdict, simulated through `conclude_from`, next to Welch's t-test.
 
-    python benchmarks/conclusions.py                      the main grid and every other factor, 2,000 worlds a cell
-    python benchmarks/conclusions.py --worlds 300 --cells erratic
-    python benchmarks/conclusions.py --full               the whole product of the factors
-    python benchmarks/conclusions.py --processes 16 --log grid.jsonl      goes on where it was broken off
-    python benchmarks/conclusions.py --log grid.jsonl --write-results     runs nothing; puts the log into RESULTS.md
+    python benchmarks/conclusions.py                            all cells, 600 experiments each; prints one table
+    python benchmarks/conclusions.py --experiments 1000 --cells x5
 
-The worlds are those of `conclusion_worlds.py`, and new every time: the seed comes from the operating system and is
-printed. No cell may exceed 3.5 % false `supported`. Worlds are counted in parts that processes share; a log keeps the
-parts, so that a run which is killed loses one part a process, and one that asks for more worlds adds to them. Every
-line names the commit that last changed what conclusions are drawn by, so that lines of different ages are told apart;
-only parts of one commit are added up.
+Every experiment takes the path of a real one: first trial of its claim, three seeds needed, missing samples bounded. A
+model solves a task with a probability whose logit is the sum of the task's ease (sd 1), a run-by-task interaction (sd
+0.3, per cluster where there are any), a seed effect (sd 0.1) and the true gain. Welch compares the means of the seeds,
+with Bonferroni's correction at the same level.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import multiprocessing
-import os
-import re
-import secrets
-import signal
-import subprocess
-from collections import defaultdict
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from importlib.metadata import version
-from pathlib import Path
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
-from conclusion_worlds import Cell, Tally, all_cells, before_effect, measure_cell, with_effect
-from measure import machine
 
-MOST_FALSE = 3.5
-_ROOT = Path(__file__).resolve().parent.parent
-_CODE = [f"src/evsys_sdk/experiment/{room}" for room in ("statistics", "conclusion", "hypothesis.py")]
-_LINE = re.compile(r"(?P<cell>.+?) +(?:false|found) +[0-9.]+ \(.*  at [0-9a-z+]+")
-_ABOUT = "How often a verdict is wrong, and how often an effect is found, in worlds whose truth is known."
-_PART = 250
-"""Worlds that are counted at once."""
+from evsys_sdk.config import Metadata
+from evsys_sdk.config.experiment import plan_looks
+from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
+from evsys_sdk.experiment.conclusion.interim import judge_interim
+from evsys_sdk.experiment.conclusion.model import Conclusion
+from evsys_sdk.experiment.conclusion.verdict import conclude_from
+from evsys_sdk.experiment.hypothesis import hypothesis_sha256
+from evsys_sdk.experiment.statistics.attempts import FIRST_ERROR
+from evsys_sdk.experiment.statistics.student_t import t_cdf
 
-type Parts = dict[int, Tally]
-"""What was seen, by the number of the first world."""
-
-
-def report(cell: Cell, tally: Tally, code: str) -> str:
-    """What was found in a cell, in one line, with the code that found it."""
-    share = 100 * (tally.supported if cell.asks == "false" else tally.right) / tally.worlds
-    error = 100 * np.sqrt(share / 100 * (1 - share / 100) / tally.worlds)
-    coverage = 100 * tally.covered / tally.worlds
-    aim, fine = "", True
-    if cell.asks == "false":
-        fine, aim = share <= MOST_FALSE, f"at most {MOST_FALSE}"
-    elif cell.asks == "printed":
-        fine, aim = 78 <= share <= 85, "78 to 85"
-    elif cell.at_least is not None:
-        fine, aim = share >= cell.at_least, f"at least {cell.at_least:g}"
-    detectable = f"{np.median(tally.detectable):.3f}" if tally.detectable else "-"
-    what = {"false": "false", "power": "found", "printed": "found"}[cell.asks]
-    seeds = f"seeds {np.mean(tally.seeds):4.1f} of 10  " if tally.seeds else ""
-    missed = "" if fine else "  MISSED"
-    return (
-        f"{cell.name:<52} {what} {share:5.1f} ({error:.1f}) of {tally.worlds:5d}  coverage {coverage:5.1f}  "
-        f"sees {detectable:>6}  {seeds}at {code:<8} {aim}{missed}"
-    ).rstrip()
+TWELVE_POINTS = 0.6
+"""Logits; about 12 points where a task is solved half of the time."""
+_ABOUT = Metadata.model_validate({"hypothesis": "some run is better", "success_metric": "pass@1"})
+_SHA256 = hypothesis_sha256(_ABOUT)
 
 
-def code_version() -> str:
-    """The commit that last changed what conclusions are drawn by; with a `+` where that has been changed since."""
+@dataclass(frozen=True)
+class World:
+    """How scores come about."""
 
-    def git(*words: str) -> str:
-        command = ["git", *words, "--", *_CODE]
-        return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    arms: int = 7
+    """Runs, with the baseline."""
+    seeds: int = 3
+    tasks: int = 100
+    samples: int = 4
+    gain: float = 0.0
+    """Of the first run, in logits."""
+    baseline_seeds: int = 0
+    seed_sd: float = 0.1
+    clusters: int = 0
+    lost: float = 0.0
+    """Share of the candidates' wrong samples that are lost."""
+    noisy_baseline: float = 1.0
+    """How many times the standard deviation of the other runs."""
+    noisy_run: float = 1.0
+    validated: bool = False
+    decided: bool = False
+    """Whether it is `until: decided` with 10 seeds."""
 
-    return (git("log", "-1", "--format=%h") or "unknown") + ("+" if git("status", "--porcelain") else "")
+    def draw(self, random: np.random.Generator) -> Evidence:
+        sets: list[SetKey] = [("val", "suite"), ("test", "suite")] if self.validated else [("test", "suite")]
+        ease = [random.normal(0, 1, self.tasks) for _ in sets]
+        runs = [self._draw_run(random, at, sets, ease) for at in range(self.arms)]
+        about = {"registered": True, "registered_sha256": _SHA256, "attempt": 1}
+        return Evidence("simulated", _ABOUT, runs, **about)
+
+    def _draw_run(
+        self, random: np.random.Generator, at: int, sets: list[SetKey], ease: list[np.ndarray]
+    ) -> RunEvidence:
+        name = f"run{at:02d}" if at else "baseline"
+        seeds = 10 if self.decided else (self.baseline_seeds or self.seeds) if at == 0 else self.seeds
+        noisy = self.noisy_baseline if at == 0 else self.noisy_run if at == min(2, self.arms - 1) else 1.0
+        luck = random.normal(0, self.seed_sd * noisy, (seeds, 1))
+        scorings: list[dict[SetKey, Scoring]] = [{} for _ in range(seeds)]
+        for key, of_tasks in zip(sets, ease, strict=True):
+            suits = random.normal(0, 0.3, self.clusters or self.tasks)
+            logit = of_tasks + suits[np.arange(self.tasks) % len(suits)] + luck + (self.gain if at == 1 else 0.0)
+            right = random.binomial(self.samples, 1 / (1 + np.exp(-logit)))
+            for seed in range(seeds):
+                scorings[seed][key] = self._score(random, key, right[seed], lost=self.lost if at else 0.0)
+        arms = [
+            ArmEvidence(f"{name}-{seed}", name, seed, "completed", scorings=found)
+            for seed, found in enumerate(scorings)
+        ]
+        return RunEvidence(name, arms)
+
+    def _score(self, random: np.random.Generator, key: SetKey, right: np.ndarray, lost: float) -> Scoring:
+        names = [f"t{at:04d}" for at in range(self.tasks)]
+        gone = random.binomial(self.samples - right, lost)
+        rows = list(zip(names, right.tolist(), (self.samples - gone).tolist(), gone.tolist(), strict=True))
+        per_task = {task: solved / left for task, solved, left, _ in rows if left}
+        score = Score(float(np.mean([*per_task.values()])), per_task, int((self.samples - gone).sum()))
+        clusters = {task: str(at % self.clusters) for at, task in enumerate(names)} if self.clusters else {}
+        each = {task: [1.0] * s + [0.0] * (n - s) + [None] * g for task, s, n, g in rows} if lost else {}
+        return Scoring(key, 1, f"sha-{key[0]}", {"pass@1": score}, int(gone.sum()), clusters=clusters, samples=each)
+
+    def conclude(self, random: np.random.Generator) -> tuple[Conclusion, Evidence]:
+        whole = self.draw(random)
+        if not self.decided:
+            return conclude_from(whole), whole
+        found, seen = conclude_from(whole), whole
+        for seeds in plan_looks(10):
+            runs = [replace(run, arms=run.arms[:seeds]) for run in whole.runs]
+            seen = replace(whole, runs=runs, interim=tuple(plan_looks(10)))
+            found = conclude_from(seen)
+            if judge_interim(found).ends:
+                break
+        return found, seen
+
+    @property
+    def true_gain(self) -> float:
+        """What the first run is better by, as a share of tasks."""
+        z = np.random.default_rng(0).normal(0, 1, 200_000) * np.sqrt(1.09 + self.seed_sd**2)
+        return float(np.mean(1 / (1 + np.exp(-z - self.gain)) - 1 / (1 + np.exp(-z))))
 
 
-class Log:
-    """The parts that were counted: cell and commit -> parts. Kept in a file, a line each, where there is one."""
-
-    def __init__(self, file: Path | None) -> None:
-        self.file, self.parts = file, defaultdict[tuple[str, str], Parts](dict)
-        for line in file.read_text("utf-8").splitlines() if file is not None and file.is_file() else []:
-            try:
-                told = json.loads(line)
-            except ValueError:  # broken off while it was written
-                continue
-            self.parts[told["cell"], told["code"]][told["start"]] = Tally(**told["tally"])
-
-    def add(self, cell: str, code: str, start: int, tally: Tally) -> None:
-        self.parts[cell, code][start] = tally
-        if self.file is not None:
-            told = {"cell": cell, "code": code, "start": start, "tally": vars(tally)}
-            with self.file.open("a", encoding="utf-8") as file:
-                file.write(f"\n{json.dumps(told)}")  # after the end of a line that was broken off
-
-    def sum(self, cell: str, code: str) -> Tally:
-        total = Tally()
-        for part in self.parts[cell, code].values():
-            total.merge(part)
-        return total
-
-    def missing(self, cell: str, code: str, worlds: int) -> list[tuple[int, int]]:
-        """The first world of each part that was not counted yet, and how many it has."""
-        done = self.parts[cell, code]
-        parts = ((start, min(_PART, worlds - start)) for start in range(0, worlds, _PART))
-        return [(start, size) for start, size in parts if start not in done or done[start].worlds < size]
-
-
-def count(cells: Sequence[Cell], worlds: int, seed: int, code: str, log: Log, pool: ProcessPoolExecutor) -> list[str]:
-    """What is missing of all cells, part by part; the line of every cell as soon as it is whole."""
-    found: list[str] = []
-    waiting = {cell.name: log.missing(cell.name, code, worlds) for cell in cells}
-    jobs = {
-        pool.submit(measure_cell, cell, size, seed, start): (cell, start)
-        for cell in cells
-        for start, size in waiting[cell.name]
+def welch_supports(evidence: Evidence, *, only: str = "") -> bool:
+    """Welch's t-test on the means of the seeds, with Bonferroni's correction; `only` one run where it is named."""
+    means = {
+        run.name: np.array([arm.scorings["test", "suite"].scores["pass@1"].value for arm in run.arms])
+        for run in evidence.runs
     }
-    left = {name: len(parts) for name, parts in waiting.items()}
-    try:
-        for job in as_completed(jobs):
-            cell, start = jobs[job]
-            log.add(cell.name, code, start, job.result())
-            left[cell.name] -= 1
-            if not left[cell.name]:
-                found.append(report(cell, log.sum(cell.name, code), code))
-                print(found[-1], flush=True)
-    except KeyboardInterrupt:
-        pool.shutdown(cancel_futures=True)  # the others would count on without anyone to tell
-        raise
-    return found
+    base = means.pop("baseline")
+    level = FIRST_ERROR / len(means)
+    found: list[str] = []
+    for name, values in means.items():
+        parts = [one.var(ddof=1) / len(one) for one in (values, base)]
+        doubt = sum(part**2 / (len(one) - 1) for part, one in zip(parts, (values, base), strict=True))
+        if doubt > 0:
+            t, df = (values.mean() - base.mean()) / math.sqrt(sum(parts)), sum(parts) ** 2 / doubt
+            found += [name] if 1 - t_cdf(float(t), float(df)) < level else []
+    return only in found if only else bool(found)
 
 
-def read_lines(log: Log) -> dict[str, str]:
-    """Name of a cell -> its line, by the commit that counted it last."""
-    latest = dict(log.parts.keys())
-    known = {cell.name: cell for cell in all_cells(full=True)}
-    return {name: report(known[name], log.sum(name, code), code) for name, code in latest.items() if name in known}
+def list_cells() -> Iterator[tuple[str, str, World, str]]:
+    """Name, what is counted, world and aim."""
+    gain = TWELVE_POINTS
+    for name, world, aim in (
+        ("K2 S3 T100, +12 points", World(2, gain=gain), ">= 88"),
+        ("K2 S3 T30, +12 points", World(2, tasks=30, gain=gain), ""),
+        ("K7 S3 T100, +12 points", World(7, gain=gain), ">= 83"),
+        ("K7 S3 T100, val selects, +12 points", World(7, gain=gain, validated=True), ""),
+        ("K3 S5 T100 m2, +6 points", World(3, 5, samples=2, gain=gain / 2), ""),
+        ("K2 S3 T20 m1, +12 points", World(2, tasks=20, samples=1, gain=gain), ""),
+        ("K2 until decided, +12 points", World(2, gain=gain, decided=True), ""),
+    ):
+        yield f"power: {name}", "power", world, aim
+    for name, world, aim in (
+        ("K7 S2 T100", World(7, 2, gain=gain), ""),
+        ("K7, baseline 6 / candidates 2 seeds", World(7, 2, gain=gain, baseline_seeds=6), ">= 40"),
+    ):
+        yield f"interval clears: {name}", "clears", world, aim
+    for name, world in {
+        "K2 S3 T100": World(2),
+        "K7 S3 T100": World(7),
+        "K20 S3 T100": World(20),
+        "K2 S3 T20 m1": World(2, tasks=20, samples=1),
+        "K7, 10 clusters": World(7, clusters=10),
+        "K2, 5 clusters": World(2, clusters=5),
+        "K7, 10 % of wrong lost": World(7, lost=0.1),
+        "K7, val selects": World(7, validated=True),
+        "K2 until decided": World(2, decided=True),
+        "K2 S3, seed sd x2.5": World(2, seed_sd=0.25),
+    }.items():
+        yield f"false: {name}", "false", world, "<= 3"
+    for name, world in {
+        "K2, baseline x5": World(2, noisy_baseline=5.0),
+        "K2, candidate x5": World(2, noisy_run=5.0),
+        "K7, baseline x5": World(7, noisy_baseline=5.0),
+        "K7, candidate x5": World(7, noisy_run=5.0),
+    }.items():
+        yield f"false: {name}", "false", world, "<= 5"
 
 
-def _cell_of(line: str) -> str | None:
-    found = _LINE.match(line)
-    return found and found["cell"]
-
-
-def write_results(log: Log) -> None:
-    """Put the lines of a log in the place of those of the same cells in RESULTS.md; other cells keep theirs."""
-    file = _ROOT / "benchmarks" / "RESULTS.md"
-    before, mark, rest = file.read_text("utf-8").partition("## conclusions\n")
-    section, next_mark, after = rest.partition("\n## ")
-    known = {cell: line for line in section.splitlines() if (cell := _cell_of(line))} | read_lines(log)
-    names = [cell.name for cell in all_cells()]
-    lines = [known[name] for name in names if name in known]
-    missed = sum("MISSED" in line for line in lines)
-    says = (
-        f"{len(lines)} of {len(names)} cells, {missed} miss their aim. In brackets the standard error, after it the "
-        "number of worlds; where none is given, 2,000, or 200 to 300 if the error of a rate below 10 % is 0.6 or more. "
-        "After `at`: the commit a cell was run with, whose statistics may be older than today's."
-    )
-    head = f"{datetime.date.today()}\n{machine()}, numpy {version('numpy')}"
-    text = "\n".join([_ABOUT, "", says, "", "```", head, *lines, "```", ""])
-    file.write_text(f"{before}{mark}\n{text}{next_mark}{after}", "utf-8")
-    print(says)
+def measure(what: str, world: World, experiments: int, seed: int) -> tuple[float, float, float]:
+    """Share of experiments that support, by the product and by Welch, and that cover all true differences."""
+    random, truth = np.random.default_rng(seed), world.true_gain if world.gain else 0.0
+    hits = welch = covered = 0
+    for _ in range(experiments):
+        found, evidence = world.conclude(random)
+        first = found.comparison("run01")
+        if what == "clears":
+            hits += first is not None and (first.low or 0.0) > 0
+        else:
+            hits += found.verdict == "supported" and (what == "false" or found.judged == "run01")
+        welch += welch_supports(evidence, only="" if what == "false" else "run01")
+        covered += all(
+            (one.low or -1.0) <= (truth if one.run == "run01" else 0.0) <= (one.high or 1.0)
+            for one in found.comparisons
+        )
+    return hits / experiments, welch / experiments, covered / experiments
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", type=int, default=2000, help="worlds a cell")
-    parser.add_argument("--cells", default="", help="only cells whose name matches this regular expression")
-    parser.add_argument("--full", action="store_true", help="the whole product of the factors")
-    parser.add_argument("--seed", type=int, default=None, help="repeat a run; by default from the operating system")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--log", type=Path, default=None, help="keep counted worlds here, and count none of them again")
-    parser.add_argument("--code", default=None, help="the commit of the code, where git cannot tell")
-    parser.add_argument("--write-results", action="store_true", help="put the log into RESULTS.md, and run nothing")
-    given = parser.parse_args()
-    log = Log(given.log)
-    if given.write_results:
-        return write_results(log) if given.log else parser.error("--write-results needs --log")
-    seed = secrets.randbits(32) if given.seed is None else given.seed
-    code = given.code or code_version()
-    print(f"{machine()}, numpy {version('numpy')}")
-    print(f"seed {seed}, {given.worlds} worlds a cell", flush=True)
-    cells = [cell for cell in all_cells(full=given.full) if re.search(given.cells, cell.name)]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when a process starts
-    with ProcessPoolExecutor(given.processes, multiprocessing.get_context("spawn")) as pool:
-        printed = [cell for cell in cells if cell.asks == "printed"]
-        count([before_effect(cell) for cell in printed], given.worlds, seed, code, log, pool)
-        effects = {cell.name: with_effect(cell, log.sum(before_effect(cell).name, code)) for cell in printed}
-        lines = count([effects.get(cell.name, cell) for cell in cells], given.worlds, seed, code, log, pool)
-    print(f"{len(lines)} cells, {sum(line.endswith('MISSED') for line in lines)} miss their aim")
-    return None
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--experiments", type=int, default=600)
+    parser.add_argument("--cells", default="")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    print("| cell | aim | product | Welch on seed means | coverage |\n|---|---|---|---|---|")
+    for name, what, world, aim in list_cells():
+        if arguments.cells in name:
+            found, welch, covered = measure(what, world, arguments.experiments, arguments.seed)
+            error = 100 * math.sqrt(max(found * (1 - found), 1e-9) / arguments.experiments)
+            shown = f"{100 * found:.1f} ({error:.1f})", f"{100 * welch:.1f}", f"{100 * covered:.1f}"
+            print(f"| {name} | {aim} | {' | '.join(shown)} |")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

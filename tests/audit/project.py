@@ -17,7 +17,7 @@ VERBS = ["start", "open", "show", "find", "please get"]
 CONFIG = """
 name: study
 output_dir: outputs
-n_repeats: 2
+n_repeats: 3
 metadata:
   hypothesis: {{ claim: "more steps help", metric: test/tools/pass@1, baseline: short{about} }}
   benchmark: {{ name: tools, path: data/test.jsonl }}

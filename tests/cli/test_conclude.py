@@ -18,7 +18,7 @@ def experiment(tmp_path: Path) -> Path:
     arms = {
         f"{run}__seed{seed}": [line("val", [base + (7 * task + seed) % 5 / 100 for task in range(20)])]
         for run, base in (("baseline", 0.3), ("a", 0.5))
-        for seed in range(2)
+        for seed in range(3)
     }
     return write_experiment(tmp_path / "outputs" / "e", arms)
 

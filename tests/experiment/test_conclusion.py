@@ -56,19 +56,20 @@ def claim(**fields: Any) -> Metadata:
 
 
 class TestVerdict:
-    def test_a_clear_gain_on_two_seeds_is_supported(self) -> None:
-        found = conclude_from(evidence(runs(seeds=2, a=0.2)))
+    def test_a_clear_gain_on_three_seeds_is_supported(self) -> None:
+        found = conclude_from(evidence(runs(seeds=3, a=0.2)))
         assert (found.verdict, found.judged, found.best_arm, found.baseline) == ("supported", "a", "a", "baseline")
-        assert found.summary == "Supported: `a` scores +0.189 [+0.122, +0.256] against `baseline` on val/suite/pass@1."
+        assert found.summary == "Supported: `a` scores +0.199 [+0.181, +0.218] against `baseline` on val/suite/pass@1."
         comparison = found.comparison("a")
         assert comparison is not None
         assert comparison.low is not None
         assert comparison.low > 0.1
 
-    def test_one_seed_is_at_most_promising(self) -> None:
-        found = conclude_from(evidence(runs(seeds=1, a=0.3)))
+    @pytest.mark.parametrize(("seeds", "has"), [(1, "1 seed"), (2, "2 seeds")])
+    def test_one_or_two_seeds_are_at_most_promising(self, seeds: int, has: str) -> None:
+        found = conclude_from(evidence(runs(seeds=seeds, a=0.3)))
         assert found.verdict == "promising_unconfirmed"
-        assert "one seed" in found.reasons[0]
+        assert found.reasons[0] == f"`a` has {has}, and a supported claim needs 3"
         assert "n_repeats: 3" in " ".join(found.next)
 
     def test_one_seed_of_the_baseline_is_not_enough_either(self) -> None:
@@ -115,7 +116,7 @@ class TestVerdict:
         assert comparison.plain_low is not None
         assert comparison.low < 0 < comparison.plain_low
         assert (found.verdict, found.judged) == ("promising_unconfirmed", "a")
-        assert "corrected for having compared 10 runs" in found.reasons[0]
+        assert "without the correction for 10 compared runs" in found.reasons[0]
 
     def test_without_a_hypothesis_none_is_judged(self) -> None:
         found = conclude_from(evidence(runs(a=0.2), about=metadata(None)))
@@ -252,7 +253,7 @@ class TestChoosing:
         assert found.reasons == ["no run has a score on the test set test/suite"]
 
     def test_choosing_and_reporting_on_one_set_is_said(self) -> None:
-        found = conclude_from(evidence(runs(a=0.2)))
+        found = conclude_from(evidence(runs(a=0.2, b=0.0)))
         assert any("same scores that are reported" in threat for threat in found.threats)
         assert any("split: test" in step for step in found.next)
 
@@ -534,7 +535,13 @@ class TestForm:
         lines = page.splitlines()
         assert lines[0] == "# exp-0000: supported"
         assert lines[2].startswith("Supported: `a` scores +0.1")
-        for part in ("## test/suite/pass@1", "## Against baseline", "Noise floor", "Smallest effect", "## Not scored"):
+        for part in (
+            "## test/suite/pass@1",
+            "## Against baseline",
+            "Noise floor",
+            "Minimum detectable effect",
+            "## Not scored",
+        ):
             assert part in page
         assert "4 times in 2 earlier experiments" in page
         assert "no | memory left" in page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,8 @@ import pytest
 
 from evsys_sdk import ExperimentConfig
 from evsys_sdk.experiment import Experiment, ExperimentResult
-from evsys_sdk.experiment.conclusion import Conclusion, conclude, earlier
+from evsys_sdk.experiment.conclusion import Conclusion, conclude
 from evsys_sdk.experiment.conclusion.markdown import as_markdown
-from evsys_sdk.experiment.conclusion.reading import read_evidence
 from evsys_sdk.record.events import Event, Journal, Kind, first_event
 
 type Config = Callable[..., ExperimentConfig]
@@ -53,85 +51,6 @@ def started(result: ExperimentResult) -> Event:
 def concluded(result: ExperimentResult) -> Conclusion:
     assert result.conclusion is not None
     return conclude(result.path)
-
-
-class TestLentNoise:
-    def test_seeds_of_an_earlier_experiment_on_the_same_tasks_are_lent(self, start: Start) -> None:
-        assert started(start("first", 1)).get("lent") == []
-        second = start("second", 5)
-        [lent] = started(second).get("lent")
-        assert (lent["metric"], lent["runs"], lent["df"], lent["samples"]) == ("pass@1", 1, 1, 12)
-        assert lent["explained"] > 0
-        assert concluded(second).noise_floor.of == "all runs and 1 earlier run"
-
-    def test_what_was_lent_stays_when_the_lender_is_gone_or_the_record_is_moved(
-        self, start: Start, tmp_path: Path
-    ) -> None:
-        first, second = start("first", 1), start("second", 5)
-        before = concluded(second)
-        shutil.rmtree(first.path)
-        moved = tmp_path / "elsewhere"
-        shutil.move(second.path, moved)
-        assert conclude(moved).noise_floor == before.noise_floor
-
-    def test_an_arm_that_is_trained_again_lends_nothing_to_itself(self, start: Start) -> None:
-        start("first", 1)
-        again = start("again", 1)
-        assert started(again).get("lent") == []
-        assert started(start("overlap", 2)).get("lent") == []  # one seed that is left has no spread
-
-    def test_the_same_work_is_lent_once(self, start: Start) -> None:
-        start("first", 1)
-        start("again", 1)
-        [lent] = started(start("third", 5)).get("lent")
-        assert (lent["runs"], lent["df"]) == (1, 1)
-
-    def test_another_model_lends_nothing_and_another_recipe_does(self, start: Start) -> None:
-        start("other-model", 1, run={"model": {"name": "other"}})
-        assert started(start("second", 5)).get("lent") == []
-        start("other-recipe", 9, params={"max_steps": 4})
-        assert sum(one["runs"] for one in started(start("third", 20)).get("lent")) == 2
-
-    @pytest.mark.parametrize("mark", ["invalidated", "flagged", "unfinished"])
-    def test_what_cannot_be_counted_on_lends_nothing(self, start: Start, mark: str) -> None:
-        first = start("first", 1)
-        with Journal.of(first.path) as journal:
-            if mark == "invalidated":
-                journal.append(Kind.INVALIDATED, reason="leak")
-            elif mark == "flagged":
-                journal.append(Kind.AUDITED, flags=["scores"])
-            else:
-                journal.append(Kind.RESUMED, experiment_id=first.experiment_id)
-        assert started(start("second", 5)).get("lent") == []
-
-    def test_no_further_folder_is_opened_once_enough_were_asked(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        opened: list[str] = []
-
-        class Finished:
-            is_finished, invalidated, flags = True, "", ()
-
-            def __init__(self, folder: Path) -> None:
-                self.folder = folder
-                opened.append(folder.name)
-
-        monkeypatch.setattr(earlier, "ExperimentRecord", Finished)
-        monkeypatch.setattr(earlier, "_MOST_ASKED", 2)
-        for at, name in enumerate("abcd"):
-            (tmp_path / name).mkdir()
-            os.utime(tmp_path / name, (at, at))
-        asked = earlier._earlier(tmp_path / "own")  # pyright: ignore[reportPrivateUsage]
-        assert [record.folder.name for record in asked] == opened == ["d", "c"]
-
-    def test_damage_in_what_was_lent_is_passed_over(self, start: Start) -> None:
-        start("first", 1)
-        second = start("second", 5)
-        journal = second.path / "journal.jsonl"
-        text = journal.read_text("utf-8")
-        assert '"between"' in text
-        journal.write_text(text.replace('"between"', '"betwixt"'), encoding="utf-8")
-        assert read_evidence(second.path).lent == []
 
 
 class TestParent:

@@ -71,10 +71,11 @@ def test_nothing_else_in_the_folder_is_touched(experiment: Path) -> None:
     assert all(after[path] == data for path, data in before.items())
 
 
-def test_a_record_without_a_journal_is_read_from_its_folders(experiment: Path) -> None:
+def test_a_record_without_a_journal_is_invalid_and_still_read(experiment: Path) -> None:
     (experiment / "journal.jsonl").unlink()
     found = conclude(experiment)
-    assert (found.verdict, found.registered) == ("promising_unconfirmed", False)
+    assert (found.verdict, found.registered) == ("invalid", False)
+    assert "the journal is missing or empty" in found.summary
     assert (found.run("a").n_seeds, found.experiment) == (3, "e")
 
 

@@ -137,8 +137,8 @@ class TestKinds:
     def test_the_rule_says_what_is_spent_on_validation(self) -> None:
         found = find_claim(metadata(hypothesis={"claim": "x"}))
         assert found is not None
-        assert "validation prefers" in found.rule("m", validated=True)
-        assert "validation prefers" not in found.rule("m")
+        assert "validation selects" in found.rule("m", validated=True)
+        assert "validation selects" not in found.rule("m")
 
 
 class TestAxis:

@@ -208,7 +208,7 @@ class TestLook:
 
 
 def test_a_large_effect_takes_fewer_seeds_than_one_that_can_just_be_seen() -> None:
-    prospect = Prospect(training=4e-4, answers=8e-4, suiting=8e-5, tasks_df=99)
+    prospect = Prospect(training=4e-4, answers=8e-4, interaction=8e-5, tasks_df=99)
     nothing, just, large = (expected_seeds(prospect, LOOKS, effect) for effect in (0.0, 0.03, 0.2))
     assert large < nothing < just < 10
 
@@ -324,7 +324,7 @@ class TestExperiment:
         assert plan.sensitivity is not None
         assert plan.sensitivity.looks == (4, 5, 6)
         assert all(4 <= seeds <= 6 for seeds in plan.sensitivity.expected_seeds.values())
-        assert "judged after 4, 5 and 6 seeds" in plan.sensitivity.rule
+        assert "Interim analyses after 4, 5 and 6 seeds" in plan.sensitivity.rule
 
 
 def test_evidence_without_looks_says_nothing_of_them() -> None:

@@ -116,8 +116,9 @@ def measure_gap(candidate: Scored, current: Scored, *, error: float, lower_is_be
     clusters = np.unique(names, return_inverse=True)[1] if len(set(names)) < len(names) else None
     sign = -1.0 if lower_is_better else 1.0
     both = [np.array([[sign * one.by_task[task] for task in tasks]]) for one in (current, candidate)]
-    runs = [RunScores(values, trained=False, clusters=clusters) for values in both]
-    found = compare(runs[0], [runs[1]])
+    # As against a level: a few tasks on which both score the same do not show that all others are the same.
+    current_run = RunScores(both[0], trained=False, is_level=True, clusters=clusters)
+    found = compare(current_run, [RunScores(both[1], trained=False, clusters=clusters)])
     if found is None:
         return "its scores do not tell how noisy they are"
     half = t_quantile(1 - error, float(found.df[0])) * float(found.stderr[0])

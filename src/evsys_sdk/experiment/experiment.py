@@ -151,7 +151,6 @@ class Experiment:
             folder.write_config()  # after the journal: one that nobody has announced was changed by somebody else
             return
         from .claims import register_claim
-        from .conclusion.earlier import lend_noise
         from .contamination import contamination_warnings
 
         metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
@@ -174,7 +173,6 @@ class Experiment:
             tags=metadata.tags,
             imports=imported_by_name(),
             contamination=contamination_warnings(self.config),
-            lent=lend_noise(self.config, folder.path),
             **register_claim(self.config, folder.path, known),
         )
 

@@ -72,7 +72,7 @@ class Claim:
         given = {"usd": self.max_cost_usd, "tokens": self.max_tokens}
         return {name: float(limit) for name, limit in given.items() if limit is not None}
 
-    def rule(self, metric: str, *, validated: bool = False, error: float = 0.025, looks: Sequence[int] = ()) -> str:
+    def rule(self, metric: str, *, validated: bool = False, error: float = 0.02, looks: Sequence[int] = ()) -> str:
         """What must be seen, in a sentence that can be written down before the first step."""
         side = "above" if self.sign > 0 else "below"
         limit = f"{side} {self.sign * self.threshold:+g}"
@@ -84,13 +84,13 @@ class Claim:
         }[self.kind]
         joint = "" if self.kind == "trend" else "; the intervals hold for all compared runs together"
         if validated and self.kind != "trend":
-            joint += ", and nine tenths of the error rate are spent on the run that validation prefers"
+            joint = "; only the run that validation selects is tested"
         cost = "".join(f", and an arm of it takes at most {limit:,.6g} {unit}" for unit, limit in self.limits.items())
-        luck = f"Among equally noisy runs, luck alone passes in at most {100 * error:.2g} % of cases."
+        luck = f"False positive rate: at most {100 * error:.2g} % (equally noisy runs)."
         if len(looks) > 1:
             when = ", ".join(map(str, looks[:-1])) + f" and {looks[-1]}"
-            luck += f" It is judged after {when} seeds a run, until it is decided; all looks together spend that."
-        return f"Supported if, on {metric}, {what}{cost}{joint}. {luck}"
+            luck += f" Interim analyses after {when} seeds a run share it."
+        return f"Supported if, on {metric}, {what}{cost}{joint}. Each trained side needs three seeds. {luck}"
 
     def position(self, value: Any) -> float | None:
         """Where a value of the axis lies on its scale; None for what is no such number."""
@@ -149,7 +149,30 @@ def claim_problems(config: ExperimentConfig) -> list[Problem]:
         hint = "Remove it, or the search: a race gives seeds to the runs that lead."
         place = "metadata.hypothesis.baseline_repeats"
         return [Problem("a search decides about seeds itself", place, claim.baseline_repeats, hint)]
-    return _axis_problems(config, claim)
+    return [*_range_problems(claim), *_axis_problems(config, claim)]
+
+
+_RATES = ("pass@", "pass^", "pass_rate", "exact_match", "accuracy")
+"""Metrics that lie between 0 and 1."""
+
+
+def is_rate(metric: str) -> bool:
+    """Whether a metric is a share of something."""
+    return metric.rpartition("/")[2].startswith(_RATES)
+
+
+def _range_problems(claim: Claim) -> list[Problem]:
+    """Margins, effects and levels that no difference of two rates can reach, or always reaches."""
+    if claim.metric is None or not is_rate(claim.metric):
+        return []
+    given = {"min_effect": claim.min_effect, "margin": claim.margin, "level": claim.level}
+    hint = f"{claim.metric} lies between 0 and 1: name a value below 1, such as 0.05."
+    wrong = {name: value for name, value in given.items() if value is not None and not 0 <= value < 1}
+    return [
+        Problem(f"{name} lies outside of the range of the metric", f"metadata.hypothesis.{name}", value, hint)
+        for name, value in wrong.items()
+        if not (name == "level" and value == 1)
+    ]
 
 
 def _axis_problems(config: ExperimentConfig, claim: Claim) -> list[Problem]:

@@ -100,13 +100,13 @@ def _sensitivity(plan: Plan) -> Iterator[str]:
             f"{what}, it takes {expected:.1f} of {seeds} a run on average: "
             f"about {_count(round(plan.n_arms * share), 'arm')}, {plan.total.tokens * share:,.0f} tokens{usd}."
         )
-    yield f"With {seeds} a run, an effect of {found.detectable:.3f} is seen in 80 % of experiments like this one."
+    yield f"Minimum detectable effect with {seeds} a run: {found.detectable:.3f} (80 % power)."
     if found.claimed is not None and found.claimed < found.detectable:
         yield _seeds_needed(plan, found, found.claimed)
     if found.split is not None and found.split_detectable is not None:
         base, each = found.split
         yield (
-            f"The same {_count(base + each * found.candidates, 'arm')} see {found.split_detectable:.3f} "
+            f"The same {_count(base + each * found.candidates, 'arm')} detect {found.split_detectable:.3f} "
             f"with baseline_repeats: {base} and n_repeats: {each}."
         )
 

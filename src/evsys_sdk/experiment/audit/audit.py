@@ -120,7 +120,7 @@ def _audit(
             auditor.check_origin,
             auditor.check_tasks,
         ]
-    told = [_guard(check) for check in of_record]
+    told = [replace(_guard(check), of_record=True) for check in of_record]
     # The conclusion was drawn with nothing but these, and is drawn again with the same.
     of_record_alone = AuditReport(auditor.path, told, find_contradiction(told))
     if not quick and not before_conclusion:

@@ -19,6 +19,8 @@ class Check:
     evidence: list[str] = field(default_factory=list[str])
     invalidates: bool = False
     """Whether nothing may be concluded while it is flagged."""
+    of_record: bool = False
+    """Whether the files of the record alone decide it, so that it is known when the conclusion is drawn."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "state": self.state, "evidence": self.evidence, "invalidates": self.invalidates}
@@ -36,6 +38,11 @@ class AuditReport:
     @property
     def flags(self) -> list[Check]:
         return [check for check in self.checks if check.state == "flagged"]
+
+    @property
+    def recorded_flags(self) -> list[str]:
+        """What is flagged by the record alone, one line for each check; the same for `quick` and for a whole audit."""
+        return [f"{check.name}: {check.evidence[0]}" for check in self.flags if check.of_record]
 
     @property
     def clean(self) -> bool:

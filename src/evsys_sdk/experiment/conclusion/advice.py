@@ -13,10 +13,9 @@ from .evidence import Evidence, find_differing_settings
 from .looks import Looks
 from .measured import is_saturated
 from .model import Sequential
-from .rules import Ruling
+from .rules import MIN_SEEDS, Ruling
 from .summary import BOUNDED, list_names, number, pluralise
 
-_SEEDS_TO_START_WITH = 3
 _CORRELATED = 0.05
 """Share of the spread of differences that tasks of one source have in common, from which on it is said."""
 _LOW = 0.02
@@ -47,10 +46,10 @@ def next_steps(
 
 
 def find_extremes(claim: Claim | None, analysis: Analysis) -> list[str]:
-    """Ceiling, floor, and scores that cannot tell the runs apart."""
+    """Saturation, ceiling and floor: scores that leave no room for the effect."""
     report, base = analysis.report, analysis.baseline_scores
     if is_saturated(report):
-        return ["Every run scores the same on every task: this set cannot tell them apart."]
+        return ["Saturated: every run scores the same on every task, so that this set cannot tell them apart."]
     if not analysis.question.is_rate or not report.runs:
         return []
     means = [run.mean for run in report.runs.values()]
@@ -59,12 +58,12 @@ def find_extremes(claim: Claim | None, analysis: Analysis) -> list[str]:
     if base is None or analysis.baseline is None or analysis.baseline.kind == "level":
         return []
     room = 1 - base.mean if analysis.question.sign > 0 else base.mean
-    wanted = max(0.0 if claim is None else claim.threshold, analysis.detectable or 0.0)
-    if room >= wanted or (claim is not None and claim.kind == "not_worse"):
+    wanted = claim.threshold if claim is not None else 0.0
+    if room > max(wanted, _LOW) or (claim is not None and claim.kind == "not_worse"):
         return []
     return [
         f"{'Ceiling' if analysis.question.sign > 0 else 'Floor'}: `{analysis.baseline.name}` scores "
-        f"{number(base.mean)}, which leaves {number(room)} to gain, and less than {number(wanted)} cannot count here."
+        f"{number(base.mean)}, which leaves {number(room)} to gain."
     ]
 
 
@@ -74,7 +73,7 @@ def _about_the_design(
     question, baseline = analysis.question, analysis.baseline
     if claim is not None and not evidence.registered:
         yield "The journal does not hold the hypothesis, so it may have been written after the scores were known."
-    if question.shared and len(analysis.report.runs) > 1:
+    if question.shared and analysis.n_compared > 1:
         yield "Runs are chosen by the same scores that are reported, because there is no separate val and test set."
     if looks is not None and looks.before:
         yield (
@@ -112,9 +111,9 @@ def _about_what_differs(evidence: Evidence, claim: Claim | None, analysis: Analy
 def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
     report = analysis.report
     if report.runs and not report.by_task:
-        yield "The metric has no scores by task, so the interval knows the luck of seeds but not that of the tasks."
+        yield "The metric has no scores by task, so the interval contains seed variance but no task sampling variance."
     if report.by_task and report.n_tasks == 1:
-        yield "There is a single task, so the interval knows the luck of seeds but not that of the tasks."
+        yield "There is a single task, so the interval contains seed variance but no task sampling variance."
     if report.dropped_tasks:
         yield f"Left out for all arms, because some have no score: {pluralise(report.dropped_tasks, 'task')}."
     if failed := sum(report.failed_samples.values()):
@@ -124,10 +123,6 @@ def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
     seeds = {run.n_seeds for run in report.runs.values()}
     if len(seeds) > 1:
         yield f"Runs have between {min(seeds)} and {max(seeds)} scored seeds."
-    if seeds == {2}:
-        yield "Two seeds a run tell little about how far a third would lie from them."
-    if len(report.lent) < report.n_offered:
-        yield "Seeds lie further apart here than those of earlier runs did, so that the noise of those was not counted."
     yield from _find_unchanging_seeds(report.runs)
     for run in evidence.runs:
         if run.name in report.runs and run.problems:
@@ -190,13 +185,12 @@ def _onward(claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: S
     if ruling.verdict == "supported" and claim.kind == "trend":
         yield f"Go further along `{claim.axis}`: where the trend ends is where the best value is."
     elif ruling.verdict == "supported":
-        if analysis.question.shared:
+        if analysis.question.shared and (analysis.question.report or ("",))[0] != "test":
             yield "Confirm it once on a sealed set: add a benchmark with `split: test`, and call this one `split: val`."
         elif ruling.judged is not None:
             yield f"Take `{ruling.judged}` as the baseline of the next experiment."
     elif extremes and ruling.verdict != "refuted":
-        easier = extremes[0].startswith("Floor") == (analysis.question.sign > 0)
-        yield f"Score the runs on {'easier' if easier else 'harder'} tasks: on these, no change can show what it does."
+        yield _leave_extreme(analysis)
     elif ruling.verdict == "refuted" and claim.limits and ruling.reasons:
         yield "Make the run cheaper, or claim the same at a higher limit in another experiment."
     elif ruling.verdict == "refuted":
@@ -207,27 +201,38 @@ def _onward(claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: S
         yield "Add seeds, or values further apart on the axis: both make the slope better known."
 
 
+def _leave_extreme(analysis: Analysis) -> str:
+    """What to do where scores leave no room; a score of 0 is often a broken measurement, not a hard task."""
+    best = max(analysis.question.sign * run.mean for run in analysis.report.runs.values())
+    if abs(best) < _LOW:
+        return (
+            "Read some answers first (`evsys show`): a score of 0 often means truncated answers, another format or a "
+            "learning rate without effect. Otherwise score the runs on easier tasks."
+        )
+    return "Score the runs on harder tasks: on these, no change can show its effect."
+
+
 def _more_evidence(judged: str, analysis: Analysis, claim: Claim) -> str:
     """How many seeds would settle it, at the effect that is left after the flattery of choosing is taken away."""
     base, comparison = analysis.baseline_scores, analysis.comparison(judged)
     seeds = analysis.report.runs[judged].n_seeds
     baseline_seeds = base.n_seeds if base is not None and base.trained else seeds
     prospect = analysis.prospect
-    if prospect is None or comparison is None or min(seeds, baseline_seeds) < 2:
-        return (
-            f"Repeat `{judged}` and the baseline with `n_repeats: {_SEEDS_TO_START_WITH}`: nothing counts before that."
-        )
+    if prospect is None or comparison is None or min(seeds, baseline_seeds) < MIN_SEEDS:
+        return f"Repeat `{judged}` and the baseline with `n_repeats: {MIN_SEEDS}`: fewer seeds support no claim."
     effect = analysis.question.sign * comparison.adjusted - claim.threshold
-    sees = analysis.detectable or 0.0
-    if effect <= 0:
+    sees = analysis.detectable
+    if effect <= 0 and sees is None:
+        return "Add seeds and tasks: with these, no effect within the range of the metric can be detected."
+    if effect <= 0 and sees is not None:
         if claim.min_effect and sees > claim.min_effect:
             needed = prospect.seeds_needed(claim.min_effect)
             how = "more tasks" if needed is None else f"`n_repeats: {needed}`, or more tasks"
             return (
-                f"Make the experiment able to see it: this one shows effects from {number(sees)} on, and "
-                f"{number(claim.min_effect)} was claimed; {how} would do."
+                f"Increase the power: the minimum detectable effect is {number(sees)}, and {number(claim.min_effect)} "
+                f"was claimed; {how} would do."
             )
-        return f"Try a bigger change: effects from {number(sees)} on would have shown, and this one did not."
+        return f"Try a bigger change: the minimum detectable effect of this design is {number(sees)}."
     needed = prospect.seeds_needed(effect)
     if needed is None:
         return "Add tasks, or samples of each task: no number of seeds would show an effect this small."

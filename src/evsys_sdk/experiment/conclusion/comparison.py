@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..hypothesis import Claim
-from ..statistics.attempts import attempt_error, look_errors
+from ..statistics.attempts import ERROR, attempt_error, look_errors
 from ..statistics.luck import shrunk
-from ..statistics.power import Prospect
-from ..statistics.reference import ERROR, Reference, adjust_to_rate, detectable_effect, reference_of
-from ..statistics.two_level import Differences, RunScores, SeedNoise, compare
+from ..statistics.power import POWER, Prospect
+from ..statistics.student_t import t_cdf, t_quantile
+from ..statistics.two_level import Differences, RunScores, compare
 from .evidence import Evidence
 from .measured import Measured, measure
 from .model import Comparison
@@ -41,9 +41,10 @@ class Analysis:
     comparisons: tuple[Comparison, ...] = ()
     """In the order of `candidates`."""
     differences: Differences | None = None
-    reference: Reference | None = None
+    error: float = ERROR
+    """One-sided false positive rate at which the claim is tested."""
     preferred: str | None = None
-    """The candidate that validation likes best; most of the error rate is spent on it."""
+    """The candidate that validation selected: the only one that is tested, at the whole error rate."""
     eliminated: int = 0
     """Runs that a search compared and stopped; they have no score and count in the correction."""
     last_look: tuple[int, float] | None = None
@@ -61,23 +62,22 @@ class Analysis:
         return next((one for one in self.comparisons if one.run == run), None)
 
     @property
-    def critical(self) -> float | None:
-        """Standard errors to each side of the interval of the run that stands the best chance."""
-        return None if self.reference is None else self.reference.critical(preferred=self.preferred is not None)
-
-    @property
     def detectable(self) -> float | None:
-        """The smallest effect of a typical run that this experiment would have seen in 80 % of repetitions."""
-        if self.differences is None or self.reference is None or self.critical is None:
+        """Minimum detectable effect of a typical run (80 % power); None where it exceeds the range of the metric."""
+        if self.differences is None or not np.all(self.differences.stderr > 0):
             return None
         if self.last_look is not None and (prospect := self.prospect) is not None:
             effect = prospect.detectable(self.last_look[0], error=self.last_look[1])
         else:
-            effect = detectable_effect(self.differences, self.reference, self.critical)
+            df = round(float(np.median(self.differences.df)), 1)
+            tests = 1 if self.preferred is not None else self.n_compared
+            widths = t_quantile(1 - self.error / tests, df) + t_quantile(POWER, df)
+            effect = widths * float(np.median(self.differences.stderr))
         base = self.baseline_scores
         if base is None or not self.question.is_rate:
             return effect
-        return adjust_to_rate(effect, base.mean, self.question.sign, trained_baseline=base.trained)
+        room = 1 - base.mean if self.question.sign > 0 else base.mean
+        return effect if effect <= max(room, 0.0) else None
 
     @property
     def prospect(self) -> Prospect | None:
@@ -150,18 +150,17 @@ def answer(
     if base is None or not candidates:
         return Analysis(question, baseline, report, selection, candidates)
     scores = [report.runs[name] for name in candidates]
-    differences = compare(base, scores, lent=_noise_lent(report))
+    differences = compare(base, scores)
     if differences is None:
         bare = tuple(_bare(name, run.mean - base.mean) for name, run in zip(candidates, scores, strict=True))
-        return Analysis(question, baseline, report, selection, candidates, bare, eliminated=eliminated)
+        return Analysis(question, baseline, report, selection, candidates, bare, error=error, eliminated=eliminated)
     several = len(candidates) + eliminated > 1  # one run alone is chosen from nothing
     preferred = _prefer(question, selection, candidates, sound) if several and not question.shared else None
-    on_validation = 0.0 if preferred is None else selection.runs[preferred].tasks_df
-    reference = reference_of(differences, unseen=eliminated, validation_tasks=on_validation, error=error)
+    tests = {name: 1 if name == preferred else len(candidates) + eliminated for name in candidates}
     widest = _widest(question, baseline)
-    comparisons = _comparisons(candidates, differences, reference, preferred, widest)
+    comparisons = _comparisons(tests, differences, error, widest)
     if report.lowest:
-        comparisons = _bound(comparisons, baseline, report, reference, preferred, widest)
+        comparisons = _bound(comparisons, baseline, report, tests, error, widest)
     return Analysis(
         question,
         baseline,
@@ -170,14 +169,10 @@ def answer(
         candidates,
         comparisons,
         differences,
-        reference,
+        error,
         preferred,
         eliminated,
     )
-
-
-def _noise_lent(report: Measured) -> list[SeedNoise]:
-    return [one.noise for one in report.lent]
 
 
 def _prefer(
@@ -197,7 +192,7 @@ def scores_of(measured: Measured, baseline: Baseline | None) -> RunScores | None
         if like is None:
             return None
         values = np.full((1, like.values.shape[1]), float(baseline.level or 0.0))
-        return RunScores(values, by_task=like.by_task, trained=False, clusters=like.clusters)
+        return RunScores(values, by_task=like.by_task, trained=False, is_level=True, clusters=like.clusters)
     return measured.base_model if baseline.kind == "model" else measured.runs.get(baseline.name)
 
 
@@ -215,10 +210,9 @@ def choose(
     others = [name for name in scored if name != top]
     if not others:
         return top
-    # Runs that may not be chosen still show how far seeds lie apart.
-    rest = [run.seed_noise for name, run in measured.runs.items() if name not in scored]
-    lent = [noise for noise in rest if noise is not None]
-    differences = compare(measured.runs[top], [measured.runs[name] for name in others], lent=lent)
+    # Runs that may not be chosen still add to the pooled seed variance.
+    rest = [run for name, run in measured.runs.items() if name not in scored]
+    differences = compare(measured.runs[top], [measured.runs[name] for name in others], others=rest)
     ties = [top]
     for at, name in enumerate(others):
         distance = abs(measured.runs[name].mean - measured.runs[top].mean)
@@ -283,27 +277,25 @@ def _widest(question: Question, baseline: Baseline | None) -> tuple[float, float
 
 
 def _comparisons(
-    names: Sequence[str],
-    differences: Differences,
-    reference: Reference,
-    preferred: str | None,
-    widest: tuple[float, float],
+    tests: Mapping[str, int], differences: Differences, error: float, widest: tuple[float, float]
 ) -> tuple[Comparison, ...]:
+    """Simultaneous intervals (Bonferroni) with p-values adjusted by Holm's method; `tests` counts those of each run."""
     adjusted = shrunk(differences)
-    plain = reference.plain
+    dfs = [round(float(df), 1) for df in differences.df]
+    stderrs, estimates = differences.stderr.tolist(), differences.estimates.tolist()
+    raw = [_p_value(*one) for one in zip(estimates, stderrs, dfs, strict=True)]
     found: list[Comparison] = []
-    for at, name in enumerate(names):
-        estimate, stderr = float(differences.estimates[at]), float(differences.stderr[at])
-        width = reference.critical(preferred=name == preferred) * stderr
+    for at, (name, count) in enumerate(tests.items()):
+        width, plain = (t_quantile(1 - error / n, dfs[at]) * stderrs[at] for n in (count, 1))
         found.append(
             Comparison(
                 run=name,
-                difference=estimate,
-                low=max(estimate - width, widest[0]),
-                high=min(estimate + width, widest[1]),
-                plain_low=max(estimate - plain * stderr, widest[0]),
-                plain_high=min(estimate + plain * stderr, widest[1]),
-                p=reference.p_value(estimate / stderr, preferred=name == preferred),
+                difference=estimates[at],
+                low=max(estimates[at] - width, widest[0]),
+                high=min(estimates[at] + width, widest[1]),
+                plain_low=max(estimates[at] - plain, widest[0]),
+                plain_high=min(estimates[at] + plain, widest[1]),
+                p=_holm(raw, at, count),
                 adjusted=float(adjusted[at]),
                 df=float(differences.df[at]),
             )
@@ -311,12 +303,27 @@ def _comparisons(
     return tuple(found)
 
 
+def _p_value(estimate: float, stderr: float, df: float) -> float:
+    """Two-sided."""
+    if stderr <= 0:
+        return 1.0 if abs(estimate) <= 1e-12 else 0.0
+    return 2 * (1 - t_cdf(abs(estimate) / stderr, df))
+
+
+def _holm(raw: Sequence[float], at: int, tests: int) -> float:
+    """The adjusted p-value; of one test, the p-value itself."""
+    if tests == 1:
+        return min(1.0, raw[at])
+    smaller = sorted(p for p in raw if p <= raw[at])
+    return min(1.0, max((tests - rank) * p for rank, p in enumerate(smaller)))
+
+
 def _bound(
     comparisons: Sequence[Comparison],
     baseline: Baseline | None,
     report: Measured,
-    reference: Reference,
-    preferred: str | None,
+    tests: Mapping[str, int],
+    error: float,
     widest: tuple[float, float],
 ) -> tuple[Comparison, ...]:
     """The comparisons with intervals that hold whatever the missing samples were.
@@ -324,9 +331,8 @@ def _bound(
     Both are drawn again with what is missing counted against the runs, and against the baseline; how it really was lies
     between, so that the interval from the lowest end to the highest holds at least as often as each of them.
     """
-    names = [one.run for one in comparisons]
     extremes = [
-        _extreme(names, baseline, report, own, other, reference, preferred)
+        _extreme(tests, baseline, report, own, other, error)
         for own, other in ((report.lowest, report.highest), (report.highest, report.lowest))
     ]
     return tuple(
@@ -336,20 +342,19 @@ def _bound(
 
 
 def _extreme(
-    names: Sequence[str],
+    tests: Mapping[str, int],
     baseline: Baseline | None,
     report: Measured,
     own: Mapping[str, RunScores],
     other: Mapping[str, RunScores],
-    reference: Reference,
-    preferred: str | None,
-) -> list[Comparison] | None:
+    error: float,
+) -> Sequence[Comparison] | None:
     """The comparisons with what is missing filled in, one way for the runs and one for the baseline."""
     base = scores_of(Measured(runs=other, base_model=report.base_model, by_task=True), baseline)
     if base is None or base.values.shape[1] != next(iter(own.values())).values.shape[1]:
         return None  # the model before training has no score for some task
-    found = compare(base, [own[name] for name in names], lent=_noise_lent(report))
-    return None if found is None else list(_comparisons(names, found, reference, preferred, (-math.inf, math.inf)))
+    found = compare(base, [own[name] for name in tests])
+    return None if found is None else _comparisons(tests, found, error, (-math.inf, math.inf))
 
 
 def _widen(one: Comparison, extremes: Sequence[Comparison | None], widest: tuple[float, float]) -> Comparison:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...config import Metadata
-from ..statistics.two_level import SeedNoise
 from .looks import Looks
 
 BASELINE = "baseline"
@@ -114,19 +113,6 @@ class RunEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class LentNoise:
-    """How far the seeds of earlier runs lay apart, in one metric on one set of tasks."""
-
-    sha256: str
-    """Of the tasks."""
-    metric: str
-    samples: int
-    """Of each arm, on all tasks: with more of them, answers to single tasks move a score less."""
-    noise: SeedNoise
-    runs: int
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything a conclusion is drawn from."""
 
@@ -146,8 +132,6 @@ class Evidence:
     """Whether a search decided by the scores which arms went on."""
     looks: Mapping[str, Looks] = field(default_factory=dict[str, Looks])
     """How often earlier experiments scored a test set, by the sha256 of its tasks."""
-    lent: Sequence[LentNoise] = ()
-    """What a seed did in other experiments with the same model, algorithm and benchmark."""
     parent: RunEvidence | None = None
     """The run that this experiment goes on from; the baseline where no other one is given."""
     attempt: int | None = None
@@ -156,6 +140,12 @@ class Evidence:
     """Numbers of seeds at which a verdict was planned to be drawn, the last one included; empty: once."""
     identity: Mapping[str, str] = field(default_factory=dict[str, str])
     """What was measured and with what: model, verifier, code ... as names or hashes."""
+    flags: Sequence[str] = ()
+    """What the audit of the record flagged: facts, each with the name of its check."""
+    findings: Sequence[str] = ()
+    """What the diagnosis of training found."""
+    backend: str = ""
+    """Of all runs; empty where they differ."""
     deviations: Sequence[str] = ()
     """What did not go as planned: resumes, raised budgets."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..hypothesis import Claim
-from ..statistics.stopping import HOPELESS, distance_to_support
+from ..statistics.stopping import FUTILITY_THRESHOLD, distance_to_support
 from .comparison import Analysis, complete, error_rate, find_look, look_levels
 from .evidence import Evidence, RunEvidence
 from .model import Conclusion, Sequential, Verdict
@@ -69,7 +69,7 @@ def tell_looks(evidence: Evidence, claim: Claim | None, analysis: Analysis, verd
         outcome = DECIDED
     elif _is_broken(evidence, analysis):
         outcome = BROKEN
-    elif seeds == looks[at] and chance is not None and chance < HOPELESS:
+    elif seeds == looks[at] and chance is not None and chance < FUTILITY_THRESHOLD:
         outcome = FUTILE
     else:
         outcome = "broken off"
@@ -100,7 +100,7 @@ def chance_of_support(evidence: Evidence, claim: Claim, analysis: Analysis) -> f
     distance = distance_to_support(
         analysis.question.sign * differences.estimates - claim.threshold,
         critical=prospect.critical(last, error=look_levels(evidence)[-1]),
-        suiting=prospect.suiting,
+        interaction=prospect.interaction,
         between=np.array(noise.between),
         explained=noise.explained,
         df=noise.df,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..statistics.attempts import ERROR
 from .model import Conclusion, RunSummary
 from .summary import BOUNDED, number, pluralise
 
@@ -15,6 +16,7 @@ def as_markdown(conclusion: Conclusion) -> str:
     parts = [
         f"# {conclusion.experiment}: {conclusion.verdict.replace('_', ', ')}",
         conclusion.summary,
+        _bullets("Flags", conclusion.flags),
         _claim(conclusion),
         _runs(conclusion),
         _bullets("What differed", _differences(conclusion)),
@@ -36,7 +38,7 @@ def _claim(conclusion: Conclusion) -> str:
         return ""
     when = "registered before the first step" if conclusion.registered else "**not registered before the first step**"
     rule = f" {conclusion.rule}" if conclusion.rule else ""
-    attempt = f" This is attempt {conclusion.attempt} at the claim." if conclusion.attempt else ""
+    attempt = f" Trial {conclusion.attempt} of this claim." if conclusion.attempt else ""
     # On one line, because a blank one inside would end the quotation.
     return f"> {' '.join(str(claim['claim']).split())}\n\nClaim {when}.{rule}{attempt}{_looks(conclusion)}"
 
@@ -84,8 +86,7 @@ def _population(conclusion: Conclusion) -> Iterator[str]:
     if len(seeds) == 1:
         shown = ", ".join(map(str, next(iter(seeds))))
         several = sum(bool(run.seeds) for run in conclusion.runs) > 1
-        paired = "; a seed moves all of them alike, so they are paired by it" if conclusion.paired_by_seed else ""
-        yield f"Seeds: {shown}{', the same for all runs' if several else ''}{paired}."
+        yield f"Seeds: {shown}{', the same for all runs' if several else ''}."
 
 
 def _costs(conclusion: Conclusion) -> Iterator[str]:
@@ -144,7 +145,7 @@ def _comparisons(conclusion: Conclusion) -> str:
         return ""
     several = conclusion.n_compared > 1
     bounded = any(one.scored_low is not None for one in conclusion.comparisons)
-    header = ["run", "difference", "95 % interval", "p", *(["without the luck of being chosen"] if several else [])]
+    header = ["run", "difference", f"{_level(conclusion)} interval", "p", *(["shrinkage estimate"] if several else [])]
     header += ["what was scored alone"] if bounded else []
     rows = [
         [
@@ -157,13 +158,25 @@ def _comparisons(conclusion: Conclusion) -> str:
         ]
         for one in conclusion.comparisons
     ]
-    corrected = f" Intervals and p are corrected for {conclusion.n_compared} compared runs." if several else ""
+    corrected = (
+        f" Intervals contain seed variance and task sampling variance. They (Bonferroni) and p (Holm) are corrected "
+        f"for {conclusion.n_compared} compared runs; the shrinkage estimate corrects for the winner's curse."
+        if several
+        else " The interval contains seed variance and task sampling variance."
+    )
     corrected += f" {BOUNDED}" if bounded else ""
     level = conclusion.hypothesis is not None and conclusion.hypothesis.get("level") is not None
     what = f"{conclusion.baseline} is what is compared with" if level else f"`{conclusion.baseline}` is the baseline"
     return "\n\n".join(
         [f"## Against {conclusion.baseline}", _table(header, rows), f"{what}: {conclusion.baseline_is}.{corrected}"]
     )
+
+
+def _level(conclusion: Conclusion) -> str:
+    """Coverage of the intervals of differences."""
+    sequential = conclusion.sequential
+    error = sequential.error if sequential is not None else conclusion.error_rate or ERROR
+    return f"{100 * (1 - 2 * error):.3g} %"
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -184,21 +197,22 @@ def _sensitivity(conclusion: Conclusion) -> str:
     lines: list[str] = []
     if (floor := conclusion.noise_floor) is not None:
         lines.append(
-            f"Noise floor: two runs of one recipe differ by up to {number(floor.difference)} "
-            f"(seed sd {number(floor.seed_sd)}, from {floor.of})."
+            f"Noise floor: two runs of one recipe differ by up to {number(floor.difference)} in 19 of 20 cases "
+            f"(standard deviation over seeds {number(floor.seed_sd)}, from {floor.of})."
         )
     if conclusion.smallest_detectable is not None:
-        lines.append(
-            f"Smallest effect this experiment would have seen, in 80 % of repetitions: "
-            f"{number(conclusion.smallest_detectable)}."
-        )
+        lines.append(f"Minimum detectable effect: {number(conclusion.smallest_detectable)} (80 % power).")
+    elif conclusion.comparisons and conclusion.hypothesis is not None:
+        lines.append("Minimum detectable effect: not computable, too few seeds or tasks.")
     if (looks := conclusion.looks) is not None:
         earlier = (
             f"{pluralise(looks['before'], 'time')} in {pluralise(looks['experiments'], 'earlier experiment')}"
             if looks["before"]
             else "never before"
         )
-        lines.append(f"Looks at the test set: {looks['here']} here, {earlier}.")
+        lines.append(f"Evaluations on the test set: {looks['here']} here, {earlier}.")
+    if conclusion.comparisons:
+        lines.append("No test can detect a judge or verifier that drifts between runs.")
     return _bullets("How much this could see", lines)
 
 

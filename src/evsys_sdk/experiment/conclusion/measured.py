@@ -13,8 +13,8 @@ from itertools import chain
 
 import numpy as np
 
-from ..statistics.two_level import FloatArray, IntArray, RunScores, SeedNoise, is_noisier
-from .evidence import ArmEvidence, Evidence, LentNoise, Score, Scoring, SetKey
+from ..statistics.two_level import FloatArray, IntArray, RunScores
+from .evidence import ArmEvidence, Evidence, Score, Scoring, SetKey
 from .question import Question, base_model_keys
 
 _LEAST_COVERAGE = 0.8
@@ -47,18 +47,15 @@ class Measured:
     lowest: Mapping[str, RunScores] = field(default_factory=dict[str, RunScores])
     """Every run with its missing samples taken as wrong; empty where none is missing."""
     highest: Mapping[str, RunScores] = field(default_factory=dict[str, RunScores])
-    lent: Sequence[LentNoise] = ()
-    """Noise of other experiments on the same set, as far as these runs are not noisier."""
-    n_offered: int = 0
-    """How many there are, with those that were too quiet."""
     labels: Mapping[str, IntArray] = field(default_factory=dict[str, IntArray])
     """Where the tasks say they come from, as numbers: key -> one for each task."""
 
 
 def is_saturated(measured: Measured) -> bool:
     """Whether all runs score the same on all tasks, such as nothing, so that the set cannot tell them apart."""
-    ends = [value for run in measured.runs.values() for value in (run.values.min(), run.values.max())]
-    return measured.by_task and len(measured.runs) > 1 and min(ends) == max(ends)
+    runs = [*measured.runs.values(), *([measured.base_model] if measured.base_model is not None else [])]
+    ends = [float(value) for run in runs for value in (run.values.min(), run.values.max())]
+    return measured.by_task and len(runs) > 1 and min(ends) == max(ends)
 
 
 def measure(evidence: Evidence, question: Question, key: SetKey | None) -> Measured:
@@ -117,13 +114,10 @@ def _by_task(
     clusters = _clusters(scorings.values(), common)
     rows = {arm: _row(score.per_task or {}, common) for arm, score in scores.items()}
     found = _measure(evidence, key, rows, unusable, clusters=clusters, by_task=True)
-    offered = _lent(evidence.lent, question.metric, scorings.values())
     found = replace(
         found,
         dropped_tasks=len(asked) - len(common),
         n_clusters=None if clusters is None else int(clusters.max()) + 1,
-        lent=[one for one in offered if _may_lend(one.noise, list(found.runs.values()))],
-        n_offered=len(offered),
         labels={} if clusters is not None else _labels(scorings.values(), common),
     )
     found = _with_base_model(found, base, [_row(score.per_task or {}, common) for score, _ in base])
@@ -162,17 +156,6 @@ def _labels(scorings: Iterable[Scoring], tasks: Sequence[str]) -> dict[str, IntA
 def _number(names: Sequence[str]) -> IntArray:
     at = {name: index for index, name in enumerate(dict.fromkeys(names))}
     return np.array([at[name] for name in names], dtype=np.intp)
-
-
-def _may_lend(noise: SeedNoise, runs: Sequence[RunScores]) -> bool:
-    """Whether noise of earlier runs may be counted; each of two runs alone is charged its own where some is lent."""
-    return len(runs) <= 2 or not is_noisier(runs, noise)
-
-
-def _lent(offered: Sequence[LentNoise], metric: str, scorings: Iterable[Scoring]) -> list[LentNoise]:
-    """What was seen on these tasks with as many samples: another number of them moves a score by another amount."""
-    asked = {(one.sha256, one.scores[metric].n_samples) for one in scorings}
-    return [one for one in offered if one.metric == metric and (one.sha256, one.samples) in asked and len(asked) == 1]
 
 
 def _with_bounds(

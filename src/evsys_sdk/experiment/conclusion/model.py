@@ -147,7 +147,7 @@ class Sequential(_Readable):
     """Of being supported at the last look, as it looked then; None where that is not known."""
 
 
-RULES = 4
+RULES = 5
 """Version of how conclusions are drawn and written."""
 
 
@@ -200,8 +200,10 @@ class Conclusion:
     population: Population | None = None
     shared_seeds: bool = False
     """Whether all runs were trained with the same seeds."""
-    paired_by_seed: bool = False
-    """Whether the scores show that a seed does the same to all of them, so that this was taken out."""
+    flags: list[str] = field(default_factory=list[str])
+    """Facts that the audit of the record flagged when this was written."""
+    backend: str = ""
+    """Where all runs were trained."""
     extremes: list[str] = field(default_factory=list[str])
     """Ceiling, floor, and scores that do not vary."""
     trend: Trend | None = None

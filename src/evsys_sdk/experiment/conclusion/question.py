@@ -12,13 +12,12 @@ from typing import Literal
 
 from ...config.metadata import BASE_MODEL
 from ...config.search import success_of
-from ..hypothesis import Claim, find_claim
+from ..hypothesis import Claim, find_claim, is_rate
 from .evidence import BASELINE, Evidence, Scoring, SetKey
 
 TRAIN_FIT = "train_fit/"
 """How scores on the training rows begin; they are never chosen by."""
 _REPORT_ORDER = ("test", "eval", "val")
-_RATES = ("pass@", "pass^", "exact_match", "accuracy")
 _BOOKKEEPING = ("/stderr", "/tasks", "/failed_samples", "/unscored_tasks")
 
 
@@ -45,7 +44,7 @@ class Question:
     @property
     def is_rate(self) -> bool:
         """Whether it is a share of something, so that no interval reaches beyond 0 and 1."""
-        return self.metric.rpartition("/")[2].startswith(_RATES)
+        return is_rate(self.metric)
 
     @property
     def title(self) -> str:

@@ -17,7 +17,7 @@ from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
 from ...record.values import Object, items, number, part, text
 from ..audit.audit import AuditReport, audit_experiment
-from .earlier import find_parent, read_lent
+from .earlier import find_parent
 from .evidence import Evidence
 from .looks import count_looks
 from .recorded_runs import read_runs
@@ -34,6 +34,8 @@ def read_evidence(path: Path, audit: AuditReport | None = None, record: Experime
     runs = read_runs(record)
     scorings = [one for run in runs for arm in run.arms for one in arm.scorings.values()]
     tests = {one.sha256 for one in scorings if one.key[0] == "test" and one.sha256}
+    audit = audit or audit_experiment(path, quick=True)
+    backends = {str(run.settings.get("backend.kind") or "") for run in runs}
     return Evidence(
         experiment=record.experiment_id or path.resolve().name,
         metadata=metadata,
@@ -41,13 +43,15 @@ def read_evidence(path: Path, audit: AuditReport | None = None, record: Experime
         registered="hypothesis_sha256" in start.payload,
         registered_sha256=start.get("hypothesis_sha256"),
         invalidated=record.invalidated or None,
-        contradicted=(audit or audit_experiment(path, quick=True)).contradiction,
+        contradicted=audit.contradiction,
+        flags=audit.recorded_flags,
+        findings=list(dict.fromkeys(one for run in record.runs for one in run.findings)),
+        backend=backends.pop() if len(backends) == 1 else "",
         stopped=record.budget_stop or None,
         searched=bool(record.search_decisions),
         attempt=_attempt(start),
         interim=_looks(start),
         looks=count_looks(path, tests, started=start.time),
-        lent=read_lent(start),
         parent=find_parent(record, {one.sha256 for one in scorings if one.sha256}),
         identity=_identity(record.runs_on_disk),
         deviations=_deviations(record.events),

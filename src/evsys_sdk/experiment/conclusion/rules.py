@@ -1,9 +1,10 @@
 """The rules of the verdict. Read `rule` from top to bottom: the first that applies decides.
 
 A claim is *supported* if the interval of some run, which holds for all compared runs together, lies beyond what was
-claimed, on the set that is reported, however the samples that failed would have turned out, with at least two seeds on
-each side, within the cost that was allowed, and the claim is the one that was registered before the first step. What
-falls short of one of these is *promising, unconfirmed*. Price decides which run is called best, never the verdict.
+claimed, on the set that is reported, however the samples that failed would have turned out, with at least three seeds
+on each trained side, within the cost that was allowed, and the claim is the one that was registered before the first
+step. What falls short of one of these is *promising, unconfirmed*. Price decides which run is called best, never the
+verdict.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from .evidence import Evidence
 from .measured import is_saturated
 from .model import Comparison, Verdict
 from .question import TRAIN_FIT, Baseline
-from .summary import count_missing, list_names, number
+from .summary import count_missing, list_names, number, pluralise
 from .trend import TrendFound
+
+MIN_SEEDS = 3
+"""Seeds of each trained run that a supported claim needs: two hide a high-variance run too well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,8 @@ def _flaws(evidence: Evidence, claim: Claim | None, analysis: Analysis) -> _Flaw
         )
     if evidence.contradicted is not None:
         flaws.add(
-            f"the record contradicts itself ({evidence.contradicted})",
-            "See `evsys audit`; what was changed cannot be believed, so run it again.",
+            f"the audit found a contradiction ({evidence.contradicted})",
+            "See `evsys audit`. Restore the files, or run the experiment again.",
             comparable=False,
         )
     if evidence.registered and evidence.registered_sha256 != hypothesis_sha256(evidence.metadata):
@@ -127,12 +131,16 @@ def _lost_baseline(evidence: Evidence, baseline: Baseline) -> tuple[str, str]:
 
 def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> Ruling:
     sign, limit = analysis.question.sign, claim.threshold
+    if is_saturated(analysis.report):
+        return Ruling("inconclusive", [_explain_saturation(evidence, analysis)], judged=judged)
     if all(one.low is None for one in analysis.comparisons):
         return Ruling("inconclusive", [_no_interval(analysis)], judged=judged)
     dear = {one.run: over for one in analysis.comparisons if (over := over_limits(evidence, claim, one.run))}
     # A cost that is not known refutes nothing; it is told among what the claim lacks.
     too_dear = {name for name, over in dear.items() if any(used is not None for used in over.values())}
-    seen = [one.run for one in analysis.comparisons if _clears(one, sign, limit)]
+    # The run that validation selected is tested alone, at the whole error rate.
+    tested = [one for one in analysis.comparisons if analysis.preferred in (None, one.run)]
+    seen = [one.run for one in tested if _clears(one, sign, limit)]
     cleared = [name for name in seen if name not in too_dear]
     if cleared:
         lacking = {name: _find_lacks(evidence, claim, analysis, name) for name in cleared}
@@ -159,12 +167,8 @@ def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: T
     bounds = orient(found.trend.low, found.trend.high, analysis.question.sign)
     if bounds is None:
         return Ruling("inconclusive", [_no_interval(analysis)])
-    few = [name for name in found.runs if analysis.report.runs[name].n_seeds < 2]
-    lacking = (
-        [f"{list_names(few)} {'have' if few[1:] else 'has'} one seed, which cannot tell a recipe from its luck"]
-        if few
-        else []
-    )
+    few = [name for name in found.runs if analysis.report.runs[name].n_seeds < MIN_SEEDS]
+    lacking = [f"{list_names(few)} {'have' if few[1:] else 'has'} fewer than {MIN_SEEDS} seeds"] if few else []
     lost = [run.name for run in evidence.runs if run.name not in found.runs or run.problems]
     if lost:
         lacking.append(f"not all seeds of {list_names(lost)} ended with a score, and the rest are no fair sample")
@@ -205,14 +209,15 @@ def _find_lacks(evidence: Evidence, claim: Claim, analysis: Analysis, judged: st
     """What a claim that looks right lacks to be supported."""
     base, baseline = analysis.baseline_scores, analysis.baseline
     found: list[str] = []
-    if analysis.report.runs[judged].n_seeds < 2:
-        found.append(f"`{judged}` has one seed, and one seed cannot tell a recipe from its luck")
-    if base is not None and base.trained and base.n_seeds < 2 and baseline is not None:
-        found.append(f"the baseline `{baseline.name}` has one seed, and one seed cannot tell it from its luck")
     if not complete(evidence, [judged]):
         found.append(f"not all seeds of `{judged}` ended with a score, and the rest are no fair sample")
     if baseline is not None and baseline.kind == "run" and not complete(evidence, [baseline.name]):
         found.append(f"not all seeds of the baseline `{baseline.name}` ended with a score: the best may be missing")
+    if (seeds := analysis.report.runs[judged].n_seeds) < MIN_SEEDS:
+        found.append(f"`{judged}` has {pluralise(seeds, 'seed')}, and a supported claim needs {MIN_SEEDS}")
+    if base is not None and base.trained and base.n_seeds < MIN_SEEDS and baseline is not None:
+        has = pluralise(base.n_seeds, "seed")
+        found.append(f"the baseline `{baseline.name}` has {has}, and a supported claim needs {MIN_SEEDS}")
     comparison = analysis.comparison(judged)
     seen = comparison is not None and _clears(comparison, analysis.question.sign, claim.threshold)
     worst = None if comparison is None else orient(comparison.low, comparison.high, analysis.question.sign)
@@ -224,8 +229,6 @@ def _find_lacks(evidence: Evidence, claim: Claim, analysis: Analysis, judged: st
     unknown = [name for name, used in over_limits(evidence, claim, judged).items() if used is None]
     if unknown:
         found.append(f"the claim limits {list_names(unknown)}, and the record does not say what `{judged}` used")
-    if claim.kind == "not_worse" and is_saturated(analysis.report):
-        found.append("every run scores the same on every task, so that a loss could not have been seen")
     return found + _find_lacks_of_any(evidence, analysis)
 
 
@@ -250,12 +253,17 @@ def _doubts_about_refuting(evidence: Evidence, analysis: Analysis) -> list[str]:
     scores = [analysis.report.runs[name] for name in analysis.candidates]
     if any(run.n_seeds < 2 for run in [*scores, *([base] if base is not None and base.trained else [])]):
         found.append("the effect was not seen, but with one seed bad luck cannot be told from a bad recipe")
-    if is_saturated(analysis.report):
-        found.append("the effect was not seen, but every run scores the same on every task, so none could be")
     lost = [run.name for run in evidence.runs if run.name not in analysis.report.runs and not run.eliminated]
     if lost:
         found.append(f"the effect was not seen, but {list_names(lost)} without a score might have shown it")
     return found
+
+
+def _explain_saturation(evidence: Evidence, analysis: Analysis) -> str:
+    """That nothing can be measured here, with the cause that the diagnosis of training found."""
+    value = next(iter(analysis.report.runs.values())).mean
+    cause = f" (diagnosis: {evidence.findings[0].rstrip('.')})" if evidence.findings else ""
+    return f"saturated: every run scores {number(value)} on every task, so that no effect can be measured{cause}"
 
 
 def _too_dear(claim: Claim, name: str, over: dict[str, float | None]) -> str:
@@ -270,7 +278,7 @@ def _promise(analysis: Analysis, comparison: Comparison, limit: float) -> str | 
     plain = orient(comparison.plain_low, comparison.plain_high, sign)
     compared = analysis.n_compared
     if compared > 1 and plain is not None and plain[0] > limit:
-        return f"the interval excludes luck only as long as it is not corrected for having compared {compared} runs"
+        return f"the interval clears the limit only without the correction for {compared} compared runs"
     if analysis.question.shared or sign * comparison.difference < limit:
         return None
     chosen_by, lost = analysis.selection, analysis.eliminated

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..hypothesis import Claim
 from .comparison import Analysis
+from .evidence import Evidence
 from .measured import Measured
 from .model import Comparison, Sequential, Trend
 
@@ -27,6 +28,7 @@ BOUNDED = "Intervals reach from all of what is missing wrong to all of it right,
 
 
 def in_one_sentence(
+    evidence: Evidence,
     claim: Claim | None,
     analysis: Analysis,
     ruling: Ruling,
@@ -34,7 +36,21 @@ def in_one_sentence(
     trend: Trend | None,
     sequential: Sequential | None = None,
 ) -> str:
-    """What to remember if only one sentence is read."""
+    """The verdict with its numbers; flags and a simulated backend are named here, because many readers stop here."""
+    said = _tell_verdict(claim, analysis, ruling, best, trend, sequential)
+    mock = " Measured on the mock backend: this says nothing about a real model." if evidence.backend == "mock" else ""
+    flagged = f" FLAGGED: {'; '.join(evidence.flags)}." if evidence.flags and ruling.verdict != "invalid" else ""
+    return f"{said}{mock}{flagged}"
+
+
+def _tell_verdict(
+    claim: Claim | None,
+    analysis: Analysis,
+    ruling: Ruling,
+    best: str | None,
+    trend: Trend | None,
+    sequential: Sequential | None,
+) -> str:
     lead = _LEAD[ruling.verdict]
     if ruling.verdict == "invalid":
         return f"{lead}: {ruling.reasons[0]}."

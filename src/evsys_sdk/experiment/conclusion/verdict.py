@@ -9,7 +9,7 @@ from typing import Any
 from ..hypothesis import Claim, find_claim, hypothesis_sha256, normalise_hypothesis
 from ..statistics.luck import noise_floor
 from ..statistics.student_t import t_quantile
-from ..statistics.two_level import RunScores, SeedNoise, are_paired, run_mean, seed_noise
+from ..statistics.two_level import RunScores, SeedNoise, run_mean, seed_noise
 from .advice import find_extremes, next_steps, threats
 from .comparison import Analysis, analyse, attempt_level, choose, complete, error_rate, run_costs
 from .evidence import Evidence, RunEvidence, find_differing_settings
@@ -38,7 +38,7 @@ def conclude_from(evidence: Evidence) -> Conclusion:
     best, best_score = _best(evidence, analysis, ruling)
     looks = _looks(evidence, analysis)
     usable = ruling.comparable
-    extremes = find_extremes(claim, analysis)
+    extremes = [] if ruling.verdict == "supported" else find_extremes(claim, analysis)
     shown = None if trend is None else trend.trend
     validated = analysis.preferred is not None
     level, looked = attempt_level(evidence), sorted(evidence.interim)
@@ -46,7 +46,7 @@ def conclude_from(evidence: Evidence) -> Conclusion:
     return Conclusion(
         **_about(evidence, claim),
         verdict=ruling.verdict,
-        summary=in_one_sentence(claim, analysis, ruling, best, shown, sequential),
+        summary=in_one_sentence(evidence, claim, analysis, ruling, best, shown, sequential),
         reasons=list(ruling.reasons),
         metric=question.title,
         mode="max" if _better_sign(evidence, question) > 0 else "min",
@@ -70,7 +70,6 @@ def conclude_from(evidence: Evidence) -> Conclusion:
         error_rate=None if claim is None else level,
         population=_population(evidence, analysis) if usable else None,
         shared_seeds=_share_seeds(analysis),
-        paired_by_seed=are_paired(list(analysis.report.runs.values())),
         extremes=extremes,
         trend=shown if usable else None,
         sequential=sequential,
@@ -88,6 +87,8 @@ def _about(evidence: Evidence, claim: Claim | None) -> dict[str, Any]:
         "attempt": evidence.attempt,
         "identity": dict(evidence.identity),
         "deviations": list(evidence.deviations),
+        "flags": list(evidence.flags),
+        "backend": evidence.backend,
     }
 
 
@@ -108,8 +109,10 @@ def _best(evidence: Evidence, analysis: Analysis, ruling: Ruling) -> tuple[str |
     found = analysis if same else analyse(evidence, question, analysis.baseline)
     parent = evidence.parent.name if evidence.parent is not None else None
     names = complete(evidence, [name for name in found.report.runs if name in found.selection.runs and name != parent])
-    if same and ruling.verdict == "supported" and ruling.cleared:
-        # Else a cheaper run that shows nothing could be called best beside the one that supports the claim.
+    claim = find_claim(evidence.metadata)
+    is_better = claim is not None and claim.kind == "better"
+    if same and is_better and ruling.verdict == "supported" and ruling.cleared:
+        # Else a cheaper run without the effect could be called best next to the one that supports the claim.
         names = [name for name in names if name in ruling.cleared]
     best = choose(found.selection, names, question.sign, run_costs(evidence))
     return best, None if best is None else found.report.runs[best].mean
@@ -133,14 +136,11 @@ def _noise_floor(analysis: Analysis) -> NoiseFloor | None:
     floor = noise_floor(_noise(analysis), seeds=seeds)
     if floor is None:
         return None
-    lent = sum(one.runs for one in analysis.report.lent)
-    source = f"all runs and {pluralise(lent, 'earlier run')}" if lent else "all runs"
-    return NoiseFloor(floor.seed_sd, floor.difference, source)
+    return NoiseFloor(floor.seed_sd, floor.difference, "all runs")
 
 
 def _noise(analysis: Analysis) -> SeedNoise | None:
-    report = analysis.report
-    return seed_noise(list(report.runs.values()), lent=[one.noise for one in report.lent])
+    return seed_noise(list(analysis.report.runs.values()))
 
 
 def _population(evidence: Evidence, analysis: Analysis) -> Population | None:
@@ -249,7 +249,7 @@ def _conclude_nothing(evidence: Evidence, claim: Claim | None) -> Conclusion:
     if evidence.invalidated is not None:
         reason, remedy = f"the experiment was invalidated: {evidence.invalidated}", "Run it again without that flaw."
     elif evidence.contradicted is not None:
-        reason, remedy = f"the record contradicts itself ({evidence.contradicted})", "See `evsys audit`."
+        reason, remedy = f"the audit found a contradiction ({evidence.contradicted})", "See `evsys audit`."
     elif broken:
         arm, why = next(iter(problems.items()))
         reason = f"no run has a score: none of {pluralise(len(problems), 'arm')} ended with one, first `{arm}`: {why}"

@@ -27,7 +27,7 @@ _SEED_SD = 0.02
 """Two points from seed to seed, beyond what the answers to single tasks explain."""
 _ANSWER_VARIANCE = 0.2
 """Of one answer, where tasks differ in how hard they are."""
-_SUITING_VARIANCE = 0.008
+_INTERACTION_VARIANCE = 0.008
 """Of the difference of two recipes from task to task, beyond the noise of answers."""
 _TASK_VARIANCE = 0.045
 """Of how often a task is solved, from task to task; this counts where a level is claimed, and nothing is paired."""
@@ -131,7 +131,7 @@ def _prospect(
         if earlier is None
         else f"the noise of seeds is that of {earlier[1]}, on the same tasks"
     )
-    spread = _TASK_VARIANCE if claim.kind == "at_least" else _SUITING_VARIANCE
+    spread = _TASK_VARIANCE if claim.kind == "at_least" else _INTERACTION_VARIANCE
     prospect = Prospect(training, answers, spread / independent, independent - 1, candidates, frozen)
     return prospect, basis, len(named) + alone if named else None
 

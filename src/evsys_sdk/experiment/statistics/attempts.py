@@ -1,28 +1,25 @@
-"""Error rates across attempts at one claim: who tries often enough finds something by luck.
+"""Error rates across repeated trials of one claim, and across interim analyses of one trial.
 
 Most claims are tried once, so the first attempt gets most of the error rate. Every later one with fresh runs gets a
-share of the rest that shrinks with its number, so that all attempts together, however many, err in 2.5 % at most:
+share of the rest that shrinks with its number, so that all trials together, however many, err in 2 % at most:
 
-    attempt_error(1) = 3/4 * 0.025
-    attempt_error(j) = 1/4 * 0.025 * 6 / (pi^2 * (j - 1)^2)
+    attempt_error(1) = 3/4 * 0.02 = 0.015
+    attempt_error(j) = 1/4 * 0.02 * 6 / (pi^2 * (j - 1)^2)
 
 Seeds that are added to one attempt until it is decided are looks at growing evidence. They spend the error rate as
-O'Brien and Fleming do: next to nothing while there are few seeds, nearly all of it at the end. Attempts at one claim
-that used different seeds are evidence about the same thing and can be pooled.
+O'Brien and Fleming do: next to nothing while there are few seeds, nearly all of it at the end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 
-from .reference import ERROR
-
+ERROR = 0.02
+"""False positive rate of all trials of one claim together, where runs are equally noisy."""
 _FIRST = 0.75
 """Share of the error rate that the first attempt gets; all others share the rest."""
 _NORMAL = NormalDist()
@@ -91,24 +88,3 @@ def _carry(places: np.ndarray, density: np.ndarray, here: np.ndarray, step: floa
     width = places[1] - places[0]
     away = (here[:, None] - places[None, :]) / step
     return (np.exp(-(away**2) / 2) @ density) * width / (step * math.sqrt(2 * math.pi))
-
-
-@dataclass(frozen=True, slots=True)
-class Pooled:
-    """Several attempts as one."""
-
-    estimate: float
-    stderr: float
-    disagreement: float
-    """How far they lie apart, in what luck explains: about 1 where it explains all of it."""
-
-
-def pool_attempts(estimates: Sequence[float], stderrs: Sequence[float]) -> Pooled:
-    """Attempts with seeds of their own, each weighted by how much it knows."""
-    if not estimates or len(estimates) != len(stderrs) or min(stderrs) <= 0:
-        raise ValueError("pooling needs an estimate and a standard error above 0 of every attempt")
-    weights = [1 / stderr**2 for stderr in stderrs]
-    total = sum(weights)
-    mean = sum(weight * estimate for weight, estimate in zip(weights, estimates, strict=True)) / total
-    apart = sum(weight * (estimate - mean) ** 2 for weight, estimate in zip(weights, estimates, strict=True))
-    return Pooled(mean, 1 / math.sqrt(total), apart / max(len(estimates) - 1, 1))

@@ -1,9 +1,9 @@
-"""What an experiment of a given shape would see, and the shape that sees most: for planning, before and after.
+"""Minimum detectable effect of an experiment of a given shape, and the shape that detects most.
 
-    Prospect(training=..., answers=..., suiting=..., tasks_df=99, candidates=6).detectable(seeds=3)
+    Prospect(training=..., answers=..., interaction=..., tasks_df=99, candidates=6).detectable(seeds=3)
 
-Power is read from the same drawn worlds as the critical value (`reference`), so that an effect which is said to be
-seen in 80 % of repetitions is.
+The standard error is that of `two_level` with equal noise in all runs; an effect of t(1 - error) + t(0.8) standard
+errors is detected in 80 % of repetitions.
 """
 
 from __future__ import annotations
@@ -11,23 +11,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Self
 
-from .attempts import FIRST_ERROR
-from .reference import (
-    CAUTIOUS,
-    Reference,
-    caution_if_erratic,
-    coarse_df,
-    mix_noise,
-    raise_noise,
-    variance_of_suiting,
-)
-from .two_level import Differences
-from .worlds import Design
+import numpy as np
 
-_SEEDS = (*range(2, 13), 14, 16, 20, 24, 32, 48, 64)
+from .attempts import FIRST_ERROR
+from .student_t import t_quantile
+from .two_level import Differences
+
+POWER = 0.8
+_SEEDS = (*range(3, 13), 14, 16, 20, 24, 32, 48, 64)
 """Numbers of seeds that are worth proposing."""
 
 
@@ -36,75 +29,61 @@ class Prospect:
     """Where the noise of a difference comes from, as variances."""
 
     training: float
-    """Of a seed's score: the luck of training, which all tasks share."""
+    """Of a seed's score: what all tasks of the seed share."""
     answers: float
     """Of a seed's score: answers to single tasks."""
-    suiting: float
-    """Of a difference: that recipes suit some tasks more than others."""
+    interaction: float
+    """Of a difference: run-by-task interaction variance."""
     tasks_df: float
     candidates: int = 1
     frozen_baseline: bool = False
 
     @classmethod
     def of(cls, differences: Differences, *, candidates: int) -> Self | None:
-        """From what was seen; None where the noise of seeds is unknown."""
+        """From what was seen; None where the seed variance is unknown."""
         noise = differences.noise
         if noise is None:
             return None
+        base = 1 / differences.baseline_seeds if differences.baseline_seeds else 0.0
+        share = float(np.mean([1 / count for count in differences.seeds])) + base
         return cls(
             training=noise.component,
             answers=noise.explained,
-            suiting=variance_of_suiting(differences),
+            interaction=max(0.0, float(np.median(differences.task_variance)) - noise.explained * share),
             tasks_df=differences.tasks_df,
             candidates=candidates,
             frozen_baseline=differences.baseline_seeds == 0,
         )
 
     def detectable(self, seeds: int, baseline_seeds: int | None = None, *, error: float = FIRST_ERROR) -> float:
-        """The true effect that is seen in 80 % of experiments with so many seeds a run."""
-        unit = max(self.training + self.answers, 1e-300)
-        return _detectable(self._reference(seeds, baseline_seeds, error)) * math.sqrt(unit)
+        """The true effect that is detected in 80 % of experiments with so many seeds a run."""
+        stderr, df = self._stderr(seeds, baseline_seeds)
+        return (t_quantile(1 - error / self.candidates, df) + t_quantile(POWER, df)) * stderr
 
     def critical(self, seeds: int, baseline_seeds: int | None = None, *, error: float = FIRST_ERROR) -> float:
         """How many standard errors a difference must lie beyond the limit with so many seeds a run."""
-        return _critical(self._reference(seeds, baseline_seeds, error))
+        return t_quantile(1 - error / self.candidates, self._stderr(seeds, baseline_seeds)[1])
 
-    def _reference(self, seeds: int, baseline_seeds: int | None, error: float) -> Reference:
+    def _stderr(self, seeds: int, baseline_seeds: int | None) -> tuple[float, float]:
+        """Standard error of a difference and its degrees of freedom (Satterthwaite)."""
         base = 0 if self.frozen_baseline else baseline_seeds or seeds
-        df = max(1, self.candidates * (seeds - 1) + max(base - 1, 0))
-        shares = 1 / seeds + (1 / base if base else 0.0)
+        known = max(1, self.candidates * (seeds - 1) + max(base - 1, 0))
+        parts = [1 / seeds, 1 / base if base else 0.0]
+        tasks = self.interaction + self.answers * sum(parts)
+        variance = tasks + self.training * sum(parts)
         between = self.training + self.answers
-        shape = Design((seeds,) * self.candidates, base, coarse_df(self.tasks_df), rough=True)
-        cautions = (CAUTIOUS, caution_if_erratic(base))
-        raised = [raise_noise(between, self.answers, df, upper) for upper in cautions]
-        tested, erratic, expected = (
-            mix_noise(shape, training, self.answers, self.suiting, shares) for training in (*raised, self.training)
-        )
-        return Reference(tested, error, erratic, expected)
+        doubt = tasks**2 / max(self.tasks_df, 1.0) + sum((between * part) ** 2 for part in parts) / known
+        df = variance**2 / doubt if doubt > 0 else 1.0
+        return math.sqrt(variance), min(max(df, 1.0), max(self.tasks_df, known, 1.0))
 
     def seeds_needed(self, effect: float) -> int | None:
         """Seeds a run that would show `effect` in 80 % of experiments; None where no sensible number does."""
-        # More seeds never see less, so the first number that suffices can be searched for by halves.
         at = bisect_left(_SEEDS, True, key=lambda seeds: self.detectable(seeds) <= effect)
         return _SEEDS[at] if at < len(_SEEDS) else None
 
     def split(self, arms: int) -> tuple[int, int]:
-        """Seeds of the baseline and of each candidate that see most for so many arms in all.
-
-        The baseline is in every difference, so it pays to know it better: about sqrt(candidates) times as well.
-        """
-        plain = max(2, arms // (self.candidates + 1))
-        shapes = [(arms - self.candidates * seeds, seeds) for seeds in range(2, plain + 1)]
+        """Seeds of the baseline and of each candidate that detect most for so many arms in all."""
+        plain = max(3, arms // (self.candidates + 1))
+        shapes = [(arms - self.candidates * seeds, seeds) for seeds in range(3, plain + 1)]
         possible = [(base, seeds) for base, seeds in shapes if base >= seeds]
         return min(possible, key=lambda one: self.detectable(one[1], one[0]), default=(plain, plain))
-
-
-@lru_cache(maxsize=4096)
-def _detectable(reference: Reference) -> float:
-    """In units of a seed's standard deviation."""
-    return reference.detectable(_critical(reference))
-
-
-@lru_cache(maxsize=4096)
-def _critical(reference: Reference) -> float:
-    return reference.critical()

@@ -17,7 +17,7 @@ from .power import Prospect
 from .student_t import chi2_quantile
 from .two_level import FloatArray
 
-HOPELESS = 0.05
+FUTILITY_THRESHOLD = 0.05
 """The chance to be supported at last, below which an experiment is not worth its other seeds."""
 _CAUTION = 0.1
 """The noise of seeds is taken from the upper end of its own uncertainty: few seeds that agree promise nothing."""
@@ -29,7 +29,7 @@ def distance_to_support(
     ahead: FloatArray,
     *,
     critical: float,
-    suiting: float,
+    interaction: float,
     between: FloatArray,
     explained: float,
     df: float,
@@ -41,7 +41,7 @@ def distance_to_support(
     `ahead` is what a difference has beyond the claimed limit; `shares` is what seeds divide by now, on both sides, and
     `last_shares` at the last look. The chance to be supported there is that of a standard normal below the answer.
     """
-    at_end = np.sqrt(suiting + np.maximum(between, explained) * last_shares)
+    at_end = np.sqrt(interaction + np.maximum(between, explained) * last_shares)
     raised = np.maximum(between * df / chi2_quantile(_CAUTION, df), explained)
     # Nothing is open any more at the last look itself, where this divides.
     still_open = np.sqrt(np.maximum(raised * (shares - last_shares), 1e-300))
@@ -56,7 +56,7 @@ def expected_seeds(prospect: Prospect, looks: tuple[int, ...], effect: float, *,
     unit, sides, size = prospect.training + prospect.answers, 1 if prospect.frozen_baseline else 2, prospect.candidates
     last = prospect.critical(looks[-1], error=levels[-1])
     worlds = min(_MOST_WORLDS, max(_FEWEST_WORLDS, _MOST_DRAWS // ((size + 1) * looks[-1])))
-    suited = random.standard_normal((worlds, size)) * math.sqrt(prospect.suiting)
+    suited = random.standard_normal((worlds, size)) * math.sqrt(prospect.interaction)
     scores = random.standard_normal((worlds, size + 1, looks[-1])) * math.sqrt(unit)
     scores[:, 0] *= sides - 1  # a model as it is has no luck of training
     running, total = np.ones(worlds, dtype=bool), 0.0
@@ -67,19 +67,19 @@ def expected_seeds(prospect: Prospect, looks: tuple[int, ...], effect: float, *,
         # Without the baseline where it is a model as it is, whose zeros would pass for seeds that agree.
         own = scores[:, 2 - sides :, :seeds].var(axis=2, ddof=1)
         between, df = own.mean(axis=1), own.shape[1] * (seeds - 1)
-        width = prospect.critical(seeds, error=level) * np.sqrt(prospect.suiting + between * sides / seeds)
+        width = prospect.critical(seeds, error=level) * np.sqrt(prospect.interaction + between * sides / seeds)
         decided = (ahead > width[:, None]).any(axis=1) | (ahead < -width[:, None]).all(axis=1)
         distance = distance_to_support(
             ahead,
             critical=last,
-            suiting=prospect.suiting,
+            interaction=prospect.interaction,
             between=between[:, None],
             explained=prospect.answers,
             df=df,
             shares=np.array(sides / seeds),
             last_shares=sides / looks[-1],
         )
-        over = decided | (distance < NormalDist().inv_cdf(HOPELESS)).all(axis=1) | (seeds == looks[-1])
+        over = decided | (distance < NormalDist().inv_cdf(FUTILITY_THRESHOLD)).all(axis=1) | (seeds == looks[-1])
         total += seeds * float((running & over).sum())
         running &= ~over
     return total / worlds

@@ -56,11 +56,6 @@ def chi2_quantile(p: float, df: float) -> float:
     return df * (1 - spread + NormalDist().inv_cdf(p) * math.sqrt(spread)) ** 3
 
 
-def f_above(ratio: float, above: float, below: float) -> float:
-    """How often the ratio of two estimates of one variance, with so many degrees of freedom each, is larger."""
-    return _incomplete_beta(below / 2, above / 2, below / (below + above * ratio))
-
-
 def _density(x: float, df: float) -> float:
     log_scale = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - math.log(df * math.pi) / 2
     return math.exp(log_scale - (df + 1) / 2 * math.log1p(x * x / df))
