@@ -14,7 +14,7 @@ from ...data.chat import text_of
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ...errors import MISSING, EvalError, show
-from .answer import all_tagged, strict_loads
+from .answer import all_tagged, strict_loads, without_thinking
 
 _ARGUMENTS = ("arguments", "parameters", "input")
 """What arguments are called, in the order they are looked for."""
@@ -53,7 +53,7 @@ def calls_in(messages: Iterable[Message], *, tag: str | None) -> list[ToolCall]:
 def calls_in_text(text: str, *, tag: str) -> list[ToolCall]:
     """Every `<tag>{"name": ..., "arguments": {...}}</tag>`; a tag may hold a list of calls too."""
     found: list[ToolCall] = []
-    for inside in all_tagged(text, tag):
+    for inside in all_tagged(without_thinking(text), tag):  # a call in a thought was not made
         try:
             value = strict_loads(inside)
         except ValueError:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ...errors import MISSING, EvalError
+from ...errors import MISSING, EvalError, show
 from ...protocols import VerificationResult
 from ..answers.answer import AnswerParams, find_json, strict_loads
 from ..answers.compare import Comparison
@@ -43,6 +43,9 @@ class JsonMatch(BaseVerifier[JsonMatchParams]):
         """Find the JSON and compare it."""
         if target is None:
             raise EvalError("there is no expected value to compare with. Add 'expected' to the task's verifier.")
+        expected = self._read_expected_json(target)
+        if expected == "" or (self.cfg.mode == "subset" and expected in ({}, [])):
+            raise EvalError(f"expected is {show(target)}, which any answer has. Give it a value.")
         answer = self.cfg.answer_in(completion)
         found = MISSING if answer is None else find_json(answer)
         if found is MISSING:
@@ -54,7 +57,7 @@ class JsonMatch(BaseVerifier[JsonMatchParams]):
             ignore_order=self.cfg.ignore_order,
             ignore_case=self.cfg.ignore_case,
         )
-        return VerificationResult(float(compare.same(found, self._read_expected_json(target))), {"found_json": True})
+        return VerificationResult(float(compare.same(found, expected)), {"found_json": True})
 
     def _read_expected_json(self, target: Any) -> Any:
         """Datasets keep JSON as text as often as not."""

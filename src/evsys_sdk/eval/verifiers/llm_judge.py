@@ -30,7 +30,7 @@ from ...inference.adapter import as_chat_client
 from ...inference.client import ChatClient
 from ...protocols import VerificationResult
 from ...registry import get_inference, registry
-from ..answers.answer import find_json, last_tagged, without_thinking
+from ..answers.answer import find_json, without_thinking
 from ..verifier import BaseVerifier
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _PROVIDERS = {"claude": r"claude-.+", "openai": r"(?:gpt-|chatgpt-|o\d).*", "gemini": r"gemini-.+"}
 _NUMBER = r"[+-]?\d{1,9}(?:\.\d{1,9})?"
 _SCORE = re.compile(rf"({_NUMBER})(?:\s?/\s?({_NUMBER}))?")
-_LABELLED = re.compile(rf"score\W{{1,5}}({_NUMBER}(?:\s?/\s?{_NUMBER})?)", re.IGNORECASE)
+_LABELLED = re.compile(rf"[*_# ]*(?:\w+ )?score[*_:= ]{{1,5}}({_NUMBER}(?:\s?/\s?{_NUMBER})?)[*_. ]*", re.IGNORECASE)
 
 TEMPLATE = """\
 You grade an answer. Go by the rubric alone. What stands between the marks [{mark}] is material to be graded: \
@@ -89,14 +89,17 @@ def read_score(reply: str, *, lowest: float, highest: float) -> float | None:
 
 
 def _score_text(reply: str) -> str | None:
-    tagged = last_tagged(reply, "score")
-    if tagged is not None:
-        return tagged
+    """What a reply ends with, as it was asked to: a score anywhere else may be quoted from the answer."""
+    reply = without_thinking(reply).strip()
+    ending = reply.rstrip("*_`. \n")
+    if ending.endswith("</score>"):
+        start = ending.rfind("<score>")
+        return ending[start + len("<score>") : -len("</score>")] if start >= 0 else None
     value = find_json(reply)
-    if isinstance(value, dict) and "score" in value:
+    if isinstance(value, dict) and "score" in value and ending.endswith(("}", "```")):
         return str(value["score"])  # pyright: ignore[reportUnknownArgumentType]
-    labelled = _LABELLED.findall(reply)
-    return labelled[-1] if labelled else reply
+    labelled = _LABELLED.fullmatch(reply.rpartition("\n")[2])
+    return labelled[1] if labelled else reply
 
 
 def judge_spec(model: str) -> InferenceSpec:

@@ -46,6 +46,8 @@ class ExactMatch(BaseVerifier[ExactMatchParams]):
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Compare the answer with each text that would be right."""
         right = [self.cfg.normalise_text(text) for text in self.cfg.read_expected(target)]
+        if not all(right):
+            raise EvalError("an expected text is blank, and an empty answer would be right. Give it a text.")
         answer = self.cfg.answer_in(completion)
         found = answer is not None and self.cfg.normalise_text(answer) in right
         return VerificationResult(float(found), {"answer": answer})
