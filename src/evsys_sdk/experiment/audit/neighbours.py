@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...data.workspace.reference import slug
 from ...paths import project_root
 from ...record.layout import DEFAULT_ROOT
 from ...record.project_files.claims import read_claims, share_questions
@@ -35,37 +36,42 @@ def _find_namesakes(record: ExperimentRecord) -> Iterator[Path]:
 
 
 def find_changed_tasks(record: ExperimentRecord) -> list[str]:
-    """Sets of tasks that had other content when an earlier experiment was scored on the same name and version."""
-    mine = _task_ids(record)
-    if not mine:
-        return []
-    found: dict[str, str] = {}
-    for other in _find_earlier(record):
-        theirs = _task_ids(other)
-        for name in mine.keys() & theirs.keys():
-            if mine[name] != theirs[name]:
-                found[name] = (
-                    f"the tasks of '{name}' are {mine[name]} here and were {theirs[name]} in {other.folder.name}: they "
-                    "were changed in place. Restore them, or give the changed ones a name of their own"
+    """Task sets in which a task has other content than an earlier experiment recorded under the same name and version.
+
+    Tasks that were reordered, added or removed are no changed tasks.
+    """
+    mine, found = _versions(record), dict[tuple[str, str], str]()
+    for other in _find_earlier(record) if mine else ():
+        theirs = _versions(other)
+        for name, label in (key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]):
+            here, before = (_read_task_ids(one).get(label, {}) for one in (record, other))
+            changed = sorted(task for task in here.keys() & before.keys() if here[task] != before[task])
+            if changed:
+                found[name, label] = (
+                    f"{len(changed)} tasks of '{name}' have other content than in {other.folder.name}, first "
+                    f"'{changed[0]}'. Restore them, or give the changed set another name"
                 )
-    return [found[name] for name in sorted(found)]
+    return [found[key] for key in sorted(found)]
 
 
 def find_left_out(record: ExperimentRecord) -> list[str]:
-    """Earlier scorings of more tasks than these: those that spoke against a claim may have been left out of it."""
-    mine = _sketch(record)
-    if not mine or not record.start.text("family"):
+    """Earlier experiments that were scored on the same task set with more tasks, as far as their answers show."""
+    sketch = _sketch(record)
+    if not sketch or not record.start.text("family"):
         return []
-    found: list[str] = []
+    mine, found = _read_task_ids(record), list[str]()
     for other in _find_earlier(record):
-        theirs = _sketch(other)
-        fewer = _n_questions(other) - _n_questions(record)
-        if fewer <= 0 or share_questions(mine, theirs) < _PART or not any(run.score_lines for run in other.runs):
+        if share_questions(sketch, _sketch(other)) < _PART:  # reading all answers of all experiments takes long
             continue
-        found.append(
-            f"its tasks are a part of those that {other.folder.name} had been scored on before, and {fewer} of these "
-            "are left out. Score all of them, or claim nothing with a part"
-        )
+        theirs = [set(one.values()) for one in _read_task_ids(other).values()]
+        for name, tasks in mine.items():
+            own = set(tasks.values())
+            more = [len(one - own) for one in theirs if own and len(own & one) >= _PART * len(own) and one - own]
+            if more:
+                found.append(
+                    f"{other.folder.name} was scored on the tasks of '{name}' and on {max(more)} more of the same set. "
+                    "Score all of them, or claim nothing from a part"
+                )
     return found
 
 
@@ -90,10 +96,6 @@ def _count_clusters(record: ExperimentRecord) -> int:
     return len({text(one) for line in lines for one in items(line.get("clusters"))} - {""})
 
 
-def _n_questions(record: ExperimentRecord) -> int:
-    return int(number(record.start.get("n_questions")) or 0)
-
-
 def _sketch(record: ExperimentRecord) -> list[str]:
     return [text(one) for one in items(record.start.get("sketch"))]
 
@@ -114,7 +116,20 @@ def _find_earlier(record: ExperimentRecord) -> Iterator[ExperimentRecord]:
             yield other
 
 
-def _task_ids(record: ExperimentRecord) -> dict[str, str]:
-    """Name, version and split of each set that its first arm was scored on -> the id, which ends in its content."""
-    ids = [text(one.get("id")) for run in record.runs[:1] for one in run.benchmarks]
-    return {one.rpartition("-")[0]: one for one in ids if "-" in one}
+def _versions(record: ExperimentRecord) -> dict[tuple[str, str], str]:
+    """By name, version and split in the workspace, and by label in the config: the id of each set that was scored."""
+    ids = [(text(one.get("id")), text(one.get("name"))) for run in record.runs[:1] for one in run.benchmarks]
+    return {(one.rpartition("-")[0], label): one for one, label in ids if "-" in one}
+
+
+def _read_task_ids(record: ExperimentRecord) -> dict[str, dict[str, str]]:
+    """For each set that its first arm was scored on, the exact `task_id` of each task by its name."""
+    found: dict[str, dict[str, str]] = {}
+    for run in record.runs[:1]:
+        for line in run.score_lines:
+            split, name, step = text(line.get("split")), text(line.get("name")), number(line.get("step"))
+            answers = run.read_answers(slug(f"{split}-{name}"), int(step or 0)) or []
+            known = {text(one.get("task_id")): text(one.get("task")) for one in answers}
+            # Records of earlier versions may lack the ids: nothing is known about such tasks.
+            found.setdefault(name, {}).update({task: id for task, id in known.items() if task and id})
+    return found
