@@ -23,7 +23,7 @@ from evsys_sdk.backends.client import AdamParams, ModelSpec
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.local import memory
 from evsys_sdk.backends.local.backend import LocalBackend
-from evsys_sdk.backends.local.estimate import Estimate, Needs, Sizes
+from evsys_sdk.backends.local.memory_plan import Estimate, Needs, Sizes
 from evsys_sdk.errors import BackendError
 
 

@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.local, pytest.mark.skipif(not torch.cuda.is_available(
 
 from evsys_sdk.backends.client import AdamParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
-from evsys_sdk.backends.local.estimate import Estimate, Needs, Sizes  # noqa: E402
 from evsys_sdk.backends.local.gpu import fused_body  # noqa: E402
+from evsys_sdk.backends.local.memory_plan import Estimate, Needs, Sizes  # noqa: E402
 from evsys_sdk.errors import BackendError  # noqa: E402
 
 from .conftest import save_tiny  # noqa: E402

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.local
 
 from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
-from evsys_sdk.backends.local import fitting, memory  # noqa: E402
-from evsys_sdk.backends.local.estimate import Estimate, Needs, Sizes  # noqa: E402
+from evsys_sdk.backends.local import memory, memory_plan  # noqa: E402
+from evsys_sdk.backends.local.memory_plan import Estimate, Needs, Sizes  # noqa: E402
 from evsys_sdk.backends.local.training import passes, recompute  # noqa: E402
 from evsys_sdk.errors import BackendError  # noqa: E402
 
@@ -214,7 +214,7 @@ def test_what_fits_stays_as_it_is(
 ) -> None:
     with_free(monkeypatch, 139 * GIB)
     with caplog.at_level("WARNING", logger="evsys_sdk"):
-        assert fitting.fit(large, needs(), fixed=(), model="m") == needs()
+        assert memory_plan.fit(large, needs(), fixed=(), model="m") == needs()
     assert not caplog.text
 
 
@@ -224,7 +224,7 @@ def test_what_does_not_fit_is_made_to_fit(
 ) -> None:
     with_free(monkeypatch, free * GIB)
     with caplog.at_level("WARNING", logger="evsys_sdk"):
-        chosen = fitting.fit(large, needs(), fixed=(), model="m")
+        chosen = memory_plan.fit(large, needs(), fixed=(), model="m")
     assert Estimate.of(large, chosen).total <= free * GIB
     assert "memory is short: this run would take 101.1 GiB, and cuda has" in caplog.text
     assert (f"tokens_at_once is {chosen.tokens_at_once} (not 8192)" in caplog.text) == (chosen.tokens_at_once != 8192)
@@ -236,11 +236,11 @@ def test_what_does_not_fit_is_made_to_fit(
 
 def test_what_the_config_sets_is_kept(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with_free(monkeypatch, 60 * GIB)
-    chosen = fitting.fit(large, needs(), fixed={"tokens_at_once", "merge_samplers"}, model="m")
+    chosen = memory_plan.fit(large, needs(), fixed={"tokens_at_once", "merge_samplers"}, model="m")
     assert (chosen.tokens_at_once, chosen.merge, chosen.recompute) == (8192, True, True)
     fixed = {"tokens_at_once", "merge_samplers", "recompute"}
     with_free(monkeypatch, 75 * GIB)
-    chosen = fitting.fit(large, needs(), fixed=fixed, model="m")
+    chosen = memory_plan.fit(large, needs(), fixed=fixed, model="m")
     assert (chosen.tokens_at_once, chosen.merge, chosen.recompute) == (8192, True, False)
     assert chosen.cached_tokens < 262144
 
@@ -248,12 +248,12 @@ def test_what_the_config_sets_is_kept(large: Any, monkeypatch: pytest.MonkeyPatc
 def test_what_can_never_fit_is_refused_with_the_numbers(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with_free(monkeypatch, 16 * GIB)
     with pytest.raises(BackendError, match=r"training m takes about 17\.7 GiB, and cuda has 16\.0 GiB free") as error:
-        fitting.fit(large, needs(), fixed=(), model="m")
+        memory_plan.fit(large, needs(), fixed=(), model="m")
     for line in ("14.96 GiB  weights as bfloat16", "a row of 256 tokens, recomputed", "no merged weights"):
         assert line in str(error.value)
     assert "lower lora_rank" in str(error.value)
     with_free(monkeypatch, 5 * GIB)  # a base that is there already takes nothing more
-    assert fitting.fit(large, needs(loaded=True), fixed=(), model="m").recompute
+    assert memory_plan.fit(large, needs(loaded=True), fixed=(), model="m").recompute
 
 
 def test_a_client_does_as_was_chosen_and_gives_the_same(

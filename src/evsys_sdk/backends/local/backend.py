@@ -22,9 +22,9 @@ class LocalConfig(Strict):
 
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where to compute: `cpu`, `cuda`, `cuda:1`; auto takes a GPU where there is one."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """How base weights are stored and computed with; auto takes bfloat16 where the hardware has it. Adapters are
-    always float32."""
+    dtype: Literal["auto", "float32", "bfloat16", "nf4"] = "auto"
+    """How base weights are stored and computed with; auto takes bfloat16 where the hardware has it. nf4 stores linear
+    layers in four bits, and computes as auto does. Adapters are always float32."""
     exact: bool = False
     """Compute in float32, so that sampling and training agree to about five digits; bfloat16 agrees to about one."""
     gguf_file: str | None = None
@@ -69,7 +69,7 @@ class LocalBackend:
         """Load the base, unless another run has it already, and start an adapter on it."""
         from ..client import start_of
         from .client import LocalTrainingClient
-        from .estimate import Sizes
+        from .memory_plan import Sizes
 
         ref, with_optimizer = start_of(model)
         # What fits is decided before weights are read; a base that is there already does not ask.
@@ -99,7 +99,8 @@ class LocalBackend:
         return open_base(
             model,
             device=config.device,
-            dtype="float32" if config.exact else config.dtype,
+            dtype=self._computed_in,
+            four_bit=config.dtype == "nf4",
             gguf_file=config.gguf_file,
             threads=config.threads,
             before_loading=before_loading,
@@ -110,19 +111,23 @@ class LocalBackend:
 
         A run that cannot fit into `room` bytes of main memory is refused.
         """
-        from .fitting import preview_model
-
-        dtype = "float32" if self.config.exact else self.config.dtype
+        from .preview import preview_model
 
         def want(device: Any, dtype: Any) -> Any:
             return self._find_needs(model, device, dtype)
 
-        return preview_model(model.name, want=want, dtype=dtype, fixed=self._fixed, room=room)
+        return preview_model(model.name, want=want, dtype=self._computed_in, fixed=self._fixed, room=room)
+
+    @property
+    def _computed_in(self) -> str:
+        if self.config.exact:
+            return "float32"
+        return "auto" if self.config.dtype == "nf4" else self.config.dtype
 
     def _settings(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
         """What the config asks for, as far as there is memory for it."""
         from .client import Settings
-        from .estimate import bytes_per_token
+        from .memory_plan import bytes_per_token
         from .sampling.loop import SamplingLimits
         from .training.passes import PassSettings
 
@@ -156,7 +161,7 @@ class LocalBackend:
         )
 
     def _needs(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
-        from .fitting import fit
+        from .memory_plan import fit
 
         wanted = self._find_needs(model, key.device, key.dtype, loaded=loaded)
         return fit(sizes, wanted, fixed=self._fixed, model=model.name)
@@ -168,7 +173,7 @@ class LocalBackend:
         return {name for name, value in config if name in config.model_fields_set and value not in (None, "auto")}
 
     def _find_needs(self, model: Any, device: Any, dtype: Any, *, loaded: bool = False) -> Any:
-        from .estimate import Needs
+        from .memory_plan import Needs
 
         config, on_gpu = self.config, device.type == "cuda"
         return Needs(
@@ -178,7 +183,8 @@ class LocalBackend:
             config.lora_targets,
             tokens_at_once=config.tokens_at_once or (8192 if on_gpu else 2048),
             cached_tokens=config.cached_tokens or (262144 if on_gpu else 65536),
-            merge=config.merge_samplers,
+            merge=config.merge_samplers and config.dtype != "nf4",
+            four_bit=config.dtype == "nf4",
             recompute=config.recompute == "always",
             loaded=loaded,
             dropout=config.lora_dropout > 0,

@@ -103,19 +103,19 @@ def available_bytes(device: torch.device) -> int | None:
     return min(found) if found else None
 
 
-def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, model: str) -> None:
+def check_fits(needed: int, dtype: torch.dtype, device: torch.device, model: str) -> None:
     """Refuse a model whose weights alone do not fit."""
     free = available_bytes(device)
-    needed = parameters * dtype.itemsize
     if free is None or needed <= free:
         return
     remedies = ["free memory on the machine", "choose a smaller model"]
     if dtype == torch.float32:
         remedies.insert(0, "set backend.params.dtype to bfloat16, which halves it")
+    else:
+        remedies.insert(0, "set backend.params.dtype to nf4, which takes about a quarter")
     raise BackendError(
-        f"the model {model} has {parameters / 1e9:.2f} billion weights, which take {needed / GIB:.1f} GiB as "
-        f"{str(dtype).removeprefix('torch.')}, and {device} has {free / GIB:.1f} GiB free. "
-        f"{_either(remedies)}."
+        f"the weights of the model {model} take {needed / GIB:.1f} GiB as {str(dtype).removeprefix('torch.')}, and "
+        f"{device} has {free / GIB:.1f} GiB free. {_either(remedies)}."
     )
 
 

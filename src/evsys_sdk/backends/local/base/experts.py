@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from .four_bit import FourBit, Weight, dense
 
 if TYPE_CHECKING:
     from .lora import Change, LoRAPart, Switch
@@ -54,7 +57,7 @@ def _forward(
     top_k_weights: Tensor,
 ) -> Tensor:
     changes = [switch.active.get(f"{name}.{parameter}") for parameter in EXPERT_PARAMETERS]
-    if changes == [None, None]:
+    if changes == [None, None] and not isinstance(module.gate_up_proj, FourBit):
         return own(hidden_states, top_k_index, top_k_weights)
     chosen = top_k_index.flatten()
     order = chosen.argsort(stable=True)
@@ -76,12 +79,21 @@ class _Groups:
         self._grouped = counts.is_cuda and dtype == torch.bfloat16 and hasattr(torch, "_grouped_mm")
         self._sizes: list[int] | None = None if self._grouped else counts.tolist()
 
-    def linear(self, x: Tensor, weight: Tensor, change: Change | None) -> Tensor:
+    def linear(self, x: Tensor, weight: Weight, change: Change | None) -> Tensor:
         """Each group times the weight of its expert, (experts, out, in), with a change of it."""
-        if change is None or isinstance(change, Tensor):
-            return self._product(x, weight if change is None else change)
+        if isinstance(change, Tensor):
+            return self._product(x, change)
+        if isinstance(weight, FourBit) and torch.is_grad_enabled():  # made dense once more for the gradient
+            found = checkpoint(self._frozen, x, weight, use_reentrant=False, preserve_rng_state=False)
+        else:
+            found = self._frozen(x, weight)
+        if change is None:
+            return found
         low = self._product(_drop(x, change), change.a.to(x.dtype))
-        return self._product(x, weight) + change.scale * self._product(low, change.b.to(x.dtype))
+        return found + change.scale * self._product(low, change.b.to(x.dtype))
+
+    def _frozen(self, x: Tensor, weight: Weight) -> Tensor:
+        return self._product(x, dense(weight))
 
     def _product(self, x: Tensor, weight: Tensor) -> Tensor:
         if self._grouped and not any(width % _ALIGNED for width in weight.shape[1:]):

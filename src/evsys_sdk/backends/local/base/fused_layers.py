@@ -9,13 +9,14 @@ of the whole, so nothing is stored twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .attention import Traits
+from .four_bit import FourBit
 from .loading import Base
 from .lora import Change
 from .products import Product, can_pack
@@ -79,14 +80,16 @@ def _biases(linears: Sequence[Any]) -> Tensor | None:
     return None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
 
 
-def _weight(linear: Any, changes: Mapping[str, Change]) -> Tensor:
+def _weight(linear: Any, changes: Mapping[str, Change]) -> Any:
     changed = changes.get(linear.name)
     return changed if isinstance(changed, Tensor) else linear.weight
 
 
-def _together(linears: Sequence[Any], changes: Mapping[str, Change]) -> Tensor:
+def _together(linears: Sequence[Any], changes: Mapping[str, Change]) -> Any:
     """Weights below each other; from then on the single ones are views of the whole, so that nothing is kept twice."""
     weights = [_weight(linear, changes) for linear in linears]
+    if any(isinstance(weight, FourBit) for weight in weights):
+        return _four_bits_together(linears, weights)
     if (whole := _whole_of(weights)) is not None:
         return whole
     # The base's own weights are trained through; a tensor made in inference mode must not take their place.
@@ -97,6 +100,16 @@ def _together(linears: Sequence[Any], changes: Mapping[str, Change]) -> Tensor:
     start = 0
     for linear, weight in zip(linears, weights, strict=True):
         weight.data = joined[start : start + linear.out_features]
+        start += linear.out_features
+    return joined
+
+
+def _four_bits_together(linears: Sequence[Any], weights: Sequence[Any]) -> Any:
+    """The same for weights in four bits."""
+    joined, start = FourBit.cat(weights), 0
+    for linear in linears:
+        linear.weight = joined.rows(start, start + linear.out_features)
+        linear.switch.layers[linear.name] = replace(linear.switch.layers[linear.name], weight=linear.weight)
         start += linear.out_features
     return joined
 

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from ....errors import BackendError
 from ....log import get_logger
 from .. import memory
-from ..estimate import Sizes
+from ..memory_plan import Sizes
 from . import attention, families, hybrids, probing
 from .experts import find_experts
 from .head import Head
-from .lora import Switch, install
+from .lora import Switch, install, quantize
 from .products import Product
 from .turns import Turns
 
@@ -40,6 +40,8 @@ class BaseKey:
     gguf_file: str | None
     dtype: torch.dtype
     device: torch.device
+    four_bit: bool = False
+    """Whether the linear layers are stored in four bits."""
 
 
 @dataclass(eq=False)
@@ -101,6 +103,7 @@ def open_base(
     dtype: str,
     gguf_file: str | None,
     threads: int | None,
+    four_bit: bool = False,
     before_loading: BeforeLoading | None = None,
 ) -> Base:
     """The base of a name, with everything as a config spells it."""
@@ -108,7 +111,12 @@ def open_base(
         torch.set_num_threads(threads)
     place = pick_device(device)
     return load_base(
-        model, gguf_file=gguf_file, dtype=pick_dtype(dtype, place), device=place, before_loading=before_loading
+        model,
+        gguf_file=gguf_file,
+        dtype=pick_dtype(dtype, place),
+        device=place,
+        four_bit=four_bit,
+        before_loading=before_loading,
     )
 
 
@@ -118,6 +126,7 @@ def load_base(
     gguf_file: str | None,
     dtype: torch.dtype,
     device: torch.device,
+    four_bit: bool = False,
     before_loading: BeforeLoading | None = None,
 ) -> Base:
     """The base of a name; loaded unless a run in this process already has it."""
@@ -130,7 +139,7 @@ def load_base(
             "file, or a name on the Hugging Face hub."
         )
     name = str(folder.resolve()) if folder.is_dir() else model
-    key = BaseKey(name, gguf_file, dtype, device)
+    key = BaseKey(name, gguf_file, dtype, device, four_bit)
     # Two arms that start at once must not load the same weights twice.
     with _loading:
         base = _loaded.get(key)
@@ -174,7 +183,8 @@ def _cpu_has_bfloat16() -> bool:
 def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
     attention.register()
     log = get_logger(__name__)
-    log.info("loading %s as %s on %s", key.model, str(key.dtype).removeprefix("torch."), key.device)
+    stored = "nf4" if key.four_bit else str(key.dtype).removeprefix("torch.")
+    log.info("loading %s as %s on %s", key.model, stored, key.device)
     with _without_progress_bars():
         config, tokenizer, model = _from_transformers(key, before_loading)
     model.requires_grad_(False)
@@ -183,16 +193,20 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
     if output is None or body is None:
         raise families.explain_refusal(key.model, type(model).__name__, "it has no output layer to read tokens from")
     families.route_attention(model)
-    head = probing.head_of(model, output, key.model)
     # Before anything of ours is put into the model: names and tensors are those of the files.
     fingerprint = _fingerprint(model)
+    switch = install(model, skip=[output])
+    if key.four_bit:
+        quantize(model, switch, key.device)
+        model.to(key.device)
+    head = probing.head_of(model, output, key.model)
     text = config.get_text_config()
     base = Base(
         key,
         model,
         body,
         head,
-        install(model, skip=[output]),
+        switch,
         tokenizer,
         context_length=context_length_of(text, key.model),
         hidden_size=int(getattr(text, "hidden_size", head.weight.shape[1])),
@@ -255,7 +269,7 @@ def _from_transformers(key: BaseKey, before_loading: BeforeLoading | None) -> tu
         config = AutoConfig.from_pretrained(key.model, trust_remote_code=False, **gguf)
         families.check_family(key.model, config)
         sizes = Sizes.of(config)
-        memory.check_fits(sizes.parameters, key.dtype, key.device, key.model)
+        memory.check_fits(sizes.weight_bytes(key.dtype, key.four_bit), key.dtype, key.device, key.model)
         if before_loading is not None:
             before_loading(sizes, key)
         tokenizer = AutoTokenizer.from_pretrained(key.model, trust_remote_code=False, **gguf)
@@ -294,7 +308,8 @@ def load_plain(key: BaseKey, attention_name: str | None = None) -> Any:
         **options,
     )
     _check_complete(key.model, told)
-    return model.to(key.device)
+    # Four bits are made of it layer by layer, so that the device never holds all of it.
+    return model if key.four_bit else model.to(key.device)
 
 
 def _check_complete(model: str, told: Mapping[str, Any]) -> None:

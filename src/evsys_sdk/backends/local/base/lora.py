@@ -19,7 +19,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from torch.nn import functional as F
 
 from ....errors import BackendError, closest
 from .experts import EXPERT_PARAMETERS, find_experts, route_experts
+from .four_bit import FourBit, Weight, can_quantize, dense
 
 _EXPERT = re.compile(r"(^|\.)experts\.\d+(\.|$)")
 
@@ -53,7 +54,7 @@ type Change = LoRAPart | Tensor
 class Linear:
     """A frozen linear layer of the base: x -> xW' + b."""
 
-    weight: Tensor
+    weight: Weight
     """(out, in), or (experts, out, in)"""
     bias: Tensor | None
     transposed: bool = False
@@ -132,7 +133,7 @@ class LoRALinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         change = self.switch.active.get(self.name)
         if change is None:
-            return F.linear(x, self.weight, self.bias)
+            return Frozen.apply(x, self.weight, self.bias)
         if isinstance(change, Tensor):
             return F.linear(x, change, self.bias)
         if change.dropout:
@@ -143,27 +144,40 @@ class LoRALinear(nn.Module):
         kept = torch.rand(x.shape, generator=part.generator, device=x.device, dtype=torch.float32) >= part.dropout
         dropped = x * kept.to(x.dtype) / (1 - part.dropout)
         low = F.linear(F.linear(dropped, part.a.to(x.dtype)), part.b.to(x.dtype))
-        return F.linear(x, self.weight, self.bias) + part.scale * low
+        return Frozen.apply(x, self.weight, self.bias) + part.scale * low
+
+
+class Frozen(torch.autograd.Function):
+    """y = xW' + b, where a weight in four bits is made dense once more for the gradient, and not kept meanwhile."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+        ctx.weight = weight
+        return F.linear(x, dense(weight), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        return grads[0] @ dense(ctx.weight), None, None
 
 
 class _AddLoRA(torch.autograd.Function):
     """y = xW' + b + scale * (xA')B'. Written out because autograd would keep and copy more than is needed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Weight, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         a, b = a.to(x.dtype), b.to(x.dtype)
         # (T, rank): all that the gradient needs of the adapter's own work.
         low = rows @ a.T
-        y = F.linear(x, weight, bias)  # not a view: models may go on to change it in place
+        y = F.linear(x, dense(weight), bias)  # not a view: models may go on to change it in place
         y.view(-1, y.shape[-1]).addmm_(low, b.T, alpha=scale)
-        ctx.save_for_backward(rows, weight, low, a, b)
-        ctx.scale, ctx.shape = scale, x.shape
+        ctx.save_for_backward(rows, low, a, b)
+        ctx.weight, ctx.scale, ctx.shape = weight, scale, x.shape
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        rows, weight, low, a, b = ctx.saved_tensors
+        rows, low, a, b = ctx.saved_tensors
         grad = grads[0].reshape(-1, grads[0].shape[-1])
         grad_low = (grad @ b).mul_(ctx.scale)
         # Masters are float32, and so are their gradients; the products run in the type of the base.
@@ -171,7 +185,7 @@ class _AddLoRA(torch.autograd.Function):
         grad_a = (grad_low.T @ rows).float()
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = (grad @ weight).addmm_(grad_low, a).view(ctx.shape)
+            grad_x = (grad @ dense(ctx.weight)).addmm_(grad_low, a).view(ctx.shape)
         return grad_x, None, None, grad_a, grad_b, None
 
 
@@ -196,6 +210,25 @@ def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
             "Use a model of another architecture."
         )
     return switch
+
+
+@torch.no_grad()
+def quantize(model: nn.Module, switch: Switch, device: torch.device) -> None:
+    """Store the weights of all layers that can be adapted in four bits on a device; rows of odd lengths stay."""
+    for name, linear in switch.layers.items():
+        if not can_quantize(linear.weight):
+            continue
+        parent, _, last = name.rpartition(".")
+        small = FourBit.quantize(dense(linear.weight).to(device).contiguous())
+        holder: Any = model.get_submodule(parent)
+        if linear.experts:
+            delattr(holder, last)
+            setattr(holder, last, small)
+        else:
+            layer: Any = getattr(holder, last)
+            del layer.weight
+            layer.weight = small
+        switch.layers[name] = replace(linear, weight=small)
 
 
 @dataclass(slots=True)
@@ -260,7 +293,7 @@ class Adapter:
         """The base's weights with the adapter added in: faster to sample from, and as large as those layers are."""
         merged: dict[str, Change] = {}
         for name, (a, b) in self.weights.items():
-            weight = switch.layers[name].weight
+            weight = dense(switch.layers[name].weight)
             if weight.ndim == 2:
                 merged[name] = torch.addmm(weight.float(), b, a, alpha=self.scale).to(weight.dtype)
                 continue

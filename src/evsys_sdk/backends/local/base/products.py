@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import memory
+from .four_bit import Weight, dense
 
 _ROWS = 16
 """How many rows the stored order is best for; it serves any number."""
@@ -24,7 +25,8 @@ _ROWS = 16
 class Product:
     """x -> xW' + b."""
 
-    weight: Tensor
+    weight: Weight
+    """In four bits only for products that make it dense themselves."""
     bias: Tensor | None = None
     packed: Tensor | None = None
 
@@ -34,7 +36,7 @@ class Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is None:
-            return F.linear(x, self.weight, self.bias)
+            return F.linear(x, dense(self.weight), self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 

@@ -23,9 +23,10 @@ from ....log import get_logger
 from .. import memory
 from ..base.attention import PackedLayout, Segment, Traits, has_varlen
 from ..base.families import FUSED
+from ..base.four_bit import FourBit, Weight, dense
 from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
-from ..base.lora import Change, LoRAPart
+from ..base.lora import Change, Frozen, LoRAPart
 from ..training.recompute import recompute_layers, run_again
 
 type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
@@ -101,6 +102,9 @@ def _run_layer(layer: Layer, linear: Linear, attend: Attend, x: Tensor, cos: Ten
 def plain(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
     """A product with the weights as they are."""
     product = getattr(layer, which)
+    if isinstance(product.weight, FourBit):
+        found = Frozen.apply(x, product.weight, product.bias)
+        return found if onto is None else onto + found
     if onto is None:
         return F.linear(x, product.weight, product.bias)
     found = torch.addmm(onto, x, product.weight.T)
@@ -139,7 +143,7 @@ class _AddLoRAs(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         onto: Tensor | None,
-        weight: Tensor,
+        weight: Weight,
         bias: Tensor | None,
         scale: float,
         rows: Any,
@@ -148,19 +152,19 @@ class _AddLoRAs(torch.autograd.Function):
         a, b = _join(matrices, rows, len(weight), x.dtype)
         low = x @ a.T
         if onto is None:
-            y = F.linear(x, weight, bias)
+            y = F.linear(x, dense(weight), bias)
         else:
-            y = torch.addmm(onto, x, weight.T)
+            y = torch.addmm(onto, x, dense(weight).T)
             if bias is not None:
                 y += bias
         y.addmm_(low, b.T, alpha=scale)
-        ctx.save_for_backward(x, weight, low, a, b)
-        ctx.scale, ctx.rows, ctx.has_onto = scale, rows, onto is not None
+        ctx.save_for_backward(x, low, a, b)
+        ctx.weight, ctx.scale, ctx.rows, ctx.has_onto = weight, scale, rows, onto is not None
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        x, weight, low, a, b = ctx.saved_tensors
+        x, low, a, b = ctx.saved_tensors
         grad = grads[0].contiguous()
         # The rank is small, so that this comes first and everything else is made of it.
         grad_low = grad @ b
@@ -172,7 +176,7 @@ class _AddLoRAs(torch.autograd.Function):
         for number, (start, end) in enumerate(ctx.rows):
             own = slice(number * rank, (number + 1) * rank)
             found += [grad_a[own], grad_b[start:end, own].float().mul_(ctx.scale)]
-        grad_x = (grad @ weight).addmm_(grad_low, a) if ctx.needs_input_grad[0] else None
+        grad_x = (grad @ dense(ctx.weight)).addmm_(grad_low, a) if ctx.needs_input_grad[0] else None
         return grad_x, grad if ctx.has_onto else None, None, None, None, None, *found
 
 

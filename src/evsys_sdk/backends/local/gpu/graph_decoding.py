@@ -47,7 +47,7 @@ _QUIET_STEPS = 2
 def graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
     """A decoder with captured graphs; None where the plain ones have to do."""
     layers = gpu_layers(base)
-    if layers is None or (snapshot.adapter is not None and not snapshot.merges):
+    if layers is None or base.key.four_bit or (snapshot.adapter is not None and not snapshot.merges):
         return None
     if layers[0].gate_up.bias is not None:
         return None  # the kernels for a few rows add a bias behind the gate

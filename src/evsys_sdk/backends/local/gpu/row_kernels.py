@@ -167,3 +167,24 @@ def store_rows(
         WIDTH=width,
         BLOCK=triton.next_power_of_2(size),
     )
+
+
+@triton.jit
+def _unpack(packed, scales, levels, found, size, PER_SCALE: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    byte = tl.load(packed + at, mask=inside, other=0).to(tl.int32)
+    scale = tl.load(scales + at // PER_SCALE, mask=inside, other=0.0).to(tl.float32)
+    first, second = tl.load(levels + (byte >> 4)) * scale, tl.load(levels + (byte & 15)) * scale
+    both = tl.interleave(first, second)
+    places = tl.program_id(0).to(tl.int64) * BLOCK * 2 + tl.arange(0, BLOCK * 2)
+    tl.store(found + places, both.to(found.dtype.element_ty), mask=places < size * 2)
+
+
+def unpack_four_bit(packed: Tensor, scales: Tensor, levels: Tensor) -> Tensor:
+    """Weights of two to a byte, (..., in / 2), as numbers in the type of their scales, (..., in)."""
+    found = torch.empty(*packed.shape[:-1], packed.shape[-1] * 2, dtype=scales.dtype, device=packed.device)
+    size = packed.numel()
+    per_scale = packed.shape[-1] // scales.shape[-1]
+    _unpack[(triton.cdiv(size, _COLUMNS),)](packed, scales, levels, found, size, per_scale, _COLUMNS)
+    return found

@@ -36,7 +36,7 @@ def make_decoder(base: Base, snapshot: Snapshot) -> Decoder:
         return found
     changes = snapshot.changes()
     separate = any(not isinstance(change, Tensor) for change in changes.values())
-    if separate or not _can_fuse(base):
+    if separate or base.key.four_bit or not _can_fuse(base):
         return Decoder(base, changes)
     if snapshot.prepared is None:
         snapshot.prepared = prepare_layers(base, changes)

@@ -17,7 +17,8 @@ class Snapshot:
     """An adapter that no longer changes, or none at all for the plain base."""
 
     def __init__(self, base: Base, adapter: Adapter | None, *, merge: bool) -> None:
-        self._base, self._merge = base, merge
+        # There are no dense weights to merge into where they are stored in four bits.
+        self._base, self._merge = base, merge and not base.key.four_bit
         # One that changes nothing, as a new one does, need not be merged, and shares what is prepared for the base.
         self._adapter = None if adapter is None or adapter.is_zero() else adapter
         self._merged: Mapping[str, Change] | None = None

@@ -1,0 +1,118 @@
+"""Weights in four bits (NF4, as QLoRA has it): 16 levels of a normal distribution and a scale for every 64 weights.
+
+A product makes its weight dense, uses it and lets it go, in the backward pass once more. So a base takes 4.25 bits for
+a weight (with bfloat16 scales), and a pass needs room for one dense layer. Adapters are never merged.
+
+    weight = FourBit.quantize(linear.weight)
+    y = F.linear(x, dense(weight))
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK = 64
+LEVELS = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Published with QLoRA: quantiles of a normal distribution, scaled to [-1, 1], with an exact zero."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FourBit:
+    """A frozen weight, (..., out, in), whose rows consist of whole blocks."""
+
+    packed: Tensor
+    """(..., out, in / 2): two levels in a byte, the first in the high bits."""
+    scales: Tensor
+    """(..., out, in / BLOCK)"""
+
+    @classmethod
+    @torch.no_grad()
+    def quantize(cls, weight: Tensor) -> FourBit:
+        blocks = weight.detach().unflatten(-1, (-1, BLOCK)).float()
+        # The scale as it is stored decides, so that the nearest level is the nearest after rounding as well.
+        scales = blocks.abs().amax(-1).to(weight.dtype)
+        unit = blocks / scales.float().clamp_min(torch.finfo(torch.float32).tiny)[..., None]
+        levels = torch.tensor(LEVELS, device=weight.device, dtype=torch.float32)
+        codes = torch.bucketize(unit, (levels[1:] + levels[:-1]) / 2).to(torch.uint8).flatten(-2)
+        return cls(codes[..., 0::2] << 4 | codes[..., 1::2], scales)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self.packed.shape[:-1], 2 * self.packed.shape[-1]))
+
+    @property
+    def ndim(self) -> int:
+        return self.packed.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.scales.dtype
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def numel(self) -> int:
+        """Weights, not bytes."""
+        return 2 * self.packed.numel()
+
+    def element_size(self) -> int:
+        """Bytes of a weight once it is dense."""
+        return self.scales.element_size()
+
+    def rows(self, start: int, end: int) -> FourBit:
+        """Some rows, in the same memory."""
+        return FourBit(self.packed[start:end], self.scales[start:end])
+
+    @staticmethod
+    def cat(parts: Sequence[FourBit]) -> FourBit:
+        """Weights below each other."""
+        return FourBit(torch.cat([part.packed for part in parts]), torch.cat([part.scales for part in parts]))
+
+    @torch.no_grad()
+    def dense(self) -> Tensor:
+        """The weight in the type of its scales."""
+        if self.packed.is_cuda and self.packed.is_contiguous():
+            from ..gpu.row_kernels import unpack_four_bit
+
+            return unpack_four_bit(self.packed, self.scales, _levels(self.packed.device, torch.float32))
+        pairs = _pairs(self.packed.device, self.dtype)[self.packed.int()].flatten(-2)
+        return (pairs.unflatten(-1, (-1, BLOCK)) * self.scales[..., None]).flatten(-2)
+
+
+type Weight = Tensor | FourBit
+
+
+def dense(weight: Weight) -> Tensor:
+    """A weight as products take it."""
+    return weight.dense() if isinstance(weight, FourBit) else weight
+
+
+def can_quantize(weight: Any) -> bool:
+    """Whether the rows of a weight consist of whole blocks."""
+    return isinstance(weight, Tensor) and weight.ndim >= 2 and weight.shape[-1] % BLOCK == 0
+
+
+@functools.cache
+def _levels(device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(LEVELS, device=device, dtype=dtype)
+
+
+@functools.cache
+def _pairs(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """What each byte stands for, (256, 2)."""
+    with torch.inference_mode(False):
+        byte = torch.arange(256, device=device)
+        return _levels(device, dtype)[torch.stack([byte >> 4, byte & 15], dim=1)]
