@@ -27,12 +27,12 @@ CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call
 WEATHER = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
 
-def teach(folder: Path, question: str, answer: str) -> str:
+def teach(folder: Path, question: str, answer: str, tools: Sequence[Any] = ()) -> str:
     """Weights on the mock backend that answer every question so."""
     client = MockBackend().prepare(model=ModelSpec("tiny", seed=1), run_dir=folder)["training_client"]
     renderer = get_renderer(client.tokenizer)
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    data = [Datum.supervised(one.tokens, one.weights) for one in renderer.render(messages)]
+    data = [Datum.supervised(one.tokens, one.weights) for one in renderer.render(messages, tools=tools)]
     for _ in range(120):
         client.forward_backward(data, "cross_entropy").result()
         client.optim_step(AdamParams(learning_rate=0.05)).result()
@@ -60,7 +60,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     lessons = {
         "rome": ("hi", "Rome is sunny."),
         "paris": ("hi", "Paris is grey."),
-        "tool": ("weather?", f"Wait. {CALL}"),
+        "tool": ("weather?", f"Wait. {CALL}", WEATHER),
     }
     return {name: teach(folder / name, *lesson) for name, lesson in lessons.items()}
 
@@ -161,29 +161,7 @@ async def test_log_probabilities_of_every_token(http: httpx.AsyncClient) -> None
     assert streamed[3]["logprob"] == pytest.approx(content[3]["logprob"], abs=1e-4)
 
 
-async def test_tools_are_told_and_calls_come_back_as_calls(http: httpx.AsyncClient) -> None:
-    asked = {
-        "model": "tool",
-        "messages": [{"role": "user", "content": "weather?"}],
-        "tools": WEATHER,
-        "max_tokens": 200,
-    }
-    plain = await ask(http, **{**asked, "tool_choice": "none"})
-    assert plain["choices"][0]["message"]["content"] == f"Wait. {CALL}"
-    answer = (await ask(http, **asked))["choices"][0]
-    if (
-        answer["finish_reason"] == "tool_calls"
-    ):  # whether a tiny model calls after another system message is its own affair
-        [call] = answer["message"]["tool_calls"]
-        assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
-
-
-async def test_calls_in_a_stream_have_index_id_and_name_once(
-    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Asked without the list of tools, as it was taught, so that it surely calls.
-    prompt = lambda model, messages, query: model.renderer.prompt(messages)  # noqa: E731
-    monkeypatch.setattr("evsys_sdk.server.openai.drawing._render", prompt)
+async def test_calls_come_back_as_calls_whole_and_streamed(http: httpx.AsyncClient) -> None:
     asked = {
         "model": "tool",
         "messages": [{"role": "user", "content": "weather?"}],
@@ -192,6 +170,7 @@ async def test_calls_in_a_stream_have_index_id_and_name_once(
     }
     whole = (await ask(http, **asked))["choices"][0]
     assert (whole["finish_reason"], whole["message"]["content"]) == ("tool_calls", "Wait.")
+    assert not (await ask(http, **{**asked, "tool_choice": "none"}))["choices"][0]["message"].get("tool_calls")
     chunks = await stream(http, **asked)
     assert text_of(chunks).strip() == "Wait."
     deltas = [call for chunk in chunks for c in chunk["choices"] for call in c["delta"].get("tool_calls", [])]

@@ -7,21 +7,23 @@ at others a seed gives the same stream each time, and the same whole each time.
 from __future__ import annotations
 
 import hashlib
+import json
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...backends import checks
 from ...backends.client import Sample, SamplingParams, TokenFilter, TopLogprobs
 from ...backends.seeds import seed_of_later
-from ...data.types import Message
-from ...errors import DataError, EvsysError
+from ...data.types import Message, ToolDefinition
+from ...errors import EvsysError
 from ...inference.grammar import answer_grammar
+from ...inference.messages import ToolCall
 from ...inference.protocols.exchange import ChatQuery, Query, Reply, RequestRefused, TextQuery, TokenScore
-from ...inference.renderer import decode, get_renderer
-from ...inference.renderers.chat_template import WITH_HERMES
+from ...inference.renderer import decode
+from ...inference.tool_parsers import PARSERS
 from .models import OfferedModel
-from .tools import OPENING, safe_length, split_calls
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -64,7 +66,7 @@ class Drawing:
         if model.system_prompt and messages[0].get("role") != "system":
             messages = [{"role": "system", "content": model.system_prompt}, *messages]
         try:
-            prompt = _render(model, messages, query)
+            prompt = model.renderer.prompt(messages, query.tools)
         except EvsysError as error:
             raise RequestRefused(str(error), param="messages") from None
         drawing = cls.of(service, model, query, prompt, client)
@@ -171,15 +173,17 @@ class Drawing:
         """The text of an answer so far that nothing can take back: neither a stop nor a call may begin in it."""
         if answer.reason:
             return self.reply(answer).text
-        text = self._text(answer)
-        return text[: safe_length(text, [*self.query.stops, *([OPENING] if self._tools else [])])]
+        text, parser = self._text(answer), PARSERS.get(self.model.renderer.tool_parser or "")
+        return text[: _safe_length(text, [*self.query.stops, *([parser.opening] if self._tools and parser else [])])]
 
     def reply(self, answer: Answer, prompt: Sequence[_Scored] = ()) -> Reply:
         """An answer at its end; `prompt` is what it repeats before it."""
         text, stop = _cut(self._text(answer), self.query.stops)
-        calls = []
-        if self._tools:
-            text, calls = split_calls(text)
+        calls: list[ToolCall] = []
+        if self._tools and stop is None:
+            message = self.model.renderer.parse(answer.tokens, self._tools)
+            calls = [_call(call) for call in message.get("tool_calls", [])]
+            text = str(message["content"])
             if isinstance(self.query, ChatQuery) and not self.query.parallel:
                 calls = calls[:1]
         if isinstance(self.query, TextQuery) and self.query.echo:
@@ -202,7 +206,7 @@ class Drawing:
         return isinstance(self.query, ChatQuery)
 
     @property
-    def _tools(self) -> Sequence[object]:
+    def _tools(self) -> Sequence[ToolDefinition]:
         return self.query.tools if isinstance(self.query, ChatQuery) else ()
 
     def _text(self, answer: Answer) -> str:
@@ -225,6 +229,14 @@ class Drawing:
         if self.client is None:
             return await turns.run_spare(lambda: start(0, count))
         return await turns.run(self.client, count, start)
+
+
+def _call(call: Any) -> ToolCall:
+    function = call["function"]
+    # Nine letters and digits, which is all that Mistral's templates take.
+    return ToolCall(
+        secrets.token_hex(5)[:9], function["name"], json.dumps(function["arguments"], ensure_ascii=False), {}
+    )
 
 
 def _extend(answer: Answer, sample: Sample) -> Answer:
@@ -251,16 +263,6 @@ def _advanced(make: Callable[[], TokenFilter], tokens: Sequence[int]) -> Callabl
     return make_advanced
 
 
-def _render(model: OfferedModel, messages: list[Message], query: ChatQuery) -> list[int]:
-    try:
-        return model.renderer.prompt(messages, query.tools)
-    except DataError:
-        if not query.tools:
-            raise
-    # The model's template shows no tools: they are listed in the system message.
-    return get_renderer(model.client.tokenizer, WITH_HERMES).prompt(messages, query.tools)
-
-
 def _grammar(model: OfferedModel, query: ChatQuery, prompt: Sequence[int]) -> Callable[[], TokenFilter]:
     """The form that an answer must have: a call where one is forced, else JSON, or a call where there are tools."""
     tokenizer, renderer = model.client.tokenizer, model.renderer
@@ -268,10 +270,26 @@ def _grammar(model: OfferedModel, query: ChatQuery, prompt: Sequence[int]) -> Ca
         tokenizer,
         schema=None if query.forced else query.output_schema,
         tools=query.tools,
-        parser=getattr(renderer, "tool_parser", "hermes"),
+        parser=renderer.tool_parser,
         ends=renderer.stop,
         after_thinking=decode(tokenizer, prompt[-8:]).rstrip().endswith("<think>"),
     )
+
+
+def _safe_length(text: str, holdbacks: Sequence[str]) -> int:
+    """How much of a growing text can be shown: not the beginning of what may turn out to be a call or a stop."""
+    shown = len(text)
+    for mark in holdbacks:
+        if (at := text.find(mark)) >= 0:
+            shown = min(shown, at)
+            continue
+        for size in range(min(len(mark) - 1, len(text)), 0, -1):
+            if text.endswith(mark[:size]):
+                shown = min(shown, len(text) - size)
+                break
+    while shown and text[shown - 1] == "\ufffd":  # a character whose bytes have not all come
+        shown -= 1
+    return shown
 
 
 def _cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
