@@ -42,7 +42,7 @@ def routes() -> list[tuple[str, str, str]]:
     from evsys_sdk.dashboard.server.app import server_app
     from evsys_sdk.dashboard.server.storage.database import connect
 
-    app = server_app(connect("sqlite-never-opened.db"), ["x"])
+    app = server_app(connect("sqlite-never-opened.db"), ["x"]).app
     page = app.app.routes.pop()  # it has no scope: it is for everybody
     assert page.path == "/{path:path}"
     return [one for one in list_routes(app.app) if one[2] != "none"]
@@ -304,3 +304,12 @@ def test_a_route_that_declares_no_scope_is_never_mounted() -> None:
     app.add_api_route("/open", lambda: None)
     with pytest.raises(RuntimeError, match="/open does not say which scope"):
         list_routes(app)
+
+
+def test_operators_are_answered_without_a_key(dashboard: Any) -> None:
+    with dashboard.client(None) as nobody:
+        root = str(nobody.base_url).split("/api")[0].rstrip("/")
+        assert httpx.get(f"{root}/health").json() == {"status": "ok"}
+        assert httpx.get(f"{root}/ready").json() == {"status": "ready"}
+        assert "evsys_http_requests_total" in httpx.get(f"{root}/metrics").text
+        assert nobody.get("/experiments").headers["x-request-id"]

@@ -65,7 +65,9 @@ class App:
             case HTTPException(status_code=405):
                 return Refusal(405, f"{scope['path']} is not asked for with {scope['method']}. See docs/serve.md.")
             case _:
-                get_logger(__name__).error("%s %s failed", scope["method"], show(scope["path"]), exc_info=error)
+                get_logger(__name__).error(
+                    "%s %s failed id=%s", scope["method"], show(scope["path"]), scope.get("request_id"), exc_info=error
+                )
                 return Refusal(500, "the server failed; its log says how.")
 
     def _admit(self, path: str, headers: Mapping[bytes, bytes]) -> None:

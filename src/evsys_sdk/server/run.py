@@ -48,10 +48,15 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
 
     from .app import App
     from .connections import limit_connections
+    from .operations import Operations
 
     loop = asyncio.get_running_loop()
     config: Any = uvicorn.Config(
-        App(service) if service.log is None else service.log.wrap(App(service)),
+        Operations(
+            App(service) if service.log is None else service.log.wrap(App(service)),
+            ready=lambda: "draining" if service.draining else "",
+            gauges=service.gauges,
+        ),
         http=limit_connections(service.settings),
         ws="none",
         lifespan="off",

@@ -64,6 +64,9 @@ class Service:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _told: set[str] = field(default_factory=set[str])
     """Shadows of which was said that they are asked nothing."""
+    prompt_tokens: int = 0
+    """Of all answers so far."""
+    sampled_tokens: int = 0
     _sampling: int = 0
     """Requests of OpenAI's API that are being answered."""
 
@@ -96,6 +99,23 @@ class Service:
         most = self.settings.max_samples
         if self._sampling >= most:
             raise Refusal(429, f"{most} requests are waiting here. Ask again, or raise --max-samples.", retry_after_s=1)
+
+    def gauges(self) -> dict[str, float]:
+        """What `/metrics` tells beside requests."""
+        models = [model for session in self.sessions.all() for model in session.models.values()]
+        return {
+            "evsys_prompt_tokens_total": self.prompt_tokens,
+            "evsys_sampled_tokens_total": self.sampled_tokens,
+            "evsys_operations_running": self.running,
+            "evsys_results_unfetched": self.futures.count_unfetched(),
+            "evsys_models_in_training": len(models),
+            "evsys_draining": float(self.draining),
+        }
+
+    def count_tokens(self, prompt: int, sampled: int) -> None:
+        """Note what an answer has read and written."""
+        self.prompt_tokens += prompt
+        self.sampled_tokens += sampled
 
     @property
     def running(self) -> int:

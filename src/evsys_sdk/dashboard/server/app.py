@@ -18,6 +18,7 @@ from ..._version import __version__
 from ...errors import DataError, EvsysAuthError, EvsysError
 from ...log import get_logger
 from ...redact import redact_text
+from ...server.operations import Operations
 from ..shapes import Scope, Session
 from ..views.source import BadQuery, NotFound, RecordSource
 from .auth import SCOPES, Gate, KeyGate, LocalGate
@@ -37,7 +38,7 @@ from .storage.writer import Busy, Writer
 
 def local_app(
     source: RecordSource, gate: LocalGate, hosts: Iterable[str], *, name: str, loops: ReadLoops = list
-) -> Guard:
+) -> Operations:
     """What `evsys dashboard` serves: the record of one project on this disk, and its closed `loops`."""
 
     def describe(request: Request) -> Session:
@@ -48,10 +49,10 @@ def local_app(
     add_session_routes(app, gate, describe)
     add_read_routes(app, lambda _: source, describe, signal, polled=True)
     add_loop_routes(app, lambda _: loops())
-    return _guard(app, gate, hosts)
+    return Operations(_guard(app, gate, hosts))
 
 
-def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
+def server_app(engine: Engine, hosts: Iterable[str]) -> Operations:
     """What `evsys dashboard serve` serves: what clients sent, by project."""
     writer, ingest, lines, signal = Writer(engine), Ingest(), Lines(), Signal()
     gate = KeyGate(engine, writer)
@@ -73,7 +74,16 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Guard:
     add_loop_routes(app, lambda request: read_loops(engine, identity_of(request).project))
     add_sdk_routes(app, engine, writer, ingest)
     add_key_routes(app, gate, writer)
-    return _guard(app, gate, hosts)
+    return Operations(_guard(app, gate, hosts), ready=lambda: _ready(engine))
+
+
+def _ready(engine: Engine) -> str:
+    try:
+        with engine.connect() as connection:
+            connection.execute(select(1))
+    except Exception as error:  # whatever a driver raises: the operator learns that the database is out of reach
+        return f"database: {type(error).__name__}"
+    return ""
 
 
 def _session(request: Request, mode: Any, name: str) -> Session:

@@ -170,7 +170,9 @@ async def _complete(exchange: Exchange[Query], drawings: list[Drawing]) -> dict[
         for drawing, answers, prompt in zip(drawings, found, prompts, strict=True)
         for answer in answers
     ]
-    return exchange.answer(replies, sum(len(drawing.prompt) for drawing in drawings))
+    prompt_tokens = sum(len(drawing.prompt) for drawing in drawings)
+    drawings[0].service.count_tokens(prompt_tokens, sum(reply.tokens for reply in replies))
+    return exchange.answer(replies, prompt_tokens)
 
 
 async def _stream(exchange: Exchange[Query], drawings: list[Drawing]) -> AsyncIterator[bytes]:
@@ -190,6 +192,7 @@ async def _stream(exchange: Exchange[Query], drawings: list[Drawing]) -> AsyncIt
         parts = exchange.text(at, new, scores) if new or scores else []
         for part in [*parts, *(exchange.end(at, drawing.reply(answer)) if answer.reason else [])]:
             yield part
+    drawings[0].service.count_tokens(prompt_tokens, sum(written))
     for part in exchange.finish(prompt_tokens, sum(written)):
         yield part
 
