@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import local_gpu
 from local_gpu import SHAPES, Bench, Side, device_and_versions, random_model, release, report, sft_step, some_prompts
 
 HYBRID = {
@@ -34,7 +35,7 @@ PADDED_ROWS = 4
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=["hybrid", "experts", "four_bit"])
+    parser.add_argument("--only", nargs="+", default=["hybrid", "experts", "four_bit", "today"])
     parser.add_argument("--steps", type=int, default=8)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -57,7 +58,8 @@ def hybrid(folder: Path, steps: int) -> None:
     report("3.5", "sft", ours_sft(model, folder, batches), theirs, tokens)
     ours, gap = ours_sampling(model, folder)
     report("3.5", "sampling", ours, attempt(lambda: generate(model)), 64 * 128)
-    print(f"      sampled against trained log-probabilities: {gap:.4f} on average", flush=True)
+    exact = ours_sampling(model, folder, dtype="float32")[1]
+    print(f"      sampled against trained log-probabilities: {gap:.4f} on average, {exact:.6f} in float32", flush=True)
 
 
 def experts(folder: Path, steps: int) -> None:
@@ -68,8 +70,8 @@ def experts(folder: Path, steps: int) -> None:
     report("moe", "around", ours_sft(model, folder, batches, rank=8), None, tokens)
     names = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
     theirs = attempt(lambda: peft_sft(model, batches[:5], "all-linear", names))
-    report("moe", "experts", ours_sft(model, folder, batches, rank=8, lora_targets=["*"]), theirs, tokens)
-    ours, gap = ours_sampling(model, folder, rank=8, lora_targets=["*"])
+    report("moe", "experts", ours_sft(model, folder, batches, rank=8, lora_targets=("*",)), theirs, tokens)
+    ours, gap = ours_sampling(model, folder, rank=8, lora_targets=("*",))
     report("moe", "sampling", ours, None, 64 * 128)
     print(f"      sampled against trained log-probabilities: {gap:.4f} on average", flush=True)
 
@@ -83,6 +85,15 @@ def four_bit(folder: Path, steps: int) -> None:
         whole, small = ours_sft(model, folder, batches), ours_sft(model, folder, batches, dtype="nf4")
         report(size, "nf4 sft", small, whole, tokens)
         report(size, "nf4 smpl", *(ours_sampling(model, folder, dtype=kind)[0] for kind in ("nf4", "bfloat16")), 8192)
+
+
+def today(folder: Path, steps: int) -> None:
+    """Our side of `local_gpu.py`, measured in the same run."""
+    local_gpu.client_of = Opened
+    for size in SHAPES:
+        bench = Bench(random_model(size, folder / size), folder, steps, 8192, True)
+        for what in ("sft", "sampling", "grpo") if size == "0.6B" else ("sft",):
+            report(size, what, *getattr(bench, what)())
 
 
 def ours_sft(model: str, folder: Path, batches: list[list[list[int]]], **params: Any) -> Side:
@@ -120,13 +131,32 @@ def ours_sampling(model: str, folder: Path, **params: Any) -> tuple[Side, float]
 class Opened:
     """A client for the length of a block."""
 
-    def __init__(self, model: str, folder: Path, *, rank: int = 32, **params: Any) -> None:
-        from evsys_sdk.backends.client import ModelSpec
-        from evsys_sdk.backends.local.backend import LocalBackend
+    def __init__(
+        self,
+        model: str,
+        folder: Path,
+        *,
+        rank: int = 32,
+        dtype: str = "bfloat16",
+        lora_targets: tuple[str, ...] | None = None,
+    ) -> None:
+        # Not through the backend: a machine with torch and transformers is enough, whatever else it lacks.
+        from evsys_sdk.backends.local.base.loading import open_base
+        from evsys_sdk.backends.local.client import LocalTrainingClient, Settings
+        from evsys_sdk.backends.local.sampling.lanes import SamplingLimits
+        from evsys_sdk.backends.local.training.passes import PassSettings
 
-        backend = LocalBackend(**{"device": "cuda", "dtype": "bfloat16", "tokens_at_once": 16384, **params})
-        run_dir = Path(tempfile.mkdtemp(dir=folder))
-        self._client = backend.prepare(model=ModelSpec(model, lora_rank=rank), run_dir=run_dir)["training_client"]
+        four_bit = dtype == "nf4"
+        kind = "bfloat16" if four_bit else dtype
+        base = open_base(model, device="cuda", dtype=kind, gguf_file=None, threads=None, four_bit=four_bit)
+        settings = Settings(
+            model,
+            lora_rank=rank,
+            lora_targets=lora_targets,
+            passes=PassSettings(16384),
+            sampling=SamplingLimits(256, 262144, 16384),
+        )
+        self._client = LocalTrainingClient.start(base, settings, Path(tempfile.mkdtemp(dir=folder)))
 
     def __enter__(self) -> Any:
         return self._client
