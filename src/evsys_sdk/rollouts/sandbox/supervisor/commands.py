@@ -9,7 +9,13 @@ import stat
 import time
 
 from .capture import Capture
-from .libc import keep_descriptors_from_programs, restore_signals
+from .libc import (
+    close_above_streams,
+    keep_descriptors_from_programs,
+    make_folders,
+    open_in_root,
+    restore_signals,
+)
 from .processes import give_way_first
 from .settings import data, number, seconds, text, texts
 
@@ -144,9 +150,10 @@ def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     def body() -> NoReturn:
         nonlocal most
         sandbox.namespaces.enter()
+        close_above_streams()  # among them are folders of the host
         try:
             # Not blocking, because what an agent left at this path may be a pipe that nobody writes to.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = open_in_root(path, os.O_RDONLY | os.O_NONBLOCK)
             _check_regular(descriptor)
             while chunk := os.read(descriptor, _CHUNK):
                 most -= len(chunk)
@@ -166,12 +173,13 @@ def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
 
     def body() -> NoReturn:
         sandbox.namespaces.enter()
+        close_above_streams()
         os.umask(0o022)
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            make_folders(os.path.dirname(path))
             # Emptied only once it is known to be a file: O_TRUNC
             # would already do something to whatever else lies there.
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
+            descriptor = open_in_root(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
             _check_regular(descriptor)
             os.ftruncate(descriptor, 0)
             _write_all(descriptor, content)
