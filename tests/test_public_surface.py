@@ -33,6 +33,7 @@ EXTENDING = """
     Callback EvalRecord RunControl RunInfo RunServices TrainingBatch
     BaseAlgorithm TrainingConfig SFT RL
 """
+HISTORY = "History ExperimentView"
 EXPERIMENT = "Experiment ExperimentResult ArmResult EvalResult Benchmark Sweep run_experiment"
 DASHBOARD = "DashboardClient ExperimentRun"
 ERRORS = "EvsysError ConfigError DataError WorkspaceError EvsysAuthError DashboardClientError"
@@ -50,7 +51,7 @@ REGISTRY = [
 ]
 PROMISED = {
     "__version__",
-    *f"{CONFIG} {DATA} {PROTOCOLS} {EXTENDING} {EXPERIMENT} {DASHBOARD} {ERRORS} {LOGGING}".split(),
+    *f"{CONFIG} {DATA} {PROTOCOLS} {EXTENDING} {EXPERIMENT} {HISTORY} {DASHBOARD} {ERRORS} {LOGGING}".split(),
     *REGISTRY,
 }
 

@@ -92,6 +92,7 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         Sweep as Sweep,
         run_experiment as run_experiment,
     )
+    from .history.history import History as History
     from .log import (
         configure_logger as configure_logger,
         get_logger as get_logger,
@@ -112,6 +113,7 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         VerificationResult as VerificationResult,
         Verifier as Verifier,
     )
+    from .record.view.model import ExperimentView as ExperimentView
     from .registry import (
         Registry as Registry,
         get_agent as get_agent,
@@ -263,6 +265,8 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "Sweep",
         "run_experiment",
     ),
+    "record.view.model": ("ExperimentView",),
+    "history.history": ("History",),
     "dashboard": (
         "DashboardClient",
         "ExperimentRun",

@@ -31,6 +31,7 @@ from evsys_sdk.loop.campaigns.campaign import (
 from evsys_sdk.loop.campaigns.progress import judge_progress
 from evsys_sdk.record.project_files.journals import campaign_dir, list_campaigns
 from evsys_sdk.record.view.model import ExperimentView
+from evsys_sdk.record.view.question import Question
 
 NOW = 10_000.0
 
@@ -44,11 +45,29 @@ def workspace(tmp_path: Path) -> Path:
 def experiment(name: str, score: float | None, verdict: str = "supported", **more: Any) -> ExperimentView:
     spend = {"tokens_trained": 100.0, "tokens_sampled": 20.0, "usd": 0.5, "wall_s": 360.0}
     found = ExperimentView(name, name, f"runs/{name}", "completed", started=NOW - 900, metric="pass@1", spend=spend)
-    return replace(found, best_score=score, verdict=verdict, **more)
+    asked = Question("pass@1", direction=more.get("mode", "max"), model="tiny", backend="mock")
+    return replace(found, **{"question": asked, "best_score": score, "verdict": verdict, **more})
 
 
 def campaign(**terms: Any) -> Campaign:
     return Campaign("c", Terms("better?", **{"experiments": 9, **terms}), 0.0)
+
+
+def test_only_experiments_with_the_same_question_are_compared() -> None:
+    easy = [experiment(f"easy{at}", 0.9) for at in range(2)]
+    other = [
+        experiment("hard", 0.2, question=replace(easy[0].question, tasks="50 tasks abcdef")),
+        experiment("real", 0.3, question=replace(easy[0].question, backend="local")),
+        experiment(
+            "tokens", 37.0, question=replace(easy[0].question, metric="tokens_per_task"), metric="tokens_per_task"
+        ),
+    ]
+    found = judge_progress(campaign(goal=0.95, patience=2), [*easy, *other], NOW)
+    assert found.state == "open"
+    assert found.best is easy[0]
+    assert found.question == easy[0].question
+    unanswered = experiment("half", 0.99, question=replace(easy[0].question, metric="test/pass@1"))
+    assert judge_progress(campaign(goal=0.95), [unanswered], NOW).best is None
 
 
 def test_terms_are_agreed_once(workspace: Path) -> None:
@@ -147,7 +166,7 @@ def test_it_is_met_by_a_supported_experiment_only() -> None:
     assert judge_progress(campaign(goal=0.9), [replace(reached, verdict="supported")], NOW).state == "met"
     flagged = replace(reached, verdict="supported", flags=["scores"])
     assert judge_progress(campaign(goal=0.9), [flagged], NOW).state == "open"
-    lower = replace(reached, verdict="supported", mode="min", best_score=0.2)
+    lower = experiment("lower", 0.2, mode="min")
     assert judge_progress(campaign(goal=0.3), [lower], NOW).state == "met"
 
 

@@ -49,6 +49,11 @@ CHANGED: dict[str, dict[str, tuple[Any, Any]]] = {
         f"{_RUN}.spend.tokens_sampled": (106.0, 146.0),
         f"{_RUN}.spend.wall_s": (1.087, 1.238),
     },
+    # The words of the view: an arm whose process is gone is killed.
+    "status-killed": {
+        "arms.r__learning_rate0p001__seed43.state": ("broken off", "killed"),
+        "counts.broken off": (1, None),
+    },
     # A run that the search stopped early counts with the scores that it has.
     "show-search": {
         f"runs.r__learning_rate{rate}.{field}": values

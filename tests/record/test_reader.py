@@ -99,7 +99,7 @@ def test_arms_wait_run_are_retried_recalled_and_end(tmp_path: Path) -> None:
     assert states() == {"a": "completed", "b": "pending", "c__seed4": "started"}
     added = ExperimentRecord(tmp_path).runs[-1]
     assert (added.run, added.seed) == ("c", 4)
-    assert [arm.state for arm in experiment_status(tmp_path).arms] == ["completed", "waiting", "broken off"]
+    assert [arm.state for arm in experiment_status(tmp_path).arms] == ["completed", "waiting", "killed"]
 
 
 def test_an_arm_tells_starts_length_scores_once_and_curves(tmp_path: Path) -> None:

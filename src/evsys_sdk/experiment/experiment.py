@@ -152,6 +152,7 @@ class Experiment:
             return
         from .claims import register_claim
         from .contamination import contamination_warnings
+        from .question import ask_question
 
         metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
         config = json.dumps(self.config.model_dump(mode="json"), sort_keys=True)
@@ -169,6 +170,7 @@ class Experiment:
                 for arm in first_arms(self.config)
             ],
             **({"looks": self.config.planned_looks} if self.config.planned_looks else {}),
+            **({"question": question.to_dict()} if (question := ask_question(self.config)) else {}),
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
             imports=imported_by_name(),

@@ -1,8 +1,8 @@
-"""Room 11: what was tried, for people and agents, read from the record.
+"""What was tried, for people and agents: queries over views of experiments.
 
-find, index, cache     which experiments there are, kept in a database beside them
-summarize, summary     an experiment in a few fields; `detail` is all of it
-outcome, effects       what it found, what each change did, and how far that can be believed
-views/                 what the commands show of it; context/ is the digest for an agent
+history                the reading API for Python: `from evsys_sdk import History`
+find, index, cache     which experiments there are; their views are kept in a database next to them
+detail, pairs, effects one experiment with its files; two compared task by task; what each change did
+views/                 what the commands show; context/ is the digest for an agent
 notes                  what is added to the record afterwards
 """

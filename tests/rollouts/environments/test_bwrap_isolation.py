@@ -121,28 +121,6 @@ async def test_no_path_leads_out_of_the_sandbox(sandbox: BwrapEnvironment, tmp_p
     assert (tmp_path / "target").read_text("utf-8") == "untouched"
 
 
-LINKS_OF_PROC = ("self/fd/{n}", "self/root", "self/cwd", "thread-self/fd/{n}", "1/root", "1/cwd", "1/fd/{n}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("link", LINKS_OF_PROC)
-async def test_files_are_not_reached_through_descriptors_of_a_helper(sandbox: BwrapEnvironment, link: str) -> None:
-    for number in range(24 if "{n}" in link else 1):
-        await sandbox.exec(f"ln -sfn /proc/{link.format(n=number)} link")
-        for path in ("link", "link/self/status", "link/version", "link/1/environ", "link/etc/hostname"):
-            with pytest.raises(EnvironmentFileError):
-                await sandbox.read_file(path)
-            with pytest.raises(EnvironmentFileError):
-                await sandbox.write_file(path, "x")
-
-
-async def test_ordinary_links_to_files_and_folders_are_followed(sandbox: BwrapEnvironment) -> None:
-    await sandbox.exec("mkdir real && ln -s real near && ln -s $PWD/real far && ln -s ../../../../app/real up")
-    for name in ("near", "far", "up"):
-        await sandbox.write_file(f"{name}/new/{name}.txt", name)
-        assert await sandbox.read_file(f"real/new/{name}.txt") == name.encode()
-
-
 async def test_a_folder_of_the_host_can_be_shown_read_only(start_sandbox: StartSandbox, public_dir: Path) -> None:
     (public_dir / "data.txt").write_text("shown", encoding="utf-8")
     sandbox = await start_sandbox(read_only=[str(public_dir)])

@@ -13,6 +13,8 @@ from typing import Any
 from ...record.reader import ExperimentRecord
 from ...record.runs import PENDING, STARTED, RunRecord
 from ...record.values import number, stamp_of
+from ...record.view.build import Liveness, arm_status, status_of
+from ...record.view.model import LIVE
 
 WAITING, RUNNING = "waiting", "running"
 
@@ -26,7 +28,7 @@ class ArmStatus:
 
     arm: str
     state: str
-    """waiting, running, broken off (its process was killed), or how it ended: completed, failed, cancelled."""
+    """One of `ARM_STATUSES` of the view."""
     step: int | None = None
     total_steps: int | None = None
     measure: str = "loss"
@@ -65,7 +67,7 @@ class LiveStatus:
     path: Path
     experiment_id: str | None
     state: str
-    """running, how it ended (completed, failed, interrupted, budget), or `killed`: it neither runs nor has ended."""
+    """One of `STATUSES` of the view."""
     pid: int | None
     host: str | None
     arms: list[ArmStatus]
@@ -82,7 +84,7 @@ class LiveStatus:
     @property
     def seconds_left(self) -> float | None:
         """Until the last arm is trained, if those that wait are like those that run; None where nobody knows."""
-        return estimate_left(self.arms) if self.state == "running" else None
+        return estimate_left(self.arms) if self.state in LIVE else None
 
     def to_dict(self) -> dict[str, Any]:
         arms = [{**asdict(arm), "seconds_left": arm.seconds_left} for arm in self.arms]
@@ -109,12 +111,12 @@ class StatusReader:
         With `to_count`, how far arms came is left out where no arm is running, whose end could be told from it.
         """
         record = ExperimentRecord(path)
-        owner, running = record.owner, record.is_running
+        owner, state = record.owner, status_of(record, Liveness(record.is_running))
         if to_count and all(run.status != STARTED for run in record.runs):
-            arms = [ArmStatus(run.name, WAITING if run.status == PENDING else run.status) for run in record.runs]
+            arms = [ArmStatus(run.name, arm_status(run.status, state)) for run in record.runs]
         else:
-            arms = [_arm_status(run, running, self._read_scores(run)) for run in record.runs]
-        return LiveStatus(path, record.experiment_id, record.status, owner.get("pid"), owner.get("host"), arms)
+            arms = [_arm_status(run, state, self._read_scores(run)) for run in record.runs]
+        return LiveStatus(path, record.experiment_id, state, owner.get("pid"), owner.get("host"), arms)
 
     def _read_scores(self, run: RunRecord) -> Scores:
         stamp = stamp_of(run.files.scores)
@@ -140,9 +142,8 @@ def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
     return max(sum(left) / len(running), max(left))  # shared out evenly, but the longest arm takes what it takes
 
 
-def _arm_status(run: RunRecord, running: bool, scores: Scores) -> ArmStatus:
-    words = {PENDING: WAITING, STARTED: RUNNING if running else "broken off"}
-    state = words.get(run.status, run.status)
+def _arm_status(run: RunRecord, experiment: str, scores: Scores) -> ArmStatus:
+    state = arm_status(run.status, experiment)
     begun = run.status != PENDING
     last = run.last_metrics if begun else {}
     step = number(last.get("step")) or run.metrics.get("steps")

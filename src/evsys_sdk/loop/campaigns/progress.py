@@ -14,6 +14,7 @@ from typing import Any
 from ...history.find import experiment_roots
 from ...history.index import Filters, HistoryIndex, select
 from ...record.view.model import ExperimentView
+from ...record.view.question import Question
 from .campaign import Admission, Campaign
 
 OPEN = "open"
@@ -37,12 +38,15 @@ class Progress:
     """Of the limits that there are."""
     suggestions: list[str] = field(default_factory=list[str])
     """What the conclusions of its latest experiments suggest."""
+    question: Question | None = None
+    """What its experiments are compared by: the question of the first that has an answer."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {
             "state": self.state,
             "why": self.why,
+            "question": self.question.to_dict() if self.question else None,
             "best": _brief(self.best) if self.best else None,
             "spent": self.spent,
             "left": self.left,
@@ -53,6 +57,7 @@ class Progress:
 
 def _brief(one: ExperimentView) -> dict[str, Any]:
     told = {"id": one.id, "status": one.status, "verdict": one.verdict, "metric": one.metric, "score": one.best_score}
+    told |= {"question": one.question.label}
     return {**told, "low": one.best_low, "high": one.best_high, "claim": one.hypothesis, "parent": one.parent_id}
 
 
@@ -69,11 +74,13 @@ def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], no
     terms = campaign.terms
     limits = {"experiments": terms.experiments, "tokens": terms.tokens, "usd": terms.usd, "hours": terms.hours}
     left = {name: max(limit - spent[name], 0.0) for name, limit in limits.items() if limit is not None}
-    counted = [one for one in experiments if _counts(one)]
+    answered = [one for one in experiments if one.answer is not None]
+    question = answered[0].question if answered else None
+    counted = [one for one in answered if one.question == question]
     best = max(counted, key=_value, default=None)  # the first of the highest: a later equal has raised nothing
     state, why = _state(campaign, counted, best, left)
-    told = dict.fromkeys(one.next for one in reversed(experiments) if one.next and _counts(one))
-    return Progress(state, why, list(experiments), best, spent, left, list(told)[:5])
+    told = dict.fromkeys(one.next for one in reversed(experiments) if one.next and one.counts)
+    return Progress(state, why, list(experiments), best, spent, left, list(told)[:5], question)
 
 
 def _state(
@@ -96,17 +103,13 @@ def _state(
     return OPEN, "there is something left to spend, and nothing says to stop"
 
 
-def _counts(one: ExperimentView) -> bool:
-    return one.best_score is not None and not one.invalidated and not one.flags and one.verdict != "invalid"
-
-
 def _value(one: ExperimentView) -> float:
-    score = one.best_score or 0.0
-    return -score if one.mode == "min" else score
+    score = one.answer or 0.0
+    return -score if one.question.direction == "min" else score
 
 
 def _reaches(one: ExperimentView, goal: float) -> bool:
-    return _value(one) >= (-goal if one.mode == "min" else goal)
+    return _value(one) >= (-goal if one.question.direction == "min" else goal)
 
 
 def _spent(campaign: Campaign, experiments: Sequence[ExperimentView], now: float) -> dict[str, float]:
@@ -121,7 +124,7 @@ def _spent(campaign: Campaign, experiments: Sequence[ExperimentView], now: float
         # experiment is in no list, and must count all the same.
         if ours is None and now - admission.time < _NOT_SEEN_S:
             spent["experiments"] += 1
-        if (ours is None and now - admission.time < _NOT_SEEN_S) or (ours is not None and ours.status == "running"):
+        if (ours is None and now - admission.time < _NOT_SEEN_S) or (ours is not None and ours.is_live):
             taken = {} if ours is None else ours.spend
             so_far = taken.get("tokens_trained", 0.0) + taken.get("tokens_sampled", 0.0)
             spent["tokens"] += max(admission.tokens - so_far, 0.0)

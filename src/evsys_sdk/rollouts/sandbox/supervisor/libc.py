@@ -16,7 +16,6 @@ CLONE_PARENT, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWPID = 0x8000, 0x02000000, 
 _CAPABILITY_VERSION_3 = 0x20080522
 _MOST_CAPABILITIES = 64
 _CLOSE_RANGE, _CLOEXEC = 436, 4
-_OPENAT2, _NO_MAGIC_LINKS, _IN_ROOT = 437, 0x02, 0x10
 _CLONE = 56 if os.uname().machine == "x86_64" else 220
 _IPC_RMID = 0
 _ARG_START = 45  # of the fields after the name in /proc/PID/stat
@@ -83,41 +82,8 @@ def close_descriptors() -> None:
     nowhere = os.open("/dev/null", os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
-    close_above_streams()
-
-
-def close_above_streams() -> None:
-    """Let go of every descriptor but 0, 1 and 2."""
     if _libc.syscall(_CLOSE_RANGE, 3, 0xFFFFFFFF, 0, 0, 0) < 0:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-
-
-def open_in_root(path: str, flags: int, mode: int = 0) -> int:
-    """Open a path of this process's root; links are followed, but none of /proc, which lead to open descriptors."""
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    try:
-        name = ctypes.create_string_buffer(os.fsencode(path))
-        how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, _NO_MAGIC_LINKS | _IN_ROOT)
-        places = ctypes.addressof(name), ctypes.addressof(how)
-        found = _libc.syscall(_OPENAT2, root, *places, ctypes.sizeof(how), 0)
-        _check(found, path)
-        return found
-    finally:
-        os.close(root)
-
-
-def make_folders(path: str) -> None:
-    """Make a folder of this process's root, and those above it that are missing."""
-    made = ""
-    for name in filter(None, path.split("/")):
-        above, made = made or "/", f"{made}/{name}"
-        folder = open_in_root(above, os.O_PATH | os.O_DIRECTORY)
-        try:
-            os.mkdir(name, 0o777, dir_fd=folder)
-        except FileExistsError:
-            pass
-        finally:
-            os.close(folder)
 
 
 def drop_bounding_set() -> None:

@@ -1,0 +1,68 @@
+"""`History`: read the experiments of a project from Python.
+
+from evsys_sdk import History
+
+with History() as history:
+    for view in history.select(verdicts=["supported"], limit=5):
+        print(view.id, view.question.label, view.best_run, view.best_score)
+    view = history.get("my-experiment")
+    by_task = history.scores(view, "steps-60")["test/routing/pass@1"].by_task
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..errors import DataError
+from ..record.reader import ExperimentRecord
+from ..record.view.build import view
+from ..record.view.model import ExperimentView
+from ..record.view.task_scores import SetScores, scores_of
+from .find import experiment_roots, find_experiment
+from .index import ORDERS, Filters, HistoryIndex, check_word, count, select
+
+
+class History:
+    """The experiments below some folders; by default those of the project that the working folder is in."""
+
+    def __init__(self, roots: Sequence[str | Path] = ()) -> None:
+        self.roots = experiment_roots(roots)
+        self._index = HistoryIndex(self.roots)
+
+    def select(self, *, sort: str = "newest", limit: int | None = None, **filters: Any) -> list[ExperimentView]:
+        """The experiments that meet all filters (fields of `Filters`: statuses, verdicts, tags, model, search, ...)."""
+        return select(self._index, Filters(**filters), sort=check_word(sort, list(ORDERS), "sort"), limit=limit)
+
+    def count(self, **filters: Any) -> int:
+        """How many experiments meet all filters."""
+        return count(self._index, Filters(**filters))
+
+    def get(self, reference: str | Path) -> ExperimentView:
+        """One experiment by path, id, the beginning of one, or name (its latest attempt), as it is at this moment."""
+        return view(ExperimentRecord.open(find_experiment(str(reference), self.roots)))
+
+    def same_question(self, of: ExperimentView) -> list[ExperimentView]:
+        """The other experiments whose scores can be compared with those of one."""
+        return [one for one in self.select() if one.question == of.question and one.id != of.id]
+
+    def scores(self, of: ExperimentView, run: str | None = None) -> dict[str, SetScores]:
+        """Full metric name -> score of each seed of a run, in all and by task; of the best run by default."""
+        wanted = run or of.best_run
+        arms = [arm for arm in ExperimentRecord.open(of.folder).runs_on_disk if arm.run == wanted]
+        if not arms:
+            raise DataError(f"{of.id}: there is no run {wanted!r}. It has: {', '.join(one.run for one in of.runs)}.")
+        return scores_of(arms)
+
+    def close(self) -> None:
+        self._index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
