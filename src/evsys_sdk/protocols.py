@@ -192,7 +192,8 @@ class RolloutTraits:
     agent_import_path: str | None = None
     environment: EnvironmentSpec | None = None
     """... and what the config names of them, for a benchmark that names the rest."""
-    engine: str = "inline"
+    engine: str | None = None
+    """The rollout engine, where the config names one; else the harness says which it needs."""
     max_tokens: int | None = None
     """Longest answer, per turn."""
 

@@ -1,5 +1,6 @@
 """Agents that are Harbor's own, or written for it, ask the current policy."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.protocols import VerificationResult
 from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
-from evsys_sdk.rollouts.harness import build_harness
+from evsys_sdk.rollouts.harness import EnvironmentSpec, build_harness
 
 pytest.importorskip("harbor", reason="needs the extra harbor; run make test-harbor")
 pytestmark = pytest.mark.harbor
@@ -29,6 +30,46 @@ class Asks(BaseAgent):
 class Elsewhere(Asks):
     async def run(self, instruction, environment, context): pass
 """
+
+
+INSTALLED = '''
+from harbor.agents.installed.base import BaseInstalledAgent
+
+PROGRAM = """
+import json, os, sys, urllib.request
+body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": sys.argv[1]}]}).encode()
+headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+open("said.txt", "w").write(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])
+"""
+
+class Installed(BaseInstalledAgent):
+    @staticmethod
+    def name(): return "installed"
+    async def install(self, environment): pass
+    def populate_context_post_run(self, context): pass
+    async def run(self, instruction, environment, context):
+        await self.exec_as_agent(environment, command=f"cat > a.py <<'END'\\n{PROGRAM}\\nEND\\npython3 a.py 'go'")
+'''
+
+
+async def wrote_yes(task: HarborTask, rollout: Any, environment: Any) -> VerificationResult:
+    return VerificationResult(float(await environment.read_file("said.txt") == b"yes"))
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+def test_a_program_that_harbor_runs_in_the_sandbox_asks_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_engine: Any, say: Any
+) -> None:
+    (tmp_path / "installed_agents.py").write_text(INSTALLED, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    harness = build_harness(None, EnvironmentSpec(kind="bwrap"), agent_import_path="installed_agents:Installed")
+    assert harness.engine == "harbor"
+    task = HarborTask("t", "Say yes.", InProcessVerifier("exact_match", "yes"))
+    requests = [RolloutRequest(task, at, say.scripted("yes"), harness, wrote_yes) for at in range(3)]
+    for rollout in make_engine(attempts=1).submit(requests).result():
+        assert (rollout.status, rollout.reward, rollout.error) == ("ok", 1.0, None)
+        assert [turn.completion_tokens for turn in rollout.turns] == [[101]]
 
 
 async def said_yes(task: HarborTask, rollout: Any, environment: Any) -> VerificationResult:

@@ -51,8 +51,9 @@ class RolloutConfig(OnPolicyConfig):
     """A harness of your own as `package.module:Class`, instead of `agent`."""
     environment: EnvironmentSpec | None = None
     """Where the agent's commands run; by default nowhere."""
-    engine: Literal["inline", "harbor"] = Field(default="inline", json_schema_extra=NOT_SEARCHED)
-    """What runs the rollouts: `inline` in this process, or Harbor's own trials."""
+    engine: Literal["inline", "harbor"] | None = Field(default=None, json_schema_extra=NOT_SEARCHED)
+    """What runs the rollouts: `inline` in this process, or Harbor's own trials; by default `harbor` for its agents and
+    environments, else `inline`."""
     concurrency: int = Field(default=32, ge=1, json_schema_extra=NOT_SEARCHED)
     """How many rollouts may run at once."""
     timeout_s: float = Field(default=600.0, gt=0, json_schema_extra=NOT_SEARCHED)
@@ -194,7 +195,7 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
 
     def _open_engine(self) -> RolloutEngine:
         limits = EngineLimits(concurrency=self.cfg.concurrency, timeout_s=self.cfg.timeout_s)
-        if self.cfg.engine == "inline":
+        if (self.cfg.engine or self._harness.engine) == "inline":
             self._harness.refuse_inline()
             return InlineEngine(limits)
         from ..rollouts.harbor.engine import HarborEngine

@@ -124,7 +124,8 @@ class BenchmarkEntry(Strict):
     environment: EnvironmentSpec | None = None
     """Where the agent's commands run; by default where the model was trained, else nowhere."""
     engine: str | None = None
-    """Rollout engine that runs the tasks: `inline` or `harbor`; by default that of the recipe, else `inline`."""
+    """Rollout engine that runs the tasks: `inline` or `harbor`; by default that of the recipe, else
+    `harbor` for its agents and environments."""
     concurrency: int = Field(default=32, ge=1)
     """How many attempts may run at once."""
     timeout_s: float = Field(default=600.0, gt=0)

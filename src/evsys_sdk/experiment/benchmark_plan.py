@@ -217,11 +217,12 @@ def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, s
     # At temperature 0 several attempts would be copies of one.
     temperature = entry.temperature if entry.temperature is not None else float(entry.samples > 1)
     max_tokens = entry.max_tokens or (trained.max_tokens if trained else None) or _MAX_TOKENS
+    harness = _harness(entry, algorithm)
     return ScoreSettings(
         samples=entry.samples,
         sampling=Sampling(max_tokens, temperature, seed),
-        harness=_harness(entry, algorithm),
-        engine=entry.engine or (trained.engine if trained else "inline"),
+        harness=harness,
+        engine=entry.engine or (trained.engine if trained else None) or harness.engine,
         limits=EngineLimits(concurrency=entry.concurrency, timeout_s=entry.timeout_s),
         metrics=list_reported_metrics(entry, metadata),
         breakdown_keys=entry.breakdown_keys,

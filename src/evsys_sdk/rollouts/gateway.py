@@ -4,7 +4,7 @@ A gateway lives as long as one rollout, on loopback and, for a sandbox without a
 carry the rollout's own credential; every answer is a turn of the recorder, with the tokens that were sampled.
 
     async with Gateway(recorder, budget=Budget(max_turns=50)) as gateway:
-        env = {"OPENAI_BASE_URL": f"{gateway.url}/v1", "OPENAI_API_KEY": gateway.credential}
+        await environment.exec("my-agent", env=gateway.variables())
 
 How answers are sampled is the recipe's to say: temperature, top_p and max_tokens of a request have no effect. What
 would change the distribution of the policy (a forced call, a schema) is refused. An equal request gets the answer that
@@ -62,8 +62,7 @@ class Gateway:
         self._paths = tuple(paths) or tuple(CHAT_EXCHANGES)
         self.socket = socket
         self.credential = f"evsys-{secrets.token_urlsafe(24)}"
-        self.url = ""
-        """Without the `/v1` that OpenAI's clients want."""
+        self.port = 0
         self.exhausted = asyncio.Event()
         """Set when the budget is spent; nothing is answered any more."""
         self._turns = self._tokens = 0
@@ -71,10 +70,28 @@ class Gateway:
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
 
+    @property
+    def url(self) -> str:
+        """Its address, without the `/v1` that OpenAI's clients want."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def variables(self) -> dict[str, str]:
+        """The environment variables by which clients of the known APIs find it."""
+        near = "127.0.0.1,localhost"
+        return {
+            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "OPENAI_API_BASE": f"{self.url}/v1",
+            "OPENAI_API_KEY": self.credential,
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": self.credential,
+            "NO_PROXY": near,
+            "no_proxy": near,
+        }
+
     async def __aenter__(self) -> Self:
         server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         self._servers.append(server)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self.port = server.sockets[0].getsockname()[1]
         if self.socket is not None:
             self._servers.append(await asyncio.start_unix_server(self._connect, self.socket))
             os.chmod(self.socket, 0o666)  # the user inside a sandbox is another one; the credential keeps others out

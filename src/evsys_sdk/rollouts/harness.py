@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from ..config.building import build_extension
 from ..config.specs import AgentSpec, EnvironmentSpec
@@ -20,7 +20,7 @@ from ..paths import project_root
 from ..registry import get_agent, get_environment
 from ..user_code import default_limit_s, user_code
 from .environment import Environment
-from .harbor.native import ForeignAgent, is_harbor_agent, refuse_inline
+from .harbor.native import ForeignAgent, NativeEnvironment, is_harbor_agent, refuse_inline
 from .relay import socket_folder
 from .rollout import Agent
 
@@ -33,6 +33,12 @@ class Harness:
     environment: Callable[[], Environment]
     description: dict[str, Any] = field(default_factory=dict[str, Any])
     """What was asked for, for the record."""
+
+    @property
+    def engine(self) -> Literal["inline", "harbor"]:
+        """The engine that it needs: a part of it may exist only inside Harbor's trials."""
+        is_theirs = isinstance(self.agent(), ForeignAgent) or isinstance(self.environment(), NativeEnvironment)
+        return "harbor" if is_theirs else "inline"
 
     def refuse_inline(self) -> None:
         """Say that a part of it exists only inside Harbor's trials, before each rollout has to."""
@@ -75,9 +81,10 @@ def build_harness(
 
 def _for_gateway(agent_class: Any, spec: EnvironmentSpec) -> dict[str, Any]:
     """The params of an environment, with what a program in it needs to reach the policy."""
-    if not getattr(agent_class, "needs_gateway", False):
+    made = getattr(agent_class, "func", agent_class)  # one of Harbor's is made by a partial
+    if not getattr(made, "needs_gateway", False):
         return spec.params
-    if spec.kind == "none":
+    if spec.kind == "none" and getattr(made, "needs_environment", False):
         hint = "Set environment: { kind: bwrap }."
         raise ConfigError(Problem("agent 'program' needs an environment to run in", path="environment", hint=hint))
     if spec.kind != "bwrap":

@@ -6,8 +6,12 @@ import atexit
 import secrets
 import shutil
 import tempfile
+from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, Protocol
+
+from .environment import SandboxError
 
 RELAY = """\
 import socket, sys, threading
@@ -25,9 +29,8 @@ def pump(source, target):
             except OSError:
                 pass
 
-server = socket.create_server(("127.0.0.1", 0), backlog=128)
-with open(sys.argv[2], "w") as file:
-    file.write(str(server.getsockname()[1]))
+server = socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=128)
+open(sys.argv[3], "w").close()
 while True:
     near, _ = server.accept()
     far = socket.socket(socket.AF_UNIX)
@@ -35,7 +38,32 @@ while True:
     for pair in ((near, far), (far, near)):
         threading.Thread(target=pump, args=pair, daemon=True).start()
 """
-"""Runs inside: listens on a free port, writes its number into a file, and passes everything on."""
+"""Runs inside: listens on a port, makes a file when it does, and passes everything on."""
+_READY = "/tmp/.evsys-relay-ready"
+
+
+class _HasAddress(Protocol):
+    """What is known of a gateway."""
+
+    @property
+    def port(self) -> int: ...
+    @property
+    def socket(self) -> Path | None: ...
+
+
+async def start_relay(
+    gateway: _HasAddress, write_file: Callable[[str, str], Awaitable[None]], execute: Callable[..., Awaitable[Any]]
+) -> None:
+    """Let the loopback of a sandbox lead to the gateway, at the same address as outside."""
+    await write_file("/tmp/.evsys-relay.py", RELAY)
+    relay = f"python3 -I -S /tmp/.evsys-relay.py {gateway.socket} {gateway.port} {_READY}"
+    wait = f"for _ in $(seq 200); do test -e {_READY} && exit 0; sleep 0.05; done; cat /tmp/.evsys-relay.log; exit 1"
+    started = await execute(f"{relay} > /tmp/.evsys-relay.log 2>&1 & {wait}", timeout_s=60.0)
+    if started.exit_code:
+        raise SandboxError(
+            f"the way from the sandbox to the policy cannot be opened: {started.stdout.strip() or started.stderr}. "
+            "It needs python3 in the sandbox."
+        )
 
 
 def new_socket() -> Path:

@@ -22,7 +22,7 @@ from ...data.chat import text_of
 from ...data.types import HarborTask
 from ..environment import Environment, ExecResult, SandboxError
 from ..gateway import MODEL, Budget, Gateway
-from ..relay import RELAY, new_socket
+from ..relay import new_socket, start_relay
 from ..rollout import AgentResult, Message, Policy, TruncatedError, opening
 
 _PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
@@ -37,6 +37,7 @@ class ProgramAgent:
 
     name: ClassVar[str] = "program"
     needs_gateway: ClassVar[bool] = True
+    needs_environment: ClassVar[bool] = True
 
     class Config(Strict):
         """Parameters of `program`."""
@@ -68,8 +69,9 @@ class ProgramAgent:
         paths = [_PATHS[cfg.api]] if cfg.api else []
         budget = Budget(cfg.max_turns, cfg.max_tokens)
         async with Gateway(recorder, budget, paths=paths, socket=new_socket() if inside else None) as gateway:
-            url = await _start_relay(gateway, environment) if inside else gateway.url
-            result = await self._run(task, gateway, url, environment)
+            if inside:
+                await start_relay(gateway, environment.write_file, environment.exec)
+            result = await self._run(task, gateway, environment)
         if not recorder.messages:
             raise SandboxError(
                 f"the program exited with {result.exit_code} and never asked the policy: {_end(result)}. "
@@ -79,14 +81,15 @@ class ProgramAgent:
         info = {"exit_code": result.exit_code, "stdout": result.stdout[-_SHOWN:], "stderr": result.stderr[-_SHOWN:]}
         return AgentResult(recorder.messages, reward, info)
 
-    async def _run(self, task: HarborTask, gateway: Gateway, url: str, environment: Environment) -> ExecResult:
+    async def _run(self, task: HarborTask, gateway: Gateway, environment: Environment) -> ExecResult:
+        url = gateway.url
         instruction = "\n\n".join(text_of(message.get("content")) for message in opening(task))
         values = {"instruction": instruction, "base_url": f"{url}/v1", "api_key": gateway.credential, "model": MODEL}
         quoted = {name: shlex.quote(value) for name, value in values.items()}
         for path, content in self.cfg.files.items():
             await environment.write_file(path, _fill(content, values))
         own = {name: _fill(value, values) for name, value in self.cfg.env.items()}
-        env = _variables(url, gateway.credential) | {"EVSYS_INSTRUCTION": instruction} | own
+        env = gateway.variables() | {"EVSYS_INSTRUCTION": instruction} | own
         command = asyncio.ensure_future(
             environment.exec(_fill(self.cfg.command, quoted), timeout_s=_LONGEST_S, env=env)
         )
@@ -115,33 +118,6 @@ class _Conversations:
         if len(messages) + 1 >= len(self.messages):
             self.messages = [*messages, turn.message]
         return turn
-
-
-async def _start_relay(gateway: Gateway, environment: Environment) -> str:
-    """Let the sandbox's own loopback lead to the gateway; gives the address inside."""
-    await environment.write_file("/tmp/.evsys-relay.py", RELAY)
-    wait = "for _ in $(seq 200); do test -s /tmp/.evsys-port && break; sleep 0.05; done; cat /tmp/.evsys-port"
-    relay = f"python3 -I -S /tmp/.evsys-relay.py {gateway.socket} /tmp/.evsys-port"
-    started = await environment.exec(f"{relay} > /tmp/.evsys-relay.log 2>&1 & {wait}", timeout_s=60.0)
-    if not started.stdout.strip().isdigit():
-        log = await environment.exec("cat /tmp/.evsys-relay.log", timeout_s=10.0)
-        raise SandboxError(
-            f"the way from the sandbox to the policy cannot be opened: {log.stdout.strip() or started}. "
-            "It needs python3 in the sandbox."
-        )
-    return f"http://127.0.0.1:{started.stdout.strip()}"
-
-
-def _variables(url: str, credential: str) -> dict[str, str]:
-    return {
-        "OPENAI_BASE_URL": f"{url}/v1",
-        "OPENAI_API_BASE": f"{url}/v1",
-        "OPENAI_API_KEY": credential,
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_API_KEY": credential,
-        "NO_PROXY": "127.0.0.1,localhost",
-        "no_proxy": "127.0.0.1,localhost",
-    }
 
 
 def _fill(text: str, values: dict[str, str]) -> str:

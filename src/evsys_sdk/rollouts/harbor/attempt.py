@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ...protocols import VerificationResult
 from ..engine import EngineLimits, RolloutRequest
 from ..environment import Environment
+from ..gateway import Gateway
 from ..policy import RecordingPolicy
 from ..rollout import Agent, Message, Rollout
 
@@ -38,6 +39,8 @@ class Attempt:
     agent: Agent
     environment: Environment
     recorder: RecordingPolicy
+    gateway: Gateway | None = None
+    """In front of the recorder, for an agent of Harbor's."""
     folder: Path | None = None
     """The task folder, when the task comes from one."""
     agent_limit_s: float = 0.0

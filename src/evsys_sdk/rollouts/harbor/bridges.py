@@ -22,6 +22,8 @@ from harbor.verifier.base import BaseVerifier
 from ..._version import __version__
 from ...errors import show
 from ..environment import Environment, EnvironmentFileError, EnvironmentFileNotFoundError, ExecResult
+from ..gateway import MODEL as POLICY
+from ..relay import start_relay
 from ..rollout import TruncatedError, opening, read_agent_result, text_of
 from .attempt import Attempt, find_attempt
 from .native import ForeignAgent, NativeEnvironment
@@ -51,6 +53,9 @@ class BridgeAgent(BaseAgent):
     async def setup(self, environment: BaseEnvironment) -> None:
         if self._inner is not None:
             self._inner.session_id, self._inner.context_id = self.session_id, self.context_id
+            gateway, ours = self._attempt.gateway, self._attempt.environment
+            if gateway is not None and gateway.socket is not None:
+                await start_relay(gateway, ours.write_file, ours.exec)
             await self._inner.setup(environment)
 
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
@@ -82,9 +87,18 @@ def make_inner(agent: ForeignAgent, attempt: Attempt, args: tuple[Any, ...], kwa
         from .terminus import with_policy
 
         found = with_policy(found, attempt)
-    inner = found(*args, **{"model_name": MODEL, **{k: v for k, v in kwargs.items() if v is not None}, **agent.kwargs})
+    given = {"model_name": _model_of(found), **{k: v for k, v in kwargs.items() if v is not None}, **agent.kwargs}
+    if attempt.gateway is not None:
+        given["extra_env"] = attempt.gateway.variables() | (given.get("extra_env") or {})
+    inner = found(*args, **given)
     inner.policy = attempt.recorder  # pyright: ignore[reportAttributeAccessIssue]
     return inner
+
+
+def _model_of(found: type[BaseAgent]) -> str:
+    """The policy as a model of the provider whose API the agent speaks."""
+    spec = getattr(found, "MODEL_CONNECTION", None)
+    return MODEL if spec is None else f"{spec.default_provider or 'openai'}/{POLICY}"
 
 
 # Harbor's environment as our agents and verifiers see one.

@@ -7,6 +7,7 @@ they are kept in memory where the machine offers that, and removed as soon as a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -16,7 +17,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,9 +26,12 @@ from typing import Any
 from ...backends.future import Operation
 from ...errors import MissingExtraError, TrainingError
 from ..engine import EngineLimits, LoopThread, RolloutRequest
+from ..gateway import Gateway
 from ..policy import RecordingPolicy
+from ..relay import new_socket
 from ..rollout import Rollout
 from .attempt import Attempt, register_attempt
+from .native import ForeignAgent
 from .task_folder import agent_limit, folder_of, has_own_tests, is_task_folder, refuse_containers
 
 _MEMORY = Path("/dev/shm")
@@ -114,8 +118,9 @@ class HarborEngine:
                 agent_limit_s=min(self.limits.timeout_s, agent_limit(folder)),
                 tests_decide=has_own_tests(request.task),
             )
-            with register_attempt(attempt) as key:
-                result = await self._queue.submit(trial_config(attempt, key, name, self._root))
+            async with _with_gateway(attempt):
+                with register_attempt(attempt) as key:
+                    result = await self._queue.submit(trial_config(attempt, key, name, self._root))
         except Exception as error:
             empty = Rollout(request.task.task_id, request.sample, "infra", None, list(recorder.turns))
             rollout = mark_failed(empty, f"the trial did not start: {type(error).__name__}: {error}")
@@ -127,6 +132,17 @@ class HarborEngine:
         finally:
             shutil.rmtree(trial, ignore_errors=True)
         return replace(rollout, seconds=time.perf_counter() - began)
+
+
+@contextlib.asynccontextmanager
+async def _with_gateway(attempt: Attempt) -> AsyncGenerator[None]:
+    """Let an agent of Harbor's ask the policy over HTTP, for as long as its trial runs."""
+    if not isinstance(attempt.agent, ForeignAgent):
+        yield
+        return
+    socket = new_socket() if attempt.environment.name == "bwrap" else None
+    async with Gateway(attempt.recorder, socket=socket) as attempt.gateway:
+        yield
 
 
 def _fast_folder() -> Path | None:

@@ -105,10 +105,15 @@ class BridgeEnvironment(BaseEnvironment):
             # Harbor means "until the phase is over" where it names no limit.
             timeout_s=max(limits.timeout_s, limits.verify_timeout_s) if timeout_sec is None else timeout_sec,
             cwd=cwd or self.task_env_config.workdir,
-            # What an agent can put where every Python looks for its user's packages must not run inside the tests.
-            env={**(self._merge_env(env) or {}), **({"PYTHONNOUSERSITE": "1"} if self._tests_are_next else {})},
+            env={**self._own_variables(), **(self._merge_env(env) or {})},
         )
         return ExecResult(stdout=done.stdout, stderr=done.stderr, return_code=done.exit_code)
+
+    def _own_variables(self) -> dict[str, str]:
+        if self._tests_are_next:
+            # What an agent can put where every Python looks for its user's packages must not run inside the tests.
+            return {"PYTHONNOUSERSITE": "1"}
+        return self._attempt.gateway.variables() if self._attempt.gateway is not None else {}
 
     def is_path_mounted(self, environment_path: Any, host_path: Path) -> bool:
         # Logs of agents are not fetched: a rollout has its turns, and the folder is about to be removed.

@@ -4,9 +4,11 @@
     agent_import_path: my_package.agents:MyAgent     # a subclass of harbor's BaseAgent
     environment: { kind: "harbor:docker", params: { docker_image: "python:3.12" } }
 
-An agent that was written for Harbor finds the current policy as `self.policy` (set before `setup`), with `async
-act(messages, tools=...)`; one that is derived from Harbor's Terminus-2 asks the policy without any change. An agent
-that calls a model elsewhere leaves no turns, and a rollout without turns is a failure, never a zero.
+Each trial has a gateway in front of the policy. Agents that run a program in the environment (Harbor's installed
+agents, such as Claude Code, Codex and mini-swe-agent) are given its address and credential as `extra_env`, and ask it
+without any change; one derived from Harbor's Terminus-2 asks the policy in this process. An agent of one's own may also
+use `self.policy` (set before `setup`), with `async act(messages, tools=...)`. An agent that calls a model elsewhere
+leaves no turns, and a rollout without turns is a failure, never a zero.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class ForeignAgent:
     import_path: str
     """`package.module:Class`."""
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    needs_gateway: ClassVar[bool] = True
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
         refuse_inline(self.import_path)
