@@ -34,7 +34,7 @@ from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.config import BackendConfig, Metadata
 from evsys_sdk.errors import EvalError
 from evsys_sdk.experiment import ExperimentResult
-from evsys_sdk.experiment.arms.overrides import rehearsal
+from evsys_sdk.experiment.arms.overrides import as_dry_run
 from evsys_sdk.experiment.benchmark_plan import plan_benchmarks
 from evsys_sdk.experiment.run_benchmarks import RunBenchmarks
 from evsys_sdk.registry import REGISTRIES, register_backend
@@ -241,7 +241,7 @@ def test_training_that_fails_does_not_wait_for_a_scoring() -> None:
 
 
 def test_a_rehearsal_scores_a_few_tasks_and_asks_nobody_else() -> None:
-    dry = rehearsal(config({**VAL, "models": ["base", "openai:gpt"]}))
+    dry = as_dry_run(config({**VAL, "models": ["base", "openai:gpt"]}))
     assert dry.metadata.benchmark[0].n_tasks == 4
     assert dry.metadata.benchmark[0].models == ["base"]
     assert Experiment(dry).run().exit_code == 0

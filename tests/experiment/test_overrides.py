@@ -13,7 +13,7 @@ from evsys_sdk import ExperimentConfig, register_algorithm
 from evsys_sdk.algorithms.sft import SFT
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.arms.overrides import rehearsal, with_steps
+from evsys_sdk.experiment.arms.overrides import as_dry_run, with_steps
 
 type Config = Callable[..., ExperimentConfig]
 
@@ -61,7 +61,7 @@ def register_stepless() -> None:
             return RunResult(ctx.run_id, "completed")
 
 
-@pytest.mark.parametrize("shorten", [with_steps, lambda config, steps: rehearsal(config, steps=steps)])
+@pytest.mark.parametrize("shorten", [with_steps, lambda config, steps: as_dry_run(config, steps=steps)])
 def test_steps_for_an_algorithm_without_max_steps_are_refused_by_name(shorten: Any, config: Config) -> None:
     register_stepless()
     with pytest.raises(
@@ -78,7 +78,7 @@ def test_a_rehearsal_of_an_algorithm_without_max_steps_runs_it_in_full_and_says_
 ) -> None:
     register_stepless()
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
-        rehearsed = rehearsal(config({"algorithm": {"kind": "stepless"}}))
+        rehearsed = as_dry_run(config({"algorithm": {"kind": "stepless"}}))
     assert "'stepless' has no max_steps" in caplog.text
     assert Experiment(rehearsed).run().exit_code == 0
 
@@ -99,10 +99,10 @@ def test_a_rehearsal_trains_a_few_steps_on_the_mock_backend_from_fresh_weights(
     model = {"name": "big", "load_checkpoint_path": "s3://somewhere"}
     evaluation = {"metrics": [{"kind": "exact_match"}], "eval_data": {"source_kind": "in_memory", "rows": rows}}
     made = config({"model": model, "eval": evaluation, "backend": {"kind": "tinker", "params": {"x": 1}}})
-    run = only_run(rehearsal(made))
+    run = only_run(as_dry_run(made))
     assert (run.backend.kind, run.model.load_checkpoint_path, run.eval.n_samples) == ("mock", None, 4)
     assert run.algorithm.params["max_steps"] == 2
-    result = Experiment(rehearsal(made)).run()
+    result = Experiment(as_dry_run(made)).run()
     assert (result.exit_code, result.runs[0].metrics["steps"]) == (0, 2)
 
 
@@ -117,7 +117,7 @@ def test_rows_that_fit_the_real_model_fit_the_rehearsed_one(config: Config) -> N
             "run": made.run.model_copy(update={"algorithm": made.run.algorithm.model_copy(update={"params": params})})
         }
     )
-    result = Experiment(rehearsal(limited)).run()
+    result = Experiment(as_dry_run(limited)).run()
     assert result.exit_code == 0, result.runs[0].error
 
 
@@ -131,7 +131,7 @@ def test_a_rehearsal_leaves_nothing_outside_its_own_folder(config: Config, tmp_p
             {"kind": "local_logger"},
         ],
     )
-    result = Experiment(rehearsal(made)).run()
+    result = Experiment(as_dry_run(made)).run()
     assert result.exit_code == 0, result.runs[0].error
     assert result.path == tmp_path / "outputs" / "dry" / "e"
     assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
@@ -140,5 +140,5 @@ def test_a_rehearsal_leaves_nothing_outside_its_own_folder(config: Config, tmp_p
 
 
 def test_a_rehearsal_uploads_nothing(config: Config) -> None:
-    made = rehearsal(config(callbacks=[{"kind": "wandb_logger", "params": {"project": "p"}}]))
+    made = as_dry_run(config(callbacks=[{"kind": "wandb_logger", "params": {"project": "p"}}]))
     assert made.callbacks[0].params == {"project": "p", "mode": "disabled"}

@@ -26,7 +26,7 @@ from ..eval.benchmark import Benchmark
 from ..record.evidence import hash_value
 from ..record.layout import REHEARSALS
 from ..record.project_files.claims import Claimed, note_claim, sketch_questions
-from .arms.overrides import REHEARSED_ROWS
+from .arms.overrides import DRY_RUN_ROWS
 from .benchmark_plan import load_entry
 from .hypothesis import Claim, find_claim
 
@@ -48,7 +48,7 @@ def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> d
 
 def is_rehearsal(config: ExperimentConfig, folder: Path) -> bool:
     """Whether an experiment lies where rehearsals do and asks as few tasks as they do: nothing is learned from it."""
-    few = all((entry.n_tasks or math.inf) <= REHEARSED_ROWS for entry in config.metadata.benchmark)
+    few = all((entry.n_tasks or math.inf) <= DRY_RUN_ROWS for entry in config.metadata.benchmark)
     return few and folder.resolve().parent.name == REHEARSALS
 
 

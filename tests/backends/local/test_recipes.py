@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.local, pytest.mark.usefixtures("examples")]
 from evsys_sdk import ExperimentConfig, load_yaml, register_verifier_fn  # noqa: E402
 from evsys_sdk.backends.local.client import LocalTrainingClient  # noqa: E402
 from evsys_sdk.experiment import Experiment  # noqa: E402
-from evsys_sdk.experiment.arms.overrides import rehearsal  # noqa: E402
+from evsys_sdk.experiment.arms.overrides import as_dry_run  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 
@@ -143,7 +143,7 @@ def test_a_run_that_broke_off_resumes_on_the_same_losses(
 @pytest.mark.parametrize("example", ["17_local_sft", "18_local_rl"])
 def test_the_examples_can_be_rehearsed(example: str, tmp_path: Path) -> None:
     config = load_yaml(f"examples/{example}/config.yaml")
-    result = Experiment(rehearsal(config.model_copy(update={"output_dir": str(tmp_path), "callbacks": []}))).run()
+    result = Experiment(as_dry_run(config.model_copy(update={"output_dir": str(tmp_path), "callbacks": []}))).run()
     assert [run.status for run in result.runs] == ["completed"] * 3, [run.error for run in result.runs]
 
 

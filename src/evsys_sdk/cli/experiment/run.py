@@ -106,10 +106,10 @@ def _render_detached(answer: dict[str, Any]) -> None:
 
 def _override(config: ExperimentConfig, *, dry: bool, steps: int | None) -> ExperimentConfig:
     """The config with what the command line overrides."""
-    from ...experiment.arms.overrides import rehearsal, with_steps
+    from ...experiment.arms.overrides import as_dry_run, with_steps
 
     if dry:
-        return rehearsal(config, steps=steps)
+        return as_dry_run(config, steps=steps)
     return with_steps(config, steps) if steps else config
 
 

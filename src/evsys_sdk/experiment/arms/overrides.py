@@ -1,4 +1,4 @@
-"""Variations of a config that the command line asks for: fewer steps, or a rehearsal that spends nothing."""
+"""Variations of a config that the command line asks for: fewer steps, or a dry run that spends nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ...errors import ConfigError, Problem
 from ...log import get_logger
 from ...registry import config_model, get_algorithm
 
-_REHEARSED_STEPS = 2
-REHEARSED_ROWS = 4
+_DRY_RUN_STEPS = 2
+DRY_RUN_ROWS = 4
 _MOCK = BackendConfig(kind="mock", params={"context_length": 1 << 20})
 """Tokens of the mock model are bytes: a row that fits the real model must fit this one too."""
-_KEPT_AT_HOME = {
+DISABLED_IN_DRY_RUN = {
     "wandb_logger": {"mode": "disabled"},
     "mlflow_logger": {"mode": "disabled"},
     "csv_metrics": {"path": "metrics.csv"},
@@ -35,18 +35,18 @@ def with_steps(config: ExperimentConfig, steps: int) -> ExperimentConfig:
     return _each_run(config, lambda run: run.with_params(lambda kind: _keep_known(kind, {"max_steps": steps})))
 
 
-def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> ExperimentConfig:
+def as_dry_run(config: ExperimentConfig, *, steps: int | None = None) -> ExperimentConfig:
     """Every run for a few steps on the mock backend, scored on a few rows, recorded below `dry/` and nowhere else."""
     config = with_steps(config, steps) if steps else config
     for run in config.all_runs():
         for kind in _without_steps(run):
-            get_logger(__name__).warning("'%s' has no max_steps, so run '%s' is rehearsed in full", kind, run.name)
+            get_logger(__name__).warning("'%s' has no max_steps, so run '%s' is run in full", kind, run.name)
 
     # Without the longest length, which is in tokens of the real model.
-    changes = {"max_steps": steps or _REHEARSED_STEPS, "max_length": None}
+    changes = {"max_steps": steps or _DRY_RUN_STEPS, "max_length": None}
 
-    def rehearse_run(run: RunConfig) -> RunConfig:
-        rows = min(run.eval.n_samples or REHEARSED_ROWS, REHEARSED_ROWS)
+    def shorten_run(run: RunConfig) -> RunConfig:
+        rows = min(run.eval.n_samples or DRY_RUN_ROWS, DRY_RUN_ROWS)
         update = {
             "backend": run.backend if run.backend.kind == "mock" else _MOCK,
             "eval": run.eval.model_copy(update={"n_samples": rows, "inference": None}),
@@ -55,24 +55,24 @@ def rehearsal(config: ExperimentConfig, *, steps: int | None = None) -> Experime
         }
         return run.with_params(lambda kind: _keep_known(kind, changes)).model_copy(update=update)
 
-    home = {
+    local = {
         "output_dir": str(Path(config.output_dir) / "dry"),
         "search": None,  # a few steps are over before anything could be compared
         "log_store": LogStoreSpec(),
         "callbacks": [
-            spec.model_copy(update={"params": {**spec.params, **_KEPT_AT_HOME.get(spec.kind, {})}})
+            spec.model_copy(update={"params": {**spec.params, **DISABLED_IN_DRY_RUN.get(spec.kind, {})}})
             for spec in config.callbacks
         ],
         "metadata": config.metadata.model_copy(
-            update={"benchmark": [_rehearse_entry(entry) for entry in config.metadata.benchmark]}
+            update={"benchmark": [_shorten_entry(entry) for entry in config.metadata.benchmark]}
         ),
     }
-    return _each_run(config, rehearse_run).model_copy(update=home)
+    return _each_run(config, shorten_run).model_copy(update=local)
 
 
-def _rehearse_entry(entry: BenchmarkEntry) -> BenchmarkEntry:
-    """A few tasks, and of the baselines only the one that is at hand."""
-    tasks = min(entry.n_tasks or REHEARSED_ROWS, REHEARSED_ROWS)
+def _shorten_entry(entry: BenchmarkEntry) -> BenchmarkEntry:
+    """A few tasks, and of the baselines only the untrained base."""
+    tasks = min(entry.n_tasks or DRY_RUN_ROWS, DRY_RUN_ROWS)
     return entry.model_copy(update={"n_tasks": tasks, "models": [one for one in entry.models if one == BASE_MODEL]})
 
 

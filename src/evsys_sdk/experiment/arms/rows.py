@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...config import DataConfig
+from ...config import DataConfig, DataStoreSpec
 from ...data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
 from ...errors import EvsysError
 from ...files import write_json
 from ...log import get_logger
 from ...protocols import DataStore, Row
 from ...record.layout import RunFiles
+from ...registry import get_data_store
 
 
 class RowLoader:
@@ -41,6 +42,20 @@ class RowLoader:
         self._loaded[key] = rows
         write_json(self._path, list(self._notes.values()))
         return list(rows)
+
+
+def row_reader(spec: DataStoreSpec) -> Callable[[DataConfig], list[Row]]:
+    """Reads and transforms rows of a data store without recording them; each source once."""
+    store: DataStore = get_data_store(spec.kind)(**spec.params)
+    known: dict[str, list[Row]] = {}
+
+    def read(data: DataConfig) -> list[Row]:
+        key = data.model_dump_json()
+        if key not in known:
+            known[key] = load_transformed(data, store)[0]
+        return known[key]
+
+    return read
 
 
 def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dict[str, Any]]:

@@ -16,12 +16,12 @@ from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 
-from ...config import AlgorithmConfig, DataConfig, ExperimentConfig
+from ...config import AlgorithmConfig, ExperimentConfig, RunConfig
 from ...config.fields import Path, child, item_models_in, join_path, split_dotted
 from ...errors import MISSING, EvsysError
 from ...record.reader import ExperimentRecord
-from ...registry import config_model, get_algorithm, get_backend, get_data_store, registry
-from ..arms.rows import load_transformed
+from ...registry import config_model, get_algorithm, get_backend, registry
+from ..arms.rows import row_reader
 
 type Kind = Literal["int", "float", "bool", "choice"]
 
@@ -266,9 +266,9 @@ class IdleChanges:
     def _has_one_turn(self, run: Path) -> bool:
         """Whether no row has more than one answer to learn from; False where the rows cannot be read here."""
         try:
-            store = get_data_store(self._config.data_store.kind)(**self._config.data_store.params)
-            source = DataConfig.model_validate(value_at(self._data, (*run, "data")))
-            rows = load_transformed(source, store)[0][:_ROWS_LOOKED_AT]
+            read, node = row_reader(self._config.data_store), value_at(self._data, run)
+            stages = RunConfig.model_validate({"name": "run", **node}).stages()
+            rows = [row for stage in stages if stage.data for row in read(stage.data)[:_ROWS_LOOKED_AT]]
         except (EvsysError, ValidationError, OSError):
             return False
         return bool(rows) and all(_count_answers(row) == 1 for row in rows)

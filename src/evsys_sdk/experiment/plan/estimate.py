@@ -29,12 +29,11 @@ from ...eval.row_tasks import target_of, tasks_of_rows
 from ...eval.run_eval import ROOM_FOR_ANSWER
 from ...inference.renderer import Renderer, get_renderer
 from ...protocols import Row
-from ...registry import get_data_store
 from ...training.blocking import run_blocking
 from ...training.callback import Observers, RunControl
 from ...training.services import RunServices
 from ..arms.recipe import build_algorithm, pair_stages
-from ..arms.rows import load_transformed
+from ..arms.rows import row_reader
 from ..benchmark_plan import plan_benchmarks
 
 if TYPE_CHECKING:
@@ -155,22 +154,14 @@ def size_of_work(run: RunConfig) -> str:
 
 def estimate_run(run: RunConfig, config: ExperimentConfig) -> Estimate:
     """Look at the rows of a run through its recipe's eyes."""
-    store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
-
-    known: dict[str, list[Row]] = {}
-
-    def load(data: DataConfig) -> list[Row]:
-        key = data.model_dump_json()
-        if key not in known:
-            known[key] = load_transformed(data, store)[0]
-        return known[key]
-
     with tempfile.TemporaryDirectory(prefix="evsys-plan-") as folder:
         hidden = run.backend.params.get("hidden", 64) if run.backend.kind == "mock" else 8
         backend = MockBackend(context_length=_MOCK_CONTEXT, hidden=hidden)
         handles = backend.prepare(model=ModelSpec(run.model.name, seed=run.seed), run_dir=Path(folder))
         try:
-            return _Look(run, config, load, handles["training_client"], Path(folder)).estimate()
+            return _Look(
+                run, config, row_reader(config.data_store), handles["training_client"], Path(folder)
+            ).estimate()
         finally:
             backend.teardown(handles)
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...config import DataConfig, ExperimentConfig, RunConfig
+from ...config import ExperimentConfig, RunConfig
 from ...config.search import full_names, success_of, val_metrics
 from ...errors import EvsysError, Problem
 from ...protocols import traits_of
 from ...record.run_files.checkpoints import CheckpointLog
 from ...record.run_files.scores import read_scores, task_scores
 from ...record.values import number
-from ...registry import get_data_store, list_metrics
+from ...registry import list_metrics
 from ..arms.arm import Arm
 from ..arms.recipe import build_algorithm, count_steps
-from ..arms.rows import load_transformed
+from ..arms.rows import row_reader
 
 type Curve = Mapping[int, float]
 """Step -> score."""
@@ -140,15 +140,7 @@ def pause_every(run: RunConfig, objective: Objective) -> int:
 def _lengths(config: ExperimentConfig) -> dict[str, int | str]:
     """For each run its steps, or why they are not known."""
 
-    store: Any = get_data_store(config.data_store.kind)(**config.data_store.params)
-    known: dict[str, list[Any]] = {}  # the runs of a search mostly share their data
-
-    def load(data: DataConfig) -> list[Any]:
-        key = data.model_dump_json()
-        if key not in known:
-            known[key] = load_transformed(data, store)[0]
-        return known[key]
-
+    load = row_reader(config.data_store)  # the runs of a search mostly share their data
     found: dict[str, int | str] = {}
     for run in config.all_runs():
         try:
