@@ -249,7 +249,8 @@ def _builder(row: Row, target: TargetFormat | None) -> _Builder:
     _refuse_missing(row, found, wanted=target)
     own = (*_REQUIRED[found], *_OPTIONAL[found])
     extras = tuple(key for key in row if key not in own)
-    absent = [key for key in own if key not in row]
+    # Rows of tool calls often have a column `tool`, which is no misspelt `tools`.
+    absent = [key for key in own if key not in row and key != "tools"]
     for key in extras:
         meant = difflib.get_close_matches(str(key).casefold(), absent, n=1, cutoff=0.8)
         if meant:  # more likely a typing mistake than a field of that name
