@@ -12,7 +12,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help page screenshots quickstart test test-slow $(addprefix test-,$(TIERS)) unit lint format types lines docs site bench constraints clean core dev FORCE
+.PHONY: help page types-web screenshots quickstart test test-slow $(addprefix test-,$(TIERS)) unit lint format types lines docs site bench constraints clean core dev FORCE
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ test-local: ## Run the tests of the local backend with torch and SmolLM2
 
 page: dev ## Build the dashboard's page for this checkout (a wheel builds its own)
 	$(BIN)/python hatch_build.py
+
+types-web: ## Write the page's types from the classes of the API
+	python=$(call env,dashboard dev dashboard postgres) && $$python scripts/generate_types.py
 
 screenshots: ## Take the pictures of the documentation anew, after the page has changed
 	python=$(call env,dashboard dev dashboard postgres) && $$python hatch_build.py && \

@@ -52,7 +52,7 @@ def test_a_field_that_is_sent_again_replaces_only_itself(dashboard: Any) -> None
     dashboard.send(experiment(description="first", best_score=1.0))
     dashboard.send({"kind": "experiment", "id": "e1", "set": {"status": "completed", "best_score": None}})
     detail = dashboard.http.read("/experiments/e1")
-    assert detail["description"] == "first"
+    assert detail["experiment"]["description"] == "first"
     assert (detail["experiment"]["status"], detail["experiment"]["best_score"]) == ("completed", None)
 
 
@@ -160,7 +160,7 @@ def test_a_nan_is_a_gap_and_the_last_finite_value_still_counts(dashboard: Any) -
     dashboard.send(experiment(), run(), step(1, loss=0.5), {"kind": "step", "run": "r1", "line": line})
     [series] = dashboard.http.read("/experiments/e1/curves")["series"]
     assert series["y"] == [0.5, None]
-    [arm] = dashboard.http.read("/experiments/e1")["runs"][0]["arms"]
+    [arm] = dashboard.http.read("/experiments/e1")["experiment"]["arms"]
     assert arm["step"] == 2
     assert "loss" not in arm["metrics"]
 
@@ -176,7 +176,7 @@ def test_a_repeated_step_is_replaced_and_a_rewound_run_forgets_what_came_after(d
     assert found["series"][0]["x"] == [1, 2, 3, 4, 5, 6]
     assert found["series"][0]["y"][-2:] == [50.0, 60.0]
     assert found["metrics"] == ["loss"]
-    [arm] = dashboard.http.read("/experiments/e1")["runs"][0]["arms"]
+    [arm] = dashboard.http.read("/experiments/e1")["experiment"]["arms"]
     assert arm["metrics"] == {"loss": 60.0}
 
 
@@ -184,7 +184,7 @@ def test_a_rewound_run_is_as_far_as_what_is_left_of_it(dashboard: Any) -> None:
     dashboard.send(experiment(), run(), *(step(at, loss=1.0) for at in range(1, 11)))
     for next_step, left in ((11, 10), (6, 5), (0, None)):
         dashboard.send({"kind": "rewind", "run": "r1", "next_step": next_step})
-        assert dashboard.http.read("/experiments/e1")["runs"][0]["arms"][0]["step"] == left
+        assert dashboard.http.read("/experiments/e1")["experiment"]["arms"][0]["step"] == left
 
 
 def test_steps_that_arrive_together_are_stored_as_if_they_came_one_by_one(dashboard: Any) -> None:
@@ -199,7 +199,7 @@ def test_steps_that_arrive_together_are_stored_as_if_they_came_one_by_one(dashbo
         return {"kind": "step", "run": of, "at": 1.0, "line": line}
 
     def describe(id: str) -> Any:
-        [arm] = dashboard.http.read(f"/experiments/{id}")["runs"][0]["arms"]
+        [arm] = dashboard.http.read(f"/experiments/{id}")["experiment"]["arms"]
         [curve] = dashboard.http.read(f"/experiments/{id}/curves", metric="loss", points=2000)["series"]
         return arm["metrics"], arm["step"], curve["x"], curve["y"]
 
@@ -345,7 +345,7 @@ def test_scores_become_items_curves_and_differences(dashboard: Any) -> None:
     rest = dashboard.http.read("/experiments/e1/items", a="old", b="new", cursor=items["next"])
     assert len(rest["items"]) == 5
     assert dashboard.http.read("/experiments/e1/curves", metric="test/bench/pass@1")["series"][0]["y"] == [0.25]
-    runs = {one["run"]: one for one in dashboard.http.read("/experiments/e1")["runs"]}
+    runs = {one["run"]: one for one in dashboard.http.read("/experiments/e1")["experiment"]["runs"]}
     assert runs["new"]["seed_scores"] == [0.375, 0.375]
     assert runs["new"]["is_best"]
 
@@ -429,7 +429,7 @@ def test_events_notes_and_marks_count_once_by_their_id(dashboard: Any) -> None:
     dashboard.send(experiment(), *records, stream="one")
     dashboard.send(*records, stream="two")
     detail = dashboard.http.read("/experiments/e1")
-    assert [note["text"] for note in detail["notes"]] == ["look at the seeds"]
+    assert [note["text"] for note in detail["experiment"]["notes"]] == ["look at the seeds"]
     assert (detail["experiment"]["invalidated"], detail["experiment"]["n_notes"]) == ("wrong data", 1)
     assert detail["claim"]["registered_at"] == 5.0
     assert [one["id"] for one in dashboard.http.read("/experiments", q="seeds")["items"]] == ["e1"]
@@ -550,7 +550,7 @@ def test_the_routes_of_the_reference_do_the_same_as_a_stream(dashboard: Any, nou
     assert http.patch(f"/sdk/{noun}/{run_id}/", json={"fields": {"status": "completed"}}).status_code == 200
     assert http.patch(f"/sdk/experiments/{id}/", json={"fields": {"status": "completed"}}).status_code == 200
     detail = http.read(f"/experiments/{id}")
-    [arm] = detail["runs"][0]["arms"]
+    [arm] = detail["experiment"]["arms"]
     assert (arm["status"], arm["metrics"], arm["seed"]) == ("completed", {"loss": 0.5, "test/p": 0.7}, 3)
     assert detail["experiment"]["status"] == "completed"
     assert http.read(f"/experiments/{id}/rollouts")["total"] == 1
@@ -640,7 +640,7 @@ def test_what_a_client_really_sends_is_what_the_page_shows(
         assert client.flush(60)
     detail = dashboard.http.read(f"/experiments/{id}")
     assert detail["conclusion_text"] == "yes"
-    assert detail["notes"][0]["text"] == "done"
+    assert detail["experiment"]["notes"][0]["text"] == "done"
     assert dashboard.http.read(f"/experiments/{id}/curves")["series"][0]["n"] == 500
     assert dashboard.http.read(f"/experiments/{id}/rollouts")["sets"] == ["test/bench"]
     assert [one["id"] for one in dashboard.http.read("/benchmarks")["items"]] == ["bench-1"]

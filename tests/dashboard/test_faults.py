@@ -54,7 +54,7 @@ def new_project(address: str) -> str:
 def count(http: Api, experiment: str) -> tuple[int, int]:
     """How many completed arms and how many points an experiment has."""
     detail = http.read(f"/experiments/{experiment}")
-    done = sum(arm["status"] == "completed" for run in detail["runs"] for arm in run["arms"])
+    done = sum(arm["status"] == "completed" for arm in detail["experiment"]["arms"])
     return done, sum(one["n"] for one in http.read(f"/experiments/{experiment}/curves", metric="loss")["series"])
 
 

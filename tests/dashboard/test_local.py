@@ -69,7 +69,7 @@ def test_the_page_of_an_experiment_has_its_runs_scores_and_curves(api: Api, outp
     write_experiment(outputs, "routing", verdict="supported")
     id = api.read("/experiments")["items"][0]["id"]
     detail = api.read(f"/experiments/{id}")
-    assert {run["run"]: run["n_seeds"] for run in detail["runs"]} == {"base": 2, "changed": 2}
+    assert {run["run"]: run["n_seeds"] for run in detail["experiment"]["runs"]} == {"base": 2, "changed": 2}
     assert detail["claim"]["text"] == "The change of routing helps."
     assert "evsys run" in detail["commands"]["reproduce"]
     curves = api.read(f"/experiments/{id}/curves")
@@ -89,7 +89,7 @@ def test_a_real_run_is_shown_with_its_rollouts_and_a_note_is_written_into_its_jo
     made = api.post(f"/experiments/{one['id']}/notes", json={"text": "look", "author": "ann"}).json()
     events = [json.loads(line) for line in (outputs / "reported" / "journal.jsonl").read_text("utf-8").splitlines()]
     assert (events[-1]["kind"], events[-1]["id"]) == ("note", made["id"])
-    assert api.read(f"/experiments/{one['id']}")["notes"] == [made]
+    assert api.read(f"/experiments/{one['id']}/notes") == [made]
     assert api.read("/experiments")["items"][0]["version"] > one["version"]
 
 
@@ -240,9 +240,11 @@ def test_a_large_project_is_shown_while_it_is_read_and_whole_afterwards(
 
 def test_a_finished_experiment_is_read_again_when_it_has_changed(api: Api, outputs: Path) -> None:
     folder = write_experiment(outputs, "routing")
-    assert api.read("/experiments/routing-0a1b2c3d")["notes"] == []
+    assert api.read("/experiments/routing-0a1b2c3d")["experiment"]["notes"] == []
     add_note(folder, "look at the seeds")
-    assert [one["text"] for one in api.read("/experiments/routing-0a1b2c3d")["notes"]] == ["look at the seeds"]
+    assert [one["text"] for one in api.read("/experiments/routing-0a1b2c3d")["experiment"]["notes"]] == [
+        "look at the seeds"
+    ]
 
 
 def test_how_a_run_gets_on_is_read_from_the_end_of_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def id_of(records: LocalRecords, name: str) -> str:
 
 
 def arm_folder(records: LocalRecords, name: str) -> Path:
-    [arm] = records.experiment(id_of(records, name)).arms
+    [arm] = records.experiment(id_of(records, name)).experiment.arms
     folder = records.roots[0] / name / arm.arm
     folder.mkdir(exist_ok=True)
     return folder

@@ -19,7 +19,7 @@ from ..files import write_text
 from .client.upload import experiment_id_of
 from .local.records import LocalRecords
 from .shapes import ExperimentDetail, Rollout, Session
-from .views.answers import describe_experiment, detail_of_arm, sum_spend, trace_lineage
+from .views.answers import describe_experiment, detail_of_arm, runs_of, sum_spend, trace_lineage
 from .views.curves import AXES, CurveQuery, draw_curves
 from .views.items import list_items
 from .views.source import LARGEST_PAGE, RolloutQuery
@@ -69,7 +69,7 @@ def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
     if journal.next is not None:
         remarks.append(f"the first {LARGEST_PAGE} events")
     answers[f"{own}/journal"] = journal.model_copy(update={"next": None})
-    arms = [arm.arm for run in detail.runs for arm in run.arms]
+    arms = [arm.arm for arm in data.experiment.arms]
     for arm in arms[:MOST_ARMS]:
         answers[f"{own}/arms/{quote(arm, safe='')}"] = detail_of_arm(records, data, arm)
     if len(arms) > MOST_ARMS:
@@ -91,7 +91,7 @@ def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
 
 def _curves(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterator[tuple[str, Any]]:
     """The default metric over every axis, the others over steps."""
-    id, runs = detail.experiment.id, [run.run for run in detail.runs[:MOST_RUNS_DRAWN]]
+    id, runs = detail.experiment.id, [run.run for run in runs_of(detail.experiment)[:MOST_RUNS_DRAWN]]
     first = draw_curves(records, id, CurveQuery(points=_POINTS, runs=runs))
     yield f"{own}/curves", first
     for metric in first.metrics[:MOST_METRICS]:
@@ -110,7 +110,7 @@ def _items(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterato
     id = detail.experiment.id
     first = list_items(records, id, limit=LARGEST_PAGE)
     yield f"{own}/items", first
-    for run in detail.runs[:MOST_RUNS_DRAWN]:
+    for run in runs_of(detail.experiment)[:MOST_RUNS_DRAWN]:
         for metric in first.metrics:
             found = list_items(records, id, metric=metric, a=first.a, b=run.run, limit=LARGEST_PAGE)
             yield f"{own}/items?a={quote_plus(first.a)}&b={quote_plus(run.run)}&metric={quote_plus(metric)}", found

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
-import re
+import os
+import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -14,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.dashboard import shapes
 from evsys_sdk.dashboard.export import PAGE
+from tests.history.recorded import write_experiment
 
 ROOT = Path(__file__).parents[3]
 WEB = ROOT / "web"
@@ -25,12 +27,7 @@ LARGEST_SCRIPT = 150_000
 
 @pytest.fixture
 def hook() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(ROOT / "hatch_build.py")
 
 
 @pytest.fixture
@@ -48,19 +45,64 @@ def test_the_lock_file_names_no_address_and_the_bundler_of_every_platform() -> N
     assert sum(name.startswith("node_modules/@rolldown/binding-") for name in packages) == 15
 
 
-def fields_of_types() -> dict[str, set[str]]:
-    text = (WEB / "src" / "api" / "types.ts").read_text("utf-8")
-    found = re.findall(r"export interface (\w+) \{\n(.*?)\n\}", text, re.DOTALL)
-    return {name: set(re.findall(r"^  (\w+)\??:", body, re.MULTILINE)) for name, body in found}
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_the_types_of_the_page_are_the_shapes_of_the_api() -> None:
-    types = fields_of_types()
-    assert len(types) > 30
-    assert types == {name: set(getattr(shapes, name).model_fields) for name in types}
-    unused = {"NewControlRequest", "NewNote", "Problem", "Shape"}
-    models = {name for name in shapes.__all__ if isinstance(getattr(shapes, name), type)}
-    assert models - unused == set(types)
+def test_the_types_of_the_page_are_those_of_the_api() -> None:
+    types = load(ROOT / "scripts" / "generate_types.py")
+    assert types.TYPES.read_text("utf-8") == types.write_types(), "run: make types-web"
+
+
+def test_a_new_field_of_the_view_is_in_the_command_the_api_and_the_types_without_another_change(tmp_path: Path) -> None:
+    """In a copy of the package whose model has one line more."""
+    source = tmp_path / "src" / "evsys_sdk"
+    shutil.copytree(ROOT / "src" / "evsys_sdk", source, ignore=shutil.ignore_patterns("page", "__pycache__"))
+    model = source / "record" / "view" / "model.py"
+    before = '    config_sha256: str = ""\n'
+    text = model.read_text("utf-8")
+    assert text.count(before) == 1
+    model.write_text(text.replace(before, f'{before}    planted: str = "a new field"\n'), "utf-8")
+    write_experiment(tmp_path / "outputs", "routing")
+    done = subprocess.run(
+        [sys.executable, "-c", READERS, str(ROOT / "scripts" / "generate_types.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    shown, listed, detailed, types = json.loads(done.stdout.splitlines()[-1])
+    assert shown["planted"] == listed["planted"] == detailed["planted"] == "a new field"
+    assert "  planted: string;" in types
+
+
+READERS = """
+import importlib.util, json, sys
+from pathlib import Path
+from click.testing import CliRunner
+import evsys_sdk
+from evsys_sdk.cli.main import evsys
+from evsys_sdk.dashboard.local.records import LocalRecords
+from evsys_sdk.dashboard.shapes import ExperimentDetail, Experiments
+from evsys_sdk.dashboard.views.answers import describe_experiment
+from evsys_sdk.dashboard.views.source import ExperimentQuery
+assert Path(evsys_sdk.__file__).is_relative_to(Path.cwd())
+shown = CliRunner().invoke(evsys, ["show", "outputs/routing", "--json"], catch_exceptions=False)
+records = LocalRecords([Path("outputs").resolve()], Path.cwd())
+listed = json.loads(records.list_experiments(ExperimentQuery()).model_dump_json())["items"][0]
+detail = json.loads(describe_experiment(records, listed["id"]).model_dump_json())["experiment"]
+spec = importlib.util.spec_from_file_location("types_of_the_page", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(json.dumps([json.loads(shown.stdout), listed, detail, module.write_types()]))
+"""
 
 
 class _Parts(HTMLParser):

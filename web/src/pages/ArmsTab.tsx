@@ -3,13 +3,13 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useMemo, useRef, useState } from "react";
 
-import type { ExperimentDetail, Run } from "../api/types";
+import type { Experiment, ExperimentDetail, RunView } from "../api/types";
 import { interval, score, shortPath, show, signed, spend, value } from "../format";
 import { useKeys } from "../keys";
 import { href, navigate, useSettings } from "../location";
 import { Choose, Empty, Score } from "../parts/basics";
 import { State } from "../parts/marks";
-import { useRunColours } from "../parts/runs";
+import { armsOf, runsOf, useRunColours } from "../parts/runs";
 import { Figure } from "../plots/Figure";
 import { SeedDots } from "../plots/Forest";
 import { Parallel } from "../plots/Parallel";
@@ -24,8 +24,8 @@ export function ArmsTab({ detail }: { detail: ExperimentDetail }) {
   if (!runs.length) return <Empty title="No arm has started">They show up here as soon as they do.</Empty>;
   const others = detail.metrics.filter((name) => !extra.includes(name) && name !== detail.experiment.metric);
   const numbers = () => [
-    ["run", ...detail.varied, "score", "low", "high", "seeds", "difference", ...extra],
-    ...runs.map((run) => [run.run, ...detail.varied.map((path) => value(run.varied[path])), run.score, run.low, run.high, run.n_seeds, run.difference?.value, ...extra.map((name) => meanOf(run, name))]),
+    ["run", ...detail.experiment.varied, "score", "low", "high", "seeds", "difference", ...extra],
+    ...runs.map((run) => [run.run, ...detail.experiment.varied.map((path) => value(run.varied[path])), run.score, run.low, run.high, run.n_seeds, run.difference?.value, ...extra.map((name) => meanOf(detail.experiment, run, name))]),
   ];
   return (
     <div className="stack">
@@ -40,9 +40,9 @@ export function ArmsTab({ detail }: { detail: ExperimentDetail }) {
       >
         <Table detail={detail} runs={runs} extra={extra} by={settings["by"] ?? ""} onSort={(by) => change({ by })} onDrop={(name) => change({ columns: extra.filter((one) => one !== name).join(",") })} />
       </Figure>
-      {detail.varied.length > 0 && runs.filter((run) => run.score !== null).length > 2 && (
+      {detail.experiment.varied.length > 0 && runs.filter((run) => run.score !== null).length > 2 && (
         <Figure title="Settings and score" data={numbers}>
-          <Parallel runs={runs} varied={detail.varied.slice(0, 7)} metric={detail.experiment.metric} onPick={(run) => openRun(detail, run)} />
+          <Parallel runs={runs} varied={detail.experiment.varied.slice(0, 7)} metric={detail.experiment.metric} onPick={(run) => openRun(detail, run)} />
           <p className="small quiet">Drag along an axis to keep only the runs that pass there.</p>
         </Figure>
       )}
@@ -51,26 +51,27 @@ export function ArmsTab({ detail }: { detail: ExperimentDetail }) {
 }
 
 function openRun(detail: ExperimentDetail, run: string) {
-  const arm = detail.runs.find((one) => one.run === run)?.arms[0];
+  const arm = armsOf(detail.experiment, run)[0];
   if (arm) navigate(href(["e", detail.experiment.id, "a", arm.arm]));
 }
 
-const meanOf = (run: Run, metric: string): number | null => {
-  const values = run.arms.flatMap((arm) => (arm.metrics[metric] === undefined ? [] : [arm.metrics[metric]]));
+const meanOf = (one: Experiment, run: RunView, metric: string): number | null => {
+  const values = armsOf(one, run.run).flatMap((arm) => (arm.metrics[metric] === undefined ? [] : [arm.metrics[metric]]));
   return values.length ? values.reduce((sum, one) => sum + one, 0) / values.length : null;
 };
 
 /** The baseline first, then as the conclusion ranks them, or by a column. */
-function sortRuns(detail: ExperimentDetail, by: string): Run[] {
-  if (!by) return detail.runs;
-  const key = (run: Run): number | string | null => {
+function sortRuns(detail: ExperimentDetail, by: string): RunView[] {
+  const all = runsOf(detail.experiment);
+  if (!by) return all;
+  const key = (run: RunView): number | string | null => {
     if (by === "score") return run.score;
     if (by === "spend") return run.spend["usd"] || (run.spend["tokens_trained"] ?? 0) + (run.spend["tokens_sampled"] ?? 0);
     const own = run.varied[by];
-    return typeof own === "number" || typeof own === "string" ? own : meanOf(run, by);
+    return typeof own === "number" || typeof own === "string" ? own : meanOf(detail.experiment, run, by);
   };
   const up = by === "score" && detail.experiment.mode === "max" ? -1 : 1;
-  const [first, rest] = [detail.runs.filter((run) => run.is_baseline), detail.runs.filter((run) => !run.is_baseline)];
+  const [first, rest] = [all.filter((run) => run.is_baseline), all.filter((run) => !run.is_baseline)];
   return [
     ...first,
     ...rest.sort((a, b) => {
@@ -83,7 +84,7 @@ function sortRuns(detail: ExperimentDetail, by: string): Run[] {
 
 function Table(props: {
   detail: ExperimentDetail;
-  runs: Run[];
+  runs: RunView[];
   extra: string[];
   by: string;
   onSort: (by: string) => void;
@@ -113,14 +114,14 @@ function Table(props: {
       {word} {props.by === name ? "↓" : ""}
     </button>
   );
-  const width = 7 + detail.varied.length + extra.length;
+  const width = 7 + detail.experiment.varied.length + extra.length;
   return (
     <div className="arms" ref={box} tabIndex={0} role="group" aria-label="runs">
       <table aria-rowcount={runs.length}>
         <thead>
           <tr>
             <th>run</th>
-            {detail.varied.map((path) => (
+            {detail.experiment.varied.map((path) => (
               <th key={path} className="number">
                 {sort(path, shortPath(path))}
               </th>
@@ -153,22 +154,24 @@ function Table(props: {
   );
 }
 
-function RunRow(props: { run: Run; detail: ExperimentDetail; extra: string[]; colour: string; range: [number, number]; current: boolean }) {
+function RunRow(props: { run: RunView; detail: ExperimentDetail; extra: string[]; colour: string; range: [number, number]; current: boolean }) {
   const { run, detail, extra, colour } = props;
-  const base = detail.runs[0]?.is_baseline ? detail.runs[0] : undefined;
+  const { experiment } = detail;
+  const [arms, several] = [armsOf(experiment, run.run), experiment.runs.length > 1];
+  const base = experiment.runs.find((one) => one.is_baseline);
   return (
-    <tr className={run.is_baseline && detail.runs.length > 1 ? "baseline" : ""} style={{ height: ROW, ...(props.current ? { background: "var(--chosen)" } : {}) }}>
+    <tr className={run.is_baseline && several ? "baseline" : ""} style={{ height: ROW, ...(props.current ? { background: "var(--chosen)" } : {}) }}>
       <td>
         <span className="row" style={{ flexWrap: "nowrap" }}>
           <i className="swatch" style={{ background: colour }} />
-          <a href={href(["e", detail.experiment.id, "a", run.arms[0]?.arm ?? ""])} className={`nowrap ${run.is_best ? "best" : ""}`} style={{ color: "inherit" }}>
+          <a href={href(["e", detail.experiment.id, "a", arms[0]?.arm ?? ""])} className={`nowrap ${run.is_best ? "best" : ""}`} style={{ color: "inherit" }}>
             {run.run}
           </a>
           {run.is_best && <span className="tag">best</span>}
-          {run.is_baseline && detail.runs.length > 1 && <span className="tag">baseline</span>}
+          {run.is_baseline && several && <span className="tag">baseline</span>}
         </span>
       </td>
-      {detail.varied.map((path) => (
+      {detail.experiment.varied.map((path) => (
         <td key={path} className={`number ${base && base !== run && value(base.varied[path]) === value(run.varied[path]) ? "quiet" : ""}`}>
           {value(run.varied[path])}
         </td>
@@ -186,18 +189,18 @@ function RunRow(props: { run: Run; detail: ExperimentDetail; extra: string[]; co
       </td>
       {extra.map((name) => (
         <td key={name} className="number">
-          {show(meanOf(run, name))}
+          {show(meanOf(detail.experiment, run, name))}
         </td>
       ))}
       <td className="number">{spend(run.spend)}</td>
       <td>
         <span className="row tight" style={{ flexWrap: "nowrap" }}>
-          {run.arms.slice(0, 6).map((arm) => (
+          {arms.slice(0, 6).map((arm) => (
             <a key={arm.arm} href={href(["e", detail.experiment.id, "a", arm.arm])} title={`${arm.arm}: ${arm.problem || arm.status} ${arm.score === null ? "" : score(arm.score)}`}>
               {arm.problem || arm.status !== "completed" ? <State status={arm.problem && arm.status === "completed" ? "failed" : arm.status} detail={arm.seed === null ? "" : String(arm.seed)} /> : (arm.seed ?? "open")}
             </a>
           ))}
-          {run.arms.length > 6 && <span className="quiet small">+{run.arms.length - 6}</span>}
+          {arms.length > 6 && <span className="quiet small">+{arms.length - 6}</span>}
         </span>
       </td>
     </tr>

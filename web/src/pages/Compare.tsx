@@ -7,6 +7,7 @@ import { href, useSettings } from "../location";
 import { Answer, Empty } from "../parts/basics";
 import { ItemList, type Side } from "../parts/ItemList";
 import { Outcome } from "../parts/marks";
+import { armsOf } from "../parts/runs";
 import { Figure } from "../plots/Figure";
 
 export function ComparePage() {
@@ -50,7 +51,7 @@ function Compared({ comparison }: { comparison: Comparison }) {
   const first = useExperiment(a.id);
   const second = useExperiment(b.id);
   const side = (experiment: Experiment, run: string, arms: string[] | undefined): Side => ({ experiment: experiment.id, run: `${experiment.name}: ${run}`, arms: arms ?? [] });
-  const armsOf = (query: typeof first, run: string) => query.data?.runs.find((one) => one.run === run)?.arms.map((arm) => arm.arm);
+  const seedsOf = (query: typeof first, run: string) => query.data && armsOf(query.data.experiment, run).map((arm) => arm.arm);
   return (
     <>
       <div className="halves">
@@ -96,7 +97,7 @@ function Compared({ comparison }: { comparison: Comparison }) {
       {items && (
         <section className="stack tight">
           <h2>Tasks of {items.metric}</h2>
-          <ItemList items={items} a={side(a, items.a, armsOf(first, items.a))} b={side(b, items.b, armsOf(second, items.b))} />
+          <ItemList items={items} a={side(a, items.a, seedsOf(first, items.a))} b={side(b, items.b, seedsOf(second, items.b))} />
         </section>
       )}
       <ConfigDiff comparison={comparison} />

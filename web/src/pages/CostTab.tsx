@@ -1,11 +1,11 @@
 /** What an experiment took, where it comes from, and what a continual run kept. */
 
 import { useArm, useLineage, useSpend } from "../api/queries";
-import type { ExperimentDetail, Run, SpendLine } from "../api/types";
+import type { ExperimentDetail, RunView, SpendLine } from "../api/types";
 import { compact, duration, usd } from "../format";
 import { useSetting } from "../location";
 import { Answer, Choose, Empty } from "../parts/basics";
-import { labelOf, useRunColours } from "../parts/runs";
+import { labelOf, runsOf, useRunColours } from "../parts/runs";
 import { Figure } from "../plots/Figure";
 import { LineageMap } from "../plots/LineageMap";
 import { Retention, retentionOf } from "../plots/Retention";
@@ -33,12 +33,13 @@ export function CostTab({ detail }: { detail: ExperimentDetail }) {
 /** Score over cost; the line joins the runs that nothing beats on both. */
 function Pareto({ detail }: { detail: ExperimentDetail }) {
   const colour = useRunColours(detail);
-  const money = detail.runs.some((run) => run.spend["usd"]);
-  const cost = (run: Run) => (money ? (run.spend["usd"] ?? 0) : tokensOf(run.spend)) / Math.max(1, run.n_seeds);
-  const points: Point[] = detail.runs.flatMap((run) =>
+  const runs = runsOf(detail.experiment);
+  const money = runs.some((run) => run.spend["usd"]);
+  const cost = (run: RunView) => (money ? (run.spend["usd"] ?? 0) : tokensOf(run.spend)) / Math.max(1, run.n_seeds);
+  const points: Point[] = runs.flatMap((run) =>
     run.score === null
       ? []
-      : [{ id: run.run, label: labelOf(run, detail.varied), x: cost(run), y: run.score, low: run.low, high: run.high, colour: colour(run.run) }],
+      : [{ id: run.run, label: labelOf(run, detail.experiment.varied), x: cost(run), y: run.score, low: run.low, high: run.high, colour: colour(run.run) }],
   );
   if (points.length < 2) return <Empty title="No trade-off to show">It takes two scored runs to compare what a score costs.</Empty>;
   const best = frontier(points, detail.experiment.mode);
@@ -98,7 +99,7 @@ export function LineageTab({ id }: { id: string }) {
 }
 
 export function RetentionTab({ detail }: { detail: ExperimentDetail }) {
-  const arms = detail.runs.flatMap((run) => run.arms.map((arm) => arm.arm));
+  const arms = detail.experiment.arms.map((arm) => arm.arm);
   const [arm, setArm] = useSetting("arm", arms[0] ?? "");
   const query = useArm(detail.experiment.id, arm);
   return (

@@ -7,7 +7,7 @@ import { href, useSetting } from "../location";
 import { Answer, Command, Tabs, Tags } from "../parts/basics";
 import { Control } from "../parts/Control";
 import { Outcome, toneOf, Verdict, verdictWord } from "../parts/marks";
-import { labelOf, useRunColours } from "../parts/runs";
+import { baselineOf, labelOf, runsOf, useRunColours } from "../parts/runs";
 import { Figure } from "../plots/Figure";
 import { Forest } from "../plots/Forest";
 import { ArmsTab } from "./ArmsTab";
@@ -41,7 +41,7 @@ function Loaded({ detail, session }: { detail: ExperimentDetail; session: Sessio
     { id: "cost", word: "Cost" },
     { id: "lineage", word: "Lineage" },
     { id: "record", word: "Record" },
-    { id: "notes", word: "Notes", count: detail.notes.length },
+    { id: "notes", word: "Notes", count: one.notes.length },
   ];
   return (
     <>
@@ -77,7 +77,7 @@ function Header({ detail, session, isWhole }: { detail: ExperimentDetail; sessio
         </span>
       </div>
       <h1>{detail.claim.text || one.name}</h1>
-      {isWhole && detail.description && detail.description !== detail.claim.text && <p className="quiet">{detail.description}</p>}
+      {isWhole && one.description && one.description !== detail.claim.text && <p className="quiet">{one.description}</p>}
       {one.invalidated && (
         <p className="notice" style={toneOf("invalid")}>
           Do not trust this: {one.invalidated}
@@ -96,7 +96,7 @@ function Header({ detail, session, isWhole }: { detail: ExperimentDetail; sessio
 function Claim({ detail }: { detail: ExperimentDetail }) {
   const one = detail.experiment;
   const colour = useRunColours(detail);
-  const compared = detail.runs.filter((run) => run.difference);
+  const compared = runsOf(one).filter((run) => run.difference);
   const sign = detail.claim.direction === "decrease" ? -1 : 1;
   const claimed = detail.claim.min_effect ? detail.claim.min_effect * sign : null;
   const numbers = () => [
@@ -108,8 +108,8 @@ function Claim({ detail }: { detail: ExperimentDetail }) {
       <div className="stack">
         {one.sentence && <p style={{ fontSize: "var(--large)", lineHeight: 1.4 }}>{sentence(detail)}</p>}
         {compared.length > 0 ? (
-          <Figure title={`${one.metric || "score"} against ${detail.baseline}, 95 % simultaneous`} data={numbers}>
-            <Forest runs={compared} label={(run) => labelOf(run, detail.varied)} colour={colour} claimed={claimed} />
+          <Figure title={`${one.metric || "score"} against ${baselineOf(one)}, 95 % simultaneous`} data={numbers}>
+            <Forest runs={compared} label={(run) => labelOf(run, one.varied)} colour={colour} claimed={claimed} />
             {claimed !== null && (
               <p className="small quiet">dashed: the smallest effect that was claimed, {signed(claimed)}</p>
             )}
@@ -184,8 +184,9 @@ function BestScore({ detail }: { detail: ExperimentDetail }) {
   if (one.best_score === null) return <p className="quiet">Nothing was scored, so there is nothing to compare.</p>;
   return (
     <p>
-      {one.metric}: <strong>{score(one.best_score)}</strong>
-      {one.best_low !== null && <span className="quiet"> [{score(one.best_low)}, {score(one.best_high)}]</span>} by {one.best_run}.
+      {one.metric || "Best score"}: <strong>{score(one.best_score)}</strong>
+      {one.best_low !== null && <span className="quiet"> [{score(one.best_low)}, {score(one.best_high)}]</span>}
+      {one.best_run && ` by ${one.best_run}`}.
       {one.n_runs === 1 && " One run is no comparison: add a baseline or a second run."}
     </p>
   );
@@ -193,12 +194,13 @@ function BestScore({ detail }: { detail: ExperimentDetail }) {
 
 function Facts({ detail }: { detail: ExperimentDetail }) {
   const { experiment: one, claim } = detail;
-  const differing = detail.varied.slice(0, 5).map((path) => {
-    const found = [...new Set(detail.runs.map((run) => run.varied[path]))];
+  const runs = runsOf(one);
+  const differing = one.varied.slice(0, 5).map((path) => {
+    const found = [...new Set(runs.map((run) => run.varied[path]))];
     const values = found.sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : 0)).map(value);
     return `${shortPath(path)} ${values.slice(0, 6).join(" / ")}${values.length > 6 ? " / …" : ""}`;
   });
-  const best = detail.runs.find((run) => run.is_best) ?? detail.runs[0];
+  const best = runs.find((run) => run.is_best) ?? runs[0];
   const population = best && [
     best.n_tasks !== null && plural(best.n_tasks, "task"),
     best.n_samples !== null && plural(best.n_samples, "sample"),
@@ -254,10 +256,10 @@ function Facts({ detail }: { detail: ExperimentDetail }) {
             <dd>{detail.threats.map((line) => <div key={line}>{line.replaceAll("`", "")}</div>)}</dd>
           </>
         )}
-        {detail.failures.length > 0 && (
+        {one.failures.length > 0 && (
           <>
             <dt>failures</dt>
-            <dd style={{ color: "var(--refuted)" }}>{detail.failures.slice(0, 4).map((failure) => <div key={failure.arm}>{failure.arm}: {failure.reason}</div>)}</dd>
+            <dd style={{ color: "var(--refuted)" }}>{one.failures.slice(0, 4).map((failure) => <div key={failure.arm}>{failure.arm}: {failure.reason}</div>)}</dd>
           </>
         )}
         {detail.next.length > 0 && (

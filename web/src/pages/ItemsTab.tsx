@@ -5,15 +5,16 @@ import type { ExperimentDetail } from "../api/types";
 import { useSettings } from "../location";
 import { Answer, Choose, Empty } from "../parts/basics";
 import { ItemList, type Side } from "../parts/ItemList";
+import { armsOf, runsOf } from "../parts/runs";
 
 export function ItemsTab({ detail }: { detail: ExperimentDetail }) {
   const [settings, change] = useSettings();
   const query = useItems(detail.experiment.id, { metric: settings["metric"], a: settings["a"], b: settings["b"] });
-  const runs = detail.runs.map((run) => run.run);
+  const runs = runsOf(detail.experiment).map((run) => run.run);
   const side = (run: string): Side => ({
     experiment: detail.experiment.id,
     run,
-    arms: detail.runs.find((one) => one.run === run)?.arms.map((arm) => arm.arm) ?? [],
+    arms: armsOf(detail.experiment, run).map((arm) => arm.arm),
   });
   if (runs.length < 2) return <Empty title="One run has nothing to be compared with">Add a second run or a baseline, or compare two experiments.</Empty>;
   return (

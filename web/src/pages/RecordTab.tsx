@@ -5,7 +5,7 @@ import { useCallback, useState } from "react";
 
 import { exported, path, tell } from "../api/client";
 import { useJournal } from "../api/queries";
-import type { Event, ExperimentDetail, Note, Session } from "../api/types";
+import type { Event, ExperimentDetail, Note, SavedNote, Session } from "../api/types";
 import { ago, clock } from "../format";
 import { Answer, Empty } from "../parts/basics";
 import { Markdown } from "../parts/Markdown";
@@ -100,10 +100,10 @@ export function NotesTab({ detail, session }: { detail: ExperimentDetail; sessio
   const mayWrite = !exported && session.scopes.some((scope) => scope === "write" || scope === "admin");
   return (
     <div className="stack" style={{ maxWidth: 760 }}>
-      {detail.notes.map((note) => (
-        <NoteView key={note.id} note={note} />
+      {detail.experiment.notes.map((note, at) => (
+        <NoteView key={at} note={note} />
       ))}
-      {!detail.notes.length && <p className="quiet">Nobody noted anything yet.</p>}
+      {!detail.experiment.notes.length && <p className="quiet">Nobody noted anything yet.</p>}
       {mayWrite && <NewNote id={detail.experiment.id} />}
     </div>
   );
@@ -122,7 +122,7 @@ function NewNote({ id }: { id: string }) {
   const [text, setText] = useState("");
   const queries = useQueryClient();
   const add = useMutation({
-    mutationFn: () => tell<Note>("POST", path("experiments", id, "notes"), { text: text.trim() }),
+    mutationFn: () => tell<SavedNote>("POST", path("experiments", id, "notes"), { text: text.trim() }),
     onSuccess: () => {
       setText("");
       void queries.invalidateQueries({ queryKey: ["experiment", id] });

@@ -1,6 +1,6 @@
 /** Differences from the baseline, each with its interval; the claimed effect is a line among them. */
 
-import type { Run } from "../api/types";
+import type { RunView } from "../api/types";
 import { interval, score, signed, tick as short } from "../format";
 import { padded, linear } from "./scale";
 import { useWidth } from "./width";
@@ -9,8 +9,8 @@ const ROW = 28;
 const MOST = 24;
 
 export function Forest(props: {
-  runs: Run[];
-  label: (run: Run) => string;
+  runs: RunView[];
+  label: (run: RunView) => string;
   colour: (run: string) => string;
   claimed: number | null;
 }) {
@@ -50,13 +50,13 @@ export function Forest(props: {
   );
 }
 
-function text(run: Run): string {
+function text(run: RunView): string {
   const one = run.difference;
   return one ? `${signed(one.value)} ${interval(one.low, one.high)}` : "";
 }
 
 function ForestRow(props: {
-  run: Run;
+  run: RunView;
   y: number;
   x: (value: number) => number;
   name: string;
@@ -88,7 +88,7 @@ function ForestRow(props: {
 }
 
 /** One dot a seed, a line for the interval, on a scale that the whole table shares. */
-export function SeedDots({ run, range, colour }: { run: Run; range: [number, number]; colour: string }) {
+export function SeedDots({ run, range, colour }: { run: RunView; range: [number, number]; colour: string }) {
   const x = linear(range[0], range[1], 6, 114);
   const label = `seeds: ${run.seed_scores.map((one) => score(one)).join(", ")}`;
   return (

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "react";
 
-import type { Json, Run } from "../api/types";
+import type { Json, RunView } from "../api/types";
 import { score, shortPath, tick as short, value as configValue } from "../format";
 import { useTheme } from "../theme";
 import { linear, padded } from "./scale";
@@ -15,13 +15,13 @@ const BOTTOM = HEIGHT - 14;
 interface Axis {
   name: string;
   /** Position of each run, in pixels from the top. */
-  place: (run: Run) => number | null;
+  place: (run: RunView) => number | null;
   ticks: { text: string; y: number }[];
 }
 
 type Brushes = { [axis: number]: [number, number] };
 
-export function Parallel(props: { runs: Run[]; varied: string[]; metric: string; onPick: (run: string) => void }) {
+export function Parallel(props: { runs: RunView[]; varied: string[]; metric: string; onPick: (run: string) => void }) {
   const { runs, varied, metric } = props;
   const [box, width] = useWidth<HTMLDivElement>();
   const [brushes, setBrushes] = useState<Brushes>({});
@@ -139,7 +139,7 @@ function AxisLine(props: { axis: Axis; x: number; brush: [number, number] | unde
 }
 
 /** Numbers keep their distances unless they span decades; words, and mixtures, are evenly spaced. */
-function settingAxis(path: string, runs: Run[]): Axis {
+function settingAxis(path: string, runs: RunView[]): Axis {
   const values = [...new Map(runs.map((run) => [JSON.stringify(run.varied[path]), run.varied[path]])).values()];
   const numbers = values.filter((one): one is number => typeof one === "number");
   const name = shortPath(path);
@@ -158,7 +158,7 @@ function settingAxis(path: string, runs: Run[]): Axis {
   return { name, ticks, place: (run) => y(at.get(JSON.stringify(run.varied[path])) ?? 0) };
 }
 
-function scoreAxis(metric: string, runs: Run[]): Axis {
+function scoreAxis(metric: string, runs: RunView[]): Axis {
   const scores = runs.flatMap((run) => (run.score === null ? [] : [run.score]));
   const [low, high] = padded(scores, 0);
   const scale = linear(low, high, BOTTOM, TOP, 5);

@@ -18,7 +18,7 @@ export interface Point {
 const HEIGHT = 280;
 
 /** Those that no other beats: none is cheaper and at least as good. */
-export function frontier(points: Point[], mode: "max" | "min"): Point[] {
+export function frontier(points: Point[], mode: string): Point[] {
   const better = (a: number, b: number) => (mode === "max" ? a > b : a < b);
   const found: Point[] = [];
   for (const point of [...points].sort((a, b) => a.x - b.x || (mode === "max" ? b.y - a.y : a.y - b.y))) {

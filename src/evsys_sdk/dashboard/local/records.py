@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import EvsysError
-from ...history.detail import Detail, checkpoints, commands, read_detail
+from ...history.detail import commands, read_detail
 from ...history.index import NO_VERDICT, ORDERS, Filters, HistoryIndex, fingerprint, select
 from ...history.index import count as count_experiments
 from ...history.notes import add_note
 from ...record.events import Journal, Kind
 from ...record.layout import ExperimentFiles, RunFiles
-from ...record.runs import RunRecord
 from ...record.values import Object, items, mtime, number, part, read_lines, text
-from ...record.view.build import arm_status, without_secrets
-from ...record.view.model import LIVE, ExperimentView
+from ...record.view.build import without_secrets
+from ...record.view.model import LIVE, ArmView, ExperimentView
 from ...record.view.question import is_score
 from ...redact import redact, redact_text
 from ..shapes import (
@@ -33,13 +33,12 @@ from ..shapes import (
     Experiments,
     NewControlRequest,
     NewNote,
-    Note,
     Overview,
     RolloutDetail,
     Rollouts,
+    SavedNote,
 )
 from ..views.source import (
-    ArmData,
     ArmFiles,
     BadQuery,
     Change,
@@ -49,6 +48,7 @@ from ..views.source import (
     NotFound,
     Points,
     RolloutQuery,
+    lighten,
     read_cursor,
     write_cursor,
 )
@@ -110,7 +110,7 @@ class LocalRecords:
             tags=facets[0],
             models=facets[1],
             algorithms=facets[2],
-            running=[experiment_of(one) for one in running],
+            running=[lighten(experiment_of(one)) for one in running],
             version=self.version(),
             reading=self._index.progress(total),
         )
@@ -140,12 +140,12 @@ class LocalRecords:
                 total = len(page) if is_all else count_experiments(index, filters)
         end = begin + len(page)
         following = write_cursor(end, page[-1].id) if page and end < total else None
-        return Experiments(items=[experiment_of(one) for one in page], next=following, total=total)
+        return Experiments(items=[lighten(experiment_of(one)) for one in page], next=following, total=total)
 
     def experiments(self, ids: Sequence[str]) -> list[Experiment]:
         with self._index.open() as index:
             marks = ",".join("?" * len(ids))
-            return [experiment_of(one) for one in index.views(f"id IN ({marks})", list(ids))]
+            return [lighten(experiment_of(one)) for one in index.views(f"id IN ({marks})", list(ids))]
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 
@@ -174,13 +174,13 @@ class LocalRecords:
         detail = read_detail(folder, summary)
         events = list(read_lines(ExperimentFiles(detail.folder).journal))
         started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
+        # What an unfinished arm logged last is in its own files alone.
+        arms = [arm if arm.metrics else self._with_metrics(folder, arm) for arm in detail.view.arms]
         return ExperimentData(
-            experiment=experiment_of(detail.view),
-            description=text(detail.config.get("description")),
+            experiment=replace(experiment_of(detail.view), arms=arms),
             config=detail.config,
             conclusion=without_secrets(detail.conclusion),
             conclusion_text=read_text(ExperimentFiles(detail.folder).conclusion_page),
-            arms=[self._arm(detail, arm) for arm in detail.arms],
             notes=[note_of(event) for event in events if event.get("kind") == Kind.NOTE],
             requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS.values()],
             commands=commands(detail),
@@ -188,13 +188,13 @@ class LocalRecords:
             looks=[redact(event) for event in events if event.get("kind") == Kind.LOOKED],
         )
 
-    def arm_files(self, id: str, arm: str) -> ArmFiles:
-        folder = self._folder(id) / arm
-        return ArmFiles(
-            checkpoints=[checkpoint_of(line) for line in read_lines(RunFiles(folder).checkpoints)],
-            examples=read_text(RunFiles(folder).examples),
-            story=read_text(RunFiles(folder).logs.conclusion),
-        )
+    def _with_metrics(self, folder: Path, arm: ArmView) -> ArmView:
+        step = self.metrics.furthest(folder / arm.arm) if arm.step is None else arm.step
+        return replace(arm, metrics=self.metrics.last(folder / arm.arm), step=step)
+
+    def arm_files(self, id: str, arms: Sequence[str]) -> dict[str, ArmFiles]:
+        folder = self._folder(id)
+        return {arm: _read_arm(RunFiles(folder / arm)) for arm in arms}
 
     def metric_names(self, id: str) -> list[str]:
         folder = self._folder(id)
@@ -246,7 +246,7 @@ class LocalRecords:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def add_note(self, id: str, note: NewNote) -> Note:
+    def add_note(self, id: str, note: NewNote) -> SavedNote:
         folder = self._folder(id)
         event_id = add_note(folder, note.text, author=note.author)
         return next(
@@ -317,29 +317,22 @@ class LocalRecords:
             known, read = self._arm_names.get(folder), self._finished.get(folder)
         if known is None or known[0] != stamp:
             if read is not None and read[0] == fingerprint(str(folder)):
-                known = (stamp, [arm.arm for arm in read[1].arms])
+                known = (stamp, [arm.arm for arm in read[1].experiment.arms])
             else:
                 known = (stamp, [arm.name for arm in read_detail(folder).arms])
             with self._lock:
                 self._arm_names[folder] = known
         return known[1]
 
-    def _arm(self, detail: Detail, arm: RunRecord) -> ArmData:
-        folder = arm.folder
-        return ArmData(
-            arm=arm.name,
-            run=arm.run,
-            seed=arm.seed,
-            status=arm_status(arm.status, detail.view.status),
-            problem=redact_text(arm.problem),
-            metrics=dict(arm.metrics) or self.metrics.last(folder),
-            spend=dict(arm.spend),
-            step=int(arm.metrics["steps"]) if "steps" in arm.metrics else self.metrics.furthest(folder),
-            total_steps=arm.total_steps,
-            checkpoints=checkpoints(arm),
-            datasets=read_list(arm.files.datasets),
-            benchmarks=read_list(arm.files.benchmarks),
-        )
+
+def _read_arm(files: RunFiles) -> ArmFiles:
+    return ArmFiles(
+        checkpoints=[checkpoint_of(line) for line in read_lines(files.checkpoints)],
+        datasets=read_list(files.datasets),
+        benchmarks=read_list(files.benchmarks),
+        examples=read_text(files.examples),
+        story=read_text(files.logs.conclusion),
+    )
 
 
 def _begin_after(index: HistoryIndex, filters: Filters, sort: str, position: int, last: str) -> int:

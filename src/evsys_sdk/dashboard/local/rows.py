@@ -18,7 +18,7 @@ from ...record.reader import ExperimentRecord
 from ...record.values import Object, mtime, number, part, text
 from ...record.view.model import ExperimentView
 from ...redact import redact
-from ..shapes import ControlRequest, DataEntries, DataEntry, DataRows, Event, Experiment, Live, Note
+from ..shapes import ControlRequest, DataEntries, DataEntry, DataRows, Event, Experiment, Live, SavedNote
 from ..views.curves import default_metric
 from ..views.source import DataKind, NotFound, read_cursor, write_cursor
 
@@ -29,8 +29,8 @@ _END_BYTES = 1 << 17
 
 
 def experiment_of(one: ExperimentView) -> Experiment:
-    """A line of the list."""
-    values = {name: getattr(one, name) for name in Experiment.model_fields if hasattr(one, name)}
+    """A view as the API sends it."""
+    values = {name: getattr(one, name) for name in ExperimentView.__slots__}
     live = _live(one) if one.is_live else None
     version = version_of(one.folder, unfinished=one.is_live)
     return Experiment(**values, n_notes=len(one.notes), version=version, live=live)
@@ -86,10 +86,12 @@ def checkpoint_of(line: Object) -> Object:
     }
 
 
-def note_of(event: Object) -> Note:
+def note_of(event: Object) -> SavedNote:
     """A note in a journal."""
     author = text(event.get("author"))
-    return Note(id=text(event.get("id")), text=text(event.get("text")), author=author, time=number(event.get("time")))
+    return SavedNote(
+        id=text(event.get("id")), text=text(event.get("text")), author=author, time=number(event.get("time"))
+    )
 
 
 def request_of(event: Object) -> ControlRequest:

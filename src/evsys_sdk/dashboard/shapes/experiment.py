@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from ...record.view.model import Difference, ExperimentView
 
 type Scope = Literal["read", "write", "admin"]
 
@@ -52,46 +55,15 @@ class Live(Shape):
     """Whether it waits for somebody's word before it starts."""
 
 
-class Experiment(Shape):
-    """One line of the list of experiments."""
+@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `ExperimentView`
+class Experiment(ExperimentView):
+    """The view of an experiment; in lists without runs, arms, failures and notes."""
 
-    id: str
-    name: str
-    status: str
-    """running, killed, completed, failed, interrupted, budget, damaged."""
-    verdict: str
-    """supported, promising_unconfirmed, inconclusive, refuted, invalid; empty without a conclusion."""
-    hypothesis: str
-    sentence: str
-    """Why that is the verdict, in one sentence."""
-    metric: str
-    mode: Literal["max", "min"]
-    best_run: str
-    best_score: float | None
-    best_low: float | None
-    best_high: float | None
-    n_runs: int
-    n_arms: int
-    n_done: int
-    n_failures: int
-    spend: dict[str, float]
-    """usd, tokens_trained, tokens_sampled, wall_s, gpu_s; a key is missing where it is not known."""
-    tags: list[str]
-    models: list[str]
-    algorithms: list[str]
-    backends: list[str]
-    parent_id: str
-    started: float | None
-    ended: float | None
-    invalidated: str
-    """Why it must not be believed; empty when nobody said so."""
-    flags: list[str]
-    """The checks of its last audit that its record did not pass."""
-    n_notes: int
-    version: int
+    n_notes: int = 0
+    version: int = 0
     """Grows with every change; two answers with the same version are equal."""
-    live: Live | None
-    """Only while it is running."""
+    live: Live | None = None
+    """Only while a process works on it."""
 
 
 class Experiments(Shape):
@@ -128,58 +100,6 @@ class Overview(Shape):
     """How many experiments of a large project were read, while it is read for the first time."""
 
 
-class Arm(Shape):
-    """One run with one seed."""
-
-    arm: str
-    run: str
-    seed: int | None
-    status: str
-    """pending, started, completed, failed, cancelled."""
-    problem: str
-    """Why it cannot be counted on; empty when it can."""
-    metrics: dict[str, float]
-    """The last value of each metric."""
-    spend: dict[str, float]
-    step: int | None
-    total_steps: int | None
-    checkpoints: int
-    score: float | None
-    """Its value of the metric that decides."""
-
-
-class Difference(Shape):
-    """A run minus the baseline, with a simultaneous 95 % interval."""
-
-    value: float
-    low: float | None
-    high: float | None
-    p: float | None
-
-
-class Run(Shape):
-    """One run over its seeds: a line of the table of arms."""
-
-    run: str
-    is_baseline: bool
-    is_best: bool
-    varied: dict[str, Any]
-    """Its values of the config paths in which the runs differ (`ExperimentDetail.varied`)."""
-    score: float | None
-    low: float | None
-    high: float | None
-    selection_score: float | None
-    seed_scores: list[float]
-    """One per scored seed, for a dot each."""
-    n_seeds: int
-    n_tasks: int | None
-    n_samples: int | None
-    failures: int
-    spend: dict[str, float]
-    difference: Difference | None
-    arms: list[Arm]
-
-
 class Claim(Shape):
     """What the experiment was meant to show."""
 
@@ -194,8 +114,8 @@ class Claim(Shape):
     sha256: str
 
 
-class Note(Shape):
-    """Something a person or an agent wrote down."""
+class SavedNote(Shape):
+    """A note with the id of its event in the journal."""
 
     id: str
     text: str
@@ -256,13 +176,7 @@ class ExperimentDetail(Shape):
     """Everything the experiment's own page shows at once."""
 
     experiment: Experiment
-    description: str
     claim: Claim
-    runs: list[Run]
-    """The baseline first, then the others as the conclusion ranks them."""
-    varied: list[str]
-    """Dotted config paths in which the runs differ."""
-    baseline: str
     metrics: list[str]
     """Every metric that some arm has, scores first."""
     threats: list[str]
@@ -274,13 +188,10 @@ class ExperimentDetail(Shape):
     """What was found before the last seed, where the experiment ends as soon as it is decided."""
     noise_floor: dict[str, Any] | None
     smallest_detectable: float | None
-    failures: list[dict[str, str]]
-    """`arm` and `reason`."""
     commands: dict[str, str]
     """What to type to go on (`resume`) or to do it again (`reproduce`)."""
     conclusion_text: str
     """The conclusion as its author wrote it, Markdown."""
-    notes: list[Note]
     requests: list[ControlRequest]
     config: dict[str, Any]
     conclusion: dict[str, Any]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from .experiment import Arm, Experiment, Items, Shape
+from ...record.view.model import ArmView
+from .experiment import Experiment, Items, Shape
 
 
 class ArmDetail(Shape):
     """One run with one seed, whole."""
 
-    arm: Arm
+    arm: ArmView
     config: dict[str, Any]
     """Of the run, as resolved."""
     checkpoints: list[dict[str, Any]]

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...record.view.model import ArmView
 from ..shapes import Curves, Series
-from .source import ArmData, BadQuery, Points, RecordSource
+from .source import BadQuery, Points, RecordSource
 
 MOST_POINTS = 2000
 AXES = {"step": "", "tokens": "tokens", "minutes": "time/step_s"}
@@ -41,7 +42,7 @@ def draw_curves(source: RecordSource, id: str, query: CurveQuery) -> Curves:
     metric = query.metric or default_metric(names)
     arms = [
         arm
-        for arm in source.experiment(id).arms
+        for arm in source.experiment(id).experiment.arms
         if (not query.runs or arm.run in query.runs) and (not query.arms or arm.arm in query.arms)
     ]
     found = source.points(id, [arm.arm for arm in arms], metric) if metric else {}
@@ -78,7 +79,7 @@ def _on_axis(points: Points, clock: Points | None, x: str) -> Points:
     return Points(at, points.values)
 
 
-def _series(arm: ArmData, points: Points, query: CurveQuery) -> Series:
+def _series(arm: ArmView, points: Points, query: CurveQuery) -> Series:
     inside = [
         (x, y)
         for x, y in zip(points.steps, points.values, strict=True)

@@ -9,11 +9,12 @@ from ...history.views.compare import ABSENT
 from ...record.flat_config import flatten_config
 from ...record.run_files.scores import metric_name
 from ...record.values import number, part, text
+from ...record.view.model import Difference, ExperimentView
 from ...record.view.question import is_score
 from ...record.view.task_scores import SetScores, add_score
-from ..shapes import Comparison, ConfigDifference, Difference, Item, Items, MetricDifference
-from .answers import baseline_of, decisive_metric
-from .source import BadQuery, ExperimentData, NotFound, Object, RecordSource
+from ..shapes import Comparison, ConfigDifference, Item, Items, MetricDifference
+from .answers import baseline_of
+from .source import BadQuery, NotFound, Object, RecordSource, lighten
 
 type RunSets = dict[str, SetScores]
 """The last scoring of each set by one run, over its seeds, by full metric name."""
@@ -25,29 +26,29 @@ def list_items(
     source: RecordSource, id: str, *, metric: str = "", a: str = "", b: str = "", limit: int = 200, cursor: str = ""
 ) -> Items:
     """Two runs of one experiment on one benchmark."""
-    data, scores = source.experiment(id), source.scores(id)
-    runs = list(dict.fromkeys(arm.run for arm in data.arms))
-    a = a or baseline_of(data)
-    b = b or next((run for run in (data.experiment.best_run, *runs) if run and run != a), a)
+    one, scores = source.experiment(id).experiment, source.scores(id)
+    runs = list(dict.fromkeys(arm.run for arm in one.arms))
+    a = a or baseline_of(one)
+    b = b or next((run for run in (one.best_run, *runs) if run and run != a), a)
     for run in (a, b):
         if run and run not in runs:
             raise NotFound("run", run)
-    left, right = scores_of_run(data, scores, a), scores_of_run(data, scores, b)
-    return _items(left, right, a, b, metric or decisive_metric(data), limit, cursor)
+    left, right = scores_of_run(one, scores, a), scores_of_run(one, scores, b)
+    return _items(left, right, a, b, metric or one.metric, limit, cursor)
 
 
 def compare(source: RecordSource, a: str, b: str) -> Comparison:
     """Two experiments, by their best runs."""
     first, second = source.experiment(a), source.experiment(b)
-    chosen = [data.experiment.best_run or next((arm.run for arm in data.arms), "") for data in (first, second)]
-    left = scores_of_run(first, source.scores(a), chosen[0])
-    right = scores_of_run(second, source.scores(b), chosen[1])
+    views = (first.experiment, second.experiment)
+    chosen = [one.best_run or next((arm.run for arm in one.arms), "") for one in views]
+    left, right = [scores_of_run(one, source.scores(one.id), run) for one, run in zip(views, chosen, strict=True)]
     paired = [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
-    metric = decisive_metric(first)
+    metric = views[0].metric
     has_tasks = metric in left and metric in right and any(left[metric].by_task)
     return Comparison(
-        a=first.experiment,
-        b=second.experiment,
+        a=lighten(views[0]),
+        b=lighten(views[1]),
         metrics=[
             MetricDifference(
                 metric=pair.metric,
@@ -66,10 +67,10 @@ def compare(source: RecordSource, a: str, b: str) -> Comparison:
     )
 
 
-def scores_of_run(data: ExperimentData, scores: Mapping[str, Sequence[Object]], run: str) -> RunSets:
+def scores_of_run(one: ExperimentView, scores: Mapping[str, Sequence[Object]], run: str) -> RunSets:
     """What one run scored, over all of its seeds."""
     found: RunSets = {}
-    for arm in data.arms:
+    for arm in one.arms:
         if arm.run != run:
             continue
         # Of a set that was scored during training as well, the last step counts; the model before training is no run.

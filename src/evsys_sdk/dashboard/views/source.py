@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast
 
 from ...errors import EvsysError, show
@@ -23,10 +23,10 @@ from ..shapes import (
     Experiments,
     NewControlRequest,
     NewNote,
-    Note,
     Overview,
     RolloutDetail,
     Rollouts,
+    SavedNote,
 )
 
 type Object = dict[str, Any]
@@ -85,28 +85,12 @@ class RolloutQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmData:
-    """What is recorded of one arm."""
+class ArmFiles:
+    """What an arm used and left behind."""
 
-    arm: str
-    run: str
-    seed: int | None = None
-    status: str = "pending"
-    problem: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    spend: Mapping[str, float] = field(default_factory=dict[str, float])
-    step: int | None = None
-    total_steps: int | None = None
     checkpoints: Sequence[Object] = ()
     datasets: Sequence[Object] = ()
     benchmarks: Sequence[Object] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ArmFiles:
-    """What an arm left behind that only its own page shows."""
-
-    checkpoints: Sequence[Object] = ()
     examples: str = ""
     story: str = ""
 
@@ -116,12 +100,11 @@ class ExperimentData:
     """What is recorded of one experiment, without what can be large."""
 
     experiment: Experiment
-    description: str
+    """The whole view."""
     config: Object
     conclusion: Object
     conclusion_text: str
-    arms: Sequence[ArmData]
-    notes: Sequence[Note]
+    notes: Sequence[SavedNote]
     requests: Sequence[ControlRequest]
     commands: Mapping[str, str]
     registered_at: float | None = None
@@ -156,8 +139,8 @@ class RecordSource(Protocol):
         """Those of the ids that are there."""
         ...
 
-    def arm_files(self, id: str, arm: str) -> ArmFiles:
-        """Of an arm that `experiment` named."""
+    def arm_files(self, id: str, arms: Sequence[str]) -> dict[str, ArmFiles]:
+        """Of arms that `experiment` named."""
         ...
 
     def metric_names(self, id: str) -> list[str]: ...
@@ -177,7 +160,7 @@ class RecordSource(Protocol):
         """What was witnessed about its journal, oldest first."""
         ...
 
-    def add_note(self, id: str, note: NewNote) -> Note: ...
+    def add_note(self, id: str, note: NewNote) -> SavedNote: ...
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest: ...
     def data_entries(self, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries: ...
     def data_rows(self, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows: ...
@@ -185,6 +168,11 @@ class RecordSource(Protocol):
     def changes(self, since: int) -> list[Change]:
         """What changed after a version, oldest first."""
         ...
+
+
+def lighten(one: Experiment) -> Experiment:
+    """A line of a list: the view without what grows with its arms and notes."""
+    return replace(one, runs=[], arms=[], failures=[], notes=[])
 
 
 # Where a page ends, as text that clients hand back unread.

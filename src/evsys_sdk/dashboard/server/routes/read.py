@@ -27,10 +27,10 @@ from ...shapes import (
     Loops,
     NewControlRequest,
     NewNote,
-    Note,
     Overview,
     RolloutDetail,
     Rollouts,
+    SavedNote,
     Session,
     Spend,
 )
@@ -214,8 +214,8 @@ def _data_routes(routes: GuardedRouter, source: Sources) -> None:
 
 
 def _change_routes(routes: GuardedRouter, source: Sources) -> None:
-    @routes.add("GET", "/experiments/{id}/notes", "read", response_model=list[Note])
-    def read_notes(request: Request, id: str) -> list[Note]:
+    @routes.add("GET", "/experiments/{id}/notes", "read", response_model=list[SavedNote])
+    def read_notes(request: Request, id: str) -> list[SavedNote]:
         """What was noted about an experiment."""
         return list(source(request).experiment(id).notes)
 
@@ -224,8 +224,8 @@ def _change_routes(routes: GuardedRouter, source: Sources) -> None:
         """What was witnessed about the journal of an experiment; `evsys audit` compares it with what is there."""
         return source(request).anchors(id)
 
-    @routes.add("POST", "/experiments/{id}/notes", "write", response_model=Note)
-    def add_note(request: Request, id: str, note: NewNote) -> Note:
+    @routes.add("POST", "/experiments/{id}/notes", "write", response_model=SavedNote)
+    def add_note(request: Request, id: str, note: NewNote) -> SavedNote:
         """Note something about an experiment."""
         return source(request).add_note(id, note)
 

@@ -26,13 +26,12 @@ from ...shapes import (
     Experiments,
     NewControlRequest,
     NewNote,
-    Note,
     Overview,
     RolloutDetail,
     Rollouts,
+    SavedNote,
 )
 from ...views.source import (
-    ArmData,
     ArmFiles,
     BadQuery,
     Change,
@@ -49,7 +48,7 @@ from ...views.source import (
 from . import schema, store
 from .datasets import data_entries, data_rows
 from .rollouts import list_rollouts, read_rollout
-from .rows import IDENTITY, Lines, arm_of, count_words, event_of, list_words, note_of, read_object
+from .rows import IDENTITY, Lines, count_words, event_of, list_words, note_of, read_object, read_objects, read_views
 from .writer import Writer
 
 _MOST_RUNNING = 40
@@ -131,18 +130,15 @@ class StoredRecords:
     def experiment(self, id: str) -> ExperimentData:
         with self._engine.connect() as connection:
             row = self._row(connection, id)
-            arms = self._arms(connection, id)
             events = self._events(connection, id, (Kind.NOTE, Kind.STARTED, Kind.LOOKED))
             requests = self._requests(connection, id)
-            [experiment] = self._lines.read(connection, self.project, [row])
+            [experiment] = read_views(connection, self.project, [id])
         started = next((event for event in events if event.kind == Kind.STARTED), None)
         return ExperimentData(
             experiment=experiment,
-            description=str(row["description"]),
             config=read_object(row["config"]),
             conclusion=read_object(row["conclusion"]),
             conclusion_text=str(row["conclusion_text"]),
-            arms=arms,
             notes=[note_of(event) for event in events if event.kind == Kind.NOTE],
             requests=requests,
             commands={key: str(value) for key, value in read_object(row["commands"]).items()},
@@ -150,11 +146,14 @@ class StoredRecords:
             looks=[event.data for event in events if event.kind == Kind.LOOKED],
         )
 
-    def arm_files(self, id: str, arm: str) -> ArmFiles:
-        """Clients send checkpoints and no texts."""
+    def arm_files(self, id: str, arms: Sequence[str]) -> dict[str, ArmFiles]:
+        """Clients send checkpoints, datasets and benchmarks, and no texts."""
+        run, kept = schema.run, ("checkpoints", "datasets", "benchmarks")
+        mine = (run.c.project_id == self.project, run.c.experiment_id == id)
         with self._engine.connect() as connection:
-            found = [one for one in self._arms(connection, id) if one.arm == arm]
-        return ArmFiles(checkpoints=found[0].checkpoints if found else ())
+            rows = connection.execute(select(run.c.arm, *(run.c[name] for name in kept)).where(*mine)).mappings().all()
+        found = {str(row["arm"]): ArmFiles(*(read_objects(row[name]) for name in kept)) for row in rows}
+        return {arm: found[arm] for arm in arms}
 
     def metric_names(self, id: str) -> list[str]:
         run, latest, key = schema.run, schema.metric_latest, schema.metric_key
@@ -232,8 +231,8 @@ class StoredRecords:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def add_note(self, id: str, note: NewNote) -> Note:
-        made = Note(id=new_id(), text=note.text, author=note.author, time=time.time())
+    def add_note(self, id: str, note: NewNote) -> SavedNote:
+        made = SavedNote(id=new_id(), text=note.text, author=note.author, time=time.time())
 
         def write(connection: Connection) -> None:
             self._row(connection, id)
@@ -290,17 +289,6 @@ class StoredRecords:
 
     def _read_lines(self, connection: Connection, query: Any) -> list[Experiment]:
         return self._lines.read(connection, self.project, connection.execute(query).mappings().all())
-
-    def _arms(self, connection: Connection, id: str) -> list[ArmData]:
-        run, latest, key = schema.run, schema.metric_latest, schema.metric_key
-        mine = (run.c.project_id == self.project, run.c.experiment_id == id)
-        last: dict[int, dict[str, float]] = {}
-        joined = select(latest.c.run_no, key.c.name, latest.c.last).join(key, key.c.id == latest.c.key_id)
-        for no, name, value in connection.execute(joined.join(run, run.c.no == latest.c.run_no).where(*mine)):
-            if value is not None:
-                last.setdefault(no, {})[name] = value
-        rows = connection.execute(select(run).where(*mine).order_by(run.c.no)).mappings().all()
-        return [arm_of(row, last.get(row["no"], {})) for row in rows]
 
     def _events(self, connection: Connection, id: str, kinds: Sequence[str]) -> list[Event]:
         table = schema.event

@@ -7,39 +7,18 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from pydantic import TypeAdapter
-from sqlalchemy import Connection, and_, case, func, or_, select
+from sqlalchemy import Connection, select
 from sqlalchemy.engine import RowMapping
 
-from ....record.events import Kind
-from ....record.values import number, part, text
-from ...shapes import Event, Experiment, Live, Note
+from ....record.values import UNFINISHED, part, text
+from ....record.view.model import ExperimentView
+from ...shapes import Event, Experiment, Live, SavedNote
 from ...views.curves import default_metric
-from ...views.source import ArmData, Object
+from ...views.source import Object, lighten
 from . import schema
+from .reported import read_records
 
 MOST_WORDS = 200
-
-
-def arm_of(row: RowMapping, last: dict[str, float]) -> ArmData:
-    """What is recorded of an arm; `last` are the last values it logged, where it did not sum them up itself."""
-    failed = str(row["error"]) or "it failed, and no reason was given"
-    problem = failed if row["status"] == "failed" else row["unscored"] and f"unscored: {row['unscored']}"
-    told = {name: value for name, raw in read_object(row["metrics"]).items() if (value := number(raw)) is not None}
-    return ArmData(
-        arm=str(row["arm"]),
-        run=str(row["run"]),
-        seed=row["seed"],
-        status=str(row["status"]),
-        problem=str(problem),
-        metrics=told or last,
-        spend={name: value for name, raw in read_object(row["spend"]).items() if (value := number(raw)) is not None},
-        step=row["step"],
-        total_steps=row["total_steps"],
-        checkpoints=read_objects(row["checkpoints"]),
-        datasets=read_objects(row["datasets"]),
-        benchmarks=read_objects(row["benchmarks"]),
-    )
 
 
 def event_of(row: RowMapping) -> Event:
@@ -47,9 +26,11 @@ def event_of(row: RowMapping) -> Event:
     return Event(id=str(row["id"]), time=row["time"], kind=str(row["kind"]), data=read_object(row["data"]))
 
 
-def note_of(event: Event) -> Note:
+def note_of(event: Event) -> SavedNote:
     """A note, which is an event too."""
-    return Note(id=event.id, text=text(event.data.get("text")), author=text(event.data.get("author")), time=event.time)
+    return SavedNote(
+        id=event.id, text=text(event.data.get("text")), author=text(event.data.get("author")), time=event.time
+    )
 
 
 def count_words(words: Iterable[str]) -> dict[str, int]:
@@ -80,30 +61,21 @@ def read_texts(value: Any) -> list[str]:
     return [] if value == "[]" else [one for one in json.loads(value) if isinstance(one, str)]
 
 
-# The lines of the list of experiments. What is not running is made into a line once, and again when it has changed.
+# Views of experiments. What is not running is made into a view once, and again when it has changed.
 
 _QUIET_S = 900.0
 """Longest silence after which a running experiment is still taken to be alive."""
 _RECENT = 40
 _MOST_REMEMBERED = 20_000
-_AS_TOLD = (
-    *("id", "name", "verdict", "hypothesis", "sentence", "metric", "best_run", "best_score", "best_low", "best_high"),
-    *("parent_id", "started", "ended", schema.experiment.c.invalidated.name, "n_notes", "version"),
-)
-_COUNTS = ("n_arms", "n_runs", "n_done", "n_failures")
-_LISTS = ("tags", "models", "algorithms", "backends", "flags")
-_COLUMNS = [schema.experiment.c[name] for name in (*_AS_TOLD, *_COUNTS, *_LISTS, "status", "mode", "spend", "received")]
-_CHANGING = ("running", "killed")
+_CHANGING = ("running", "waiting", "killed")
 """Whether one of these still lives, and how far it is, changes without a new version of it."""
-_CHECKED = TypeAdapter(list[Experiment])
-"""Checks all lines of a page with one call: one for each takes longer than reading them."""
 
 IDENTITY = (schema.experiment.c.id, schema.experiment.c.version, schema.experiment.c.status)
 """What has to be read of an experiment to know whether its line is still true."""
 
 
 class Lines:
-    """Makes and remembers lines; safe to ask from several threads."""
+    """Makes and remembers the lines of lists; safe to ask from several threads."""
 
     def __init__(self) -> None:
         # Without a lock: a line belongs to one version, so two threads that both make it make the same.
@@ -113,7 +85,7 @@ class Lines:
         """The lines of the experiments whose IDENTITY was read, in that order."""
         wanted = [(project, str(row["id"]), int(row["version"])) for row in rows]
         found = {place[1]: line for place in wanted if (line := self._known.get(place)) is not None}
-        made = _make_lines(connection, project, [id for _, id, _ in wanted if id not in found])
+        made = [lighten(one) for one in read_views(connection, project, [id for _, id, _ in wanted if id not in found])]
         for line in made:
             found[line.id] = line
         if len(self._known) > _MOST_REMEMBERED:
@@ -122,49 +94,20 @@ class Lines:
         return [found[id] for _, id, _ in wanted if id in found]
 
 
-def _make_lines(connection: Connection, project: str, ids: Sequence[str]) -> list[Experiment]:
-    """Lines of the list, with what the client did not say itself."""
-    if not ids:
-        return []
-    table = schema.experiment
-    mine = (table.c.project_id == project, table.c.id.in_(ids))
-    rows = connection.execute(select(*_COLUMNS).where(*mine)).mappings().all()
-    uncounted = [str(row["id"]) for row in rows if any(row[name] is None for name in _COUNTS)]
-    counts = _count_runs(connection, project, uncounted) if uncounted else {}
-    alive = _list_alive(connection, project, [str(row["id"]) for row in rows if row["status"] == "running"])
-    lines = [_make_line(row, counts.get(row["id"]), alive) for row in rows]
-    for line in lines:
-        line["live"] = _read_live(connection, project, line["id"]) if line["status"] == "running" else None
-    return _CHECKED.validate_python(lines)
-
-
-def _make_line(row: RowMapping, counts: Sequence[Any] | None, alive: set[str]) -> Object:
-    status = str(row["status"])
-    if status == "running" and row["id"] not in alive and time.time() - row["received"] >= _QUIET_S:
-        status = "killed"
-    line: Object = {name: row[name] for name in _AS_TOLD}
-    for name, counted in zip(_COUNTS, counts or (0, 0, 0, 0), strict=True):
-        line[name] = int(counted or 0) if row[name] is None else row[name]
-    for name in _LISTS:
-        line[name] = read_texts(row[name])
-    spend = read_object(row["spend"])
-    line["spend"] = {name: value for name, raw in spend.items() if (value := number(raw)) is not None}
-    line["status"], line["mode"] = status, "min" if row["mode"] == "min" else "max"
-    return line
-
-
-def _count_runs(connection: Connection, project: str, ids: Sequence[str]) -> dict[str, Sequence[Any]]:
-    run = schema.run
-    counted = (
-        run.c.experiment_id,
-        func.count(),
-        func.count(run.c.run.distinct()),
-        func.sum(case((and_(run.c.status == "completed", run.c.unscored == ""), 1), else_=0)),
-        func.sum(case((or_(run.c.status == "failed", run.c.unscored != ""), 1), else_=0)),
-    )
-    mine = (run.c.project_id == project, run.c.experiment_id.in_(ids))
-    found = connection.execute(select(*counted).where(*mine).group_by(run.c.experiment_id))
-    return {str(row[0]): row[1:] for row in found}
+def read_views(connection: Connection, project: str, ids: Sequence[str]) -> list[Experiment]:
+    """The views of some experiments, made by the same code as those of records on disk."""
+    records = read_records(connection, project, ids)
+    running = [record.row["id"] for record in records if record.ending == UNFINISHED]
+    alive = _list_alive(connection, project, running)
+    found: list[Experiment] = []
+    for record in records:
+        row = record.row
+        lives = record.ending == UNFINISHED and (row["id"] in alive or time.time() - row["received"] < _QUIET_S)
+        one = record.view(running=lives)
+        live = _read_live(connection, project, one.id, awaits=record.awaits_approval) if one.is_live else None
+        values = {name: getattr(one, name) for name in ExperimentView.__slots__}
+        found.append(Experiment(**values, n_notes=len(one.notes), version=int(row["version"]), live=live))
+    return found
 
 
 def _list_alive(connection: Connection, project: str, ids: Sequence[str]) -> set[str]:
@@ -175,13 +118,12 @@ def _list_alive(connection: Connection, project: str, ids: Sequence[str]) -> set
     return {str(id) for id in connection.execute(heard).scalars()} if ids else set()
 
 
-def _read_live(connection: Connection, project: str, id: str) -> Live:
+def _read_live(connection: Connection, project: str, id: str, *, awaits: bool) -> Live:
     run, latest, key, point = schema.run, schema.metric_latest, schema.metric_key, schema.metric_point
     mine = (run.c.project_id == project, run.c.experiment_id == id, run.c.status == "started")
     arms = connection.execute(select(run.c.no, run.c.step, run.c.total_steps).where(*mine)).all()
     furthest = max(arms, key=lambda arm: arm[1] if arm[1] is not None else -1, default=None)
     if furthest is None:
-        awaits = _awaits_approval(connection, project, id)
         return Live(arms_running=0, step=None, total_steps=None, metric="", recent=[], awaits_approval=awaits)
     logged = select(key.c.id, key.c.name).join(latest, latest.c.key_id == key.c.id)
     keys = {str(name): no for no, name in connection.execute(logged.where(latest.c.run_no == furthest[0])).all()}
@@ -190,10 +132,3 @@ def _read_live(connection: Connection, project: str, id: str) -> Live:
     recent = select(point.c.value).where(*same).order_by(point.c.step.desc()).limit(_RECENT)
     values = [float(value) for value in connection.execute(recent).scalars()][::-1]
     return Live(arms_running=len(arms), step=furthest[1], total_steps=furthest[2], metric=metric, recent=values)
-
-
-def _awaits_approval(connection: Connection, project: str, id: str) -> bool:
-    table, words = schema.event, (Kind.APPROVAL_AWAITED, Kind.APPROVED, Kind.REJECTED)
-    mine = (table.c.project_id == project, table.c.experiment_id == id, table.c.kind.in_(words))
-    last = select(table.c.kind).where(*mine).order_by(table.c.no.desc()).limit(1)
-    return connection.execute(last).scalar() == Kind.APPROVAL_AWAITED
