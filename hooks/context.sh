@@ -2,8 +2,14 @@
 # What was told is kept, and told again while no record has changed since: that takes a few milliseconds instead of a
 # Python of its own. Whatever goes wrong, it says nothing and succeeds.
 cd "${CLAUDE_PROJECT_DIR:-.}" 2>/dev/null
-evsys=.venv/bin/evsys
-[ -x "$evsys" ] || evsys=$(command -v evsys)
+# The program that `evsys skills install` recorded, else the one on the path; never one that lies in the checkout, which
+# somebody else may have written.
+evsys=$(cat "${XDG_CONFIG_HOME:-${HOME:-/nowhere}/.config}/evsys/program" 2>/dev/null)
+if [ ! -x "$evsys" ]; then
+    evsys=$(command -v evsys)
+    case "$(readlink -f "$evsys" 2>/dev/null)" in "$(pwd -P)"/*) evsys= ;; esac
+    case "$evsys" in /*) ;; *) evsys= ;; esac
+fi
 if [ -d .evsys ] && [ -x "$evsys" ]; then
     kept=.evsys/context.md
     is_fresh() {

@@ -147,13 +147,30 @@ def find_edited(root: str) -> str | None:
     return next((path for path in configs if os.path.exists(path) and os.path.getmtime(path) > since), None)
 
 
-def run_evsys(root: str, *arguments: str) -> Any:
-    """Run the project's own `evsys`, or the one on the path; None where there is none."""
+def find_program(root: str) -> str | None:
+    """The `evsys` that `evsys skills install` recorded, else the one on the path; never one in the checkout."""
     import shutil
+
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    try:
+        with open(os.path.join(home, "evsys", "program"), encoding="utf-8") as file:
+            recorded = file.read().strip()
+        if os.path.isabs(recorded) and os.access(recorded, os.X_OK):
+            return recorded
+    except OSError:
+        pass
+    found = shutil.which("evsys")
+    if found is None or not os.path.isabs(found):
+        return None
+    inside = os.path.realpath(found).startswith(os.path.join(os.path.realpath(root), ""))
+    return None if inside else found
+
+
+def run_evsys(root: str, *arguments: str) -> Any:
+    """Run `evsys` in a project; None where there is none to trust."""
     import subprocess
 
-    own = os.path.join(root, ".venv", "bin", "evsys")
-    program = own if os.path.exists(own) else shutil.which("evsys")
+    program = find_program(root)
     if program is None:
         return None
     return subprocess.run([program, *arguments], cwd=root, capture_output=True, text=True, timeout=50, check=False)

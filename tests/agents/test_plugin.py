@@ -20,7 +20,7 @@ import pytest
 from evsys_sdk import __version__
 from evsys_sdk.cli.main import evsys
 from evsys_sdk.errors import EvsysError
-from evsys_sdk.scaffold.plugin import HOMES, install_skills, list_skills, read_front_matter
+from evsys_sdk.scaffold.plugin import HOMES, install_skills, list_skills, read_front_matter, record_program
 
 ROOT = Path(__file__).parents[2]
 SKILLS = sorted((ROOT / "skills").glob("*/SKILL.md"))
@@ -336,6 +336,22 @@ def begin_session(root: Path, path: str | None = None) -> str:
 def test_a_session_begins_with_what_the_experiments_have_shown(project: Path) -> None:
     assert begin_session(project).startswith("What the experiments of this project have shown (evsys context):")
     assert begin_session(project, path="/nowhere") == "", "without evsys it says nothing"
+
+
+@pytest.mark.parametrize("place", [".venv/bin", "bin"])
+def test_hooks_run_no_program_that_lies_in_the_checkout(
+    project: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    planted = project / place / "evsys"
+    planted.parent.mkdir(parents=True)
+    planted.write_text("#!/bin/sh\necho planted\n", encoding="utf-8")
+    planted.chmod(0o755)
+    assert begin_session(project, path=f"{planted.parent}:/usr/bin:/bin") == ""
+    monkeypatch.setenv("PATH", f"{planted.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "settings"))
+    assert HOOK.find_program(str(project)) is None
+    record_program()
+    assert HOOK.find_program(str(project)) == str(Path(sys.executable).with_name("evsys"))
 
 
 def test_what_a_session_begins_with_is_kept_until_a_record_changes(project: Path) -> None:

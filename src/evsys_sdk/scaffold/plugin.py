@@ -6,6 +6,8 @@ They are at the root of a checkout and inside an installed wheel; both are the s
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +101,14 @@ def install_skills(agent: str, target: Path, *, force: bool = False) -> list[Pat
     if home.mcp is not None:
         _merge(target / home.mcp, "mcpServers", _read_json(source / "mcp.json")["mcpServers"])
     return [*copies, *merged]
+
+
+def record_program() -> None:
+    """Note, outside of every checkout, which `evsys` hooks may run: this one."""
+    program = Path(sys.executable).with_name("evsys")
+    if program.exists():
+        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        write_text(home / "evsys" / "program", f"{program}\n", verbatim=True)
 
 
 def _copies(home: Home, source: Path, target: Path) -> Iterator[tuple[Path, str]]:

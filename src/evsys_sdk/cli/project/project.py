@@ -117,10 +117,11 @@ def list_(as_json: bool) -> None:
 @json_option
 def install(agent: str, target: str, force: bool, as_json: bool) -> None:
     """Copy skills, and for agents that have them also subagents, hooks and the MCP server, into a project."""
-    from ...scaffold.plugin import install_skills
+    from ...scaffold.plugin import install_skills, record_program
 
     root = Path(target).resolve()
     written = [path.relative_to(root).as_posix() for path in install_skills(agent, root, force=force)]
+    record_program()
     emit({"agent": agent, "root": str(root), "files": written}, as_json, lambda: _render_files(root, written))
 
 
