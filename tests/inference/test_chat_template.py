@@ -514,8 +514,11 @@ def lists_tools(messages: Conversation, generate: bool, tools: Sequence[Any] = (
 
 
 def joins_texts(messages: Conversation, generate: bool, tools: Sequence[Any] = ()) -> str:
-    """As DeepSeek V3: arguments are joined as text, so that an object is an error."""
-    calls = [{**message, "content": message["content"] + _joined(message)} for message in messages]
+    """As DeepSeek V3: arguments are joined as text, and calls are written where the content is null."""
+    calls = [
+        {**message, "content": _joined(message) if message["content"] is None else message["content"]}
+        for message in messages
+    ]
     return lists_tools([{**call, "tool_calls": []} for call in calls], generate, tools)
 
 

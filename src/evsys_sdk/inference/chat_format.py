@@ -24,10 +24,34 @@ from .tool_parsers import ToolParser, find_parser
 _QUESTION: Message = {"role": "user", "content": "Which city?"}
 _ANSWER = "Paris"
 _PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_FUNCTION = "get_weather"
 _TOOL: ToolDefinition = {
     "type": "function",
-    "function": {"name": "get_weather", "description": "Weather of a city.", "parameters": _PARAMETERS},
+    "function": {"name": _FUNCTION, "description": "Weather of a city.", "parameters": _PARAMETERS},
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a template wants a message that calls tools."""
+
+    as_text: bool = False
+    """Whether arguments are JSON text rather than objects."""
+    content: str | None = ""
+    """What stands for the content of a message that has none."""
+
+    def apply(self, message: Message) -> Message:
+        """The message in this form."""
+        if not message.get("tool_calls"):
+            return message
+        calls = [
+            {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+            if self.as_text
+            else call
+            for call in message["tool_calls"]
+            for function in [call["function"]]
+        ]
+        return {**message, "content": message["content"] or self.content, "tool_calls": calls}
 
 
 class ChatTemplate:
@@ -72,30 +96,32 @@ class ChatTemplate:
         return False
 
     @cached_property
-    def wants_text(self) -> bool:
-        """Whether arguments of calls must be JSON text, as for templates that join texts instead of writing JSON."""
-        written = self._write_call({"city": _ANSWER})
-        # Neither failing nor written as Python does, which no model was trained on.
-        if written is not None and "{'city'" not in written:
-            return False
-        return self._write_call('{"city": "Paris"}') is not None
+    def call_form(self) -> CallForm:
+        """How this template wants the calls of a message."""
+        # Templates of DeepSeek join the arguments as text, and write calls only where the content is null.
+        for content in ("", None):
+            for as_text in (False, True):
+                written = self._write_call(CallForm(as_text, content))
+                # Not as Python writes an object, which no model was trained on.
+                if written is not None and _FUNCTION in written and "{'city'" not in written:
+                    return CallForm(as_text, content)
+        return CallForm()
 
     @cached_property
     def tool_parser(self) -> ToolParser | None:
         """What reads the calls that this template writes; None where it writes none, or in an unknown form."""
-        arguments = {"city": _ANSWER}
-        written = self._write_call(json.dumps(arguments) if self.wants_text else arguments)
+        written = self._write_call(self.call_form)
         try:
             before = self([_QUESTION], generate=True)
         except DataError:
             before = ""
-        return None if written is None else find_parser(written.removeprefix(before), "get_weather", arguments)
+        return None if written is None else find_parser(written.removeprefix(before), _FUNCTION, {"city": _ANSWER})
 
-    def _write_call(self, arguments: Any) -> str | None:
+    def _write_call(self, form: CallForm) -> str | None:
         # Nine letters and digits, which is all that the templates of Mistral take for an id.
-        call = {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+        call = {"id": "call00001", "type": "function", "function": {"name": _FUNCTION, "arguments": {"city": _ANSWER}}}
         with suppress(DataError):
-            return self([_QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}])
+            return self([_QUESTION, form.apply({"role": "assistant", "content": "", "tool_calls": [call]})])
         return None
 
     def end_of_mark(self, text: str) -> int | None:

@@ -10,7 +10,6 @@ completion starts at a token boundary, whatever the text on both sides would mer
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -106,12 +105,13 @@ class _Conversation:
         written = through[len(self._cut_opening(index, through)) :]
         if self.format.prefill:
             thinking, written = split_thinking(written)
-            thinking = thinking or message.get("reasoning_content") or split_thinking(message["content"])[0]
+            thinking = thinking or message.get("reasoning_content") or split_thinking(message["content"] or "")[0]
             written = f"{thinking}\n</think>\n\n{written}"
         return _Turn(index, before, *self._sampled_part(written))
 
     def _refuse_lost_calls(self, index: int, through: str) -> None:
-        without = {key: value for key, value in self.messages[index].items() if key != "tool_calls"}
+        without = {**self.messages[index], "content": self.messages[index]["content"] or ""}
+        del without["tool_calls"]
         if self._write([*self.messages[:index], without]) == through:
             raise DataError(
                 f"messages[{index}] calls tools, and the chat template does not write tool_calls. "
@@ -280,18 +280,8 @@ class ChatTemplateRenderer:
             for mark in self._format.stop_texts[:1]:
                 if mark in message["content"]:  # ordinary text cannot be guarded from ordinary text
                     _log.warning("messages[%d] holds %r, by which this chat template ends a turn.", index, mark)
-        guarded = [self._write_arguments(message) for message in self._controls.guard(conversation)]
+        guarded = [self._template.call_form.apply(message) for message in self._controls.guard(conversation)]
         return _Conversation(self._template, self._format, guarded, self._controls.guard_tools(tools))
-
-    def _write_arguments(self, message: Message) -> Message:
-        if not message.get("tool_calls") or not self._template.wants_text:
-            return message
-        calls = [
-            {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
-            for call in message["tool_calls"]
-            for function in [call["function"]]
-        ]
-        return {**message, "tool_calls": calls}
 
     def _encode_pieces(self, pieces: Iterable[str]) -> Iterator[list[int]]:
         """The tokens of each piece of one text."""
