@@ -32,6 +32,7 @@ from ..training.services import services_of
 from .arms.arm import Arm
 from .arms.recipe import count_steps
 from .arms.results import fail_run
+from .arms.rows import RowLoader
 from .audit.identity import identify_run
 from .audit.replaced_code import find_replaced_code
 from .record_dir import write_result
@@ -90,7 +91,9 @@ class RunObservation:
         client, meter = handles.get("training_client"), self.options.meter
         return handles if meter is None or client is None else {**handles, "training_client": meter.watch(client)}
 
-    def start(self, ctx: RunContext, algorithm: Algorithm, benchmarks: RunBenchmarks | None) -> RunInfo:
+    def start(
+        self, ctx: RunContext, algorithm: Algorithm, benchmarks: RunBenchmarks | None, load_rows: RowLoader
+    ) -> RunInfo:
         """Watch the client, write the identity of the run, and announce what is about to happen to all observers."""
         services, rows = services_of(ctx), ctx.extras["train_rows"]
         if isinstance(services.client, MeteredClient):
@@ -100,13 +103,13 @@ class RunObservation:
         last = CheckpointLog.in_dir(self.run_dir).last() if services.resume else None
         info = replace(
             self._describe(ctx.config, algorithm),
-            total_steps=count_steps(self.run, algorithm, services.load_rows),
+            total_steps=count_steps(self.run, algorithm, load_rows),
             steps_done=last.next_step if last else 0,
             repeats=benchmarks.repeats(last) if benchmarks else (),
         )
         note_length(self.run_dir, info.total_steps, measure=info.measure, mode=info.measure_mode)
         planned = benchmarks.planned if benchmarks else ()
-        note_identity(self.run_dir, identify_run(self.run, services.load_rows, planned))
+        note_identity(self.run_dir, identify_run(self.run, load_rows, planned))
         self.observers.on_run_start(info, services.control)
         ctx.log_store.log_hyperparams(_hyperparams(ctx.config, self.run))
         if rows:

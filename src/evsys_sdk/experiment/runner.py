@@ -61,7 +61,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         extras: dict[str, Any] = {"train_rows": rows, "n_train_rows": len(rows), "backend_handles": handles}
         extras |= {"model_name": run.model.name, "tags": run.tags}
         ctx = RunContext(arm.name, run_dir, config, data_store, log_store, backend, extras, services)
-        info = observed.start(ctx, algorithm, benchmarks)
+        info = observed.start(ctx, algorithm, benchmarks, load_rows)
         if benchmarks is not None and not info.steps_done:
             # Baselines come before the first step: once there is a checkpoint, they are on record.
             benchmarks.score_baselines()

@@ -29,19 +29,27 @@ class RowLoader:
     def __init__(self, store: DataStore, run_dir: Path) -> None:
         self._store, self._path = store, RunFiles(run_dir).datasets
         self._notes: dict[str, dict[str, Any]] = {}
-        self._loaded: dict[str, list[Row]] = {}
+        self._loaded: dict[str, tuple[list[Row], str]] = {}
+        """Rows and their hash by data config."""
 
     def __call__(self, data: DataConfig) -> list[Row]:
         """The rows of a source; a source that was loaded before is not transformed again."""
+        return list(self._load(data)[0])
+
+    def hash_rows(self, data: DataConfig) -> str:
+        """Content hash of the rows of a source."""
+        return self._load(data)[1]
+
+    def _load(self, data: DataConfig) -> tuple[list[Row], str]:
         key = data.model_dump_json()
         if key in self._loaded:
-            return list(self._loaded[key])
+            return self._loaded[key]
         rows, came_from = load_transformed(data, self._store)
-        note = {"source": describe_source(data), "rows": len(rows), "sha256": content_hash(rows), **came_from}
-        self._notes[f"{note['source']} {note['sha256']}"] = note
-        self._loaded[key] = rows
+        source, sha256 = describe_source(data), content_hash(rows)
+        self._notes[f"{source} {sha256}"] = {"source": source, "rows": len(rows), "sha256": sha256, **came_from}
+        self._loaded[key] = rows, sha256
         write_json(self._path, list(self._notes.values()))
-        return list(rows)
+        return self._loaded[key]
 
 
 def row_reader(spec: DataStoreSpec) -> Callable[[DataConfig], list[Row]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from ...config import DataConfig, RunConfig
+from ...config import RunConfig
 from ...data.code_hash import code_hash
 from ...data.types import InProcessVerifier
 from ...errors import EvsysError
@@ -21,7 +21,7 @@ from ...protocols import Row
 from ...record.evidence import hash_value
 from ...registry import get_agent, get_algorithm, get_backend, get_transform, get_verifier
 from ...rollouts.harness import import_agent
-from ..arms.rows import content_hash
+from ..arms.rows import RowLoader
 from ..benchmark_plan import PlannedBenchmark
 
 _PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
@@ -34,9 +34,7 @@ _MOST_HASHED = 64 << 20
 """Of a larger file, its size and its beginning identify it."""
 
 
-def identify_run(
-    run: RunConfig, load_rows: Callable[[DataConfig], Sequence[Row]], planned: Iterable[PlannedBenchmark]
-) -> dict[str, Any]:
+def identify_run(run: RunConfig, load_rows: RowLoader, planned: Iterable[PlannedBenchmark]) -> dict[str, Any]:
     """The identity of an arm with the rows of all its stages, as it is written before its first step."""
     planned, stages = list(planned), run.stages()
     rows = {stage.data_path: load_rows(stage.data) for stage in stages if stage.data is not None}
@@ -57,7 +55,7 @@ def identify_run(
         "rows": {
             stage.data_path: {
                 "config": hash_value(stage.data.model_dump(mode="json")),
-                "sha256": content_hash(rows[stage.data_path]),
+                "sha256": load_rows.hash_rows(stage.data),
             }
             for stage in stages
             if stage.data is not None
