@@ -72,11 +72,11 @@ test-dashboard: its-tests = -n auto --dist loadfile -m dashboard tests/dashboard
 test-dashboard: ## Run the tests of the dashboard: server on SQLite and PostgreSQL, page in Chromium
 
 test-clients: its-packages = dev tinker server
-test-clients: its-before = verifiers=$(call env,verifiers)
-test-clients: its-with = EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_OPENAI_PYTHON=$$python:$$verifiers
+test-clients: its-before = verifiers=$(call env,verifiers) && litellm=$(call env,litellm)
+test-clients: its-with = EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_LITELLM_PYTHON=$$litellm EVSYS_OPENAI_PYTHON=$$python:$$verifiers
 test-clients: its-tests = tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py \
 	tests/deploy/test_shadow.py tests/loop/test_receiver.py
-test-clients: ## Run Inspect, lm-eval, vf-eval, openai 2 and 3, OpenTelemetry and the hub's client against us
+test-clients: ## Run openai 2 and 3, anthropic, LangChain, litellm, Inspect, lm-eval, vf-eval, OpenTelemetry and the hub's client against us
 
 # Claude Code and Codex are fetched once, with npm; where that is not possible, the tests that need them say so.
 test-agents: its-packages = dev

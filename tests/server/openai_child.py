@@ -12,6 +12,17 @@ import sys
 from typing import Any
 
 
+def make_report() -> Any:
+    from typing import Literal
+
+    from pydantic import BaseModel
+
+    class Report(BaseModel):
+        city: Literal["Rome", "Oslo"]
+
+    return Report
+
+
 def main(url: str) -> dict[str, Any]:
     import openai
 
@@ -30,6 +41,15 @@ def main(url: str) -> dict[str, Any]:
         )  # the final one is refused where the answer was cut off by its length
     greedy = client.chat.completions.create(**asked, temperature=0)
     older = client.completions.create(model="tiny", prompt="hello", max_tokens=5, logprobs=1)
+    response = client.responses.create(model="tiny", input="hi", max_output_tokens=12, temperature=0)
+    with client.responses.stream(model="tiny", input="hi", max_output_tokens=12, temperature=0) as events:
+        response_events = list(events)
+    report = make_report()
+    parsed = client.chat.completions.parse(**{**asked, "max_tokens": 100}, response_format=report)
+    parsed_response = client.responses.parse(model="tiny", input="hi", text_format=report)
+    forced = client.chat.completions.create(
+        **{**asked, "max_tokens": 100}, tools=[openai.pydantic_function_tool(report)], tool_choice="required"
+    )
     errors: dict[str, Any] = {}
     for name, fields in {"model": {"model": "nobody"}, "value": {"temperature": -3}}.items():
         try:
@@ -47,6 +67,11 @@ def main(url: str) -> dict[str, Any]:
         "helper": final.choices[0].message.content,
         "greedy": greedy.choices[0].message.content,
         "older": len(older.choices[0].logprobs.tokens),
+        "response": response.output_text,
+        "streamed_response": response_events[-1].response.output_text,
+        "response_events": [response_events[0].type, response_events[-1].type],
+        "cities": [parsed.choices[0].message.parsed.city, parsed_response.output_parsed.city],
+        "forced": forced.choices[0].message.tool_calls[0].function.name,
         "errors": errors,
     }
 

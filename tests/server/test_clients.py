@@ -1,4 +1,4 @@
-"""Programs that evaluate models over OpenAI's API use the server unmodified: Inspect, lm-eval, verifiers' vf-eval.
+"""Programs use the server unmodified: anthropic, LangChain, litellm, Inspect, lm-eval, verifiers' vf-eval.
 
 Where they let us set the temperature, what they saw is compared with what the server says to a plain request.
 """
@@ -25,6 +25,7 @@ pytestmark = [
 HERE = Path(__file__).parent / "clients"
 QUESTIONS = ("hi", "what is 2+2?", "häßlich 🙂")
 LENGTH = 12
+LITELLM = os.environ.get("EVSYS_LITELLM_PYTHON", "")
 VERIFIERS = os.environ.get("EVSYS_VERIFIERS_PYTHON", "")
 
 
@@ -89,6 +90,85 @@ def test_lm_evals_chat_client_scores_a_task(server: ServerProcess, tmp_path: Pat
     seen = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
     assert {one["doc"]["question"]: one["resps"][0][0] for one in seen} == expected
     assert sorted(one["exact_match"] for one in seen) == [0.0, 1.0, 1.0]
+
+
+def make_byte_tokenizer(folder: Path) -> Path:
+    """The tokenizer of the mock backend as Hugging Face's library loads it: byte b is token b."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = [*range(33, 127), *range(161, 173), *range(174, 256)]  # how GPT-2 writes bytes as characters
+    others = [byte for byte in range(256) if byte not in alphabet]
+    names = {byte: chr(byte) for byte in alphabet} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+    vocabulary = {names[byte]: byte for byte in range(256)} | {
+        "<|endoftext|>": 256,
+        "<|im_start|>": 257,
+        "<|im_end|>": 258,
+    }
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>").save_pretrained(str(folder))
+    return folder
+
+
+@pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm-eval: run make test-clients")
+def test_lm_eval_scores_multiple_choice_by_echoed_prompts(server: ServerProcess, tmp_path: Path) -> None:
+    rows = [{"question": f"{n} + {n} =", "choices": [str(2 * n), str(n), "no"], "answer": 0} for n in range(1, 4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task = {
+        "task": "probe",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
+        "output_type": "multiple_choice",
+        "test_split": "test",
+        "doc_to_text": "{{question}}",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "answer",
+        "metric_list": [{"metric": "acc"}],
+    }
+    (tmp_path / "probe.yaml").write_text(json.dumps(task), encoding="utf-8")
+    tokenizer = make_byte_tokenizer(tmp_path / "tokenizer")
+    model = f"model=tiny,base_url={server.url}/v1/completions,tokenizer={tokenizer},max_retries=1"
+    command = [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args", model]
+    command += ["--tasks", "probe", "--include_path", str(tmp_path), "--batch_size", "3", "--log_samples"]
+    run([*command, "--output_path", str(tmp_path / "out")], tmp_path, OPENAI_API_KEY=KEY)
+    [samples] = (tmp_path / "out").rglob("samples_probe_*.jsonl")
+    for line in samples.read_text(encoding="utf-8").splitlines():
+        one = json.loads(line)
+        for choice, [[logprob, _]] in zip(one["doc"]["choices"], one["resps"], strict=True):
+            body = {"model": "tiny", "prompt": f"{one['doc']['question']} {choice}", "echo": True, "logprobs": 1}
+            answer = httpx.post(f"{server.url}/v1/completions", json={**body, "max_tokens": 0}, timeout=60).json()
+            values = answer["choices"][0]["logprobs"]["token_logprobs"]
+            assert float(logprob) == pytest.approx(sum(values[len(one["doc"]["question"]) :]), abs=1e-3)
+
+
+def run_child(name: str, server: ServerProcess, folder: Path, python: str = sys.executable) -> dict[str, Any]:
+    return json.loads(run([python, str(HERE / name), server.url, KEY], folder).splitlines()[-1])
+
+
+@pytest.mark.skipif(find_spec("anthropic") is None, reason="needs anthropic: run make test-clients")
+def test_anthropics_own_client(server: ServerProcess, tmp_path: Path) -> None:
+    seen = run_child("anthropic_child.py", server, tmp_path)
+    assert seen["whole"] == seen["streamed"]
+    assert seen["same_usage"]
+    assert all(call["city"] in ("Rome", "Oslo") for call in seen["calls"])
+    assert seen["reasons"] == ["tool_use", "tool_use"]
+    assert (seen["after"], seen["counted"] > 0) == ("assistant", True)
+    assert seen["errors"] == {"model": "NotFoundError", "value": "BadRequestError"}
+
+
+@pytest.mark.skipif(find_spec("langchain_openai") is None, reason="needs langchain-openai: run make test-clients")
+def test_langchains_structured_output(server: ServerProcess, tmp_path: Path) -> None:
+    seen = run_child("langchain_child.py", server, tmp_path)
+    assert {seen["json_schema"], seen["function_calling"]} <= {"Rome", "Oslo"}
+    assert seen["calls"] == ["Report"]
+
+
+@pytest.mark.skipif(not LITELLM, reason="needs EVSYS_LITELLM_PYTHON, a Python that has litellm")
+def test_litellm_by_three_apis(server: ServerProcess, tmp_path: Path) -> None:
+    seen = run_child("litellm_child.py", server, tmp_path, LITELLM)
+    assert len(set(seen.values())) == 1, seen
 
 
 @pytest.mark.skipif(not VERIFIERS, reason="needs EVSYS_VERIFIERS_PYTHON, a Python that has verifiers")

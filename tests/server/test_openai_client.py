@@ -29,5 +29,9 @@ def test_the_official_client_sees_what_it_expects(server: ServerProcess) -> None
         assert (seen["choices"], seen["older"]) == (2, 5)
         assert seen["streamed"] == seen["helper"] == seen["greedy"]
         assert seen["stream_usage"] == 12
+        assert seen["response"] == seen["streamed_response"] == seen["greedy"]
+        assert seen["response_events"] == ["response.created", "response.incomplete"]
+        assert set(seen["cities"]) <= {"Rome", "Oslo"}
+        assert seen["forced"] == "Report"
         assert seen["errors"]["model"] == ["NotFoundError", "model_not_found", "model"]
         assert seen["errors"]["value"] == ["BadRequestError", "invalid_value", "temperature"]

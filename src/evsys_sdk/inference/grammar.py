@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ..backends.datum import Ints
+from ..data.shapes import is_object
 from ..errors import DataError, MissingExtraError
 from .renderer import Tokenizer, decode
 
@@ -147,7 +148,21 @@ def _call_schema(tools: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]
 
 
 def _with_form(schema: Mapping[str, Any]) -> str:
-    return json.dumps({**schema, "x-guidance": _JSON_FORM})
+    return json.dumps({**_closed(schema), "x-guidance": _JSON_FORM})
+
+
+def _closed(schema: Any) -> Any:
+    """A schema whose objects have no properties but those it names: who lists them means these."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in cast(list[Any], schema)]
+    if not is_object(schema):
+        return schema
+    # What stands below allOf is a part of an object, and values below enum and const are no schemas.
+    kept = ("allOf", "enum", "const", "default", "examples")
+    found = {key: value if key in kept else _closed(value) for key, value in schema.items()}
+    if is_object(schema.get("properties")) and not {"additionalProperties", "patternProperties", "allOf"} & set(schema):
+        found["additionalProperties"] = False
+    return found
 
 
 def _compiled(tokenizer: Any) -> Any:

@@ -23,8 +23,8 @@ def main(log_dir: str, questions: list[str]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     config = GenerateConfig(max_tokens=12, temperature=0)
     for name, streaming in {"whole": False, "streamed": True}.items():
-        # By itself the provider takes every unknown model for one of OpenAI's, with the Responses API.
-        model = get_model("openai/tiny", config=config, memoize=False, responses_api=False, streaming=streaming)
+        # By itself the provider asks every unknown model through the Responses API.
+        model = get_model("openai/tiny", config=config, memoize=False, streaming=streaming)
         [log] = eval(
             Task(dataset=samples, solver=generate(), scorer=includes()),
             model=model,

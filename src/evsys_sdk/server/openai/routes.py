@@ -47,7 +47,11 @@ async def chat(kind: type[Exchange[ChatQuery]], service: Service, request: Reque
     query = exchange.query
     offered = await service.offered.open(query.model, query.user)
     exchange.model = offered.name
-    drawing = Drawing.of_chat(service, offered, query, _client(request))
+    if query.forced or query.output_schema is not None:
+        # On a thread: the first grammar of a large vocabulary takes seconds.
+        drawing = await asyncio.to_thread(Drawing.of_chat, service, offered, query, _client(request))
+    else:
+        drawing = Drawing.of_chat(service, offered, query, _client(request))
 
     def follow_up() -> None:
         # Traces, which a shadow is compared by, are kept of chat completions.
