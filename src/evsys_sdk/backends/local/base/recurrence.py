@@ -34,9 +34,10 @@ _CHUNK = 64
 class _Level:
     """Segments whose initial states are known at the same time, those with the most chunks first."""
 
-    members: tuple[int, ...]
-    parents: tuple[int, ...]
-    """Of each member, the segment that it continues; empty on the first level."""
+    members: Tensor
+    """Numbers of the segments."""
+    parents: Tensor | None
+    """Of each member, the place of the segment that it continues in the order of all levels; None on the first."""
     active: tuple[int, ...]
     """How many members have a chunk of each number."""
 
@@ -50,7 +51,7 @@ class Plan:
     """Of each segment, the one that is its prefix, or -1."""
     tokens: int
     _taps: dict[tuple[int, str], tuple[Tensor, Tensor]] = field(default_factory=dict)
-    _chunks: dict[str, tuple[list[_Level], Tensor, Tensor]] = field(default_factory=dict)
+    _chunks: dict[str, tuple[list[_Level], Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, segments: Sequence[Segment]) -> Plan:
@@ -78,8 +79,11 @@ class Plan:
             self._taps[key] = torch.from_numpy(rows).to(device), torch.from_numpy(np.stack(ends)).to(device)
         return self._taps[key]
 
-    def chunks(self, device: torch.device) -> tuple[list[_Level], Tensor, Tensor]:
-        """The levels, the tokens of each chunk (T fills up), and the place of each token there."""
+    def chunks(self, device: torch.device) -> tuple[list[_Level], Tensor, Tensor, Tensor]:
+        """The levels, each segment's place in their order, the tokens of each chunk, and each token's place there.
+
+        Chunks that are not full name token T.
+        """
         key = str(device)
         if key not in self._chunks:
             longest = max(segment.length for segment in self.segments)
@@ -87,14 +91,14 @@ class Plan:
             count = [-(-segment.length // size) for segment in self.segments]
             levels: list[_Level] = []
             rows: list[NDArray[np.int64]] = []
-            left = set(range(len(self.segments)))
-            while left:
-                ready = [number for number in left if self.parents[number] not in left]
-                left -= set(ready)
+            rank: dict[int, int] = {}
+            while len(rank) < len(self.segments):
+                ready = [n for n, parent in enumerate(self.parents) if n not in rank and (parent < 0 or parent in rank)]
                 members = sorted(ready, key=lambda number: (-count[number], number))
-                parents = tuple(self.parents[number] for number in members) if levels else ()
+                parents = torch.tensor([rank[self.parents[n]] for n in members], device=device) if levels else None
                 active = tuple(sum(count[n] > chunk for n in members) for chunk in range(count[members[0]]))
-                levels.append(_Level(tuple(members), parents, active))
+                levels.append(_Level(torch.tensor(members, device=device), parents, active))
+                rank |= {number: len(rank) + place for place, number in enumerate(members)}
                 for chunk, running in enumerate(active):
                     for number in members[:running]:
                         segment = self.segments[number]
@@ -103,8 +107,9 @@ class Plan:
             index = np.stack(rows)
             place = np.empty(self.tokens + 1, np.int64)
             place[index.ravel()] = np.arange(index.size)
-            found = torch.from_numpy(index).to(device), torch.from_numpy(place[: self.tokens]).to(device)
-            self._chunks[key] = (levels, *found)
+            order = np.array([rank[number] for number in range(len(rank))])
+            found = (torch.from_numpy(part).to(device) for part in (order, index, place[: self.tokens]))
+            self._chunks[key] = (levels, *found)  # pyright: ignore[reportArgumentType]
         return self._chunks[key]
 
 
@@ -116,7 +121,7 @@ def convolve(
     rows, ends = plan.taps(width, x.device)
     begin = x.new_zeros(len(plan.segments), width - 1, x.shape[1]) if initial is None else initial.to(x.dtype)
     known = torch.cat([x, begin.flatten(0, 1)])
-    found: Any = sum(known[rows[:, tap]] * weight[:, tap] for tap in range(width))
+    found: Any = sum(known.index_select(0, rows[:, tap]) * weight[:, tap] for tap in range(width))
     return (found if bias is None else found + bias), known[ends]
 
 
@@ -136,12 +141,14 @@ def delta_rule(
 def _scan(
     plan: Plan, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    levels, index, place = plan.chunks(query.device)
+    levels, order, index, place = plan.chunks(query.device)
     query, key, value, decay, beta = _in_float(query, key, value, decay, beta)
     heads, width = value.shape[1:]
 
     def in_chunks(x: Tensor) -> Tensor:  # (T, heads, ...) -> (chunks, heads, size, ...)
-        return torch.cat([x, x.new_zeros(1, *x.shape[1:])])[index].transpose(1, 2)
+        # By index_select: the gradient of plain indexing sorts the index first, which takes longer than the rest.
+        padded = torch.cat([x, x.new_zeros(1, *x.shape[1:])])
+        return padded.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
 
     q, k, v, g, b = (in_chunks(part) for part in (query, key, value, decay, beta))
     total = g.cumsum(-1)
@@ -159,28 +166,28 @@ def _scan(
     left = total[..., -1].exp()[..., None, None]
     found: list[Tensor] = []
     last = value.new_zeros(0, heads, k.shape[-2], width)
-    row_of: dict[int, int] = {}  # segment -> row of `last`
-    at = 0
+    # Split once: the gradient of a slice would be as large as the whole, for every chunk.
+    sizes = [running for level in levels for running in level.active]
+    steps = zip(*(part.split(sizes) for part in (q, k, inside, new, reads, left)), strict=True)
     for level in levels:
-        if level.parents:
-            state = last[[row_of[parent] for parent in level.parents]]
+        if level.parents is not None:
+            state = last.index_select(0, level.parents)
         elif initial is None:
             state = value.new_zeros(len(level.members), heads, k.shape[-2], width)
         else:
-            state = initial.to(value.dtype)[list(level.members)]
+            state = initial.to(value.dtype).index_select(0, level.members)
         ended: list[Tensor] = []
         for running in level.active:
-            ended.append(state[running:])  # the shortest segments are the last ones
-            state = state[:running]
-            now = slice(at, at + running)
-            change = new[now] - reads[now] @ state
-            found.append(q[now] @ state + inside[now] @ change)
-            state = state * left[now] + k[now] @ change
-            at += running
-        row_of |= {number: len(last) + rank for rank, number in enumerate(level.members)}
+            if running < len(state):  # the shortest segments are the last ones
+                state, done = state.split([running, len(state) - running])
+                ended.append(done)
+            q_now, k_now, inside_now, new_now, reads_now, left_now = next(steps)
+            change = new_now - reads_now @ state
+            found.append(q_now @ state + inside_now @ change)
+            state = state * left_now + k_now @ change
         last = torch.cat([last, state, *reversed(ended)])
-    output = torch.cat(found).transpose(1, 2).reshape(-1, heads, width)[place]
-    return output, last[[row_of[number] for number in range(len(plan.segments))]]
+    output = torch.cat(found).transpose(1, 2).reshape(-1, heads, width).index_select(0, place)
+    return output, last.index_select(0, order)
 
 
 def step_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
