@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...history.pairs import pair_scores
-from ...history.views.compare import ABSENT
-from ...record.flat_config import flatten_config
+from ...history.views.compare import differing_paths
 from ...record.run_files.scores import metric_name
 from ...record.values import number, part, text
 from ...record.view.model import Difference, ExperimentView
@@ -62,7 +61,10 @@ def compare(source: RecordSource, a: str, b: str) -> Comparison:
             )
             for pair in paired
         ],
-        config=_config_differences(first.config, second.config),
+        config=[
+            ConfigDifference(path=path, a=one, b=other)
+            for path, (one, other) in differing_paths([(first.config, chosen[0]), (second.config, chosen[1])])
+        ],
         items=_items(left, right, chosen[0], chosen[1], metric, _MOST_FLIPS, "") if has_tasks else None,
     )
 
@@ -127,15 +129,6 @@ def _item(task: str, a: float | None, b: float | None) -> Item:
     if a is None or b is None:
         return Item(task=task, a=a, b=b, change="unpaired")
     return Item(task=task, a=a, b=b, change="gained" if b > a else "lost" if b < a else "same")
-
-
-def _config_differences(a: Object, b: Object) -> list[ConfigDifference]:
-    first, second = flatten_config(a), flatten_config(b)
-    return [
-        ConfigDifference(path=path, a=first.get(path, ABSENT), b=second.get(path, ABSENT))
-        for path in dict.fromkeys([*first, *second])
-        if first.get(path, ABSENT) != second.get(path, ABSENT)
-    ]
 
 
 def _position(cursor: str) -> int:

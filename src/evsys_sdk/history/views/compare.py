@@ -82,14 +82,18 @@ def compare_experiments(details: Sequence[Detail]) -> Comparison:
 
 def config_differences(details: Sequence[Detail]) -> list[Difference]:
     """Every path whose value is not the same in all of them."""
-    named = [{str(run.get("name")): run for run in config_runs(detail.config)} for detail in details]
+    return differing_paths([(detail.config, detail.chosen_run) for detail in details])
+
+
+def differing_paths(configs: Sequence[tuple[Object, str]]) -> list[Difference]:
+    """Every path in which configs differ, each given with the run that stands for it where they share no run."""
+    named = [{str(run.get("name")): run for run in config_runs(config)} for config, _ in configs]
     share_names = bool(set(named[0]).intersection(*named[1:]))
     flat = [
         flatten_config(
-            {name: value for name, value in detail.config.items() if name not in _NOT_TOLD}
-            | _runs(detail, own, share_names)
+            {name: value for name, value in config.items() if name not in _NOT_TOLD} | _runs(chosen, own, share_names)
         )
-        for detail, own in zip(details, named, strict=True)
+        for (config, chosen), own in zip(configs, named, strict=True)
     ]
     paths = dict.fromkeys(path for one in flat for path in one)
     return [
@@ -99,12 +103,12 @@ def config_differences(details: Sequence[Detail]) -> list[Difference]:
     ]
 
 
-def _runs(detail: Detail, own: Mapping[str, Object], share_names: bool) -> Object:
-    """Runs by name where the experiments share names; else the best run of each."""
+def _runs(chosen: str, own: Mapping[str, Object], share_names: bool) -> Object:
+    """Runs by name where the experiments share names; else the chosen run of each."""
     if share_names:
         return {"runs": {name: _without_name(run) for name, run in own.items()}}
-    chosen = [own[name] for name in (detail.chosen_run, *own) if name in own]
-    return {"run": _without_name(chosen[0])} if chosen else {}
+    first = [own[name] for name in (chosen, *own) if name in own]
+    return {"run": _without_name(first[0])} if first else {}
 
 
 def _without_name(run: Object) -> Object:

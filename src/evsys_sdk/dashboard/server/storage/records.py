@@ -47,8 +47,9 @@ from ...views.source import (
 )
 from . import schema, store
 from .datasets import data_entries, data_rows
+from .reported import read_records
 from .rollouts import list_rollouts, read_rollout
-from .rows import IDENTITY, Lines, count_words, event_of, list_words, note_of, read_object, read_objects, read_views
+from .rows import IDENTITY, Lines, count_words, event_of, list_words, make_views, note_of, read_object, read_objects
 from .writer import Writer
 
 _MOST_RUNNING = 40
@@ -132,11 +133,12 @@ class StoredRecords:
             row = self._row(connection, id)
             events = self._events(connection, id, (Kind.NOTE, Kind.STARTED, Kind.LOOKED))
             requests = self._requests(connection, id)
-            [experiment] = read_views(connection, self.project, [id])
+            [record] = read_records(connection, self.project, [id])
+            [experiment] = make_views(connection, self.project, [record])
         started = next((event for event in events if event.kind == Kind.STARTED), None)
         return ExperimentData(
             experiment=experiment,
-            config=read_object(row["config"]),
+            config=record.config or {},
             conclusion=read_object(row["conclusion"]),
             conclusion_text=str(row["conclusion_text"]),
             notes=[note_of(event) for event in events if event.kind == Kind.NOTE],

@@ -14,7 +14,7 @@ from sqlalchemy.engine import RowMapping
 from ....record.events import Event, Kind
 from ....record.ledger import Tally
 from ....record.reader import ExperimentRecord
-from ....record.runs import STARTED, RunRecord, plain_spend
+from ....record.runs import STARTED, RunRecord, config_runs, plain_spend
 from ....record.values import UNFINISHED, Object, part, text
 from ....record.view.build import Liveness, view
 from ....record.view.model import ExperimentView
@@ -37,6 +37,11 @@ class ReportedRun(RunRecord):
     """An arm as its client reported it."""
 
     reported_step: int | None = None
+    reported_config: Object | None = None
+
+    @property
+    def config(self) -> Object | None:
+        return self.reported_config
 
     @property
     def last_metrics(self) -> Object:
@@ -49,10 +54,10 @@ class ReportedRecord(ExperimentRecord):
     def __init__(self, row: RowMapping, runs: list[RunRecord], events: list[Event], tally: Tally) -> None:
         super().__init__(Path(str(row["id"])))
         self.row, self.runs, self.events, self.tally = row, runs, events, tally
-        self.config = _object(row["config"])
+        self.config = _with_runs(_object(row["config"]), runs)
         conclusion = _object(row["conclusion"])
         self.conclusion = conclusion if text(conclusion.get("verdict")) else {}
-        self.ending = UNFINISHED if row["status"] in ("running", "waiting", "killed") else str(row["status"])
+        self.ending = UNFINISHED if row["status"] in ("running", "waiting") else str(row["status"])
         if spend := plain_spend(_object(row["spend"])):
             self.spend = spend
 
@@ -160,8 +165,16 @@ def _make_run(
     reported: Object = {"result": None, "starts": [], "score_lines": lines, "checkpoints": []}
     reported["logged"] = {name: [point] for name, point in last.items()}
     reported["_progress"] = {"total_steps": row["total_steps"]}
-    vars(made).update(reported, reported_step=row["step"])
+    vars(made).update(reported, reported_step=row["step"], reported_config=_object(row["config"]))
     return made
+
+
+def _with_runs(config: Object, runs: Sequence[RunRecord]) -> Object:
+    """The config with that of each run, which scripts report run by run."""
+    if config_runs(config):
+        return config
+    own = {run.run: {**run.config, "name": run.run} for run in reversed(runs) if run.config}
+    return {**config, "runs": list(reversed(own.values()))} if own else config
 
 
 def _as_scored(line: Object) -> Object:

@@ -16,7 +16,7 @@ from ...shapes import Event, Experiment, Live, SavedNote
 from ...views.curves import default_metric
 from ...views.source import Object, lighten
 from . import schema
-from .reported import read_records
+from .reported import ReportedRecord, read_records
 
 MOST_WORDS = 200
 
@@ -85,7 +85,8 @@ class Lines:
         """The lines of the experiments whose IDENTITY was read, in that order."""
         wanted = [(project, str(row["id"]), int(row["version"])) for row in rows]
         found = {place[1]: line for place in wanted if (line := self._known.get(place)) is not None}
-        made = [lighten(one) for one in read_views(connection, project, [id for _, id, _ in wanted if id not in found])]
+        records = read_records(connection, project, [id for _, id, _ in wanted if id not in found])
+        made = [lighten(one) for one in make_views(connection, project, records)]
         for line in made:
             found[line.id] = line
         if len(self._known) > _MOST_REMEMBERED:
@@ -94,9 +95,8 @@ class Lines:
         return [found[id] for _, id, _ in wanted if id in found]
 
 
-def read_views(connection: Connection, project: str, ids: Sequence[str]) -> list[Experiment]:
+def make_views(connection: Connection, project: str, records: Sequence[ReportedRecord]) -> list[Experiment]:
     """The views of some experiments, made by the same code as those of records on disk."""
-    records = read_records(connection, project, ids)
     running = [record.row["id"] for record in records if record.ending == UNFINISHED]
     alive = _list_alive(connection, project, running)
     found: list[Experiment] = []
