@@ -23,6 +23,7 @@ from .project import (
     make_project,
     read_lines,
     rehash,
+    remarks,
     task,
     write_config,
     write_lines,
@@ -538,8 +539,6 @@ ACTS: dict[Callable[[Path], None], set[str]] = {
     score_below_nothing: {"scores"},
     score_no_number: {"scores"},
     remove_answers: {"files"},
-    copy_to_another_place: {"origin"},
-    start_with_other_code: {"code"},
     edit_scores: {"scores", "files"},
     edit_value_only: {"scores"},
     edit_answers: {"scores", "files"},
@@ -579,6 +578,21 @@ def test_an_edit_afterwards_is_flagged(act: Callable[[Path], None], project: Pat
     act(project)
     found = flags(project)
     assert found & ACTS[act], found
+
+
+@pytest.mark.parametrize(
+    ("act", "remark"), [(copy_to_another_place, "origin"), (start_with_other_code, "code")], ids=["copy", "code"]
+)
+def test_what_changes_no_recorded_data_is_a_remark(act: Callable[[Path], None], remark: str, project: Path) -> None:
+    act(project)
+    assert remark in remarks(project)
+    assert flags(project) == set()
+
+
+def test_a_formatter_of_the_page_is_no_contradiction(project: Path) -> None:
+    page = study(project) / "conclusion.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("| --- |", "|:-----|").replace("- ", "*   "), "utf-8")
+    assert flags(project) == set()
 
 
 @pytest.mark.parametrize("act", [edit_scores, delete_seed, copy_arm, edit_event], ids=lambda act: act.__name__)

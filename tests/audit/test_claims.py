@@ -102,19 +102,19 @@ def test_what_lies_among_rehearsals_is_an_attempt_unless_it_is_one() -> None:
 def test_tasks_left_out_or_added_are_no_new_claim(project: Path) -> None:
     tasks = read_lines(project / "data/test.jsonl")
     first = run()
-    assert "tasks" not in flagged(first)
+    assert "tasks" not in remarked(first)
     write_lines(project / "data/some.jsonl", tasks[:2])
     metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
     metadata["benchmark"] = {"name": "tools", "path": "data/some.jsonl", "max_tokens": 4}
     fewer = run(name="fewer", metadata=metadata)
     assert (attempt(fewer), attempt(run(name="again"))) == (2, 3)
-    assert "tasks" in flagged(fewer)
+    assert "tasks" in remarked(fewer)
     again = [task | {"instruction": f" {task['instruction'].upper()} "} for task in tasks]
     write_lines(project / "data/more.jsonl", [*again, task("start radio 1", "RADIO")])
     metadata["benchmark"]["path"] = "data/more.jsonl"
     more = run(name="more", metadata=metadata)
     assert attempt(more) == 4
-    assert "tasks" not in flagged(more)
+    assert "tasks" not in remarked(more)
 
 
 def test_who_sets_the_clock_back_comes_later_all_the_same(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,21 +127,21 @@ def test_who_sets_the_clock_back_comes_later_all_the_same(project: Path, monkeyp
         clock.setattr(time, "time", lambda: now() - 86400)
         fewer = run(name="fewer", metadata=metadata)
     assert attempt(fewer) == 2
-    assert "tasks" in flagged(fewer)
+    assert "tasks" in remarked(fewer)
 
 
-def test_tasks_that_no_longer_belong_together_are_flagged(project: Path) -> None:
+def test_tasks_that_no_longer_belong_together_are_remarked(project: Path) -> None:
     tasks = read_lines(project / "data/test.jsonl")
     grouped = [task | {"metadata": {"cluster": f"c{at % 2}"}} for at, task in enumerate(tasks)]
     write_lines(project / "data/grouped.jsonl", grouped)
     metadata = make().metadata.model_dump(mode="json", exclude_defaults=True)
     metadata["benchmark"] = {"name": "tools", "path": "data/grouped.jsonl", "max_tokens": 4}
-    assert "tasks" not in flagged(run(name="first", metadata=metadata))
-    assert "tasks" in flagged(run(name="second"))
+    assert "tasks" not in remarked(run(name="first", metadata=metadata))
+    assert "tasks" in remarked(run(name="second"))
 
 
-def flagged(path: Path) -> set[str]:
-    return {check.name for check in audit_experiment(path).flags}
+def remarked(path: Path) -> set[str]:
+    return {check.name for check in audit_experiment(path).remarks}
 
 
 def test_half_of_a_large_set_is_known_by_its_sketch() -> None:
@@ -197,7 +197,7 @@ def test_what_ended_without_a_score_was_no_attempt(project: Path) -> None:
     assert attempt(run(runs=runs)) == 2
 
 
-def test_a_journal_that_counts_fewer_attempts_than_the_project_is_flagged() -> None:
+def test_a_journal_that_counts_fewer_attempts_than_the_project_is_remarked() -> None:
     run()
     path = run()
     edit_lines(path / "journal.jsonl", lambda event: event.update(attempt=1) if "family" in event else None)

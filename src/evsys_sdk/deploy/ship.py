@@ -217,7 +217,7 @@ def _lineage(source: Source) -> list[str]:
 def _integrity(source: Source, audit: AuditReport) -> list[str]:
     flagged = ", ".join(check.name for check in audit.flags)
     unchecked = ", ".join(check.name for check in audit.checks if check.state == "unchecked")
-    mark = f"flagged: {flagged}" if flagged else "nothing stands against the record"
+    mark = f"flagged: {flagged}" if flagged else "no issues found"
     return [
         "## Integrity",
         "",

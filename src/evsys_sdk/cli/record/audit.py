@@ -91,7 +91,7 @@ def _render_conclusion(path: Path, conclusion: Conclusion, changed: list[str] | 
     click.echo(f"conclusion: {said}")
 
 
-_MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "unchecked": ("·", "yellow")}
+_MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "remark": ("i", "cyan"), "unchecked": ("·", "yellow")}
 
 
 @click.command()
@@ -185,10 +185,11 @@ def _anchor(folder: Path, place: str) -> None:
 def _render(reports: list[AuditReport], *, whole: bool) -> None:
     for report in reports:
         flagged = [check.name for check in report.flags]
-        said = f"flagged: {', '.join(flagged)}" if flagged else "nothing stands against it"
+        said = f"flagged: {', '.join(flagged)}" if flagged else "no issues found"
+        said += f"; remarks: {', '.join(check.name for check in report.remarks)}" if report.remarks else ""
         click.secho(f"{report.path}: {said}", bold=True)
         for check in report.checks:
-            if whole or check.state == "flagged":
+            if whole or check.state in ("flagged", "remark"):
                 mark, colour = _MARKS[check.state]
                 first, *others = check.evidence or [""]
                 click.echo(f"  {click.style(mark, fg=colour)} {check.name:<14} {first}".rstrip())

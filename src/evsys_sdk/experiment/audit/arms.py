@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 from ...record.events import Event, Kind, read_trained_tasks
 from ...record.evidence import hash_file
@@ -13,6 +13,7 @@ from ...record.ledger import Tally
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
 from ...record.values import Object, items, number, part, text
+from .identity import COMPARED
 from .recheck import TOLERANCE
 
 _NAMED = 3
@@ -107,27 +108,36 @@ def find_trained_tasks(events: Sequence[Event]) -> Iterator[str]:
 
 
 def find_changed_rows(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Sources that held other rows for one arm than for another, although their configs say the same.
-
-    Transforms may make other rows each time, and rows in a config have no name: only plain sources are compared.
-    """
-    held: dict[str, dict[str, list[RunRecord]]] = {}
+    """Rows that differ between arms with the same seed and the same data config, transforms included."""
+    first: dict[tuple[Any, str, str], tuple[str, str]] = {}
     for run in runs:
-        for note in run.datasets:
-            held.setdefault(text(note.get("source")), {}).setdefault(text(note.get("sha256")), []).append(run)
-    for source, contents in held.items():
-        if len(contents) > 1:
-            plain = [next((run for run in users if not _makes_rows(run.config)), None) for users in contents.values()]
-            first, *others = [run.name for run in plain if run is not None] or [""]
-            yield from (f"{source} held other rows for {first} than for {other}" for other in others)
+        for place, rows in part(run.identity, "rows").items():
+            config, sha256 = text(part(rows).get("config")), text(part(rows).get("sha256"))
+            before, known = first.setdefault((run.seed, place, config), (run.name, sha256))
+            if known != sha256:
+                yield f"{place}: {before} has rows {known[:12]} and {run.name} {sha256[:12]}, with one config and seed"
 
 
-def _makes_rows(config: Any) -> bool:
-    """Whether a config transforms any rows, or has them in itself."""
-    if isinstance(config, dict):
-        inner = cast(Object, config)
-        return bool(inner.get("transforms") or inner.get("rows")) or any(map(_makes_rows, inner.values()))
-    return isinstance(config, list) and any(map(_makes_rows, cast("list[Any]", config)))
+def find_changed_models(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Models of one name whose weights differ between arms."""
+    first: dict[str, tuple[str, str]] = {}
+    for run in runs:
+        name, model = text(part(run.config, "model").get("name")), text(part(run.identity, "weights").get("model"))
+        before, known = first.setdefault(name, (run.name, model))
+        if model and known and known != model:
+            yield f"{before} and {run.name} do not have the same weights of the model {name}"
+
+
+def find_unequal_parts(identities: Mapping[str, Object], about: Sequence[str]) -> Iterator[str]:
+    """What compared arms must share and do not, although the claim is not about it."""
+    for what, read in COMPARED.items():
+        values: dict[str, str] = {}
+        for arm, identity in identities.items():
+            if (value := read(identity)) is not None:
+                values.setdefault(str(value), arm)
+        if len(values) > 1 and what not in about:
+            first, second = [*values.values()][:2]
+            yield f"{first} and {second} do not have the same {what}, and the claim is not about that"
 
 
 def find_foreign_weights(events: Sequence[Event]) -> Iterator[str]:

@@ -26,7 +26,6 @@ from ...record.events import Event, Kind, verify_chain
 from ...record.evidence import (
     broken_seals,
     find_replaced_weights,
-    hash_conclusion_page,
     hash_file,
     hash_recorded_config,
 )
@@ -44,6 +43,7 @@ from ..hypothesis import hypothesis_sha256
 from .answers import AnswerBook, name_scoring
 from .arms import (
     find_changed_code,
+    find_changed_models,
     find_changed_rows,
     find_dropped_scores,
     find_equal_seeds,
@@ -53,11 +53,11 @@ from .arms import (
     find_misquoted_scores,
     find_stray_arms,
     find_trained_tasks,
+    find_unequal_parts,
 )
 from .arms import find_replaced_code as find_replaced_code_of
-from .identity import COMPARED
 from .neighbours import find_changed_tasks, find_copies, find_left_out, find_lost_clusters
-from .recheck import Rechecker, compare_conclusions
+from .recheck import Rechecker, compare_conclusions, find_edited_page
 from .replaced_code import find_replaced_code, find_start_hooks
 from .report import AuditReport, Check, find_contradiction
 
@@ -142,6 +142,10 @@ def _judge(name: str, found: list[str], *, invalidates: bool = True, said: str =
     return Check(name, "flagged", found, invalidates) if found else Check(name, "ok", [said] if said else [])
 
 
+def _remark(name: str, found: list[str]) -> Check:
+    return Check(name, "remark" if found else "ok", found)
+
+
 class _Auditor:
     """The checks of one experiment."""
 
@@ -194,7 +198,7 @@ class _Auditor:
 
     def check_dropped(self) -> Check:
         """No arm was left out after its score had been seen."""
-        return _judge("dropped", list(find_dropped_scores(self.runs)), invalidates=False)
+        return _remark("dropped", list(find_dropped_scores(self.runs)))
 
     def check_config(self) -> Check:
         """The config on disk is the one that the experiment was started, or last taken up, with."""
@@ -215,9 +219,10 @@ class _Auditor:
 
     def check_code(self) -> Check:
         """Nothing stood in for the code of this package, neither while its arms went on nor here."""
-        found = [*find_replaced_code_of(self.events), *find_changed_code(self.identities)]
+        if changed := list(find_changed_code(self.identities)):
+            return _judge("code", changed, invalidates=False)
         here = [f"{what} (in this audit)" for what in [*find_start_hooks(), *find_replaced_code()]]
-        return _judge("code", [*found, *here], invalidates=False)
+        return _remark("code", [*find_replaced_code_of(self.events), *here])
 
     def check_looks(self) -> Check:
         """Seeds were added as it was planned before the first step, and none after a look that had ended it."""
@@ -316,15 +321,7 @@ class _Auditor:
         if not known:
             return Check("identity", "unchecked", ["what its arms are made of was not recorded"])
         about: list[str] = part(self._config(), "metadata", "hypothesis").get("about") or []
-        found: list[str] = []
-        for what, read in COMPARED.items():
-            values: dict[str, list[str]] = defaultdict(list)
-            for arm, identity in known.items():
-                if (value := read(identity)) is not None:
-                    values[str(value)].append(arm)
-            if len(values) > 1 and what not in about:
-                first, second = [arms[0] for arms in values.values()][:2]
-                found.append(f"{first} and {second} do not have the same {what}, and the claim is not about that")
+        found = [*find_unequal_parts(known, about), *find_changed_models(self.runs)]
         found += [] if "weights" in about else find_foreign_weights(self.events)
         found += find_changed_rows(self.runs)
         return _judge("identity", found, said=f"{len(known)} arms")
@@ -351,8 +348,7 @@ class _Auditor:
         stored = read_stored_conclusion(self.path)
         if find_repeated_keys(written):
             found.append(f"conclusion.json gives '{find_repeated_keys(written)[0]}' twice, so that readers may differ")
-        if (page := concluded[-1].text("page")) and page != hash_conclusion_page(self.path):
-            found.append("conclusion.md is not the page that was written with it")
+        found += find_edited_page(self.path, concluded[-1].text("page"), stored)
         known = concluded[-1].text("sha256")
         if stored is None or known not in (stored.sha256, hashlib.sha256(written.encode()).hexdigest()):
             found.append("conclusion.json is not the one that the journal names")
@@ -383,12 +379,12 @@ class _Auditor:
 
     def check_origin(self) -> Check:
         """No other experiment beside it is the same one: its events belong to it alone."""
-        return _judge("origin", find_copies(self.record))
+        return _remark("origin", find_copies(self.record))
 
     def check_tasks(self) -> Check:
         """It was scored on the tasks that had that name and version before, and on all of them."""
         found = [*find_changed_tasks(self.record), *find_left_out(self.record), *find_lost_clusters(self.record)]
-        return _judge("tasks", found, invalidates=False)
+        return _remark("tasks", found)
 
     def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:
         """What was noted outside about its journal still holds."""

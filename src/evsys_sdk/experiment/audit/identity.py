@@ -19,6 +19,7 @@ from ...data.types import InProcessVerifier
 from ...errors import EvsysError
 from ...protocols import Row
 from ...record.evidence import hash_value
+from ...record.values import part, text
 from ...registry import get_agent, get_algorithm, get_backend, get_transform, get_verifier
 from ...rollouts.harness import import_agent
 from ..arms.rows import RowLoader
@@ -68,6 +69,9 @@ def identify_run(run: RunConfig, load_rows: RowLoader, planned: Iterable[Planned
                 "verifiers": _verifiers(
                     {name for task in one.benchmark.tasks for name in _verifier_names(task.verifier)}
                 ),
+                "nondeterministic": sorted(
+                    {name for task in one.benchmark.tasks for name in _verifier_names(task.verifier) if _varies(name)}
+                ),
                 "harness": hash_value(one.settings.harness.description),
                 "settings": hash_value(one.entry.model_dump(mode="json", exclude_defaults=True, exclude={*_PACE})),
             }
@@ -89,6 +93,14 @@ def _names_in(rows: Sequence[Row]) -> set[str]:
     """The verifiers that training rows name."""
     found: list[dict[str, Any]] = [one for row in rows if isinstance(one := row.get("verifier"), dict)]
     return {str(one["fn_name"]) for one in found if "fn_name" in one}
+
+
+def _varies(verifier: str) -> bool:
+    """Whether a verifier declares that it may reward the same answer differently (`deterministic = False`)."""
+    try:
+        return getattr(get_verifier(verifier), "deterministic", True) is False
+    except EvsysError:
+        return False
 
 
 def _verifiers(names: Iterable[str]) -> dict[str, str]:
@@ -176,7 +188,7 @@ def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any] | N
 
 
 COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "weights": lambda identity: identity.get("weights"),
+    "weights": lambda identity: text(part(identity, "weights").get("checkpoint")) or "the model's own",
     "backend": lambda identity: identity.get("backend"),
     "verifier": lambda identity: _of_benchmarks(identity, "verifiers"),
     "agent": lambda identity: _of_benchmarks(identity, "harness"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import select
 import subprocess
 import sys
@@ -29,7 +30,9 @@ from ...errors import EvsysError
 from ...eval.metric import build_metric
 from ...eval.samples import Sample, TaskSamples
 from ...eval.verifier import VerifierInput, build_verifier
-from ...registry import registry
+from ...record.evidence import hash_conclusion_page
+from ...record.layout import ExperimentFiles
+from ...registry import get_verifier, registry
 from ...settings import import_project_code
 from ...training.blocking import run_blocking
 from .shadow import make_shadow
@@ -37,6 +40,7 @@ from .shadow import make_shadow
 if TYPE_CHECKING:
     from ..conclusion import Conclusion
 
+_WORDS = re.compile(r"[^\W_]+")
 _RECHECKED = 24
 """Answers of each scoring that are judged again."""
 NEVER_AGAIN = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
@@ -85,7 +89,7 @@ class Rechecker:
         if not isinstance(what, InProcessVerifier) or what.fn_name in NEVER_AGAIN:
             return None
         if what.fn_name in registry("verifier"):
-            return judge_here(task, answer)
+            return judge_here(task, answer) if is_deterministic(what.fn_name) else None
         return self._ask({"task": to_dict(task), "answer": answer})
 
     def measure(self, name: str, samples: list[TaskSamples]) -> float | None:
@@ -126,6 +130,14 @@ class Rechecker:
         return subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, text=True, encoding="utf-8")
 
 
+def is_deterministic(verifier: str) -> bool:
+    """Whether a verifier gives the same answer the same reward; one may declare `deterministic = False`."""
+    try:
+        return bool(getattr(get_verifier(verifier), "deterministic", True))
+    except EvsysError:
+        return True
+
+
 def judge_here(task: HarborTask, answer: str) -> float | None:
     """What an answer earns from a verifier that is registered in this process."""
     what = task.verifier
@@ -159,6 +171,18 @@ def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
             yield f"conclusion.json has {what} {told.get(what)}, and the record gives {found.get(what)}"
 
 
+def find_edited_page(folder: Path, known: str, stored: Conclusion | None) -> Iterator[str]:
+    """Whether conclusion.md has other words than conclusion.json; a formatter may change spaces and marks."""
+    page = ExperimentFiles(folder).conclusion_page
+    if known in ("", hash_conclusion_page(folder)) or stored is None:
+        return
+    from ..conclusion.markdown import as_markdown
+
+    expected = _WORDS.findall(as_markdown(stored))
+    if not page.is_file() or _WORDS.findall(page.read_text(encoding="utf-8", errors="replace")) != expected:
+        yield "conclusion.md is not the page that was written with it"
+
+
 def _essence(conclusion: Conclusion) -> dict[str, Any]:
     """What is concluded, without words, prices and what other experiments have to do with it."""
     names = ("verdict", "metric", "baseline", "judged", "best_arm", "best_score", "error_rate")
@@ -186,7 +210,8 @@ def _answer_for_project(imports: Sequence[str]) -> None:
             if "task" in question:
                 task = from_dict(question["task"])
                 assert isinstance(task, HarborTask)
-                value = judge_here(task, question["answer"])
+                known = isinstance(task.verifier, InProcessVerifier) and is_deterministic(task.verifier.fn_name)
+                value = judge_here(task, question["answer"]) if known else None
             else:
                 value = measure_here(question["metric"], [_as_samples(one) for one in question["samples"]])
             answers.write(json.dumps({"value": value}) + "\n")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-type State = Literal["ok", "flagged", "unchecked"]
+type State = Literal["ok", "flagged", "remark", "unchecked"]
+"""`flagged`: a fact that anyone can recompute. `remark`: worth knowing, but it changes no verdict and hides nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,15 @@ class AuditReport:
     path: Path
     checks: list[Check]
     contradiction: str | None
-    """Why nothing may be concluded, by what the record alone tells, as everybody can read it; that of `quick`."""
+    """Why nothing may be concluded, by the files of the record alone."""
 
     @property
     def flags(self) -> list[Check]:
         return [check for check in self.checks if check.state == "flagged"]
+
+    @property
+    def remarks(self) -> list[Check]:
+        return [check for check in self.checks if check.state == "remark"]
 
     @property
     def recorded_flags(self) -> list[str]:
@@ -50,7 +55,7 @@ class AuditReport:
 
     @property
     def invalid(self) -> str | None:
-        """Why nothing may be concluded, in one sentence; None where nothing stands against it."""
+        """Why nothing may be concluded, in one sentence; None where no flag forbids it."""
         return find_contradiction(self.checks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,6 +64,6 @@ class AuditReport:
 
 
 def find_contradiction(checks: Sequence[Check]) -> str | None:
-    """Why nothing may be concluded, in one sentence; None where nothing stands against it."""
+    """Why nothing may be concluded, in one sentence; None where no flag forbids it."""
     against = [check for check in checks if check.state == "flagged" and check.invalidates]
     return f"{against[0].name}: {against[0].evidence[0]}" if against else None
