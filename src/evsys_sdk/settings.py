@@ -49,14 +49,26 @@ def _project_imports(root: Path) -> list[str]:
     if path is None or not settings:
         return []
     for key in settings:
-        if key != "imports":
-            raise _problem(path, f"tool.evsys.{key}", f"unknown key '{key}'", hint="The only key here is 'imports'.")
+        if key not in ("imports", "gate"):
+            raise _problem(path, f"tool.evsys.{key}", f"unknown key '{key}'", hint="Known are 'imports' and 'gate'.")
     imports: Any = settings.get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(item, str) for item in cast("list[Any]", imports)):
         message = "should be a list of module names"
         raise _problem(path, "tool.evsys.imports", message, value=imports, hint='Write it like this: ["src"].')
     _make_importable(path.parent)
     return cast("list[str]", imports)
+
+
+def requires_gate(root: Path | None = None) -> bool:
+    """Whether the project ships only what passed the gate: `tool.evsys.gate = "required"`."""
+    root = (root or Path.cwd()).resolve()
+    path = next((file for folder in (root, *root.parents) if (file := folder / "pyproject.toml").is_file()), None)
+    found = _evsys_table(path).get("gate") if path else None
+    if path is not None and found not in (None, "required"):
+        raise _problem(
+            path, "tool.evsys.gate", "should be 'required'", value=found, hint="Remove it, or set 'required'."
+        )
+    return found == "required"
 
 
 def _evsys_table(path: Path) -> dict[str, Any]:

@@ -632,7 +632,7 @@ def test_an_audit_makes_history_forget_what_was_written_into_its_memory(project:
     evsys(project, "history")
     with closing(sqlite3.connect(project / "outputs/.history.sqlite3")) as memory, memory:
         memory.execute("UPDATE experiments SET verdict = 'refuted'")
-        memory.execute("UPDATE details SET summary = replace(summary, 'supported', 'refuted')")
+        memory.execute("UPDATE details SET view = replace(view, 'supported', 'refuted')")
     assert flags(project) == set()
     [experiment] = json.loads(evsys(project, "history", "--json").stdout)["experiments"]
     assert experiment["verdict"] == "supported"
@@ -652,7 +652,7 @@ def test_a_lost_tail_is_noticed_by_its_anchor(project: Path, tmp_path: Path) -> 
 def test_training_on_the_test_file_is_flagged(tmp_path: Path) -> None:
     make_project(tmp_path)
     tests = read_lines(tmp_path / "data/test.jsonl")
-    rows = [chat(one["instruction"].upper() + ", now!", one["verifier"]["expected"]) for one in tests]
+    rows = [chat(one["instruction"].upper() + "!", one["verifier"]["expected"]) for one in tests]
     write_lines(tmp_path / "data/train.jsonl", [*read_lines(tmp_path / "data/train.jsonl"), *rows])
     write_config(tmp_path)
     evsys(tmp_path, "run", "config.yaml", "--quiet")
@@ -782,7 +782,9 @@ class BetterSFT(SFT):
     assert flags(tmp_path) == {"contamination"}
     [report] = json.loads(evsys(tmp_path, "audit", "outputs/study", "--json").stdout)
     [check] = [one for one in report["checks"] if one["name"] == "contamination"]
-    assert [line.split(" was trained on ")[0] for line in check["evidence"]] == ["long__seed42", "long__seed43"]
+    assert [line.split(" was trained on ")[0] for line in check["evidence"]] == [
+        f"long__seed{seed}" for seed in (42, 43, 44)
+    ]
     assert all("20 tasks of 'test/tools'" in line for line in check["evidence"])
 
 

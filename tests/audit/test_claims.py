@@ -130,7 +130,7 @@ def test_who_sets_the_clock_back_comes_later_all_the_same(project: Path, monkeyp
     assert "tasks" in remarked(fewer)
 
 
-def test_tasks_that_no_longer_belong_together_are_remarked(project: Path) -> None:
+def test_tasks_that_no_longer_belong_together_are_a_remark(project: Path) -> None:
     tasks = read_lines(project / "data/test.jsonl")
     grouped = [task | {"metadata": {"cluster": f"c{at % 2}"}} for at, task in enumerate(tasks)]
     write_lines(project / "data/grouped.jsonl", grouped)
@@ -197,7 +197,7 @@ def test_what_ended_without_a_score_was_no_attempt(project: Path) -> None:
     assert attempt(run(runs=runs)) == 2
 
 
-def test_a_journal_that_counts_fewer_attempts_than_the_project_is_remarked() -> None:
+def test_a_journal_that_counts_fewer_attempts_than_the_project_is_flagged() -> None:
     run()
     path = run()
     edit_lines(path / "journal.jsonl", lambda event: event.update(attempt=1) if "family" in event else None)

@@ -82,7 +82,7 @@ CLEAN = [chat(f"What is the capital of country number {n} in the list of the alm
 def test_clean_rows_are_called_clean(project: Path, invoke: Callable[..., Done]) -> None:
     done = invoke("contamination", config(project, CLEAN))
     assert done.exit_code == 0, done.output
-    assert "none of the tasks stands in the rows" in done.output
+    assert "no task occurs in the rows" in done.output
 
 
 def test_a_copied_task_is_shown_with_its_row(project: Path, invoke: Callable[..., Done]) -> None:
@@ -123,7 +123,7 @@ def test_the_check_and_the_plan_warn_before_anything_is_spent(project: Path, inv
     assert "task 't1' of 'harbours' in row 21" in warning
     planned = invoke("plan", path)
     assert planned.exit_code == 0, planned.output
-    assert "1 of the tasks that judge this experiment stand in its training rows" in planned.output
+    assert "1 of 2 evaluation tasks also occur in the training data" in planned.output
 
 
 def test_without_a_benchmark_there_is_nothing_to_look_for(tmp_path: Path, invoke: Callable[..., Done]) -> None:

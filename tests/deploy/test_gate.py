@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -258,3 +259,26 @@ def test_the_command_answers_and_exits_by_the_verdict(project: Path, capsys: pyt
     assert main(["deploy", "early", "--to", "openai_server", "--gated"]) == 1
     assert "the gate refused these weights" in capsys.readouterr().err
     assert main(["gate", "good", "--against", "nobody", "--policy", "gate.yaml"]) == 1
+
+
+def test_a_pass_that_was_written_into_the_list_by_hand_ships_nothing(project: Path) -> None:
+    ship(find_source("good"), "openai_server", name="production")
+    assert not judge(find_source("early"), "production", policy()).passed
+    file, before = Path(".evsys/promotions.jsonl"), b""
+    lines: list[bytes] = []
+    for text in file.read_text("utf-8").splitlines():
+        event: dict[str, Any] = json.loads(text)
+        if event["kind"] == "gated":
+            event |= {"verdict": "pass", "checks": []}
+        event["prev"] = hashlib.sha256(before).hexdigest()[:32] if before else ""
+        before = json.dumps(event, ensure_ascii=False).encode()
+        lines.append(before + b"\n")
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(DataError, match="does not follow from the scores"):
+        ship(find_source("early"), "openai_server", name="production", gated=True)
+
+
+def test_a_project_may_require_the_gate(project: Path) -> None:
+    Path("pyproject.toml").write_text('[tool.evsys]\ngate = "required"\n', "utf-8")
+    with pytest.raises(DataError, match="not judged yet"):
+        ship(find_source("good"), "openai_server", name="production")

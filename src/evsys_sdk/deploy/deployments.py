@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import DataError, closest, show
 from ..record.events import Event, Kind
 from ..record.project_files.journals import broken_promotions, promotions_file, read_promotions
-from ..record.values import Object, number, text
+from ..record.values import Object, items, number, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class Deployment:
     gate: str = ""
     """Id of the gate's decision that let it pass; empty where none was asked for."""
     time: float | None = None
+    flags: tuple[str, ...] = ()
+    """What the audit of its record flagged when it was shipped."""
 
     @classmethod
     def of(cls, event: Event) -> Deployment:
@@ -52,6 +54,7 @@ class Deployment:
             event.part("facts"),
             event.text("gate"),
             event.time,
+            tuple(map(text, items(event.part("audit").get("flags")))),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,6 +69,7 @@ class Deployment:
             "facts": self.facts,
             "gate": self.gate or None,
             "time": self.time,
+            "flags": list(self.flags),
         }
 
 

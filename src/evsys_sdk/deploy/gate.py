@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Literal
 
 from ..errors import DataError
@@ -20,7 +21,7 @@ from ..record.events import Event, Kind
 from ..record.project_files.journals import PromotionLog, read_promotions
 from ..record.values import items, part, text
 from .deployments import Deployments, check_promotions
-from .judged import Gap, Judged, Scored, find_judged, judge_source, measure_gap
+from .judged import BASE, Gap, Judged, Scored, find_judged, judge_source, measure_gap
 from .policy import Canary, GatePolicy, Limit, Target
 from .source import Source
 
@@ -73,7 +74,7 @@ def judge(source: Source, current: str, policy: GatePolicy, *, imports: Sequence
     """Judge weights by a policy, and write the decision down; `imports` names verifiers for the audit of its record."""
     check_promotions()
     candidate, live = judge_source(source), find_judged(current, source)
-    checks = list(_check_all(source, candidate, live, policy, imports))
+    checks = [*_check_scores(candidate, live, policy), *_check_record(source, policy, imports)]
     decision = Decision(candidate.label, live.label, checks)
     target = candidate.score(policy.target.metric)
     with PromotionLog.open() as log:
@@ -104,6 +105,7 @@ def find_pass(source: Source, name: str) -> str:
             raise DataError(f"the gate refused these weights: {reason} Nothing is shipped.")
         # It must be about what is live now; while nothing is, about the model before training.
         if judged == now or (not now and judged.startswith("base:")):
+            _recompute(source, event, name if live else BASE)
             return event.id
         raise DataError(
             f"these weights passed the gate against {event.part('current').get('label')}, which is not what is live "
@@ -115,17 +117,26 @@ def find_pass(source: Source, name: str) -> str:
     )
 
 
+def _recompute(source: Source, event: Event, current: str) -> None:
+    """Refuse a recorded pass that does not follow from the scores: the list of promotions can be edited."""
+    policy, live = GatePolicy.model_validate(event.part("policy")), find_judged(current, source)
+    failed = [one for one in _check_scores(judge_source(source), live, policy, until=event.id) if one.state != "ok"]
+    if failed:
+        raise DataError(
+            f"the recorded decision {event.id} does not follow from the scores: {failed[0].reason} Judge them again."
+        )
+
+
 def first_failure(decision: Event) -> str:
     """Why the gate refused."""
     checks = [part({"it": one}, "it") for one in items(decision.get("checks"))]
     return next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "")
 
 
-def _check_all(
-    source: Source, candidate: Judged, live: Judged, policy: GatePolicy, imports: Sequence[str]
-) -> Iterator[GateCheck]:
+def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: str = "") -> Iterator[GateCheck]:
+    """What the scores decide; `until` names the decision that is recomputed: later candidates do not count then."""
     target = candidate.score(policy.target.metric)
-    attempt = 1 + _other_candidates(target.sha256 if target else "", candidate.weights_sha256)
+    attempt = 1 + _other_candidates(target.sha256 if target else "", candidate.weights_sha256, until)
     # Every further candidate on the same tasks gets a smaller
     # part of the error rate, so that trying often is no way in.
     error = attempt_error(attempt, policy.error)
@@ -137,7 +148,6 @@ def _check_all(
         current = live.score(policy.target.metric)
         for name in type(policy.limits).model_fields:
             yield from _check_limit(name, getattr(policy.limits, name), target, current)
-    yield from _check_record(source, policy, imports)
 
 
 def _check_gap(
@@ -212,9 +222,10 @@ def _check_audit(report: AuditReport, wanted: str) -> GateCheck:
     return GateCheck("audit", "ok", f"the audit flags {flags}, which forbids nothing." if flags else "nothing flagged.")
 
 
-def _other_candidates(tasks_sha256: str, weights_sha256: str) -> int:
-    """How many other weights were judged on these tasks: who tries often enough passes by luck."""
-    judged = (event for event in read_promotions() if event.kind == Kind.GATED)
+def _other_candidates(tasks_sha256: str, weights_sha256: str, until: str) -> int:
+    """How many other weights were judged on these tasks, up to one decision: repeated trials share the error rate."""
+    judged = takewhile(lambda event: event.id != until, read_promotions())
+    judged = (event for event in judged if event.kind == Kind.GATED)
     others = {
         text(event.part("candidate").get("weights_sha256"))
         for event in judged

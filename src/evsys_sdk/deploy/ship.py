@@ -23,6 +23,7 @@ from ..record.events import Kind
 from ..record.project_files.journals import PromotionLog, lock_promotions
 from ..record.values import number, text
 from ..registry import get_deployer
+from ..settings import requires_gate
 from .deployer import Built, Deployer, Publisher
 from .deployments import Deployment, Deployments, check_promotions
 from .gate import find_pass
@@ -59,10 +60,11 @@ def ship(
 ) -> Deployment:
     """Make the weights of a source live under a name; a process that is killed on the way leaves nothing live.
 
-    With `gated`, only weights that passed the gate against what is live at this moment. With `share`, they answer only
-    that part of the requests, beside what is live; with `shadow`, nobody sees what they answer to that part.
+    With `gated`, or where the project requires it, only weights that passed the gate against what is live at this
+    moment. With `share`, they answer only that part of the requests, next to what is live; with `shadow`, no user sees
+    what they answer to that part.
     """
-    given = dict(params or {})
+    given, gated = dict(params or {}), gated or requires_gate()
     deployer: Deployer = build_extension(get_deployer(kind), given, what=f"deployer '{kind}'", path="--param")
     check_name(name)
     check_promotions()

@@ -1,10 +1,10 @@
 """Whether what an experiment trains on holds the tasks it is judged by.
 
     for scan in scan_config(config):
-        print(scan.source, len(scan.report.tasks), scan.report.leaks)
+        print(scan.source, scan.flag(), scan.remark())
 
-The training rows of every run, after its transforms, are looked at for the tasks of the config's own benchmarks, of its
-`eval_data`, and of every benchmark that the project knows.
+The training rows of every stage of every run, after their transforms, are searched for the tasks of the config's own
+benchmarks and of its `eval_data`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from ..config import DataConfig, ExperimentConfig
 from ..data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
-from ..data.contamination import ProbeTask, Report, TaskIndex
+from ..data.contamination import Finding, ProbeTask, Report, TaskIndex
 from ..data.task_identity import row_texts
 from ..data.types import InProcessVerifier
 from ..errors import EvsysError
@@ -45,24 +45,34 @@ class Scan:
     complete: bool
     """Whether every row was looked at."""
 
-    def sentence(self) -> str | None:
-        """What to say about it before a run; nothing where it is clean."""
-        telling = [one for one in self.report.findings if one.match != "masked"]
-        masked = [one for one in self.report.findings if one.match == "masked"]
-        # Rows of the same generator differ in a number by nature; many of them at once do not.
-        if len({one.task_id for one in masked}) >= max(3, 0.1 * self.report.n_tasks):
-            telling += masked
-        found = [one for one in telling if one.answer] or telling
+    def flag(self) -> str | None:
+        """Tasks that occur in the rows word for word, in a sentence; None where none does."""
+        found = self.report.exact
+        if not found:
+            return None
+        tasks, answers = ({(one.benchmark, one.task_id) for one in some} for some in (found, _with_answers(found)))
+        first = next(iter(_with_answers(found)), found[0])
+        return (
+            f"{len(tasks)} of {self.report.n_tasks} evaluation tasks also occur in the training data ({self.source}), "
+            f"{len(answers)} with their answers, for instance task '{first.task_id}' of '{first.benchmark}' in row "
+            f'{first.row + 1}: "{first.text[:80]}". Remove these rows, or evaluate on other tasks; '
+            "`evsys contamination` lists them"
+        )
+
+    def remark(self) -> str | None:
+        """Tasks that resemble rows, in a sentence; None where none does."""
+        found = self.report.near
         if not found:
             return None
         tasks = {(one.benchmark, one.task_id) for one in found}
-        first = found[0]
-        what = "with their answers" if first.answer else "without their answers"
         return (
-            f"{len(tasks)} of the tasks that judge this experiment stand in its training rows ({self.source}) {what}, "
-            f"for instance task '{first.task_id}' of '{first.benchmark}' in row {first.row + 1}: "
-            f'"{first.text[:80]}". Remove these rows, or judge by other tasks; `evsys contamination` lists them'
+            f"{len(tasks)} of {self.report.n_tasks} evaluation tasks resemble training rows ({self.source}), for "
+            f"instance task '{found[0].task_id}' and row {found[0].row + 1}: \"{found[0].text[:80]}\""
         )
+
+
+def _with_answers(findings: Sequence[Finding]) -> list[Finding]:
+    return [one for one in findings if one.answer]
 
 
 def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> list[Scan]:
@@ -83,13 +93,27 @@ def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[Scan]:
     return [_scan(index, data, store, most_rows) for data in sources.values()]
 
 
-def contamination_warnings(config: ExperimentConfig) -> list[str]:
-    """A sentence for each source whose rows hold tasks, from its first rows; what cannot be read is told elsewhere."""
+@dataclass(frozen=True, slots=True)
+class Contamination:
+    """What the training rows of an experiment share with its benchmarks."""
+
+    flags: list[str]
+    remarks: list[str]
+
+
+def find_contamination(config: ExperimentConfig) -> Contamination:
+    """Exact copies and near matches in the first rows of each source; unreadable rows are a remark."""
     try:
         scans = scan_config(config, most_rows=QUICK_ROWS)
     except EvsysError as error:
-        return [f"the training rows could not be compared with the benchmarks: {str(error).rstrip('.')}"]
-    return [sentence for scan in scans if (sentence := scan.sentence()) is not None]
+        return Contamination([], [f"the training rows could not be scanned: {str(error).rstrip('.')}"])
+    flags, remarks = [scan.flag() for scan in scans], [scan.remark() for scan in scans]
+    return Contamination([one for one in flags if one], [one for one in remarks if one])
+
+
+def contamination_warnings(config: ExperimentConfig) -> list[str]:
+    """A sentence for each source whose rows hold tasks of the experiment's benchmarks."""
+    return find_contamination(config).flags
 
 
 def scan_rows(rows: Iterable[Row], benchmarks: Sequence[Benchmark], *, source: str) -> Scan:
@@ -99,10 +123,8 @@ def scan_rows(rows: Iterable[Row], benchmarks: Sequence[Benchmark], *, source: s
 
 
 def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]:
-    """The tasks that judge an experiment, and those of the project's other benchmarks."""
+    """The tasks that evaluate an experiment."""
     benchmarks = {one.sha256: one for entry in config.metadata.benchmark for one in [load_entry(entry)]}
-    for one in project_benchmarks():
-        benchmarks.setdefault(one.sha256, one)
     found = [probe for benchmark in benchmarks.values() for probe in probe_tasks(benchmark)]
     held_out = [one.eval_data for run in config.all_runs() for one in (run.eval, *run.stages())]
     evals = {repr(data): data for data in held_out if data is not None}

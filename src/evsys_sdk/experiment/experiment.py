@@ -151,11 +151,12 @@ class Experiment:
             folder.write_config()  # after the journal: one that nobody has announced was changed by somebody else
             return
         from .claims import register_claim
-        from .contamination import contamination_warnings
+        from .contamination import find_contamination
         from .question import ask_question
 
         metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
         config = json.dumps(self.config.model_dump(mode="json"), sort_keys=True)
+        contamination = find_contamination(self.config)
         journal.append(
             Kind.STARTED,
             experiment_id=known,
@@ -174,7 +175,8 @@ class Experiment:
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
             imports=imported_by_name(),
-            contamination=contamination_warnings(self.config),
+            contamination=contamination.flags,
+            near_matches=contamination.remarks,
             **register_claim(self.config, folder.path, known),
         )
 

@@ -110,6 +110,12 @@ def read_conclusion(folder: Path) -> str | None:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
+def read_conclusion_page(folder: Path) -> str | None:
+    """The page of the conclusion, as it is on disk."""
+    path = ExperimentFiles(folder).conclusion_page
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
 def conclusions_below(root: Path) -> list[tuple[float, str, Object]]:
     """When each experiment below a root was concluded, its folder's name, and the conclusion; damaged ones left out."""
     files = [ExperimentFiles(root / name).conclusion for name in subfolders(root)]

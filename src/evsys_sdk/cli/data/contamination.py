@@ -1,4 +1,4 @@
-"""`evsys contamination`: whether training rows hold the tasks that judge them."""
+"""`evsys contamination`: whether evaluation tasks occur in the training rows."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _SHOWN = 20
 def contamination(path: str, benchmark: tuple[str, ...], as_json: bool) -> None:
     """Look in the training rows of PATH, a config or a JSONL file, for tasks of benchmarks.
 
-    Tasks are found word for word, re-cased, re-spaced, inside longer rows, with words replaced, and with other numbers.
-    Exits with 2 if there are any.
+    Exact copies are found whatever their case, markup, look-alike letters or split over messages; near matches are
+    listed as well. Exits with 2 if there is an exact copy.
     """
     scans = _scan_file(path, benchmark) if path.endswith((".jsonl", ".jsonl.gz")) else _scan_config(path, benchmark)
     answer = {
         "path": path,
-        "clean": not any(scan.report.findings for scan in scans),
+        "clean": not any(scan.report.exact for scan in scans),
         "sources": [
             {
                 "source": scan.source,
                 "rows": scan.report.n_rows,
                 "tasks": scan.report.n_tasks,
-                "tasks_found": len(scan.report.tasks),
+                "tasks_found": len({(one.benchmark, one.task_id) for one in scan.report.exact}),
                 "findings": [finding.to_dict() for finding in scan.report.findings],
             }
             for scan in scans
@@ -83,10 +83,10 @@ def _render(scans: list[Scan]) -> None:
         report = scan.report
         head = f"{scan.source}: {report.n_rows:,} rows, {report.n_tasks:,} tasks"
         if not report.findings:
-            click.echo(f"{head}: none of the tasks stands in the rows.")
+            click.echo(f"{head}: no task occurs in the rows.")
             continue
-        leaked = len({(one.benchmark, one.task_id) for one in report.leaks})
-        click.secho(f"{head}: {len(report.tasks)} tasks stand in the rows, {leaked} with their answer.", bold=True)
+        exact, near = ({(one.benchmark, one.task_id) for one in some} for some in (report.exact, report.near))
+        click.secho(f"{head}: {len(exact)} tasks occur in the rows, {len(near - exact)} more resemble some.", bold=True)
         rows = [
             (
                 f"{one.row + 1}",

@@ -110,6 +110,9 @@ def _render_deployment(deployment: Deployment) -> None:
         f"as {deployment.kind}"
     )
     click.echo(f"  {deployment.location}")
+    flags = ", ".join(deployment.flags)
+    verdict = source.get("verdict") or "no conclusion"
+    click.echo(f"  verdict: {verdict}; {f'FLAGGED: {flags}' if flags else 'no flags'}")
 
 
 @click.group()

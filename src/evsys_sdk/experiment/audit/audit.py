@@ -329,7 +329,9 @@ class _Auditor:
     def check_contamination(self) -> Check:
         """Neither the training rows nor what the weights learned from held the tasks."""
         found = [str(one) for one in items(self.record.start.get("contamination"))]
-        return _judge("contamination", [*found, *find_trained_tasks(self.events)], invalidates=False)
+        if found := [*found, *find_trained_tasks(self.events)]:
+            return _judge("contamination", found, invalidates=False)
+        return _remark("contamination", [str(one) for one in items(self.record.start.get("near_matches"))])
 
     def check_conclusion(self, audit: AuditReport) -> Check:
         """The conclusion on disk is the one that was drawn, and follows from the record."""

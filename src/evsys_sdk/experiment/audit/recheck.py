@@ -31,7 +31,7 @@ from ...eval.metric import build_metric
 from ...eval.samples import Sample, TaskSamples
 from ...eval.verifier import VerifierInput, build_verifier
 from ...record.evidence import hash_conclusion_page
-from ...record.layout import ExperimentFiles
+from ...record.folders import read_conclusion_page
 from ...registry import get_verifier, registry
 from ...settings import import_project_code
 from ...training.blocking import run_blocking
@@ -173,13 +173,12 @@ def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
 
 def find_edited_page(folder: Path, known: str, stored: Conclusion | None) -> Iterator[str]:
     """Whether conclusion.md has other words than conclusion.json; a formatter may change spaces and marks."""
-    page = ExperimentFiles(folder).conclusion_page
     if known in ("", hash_conclusion_page(folder)) or stored is None:
         return
     from ..conclusion.markdown import as_markdown
 
     expected = _WORDS.findall(as_markdown(stored))
-    if not page.is_file() or _WORDS.findall(page.read_text(encoding="utf-8", errors="replace")) != expected:
+    if _WORDS.findall(read_conclusion_page(folder) or "") != expected:
         yield "conclusion.md is not the page that was written with it"
 
 
