@@ -139,3 +139,48 @@ def test_commands_without_user_code_start_no_process(tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     assert "forked" not in done.stdout
+
+
+LAUNCHER = """
+import evsys_sdk
+@evsys_sdk.register_launcher("bad")
+class Bad:
+    def open(self, launch, n):
+        {body}
+        return 1
+    def start(self, job): raise RuntimeError
+    def stop(self, arm, reason): pass
+    def kill(self, arm): pass
+    def close(self): pass
+"""
+CALLBACK = """
+import evsys_sdk
+@evsys_sdk.register_callback("bad")
+class Bad(evsys_sdk.Callback):
+    def on_experiment_end(self, folder):
+        {body}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["ends the process", "crashes", "hangs", "hangs in C"])
+@pytest.mark.parametrize(
+    ("module", "use"), [(LAUNCHER, "launcher: {kind: bad}"), (CALLBACK, "callbacks: [{kind: bad}]")]
+)
+def test_code_beside_the_arms_that_leaves_the_process_fails_the_run(
+    tmp_path: Path, module: str, use: str, fault: str
+) -> None:
+    evsys(tmp_path, "list", "transform")
+    (tmp_path / "bad.py").write_text(module.format(body=FAULTS[fault][0]), encoding="utf-8")
+    config = CONFIG.replace("arm_timeout_s: 3\n", "").replace("{kind: mine}, ", "") + use
+    (tmp_path / "bad.yaml").write_text(config, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "evsys_sdk", "run", "bad.yaml", "--quiet", "--import", "bad.py"],
+        cwd=tmp_path,
+        env={**os.environ, "EVSYS_USER_CODE_TIMEOUT_S": "3"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, FAULTS[fault][1] in done.stderr) == (2, True), done.stderr

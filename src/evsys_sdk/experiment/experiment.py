@@ -194,7 +194,10 @@ class Experiment:
         with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
             try:
                 # Inside: one that fails while it opens may hold processes or a cluster already.
-                slots = launcher.open(launch, len(allocation.decide([]).requests))
+                is_ours = type(launcher).__module__.startswith("evsys_sdk.")  # a cluster may take its time
+                limit_s = None if is_ours else default_limit_s()
+                with limit_user_code(f"launcher '{spec.kind}'", limit_s=limit_s, exit_code=2):
+                    slots = launcher.open(launch, len(allocation.decide([]).requests))
                 scheduler = ArmScheduler(
                     self.config,
                     folder,
