@@ -82,7 +82,8 @@ def _check(config: ExperimentConfig, kinds: bool, rows: bool, pulled: dict[str, 
             report.add(check())
     with tempfile.TemporaryDirectory(prefix="evsys-check-") as folder:
         runs = RunChecks(config, report, Path(folder), rows, pulled)
-        runs.check()
+        with limit_user_code("checking rows"):  # a fork that a transform made ends here, and removes no folder
+            runs.check()
     report.add(score_problems(config, collect_reported(config, runs.algorithms)))
     # It builds recipes and may read all rows to know how long runs are, which would fail of the same causes again.
     if not report.problems:
