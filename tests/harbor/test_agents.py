@@ -49,7 +49,8 @@ class Installed(BaseInstalledAgent):
     async def install(self, environment): pass
     def populate_context_post_run(self, context): pass
     async def run(self, instruction, environment, context):
-        await self.exec_as_agent(environment, command=f"cat > a.py <<'END'\\n{PROGRAM}\\nEND\\npython3 a.py 'go'")
+        write = f"cat > a.py <<'END'\\n{PROGRAM}\\nEND\\n"
+        await self.exec_as_agent(environment, command=write + "python3 a.py 'go' | tee /logs/agent/log.txt")
 '''
 
 

@@ -62,10 +62,12 @@ class BridgeEnvironment(BaseEnvironment):
         await self._ours.start()
         if self._is_first:
             self._attempt.started, self._attempt.sandbox = True, self
+        # Harbor's own agents write their logs there, also for a task that is only a row.
+        if self._attempt.folder is not None or (self._attempt.gateway is not None and self._ours.name != "none"):
+            folders = [str(EnvironmentPaths.verifier_dir), str(EnvironmentPaths.agent_dir)]
+            await self.exec(f"mkdir -p {shlex.join(folders)}")
         if self._attempt.folder is None:
             return
-        folders = [str(EnvironmentPaths.verifier_dir), str(EnvironmentPaths.agent_dir)]
-        await self.exec(f"mkdir -p {shlex.join(folders)}")
         image_has_it = container_of(self._attempt.folder) is not None
         if self.environment_dir.is_dir() and any(self.environment_dir.iterdir()) and not image_has_it:
             await upload_dir(self._ours, self.environment_dir, self.task_env_config.workdir or ".")
