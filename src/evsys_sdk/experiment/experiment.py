@@ -33,7 +33,7 @@ from ..record.reader import ExperimentRecord, experiment_id
 from ..registry import get_callback, get_launcher
 from ..settings import import_project_code, imported_by_name
 from ..spend.ledger import STOP_PREFIX, SpendLedger, find_exhausted, is_budget_stop, open_ledger
-from ..training.callback import Callback
+from ..training.callback import STOPPED_ON_DASHBOARD, Callback
 from ..user_code import default_limit_s, limit_user_code
 from .arms.arm import Arm, Sweep, expand_arms, first_arms
 from .arms.interrupts import Interrupt, stop_on_interrupt
@@ -232,7 +232,11 @@ class Experiment:
         if all(arm.is_as_planned for arm in arms) and len(arms) >= self._n_asked_for:
             return "completed"  # the last step may well have used the budget up
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
-        return "budget" if stopped or self._budget_stop(ledger) is not None else "failed"
+        if stopped or self._budget_stop(ledger) is not None:
+            return "budget"
+        # A stop that was asked for over a dashboard reaches the arm, and not this process.
+        asked = any((arm.result.notes.stop_reason or "").startswith(STOPPED_ON_DASHBOARD) for arm in arms)
+        return "interrupted" if asked else "failed"
 
     def _audit(self, record: ExperimentRecord, journal: Journal) -> AuditReport:
         """Compare the record with itself before anything is concluded from it, and note what contradicts it."""

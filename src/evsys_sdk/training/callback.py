@@ -26,6 +26,8 @@ from ..protocols import Row, RunResult
 if TYPE_CHECKING:
     from ..rollouts.rollout import Rollout
 
+STOPPED_ON_DASHBOARD = "stopped on the dashboard: "
+"""How the reason of a stop begins that was asked for over a dashboard."""
 _FAILURES_BEFORE_SILENCE = 3
 
 

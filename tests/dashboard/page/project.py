@@ -39,10 +39,11 @@ def make_project(root: Path) -> dict[str, str]:
         with chdir(root):
             Experiment(config).run()
         found[config.name] = experiment_id(root / "outputs" / config.name)
-    _add_training_rollouts(root / "outputs" / "rl" / "rl")
-    invalidate(root / "outputs" / "invalid", "the verifier accepted everything")
-    conclude(root / "outputs" / "invalid")
-    _add_pictures(root)
+    with chdir(root):  # what reads the history keeps its index in the project
+        _add_training_rollouts(root / "outputs" / "rl" / "rl")
+        invalidate(root / "outputs" / "invalid", "the verifier accepted everything")
+        conclude(root / "outputs" / "invalid")
+        _add_pictures(root)
     return found
 
 

@@ -20,7 +20,7 @@ from ...record.events import read_events
 from ...record.jsonable import jsonable
 from ...record.layout import RunFiles
 from ...redact import redact, redact_text
-from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
+from ...training.callback import STOPPED_ON_DASHBOARD, Callback, EvalRecord, RunControl, RunInfo
 from ..local.records import read_list
 from .client import DashboardClient
 from .remote_record import read_requests
@@ -145,6 +145,6 @@ class EvsysLogger(Callback):
             return
         if self.cfg.obey_stop:
             reason = redact_text(str(request.get("reason") or "no reason was given"))
-            self._control.stop(f"stopped on the dashboard: {reason}", interrupted=True)
+            self._control.stop(f"{STOPPED_ON_DASHBOARD}{reason}", interrupted=True)
         state, answer = ("taken", "it stops after this step") if self.cfg.obey_stop else ("refused", "obey_stop is off")
         self._client.answer_request(str(request.get("id")), state, answer)
