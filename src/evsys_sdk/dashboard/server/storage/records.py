@@ -150,11 +150,15 @@ class StoredRecords:
 
     def arm_files(self, id: str, arms: Sequence[str]) -> dict[str, ArmFiles]:
         """Clients send checkpoints, datasets and benchmarks, and no texts."""
-        run, kept = schema.run, ("checkpoints", "datasets", "benchmarks")
+        run = schema.run
+        columns = (run.c.arm, run.c.checkpoints, run.c.datasets, run.c.benchmarks)
         mine = (run.c.project_id == self.project, run.c.experiment_id == id)
         with self._engine.connect() as connection:
-            rows = connection.execute(select(run.c.arm, *(run.c[name] for name in kept)).where(*mine)).mappings().all()
-        found = {str(row["arm"]): ArmFiles(*(read_objects(row[name]) for name in kept)) for row in rows}
+            rows = connection.execute(select(*columns).where(*mine)).all()
+        found = {
+            str(arm): ArmFiles(read_objects(checkpoints), read_objects(datasets), read_objects(benchmarks))
+            for arm, checkpoints, datasets, benchmarks in rows
+        }
         return {arm: found[arm] for arm in arms}
 
     def metric_names(self, id: str) -> list[str]:
