@@ -19,10 +19,13 @@ from .test_client import NOBODY
 
 
 def config(steps: int = 4, **changes: Any) -> ExperimentConfig:
-    rows = [
-        {"messages": [{"role": "user", "content": f"q{at}"}, {"role": "assistant", "content": f"a{at % 3}"}]}
-        for at in range(12)
-    ]
+    rows, held_out = (
+        [
+            {"messages": [{"role": "user", "content": f"q{at}"}, {"role": "assistant", "content": f"a{at % 3}"}]}
+            for at in range(first, first + 12)
+        ]
+        for first in (0, 12)
+    )
     values: dict[str, Any] = {
         "name": "reported",
         "output_dir": "outputs",
@@ -33,7 +36,7 @@ def config(steps: int = 4, **changes: Any) -> ExperimentConfig:
             "model": {"name": "tiny"},
             "algorithm": {"kind": "sft", "params": {"max_steps": steps}},
             "backend": {"kind": "mock"},
-            "eval": {"metrics": [{"kind": "exact_match"}], "eval_data": {"source_kind": "in_memory", "rows": rows}},
+            "eval": {"metrics": [{"kind": "exact_match"}], "eval_data": {"source_kind": "in_memory", "rows": held_out}},
         },
         "callbacks": [{"kind": "evsys_logger"}],
     }

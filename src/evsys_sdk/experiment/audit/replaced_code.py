@@ -20,7 +20,7 @@ LIBRARIES = (
     *("annotated_types", "click", "httpx", "numpy", "pydantic", "pydantic_core", "rich", "typing_extensions", "yaml"),
     *("anthropic", "datasets", "fastapi", "gepa", "google", "harbor", "matplotlib", "openai", "opentelemetry", "peft"),
     *("psycopg", "ray", "starlette", "tensorboard", "tinker", "torch", "transformers", "trl", "uvicorn", "wandb"),
-    *("alembic", "huggingface_hub", "msgspec", "pytest", "safetensors", "sqlalchemy", "triton"),
+    *("alembic", "h11", "huggingface_hub", "llguidance", "msgspec", "pytest", "safetensors", "sqlalchemy", "triton"),
 )
 """What this package builds on: their decorators leave functions of their own in our modules and classes."""
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\.]+)")
