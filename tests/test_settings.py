@@ -85,7 +85,7 @@ def test_a_pyproject_that_asks_for_nothing_is_fine(project: Path, text: str) -> 
         ("[tool.evsys]\nimports = [1]\n", "tool.evsys.imports: should be a list of module names (got [1])"),
         (
             "[tool.evsys]\nimport = ['src']\n",
-            "tool.evsys.import: unknown key 'import'. Known are 'imports' and 'gate'.",
+            "tool.evsys.import: unknown key 'import'. Known are 'imports'",
         ),
         ("[tool]\nevsys = 3\n", "tool.evsys: should be a table (got 3)"),
         ("[tool.evsys\n", "cannot be read: "),
