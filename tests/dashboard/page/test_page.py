@@ -247,7 +247,7 @@ def test_two_experiments_compared(tab: Tab, ids: dict[str, str]) -> None:
     table = page.get_by_role("group", name="metrics")
     expect(table).to_contain_text(re.compile(r"test/routing/pass@1"))
     expect(table).to_contain_text(re.compile(r"\W0\.\d+ \[\W?0\.\d+, \W?0\.\d+\]"))
-    expect(page.get_by_role("group", name="differences of the configs")).to_contain_text("name")
+    expect(page.get_by_role("group", name="differences of the configs")).to_contain_text("n_repeats")
     expect(page.get_by_role("region", name="answers").locator("article").first).to_be_visible()
 
 
