@@ -97,8 +97,8 @@ def planned_change(name: str, before: str, after: str) -> float:
     return runs[after].share - runs[before].share
 
 
-ALPHA_ROUTING, BETA_ROUTING = ("alpha, val/routing",), ("beta, val/routing",)
-ALPHA_MATH, BETA_MATH = ("alpha, val/math",), ("beta, val/math",)
+ALPHA_ROUTING, BETA_ROUTING = ("alpha on mock, val/routing",), ("beta on mock, val/routing",)
+ALPHA_MATH, BETA_MATH = ("alpha on mock, val/math",), ("beta on mock, val/math",)
 
 
 def is_best(reader: Reader, question: tuple[str, ...], name: str, recipe: str, place: int = 0) -> bool:
@@ -127,7 +127,7 @@ QUESTIONS: dict[str, Callable[[Reader], bool]] = {
     "best recipe for alpha on math": lambda it: is_best(it, ALPHA_MATH, "groups", "rl group_size=16"),
     "best recipe for beta on math": lambda it: is_best(it, BETA_MATH, "sharp", "dpo beta=0.5"),
     "best by the measure of RL itself, without a benchmark": lambda it: is_best(
-        it, ("alpha, reward/mean", "measured in training"), "reward", "rl max_steps=8"
+        it, ("alpha on mock, reward/mean", "measured in training"), "reward", "rl max_steps=8"
     ),
     "which weights, data and command to start from for beta on routing": lambda it: (
         re.search(
