@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -719,7 +718,7 @@ report.AuditReport.flags = property(lambda self: [])
     (tmp_path / "pyproject.toml").write_text('[tool.evsys]\nimports = ["mine"]\n', encoding="utf-8")
     write_config(tmp_path)
     evsys(tmp_path, "run", "config.yaml", "--quiet")
-    assert flags(tmp_path) == {"code"}
+    assert (flags(tmp_path), _state_of(tmp_path, "code")) == (set(), "remark")
     assert _state_of(tmp_path, "answers") == "ok"  # judged again by that very module, elsewhere
     edit_lines(tmp_path / "outputs/study/long__seed42/scores.jsonl", fail_all)
     assert flags(tmp_path, "--import", "mine.py") >= {"scores", "files"}
@@ -825,7 +824,7 @@ class HastySFT(SFT):
     baseline, candidate = config.split("- name: long")
     changed = candidate.replace("kind: sft, params: {", "kind: hasty_sft, params: { save_every: 5,")
     (tmp_path / "config.yaml").write_text(f"{baseline}- name: long{changed}", encoding="utf-8")
-    assert evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "hasty.py").returncode == -signal.SIGKILL
+    assert evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "hasty.py").returncode == 2  # its supervisor
     assert "contamination" in flags(tmp_path)  # of what has not ended, too
     done = evsys(tmp_path, "run", "config.yaml", "--quiet", "--resume", "--import", "hasty.py")
     assert done.returncode == 0, done.stderr
