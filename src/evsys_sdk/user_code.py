@@ -76,8 +76,8 @@ def user_code(what: str, *, limit_s: float | None = None, exit_code: int = 1) ->
 def limit_user_code(what: str, *, limit_s: float | None = None, exit_code: int = 1) -> Generator[None]:
     """Limit what may call user code, if there is any: without a child, nothing is limited.
 
-    `exit_code` is that of the command if the code ends its process or exceeds the limit. What leaves the block is an
-    `Exception`: `SystemExit` and the like are converted.
+    `exit_code` is that of the command if the code ends its process or exceeds the limit. `SystemExit` is converted to
+    an `Exception`, and in a child so is everything else that is none; a Python program gets back what it raised.
     """
     child, pid = _child, os.getpid()
     number = next(child.numbers) if child else 0
@@ -91,6 +91,8 @@ def limit_user_code(what: str, *, limit_s: float | None = None, exit_code: int =
     except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
+        if child is None and not isinstance(error, SystemExit):
+            raise
         from .errors import UserCodeError
 
         raise UserCodeError(f"{what}: raised {type(error).__name__}({error}). Raise an Exception instead.") from error
