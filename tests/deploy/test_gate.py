@@ -261,21 +261,45 @@ def test_the_command_answers_and_exits_by_the_verdict(project: Path, capsys: pyt
     assert main(["gate", "good", "--against", "nobody", "--policy", "gate.yaml"]) == 1
 
 
-def test_a_pass_that_was_written_into_the_list_by_hand_ships_nothing(project: Path) -> None:
-    ship(find_source("good"), "openai_server", name="production")
-    assert not judge(find_source("early"), "production", policy()).passed
+def edit_decision(changes: dict[str, Any]) -> None:
+    """Change what the gate wrote down, and chain the list anew, so that nothing looks edited."""
     file, before = Path(".evsys/promotions.jsonl"), b""
     lines: list[bytes] = []
     for text in file.read_text("utf-8").splitlines():
         event: dict[str, Any] = json.loads(text)
         if event["kind"] == "gated":
-            event |= {"verdict": "pass", "checks": []}
+            event |= changes
         event["prev"] = hashlib.sha256(before).hexdigest()[:32] if before else ""
         before = json.dumps(event, ensure_ascii=False).encode()
         lines.append(before + b"\n")
     file.write_bytes(b"".join(lines))
+
+
+def test_a_pass_that_was_written_into_the_list_by_hand_ships_nothing(project: Path) -> None:
+    ship(find_source("good"), "openai_server", name="production")
+    assert not judge(find_source("early"), "production", policy()).passed
+    edit_decision({"verdict": "pass", "checks": []})
     with pytest.raises(DataError, match="does not follow from the scores"):
         ship(find_source("early"), "openai_server", name="production", gated=True)
+
+
+@pytest.mark.parametrize("reference", ["base", "early"])
+def test_a_pass_against_other_weights_than_it_names_ships_nothing(project: Path, reference: str) -> None:
+    live = ship(find_source("good"), "openai_server", name="production")
+    assert judge(find_source("good"), reference, policy()).passed
+    # It was better than something else, and the list was made to say that this is what is live.
+    edit_decision({"current": {**live.source, "reference": reference}})
+    with pytest.raises(DataError, match=r"does not follow from the scores: .* other weights than it names"):
+        ship(find_source("good"), "openai_server", name="production", gated=True)
+
+
+def test_a_pass_is_recomputed_from_the_scores_that_were_compared(project: Path) -> None:
+    ship(find_source("early"), "openai_server", name="canary")
+    ship(find_source("early"), "openai_server", name="production")
+    assert judge(find_source("good"), "canary", policy()).passed
+    assert read_promotions()[-1].part("current")["reference"] == "canary.1"
+    ship(find_source("poisoned"), "openai_server", name="canary")
+    assert ship(find_source("good"), "openai_server", name="production", gated=True).id == "production.2"
 
 
 def test_a_project_may_require_the_gate(project: Path) -> None:

@@ -82,7 +82,7 @@ def judge(source: Source, current: str, policy: GatePolicy, *, imports: Sequence
             Kind.GATED,
             verdict="pass" if decision.passed else "refuse",
             candidate=source.to_dict(),
-            current={"label": live.label, "weights_sha256": live.weights_sha256},
+            current={"label": live.label, "weights_sha256": live.weights_sha256, "reference": live.reference},
             score=target.value if target else None,
             tasks_sha256=target.sha256 if target else "",
             policy=policy.model_dump(mode="json"),
@@ -118,13 +118,19 @@ def find_pass(source: Source, name: str) -> str:
 
 
 def _recompute(source: Source, event: Event, current: str) -> None:
-    """Refuse a recorded pass that does not follow from the scores: the list of promotions can be edited."""
-    policy, live = GatePolicy.model_validate(event.part("policy")), find_judged(current, source)
+    """Refuse a recorded pass that does not follow from the scores: the list of promotions can be edited.
+
+    `current` finds what is live for a decision that does not record what it compared with.
+    """
+    policy, recorded = GatePolicy.model_validate(event.part("policy")), event.part("current")
+    # One model can have scores in several experiments, on other tasks in each: those that were compared count.
+    live = find_judged(text(recorded.get("reference")) or current, source)
     failed = [one for one in _check_scores(judge_source(source), live, policy, until=event.id) if one.state != "ok"]
-    if failed:
-        raise DataError(
-            f"the recorded decision {event.id} does not follow from the scores: {failed[0].reason} Judge them again."
-        )
+    reason = failed[0].reason if failed else ""
+    if live.weights_sha256 != recorded.get("weights_sha256"):
+        reason = f"those of {live.label} are of other weights than it names."
+    if reason:
+        raise DataError(f"the recorded decision {event.id} does not follow from the scores: {reason} Judge them again.")
 
 
 def first_failure(decision: Event) -> str:

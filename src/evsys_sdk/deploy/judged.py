@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Judged:
     label: str
     weights_sha256: str
     scores: dict[str, Scored]
+    reference: str = ""
+    """Finds the same scores again, whatever is live or run later."""
 
     def score(self, metric: str) -> Scored | None:
         return self.scores.get(metric)
@@ -54,7 +56,8 @@ def judge_source(source: Source) -> Judged:
     step = _step_of(source)
     lines = ((metric, line, value) for metric, at, line, value in source.arm.scores if at == step)
     label = f"{source.experiment}/{source.arm.name}@{source.checkpoint}"
-    return Judged(label, source.sha256, _collect((m, s, v) for m, s, v in lines if s.get("split") != "baseline"))
+    scores = _collect((m, s, v) for m, s, v in lines if s.get("split") != "baseline")
+    return Judged(label, source.sha256, scores, f"{source.detail.folder}/{source.arm.name}")
 
 
 def judge_base(source: Source) -> Judged:
@@ -65,7 +68,7 @@ def judge_base(source: Source) -> Judged:
             f"{source.detail.folder}: the model before training was not scored there. Add `models: [base]` to its "
             "benchmarks, or name what to compare with."
         )
-    return Judged(f"{source.experiment}/{BASE}", _start_of(source), scores)
+    return Judged(f"{source.experiment}/{BASE}", _start_of(source), scores, BASE)
 
 
 def _start_of(source: Source) -> str:
@@ -88,7 +91,7 @@ def find_judged(reference: str, candidate: Source) -> Judged:
         # The folder it came from may hold other weights by now, and with them other scores.
         if source.sha256 != shipped.source.get("weights_sha256"):
             raise DataError(f"{source.weights}: these are not the weights that {shipped.id} was shipped from.")
-        return judge_source(source)
+        return replace(judge_source(source), reference=shipped.id)
     return judge_source(find_source(reference))
 
 
