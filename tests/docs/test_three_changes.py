@@ -26,7 +26,7 @@ from evsys_sdk.history.views.show import show_page
 folder = next(Path("outputs").iterdir())
 pin(folder, "the best start so far")
 assert "pinned: the best start so far" in show_page(read_detail(folder))
-records, name = LocalRecords([Path("outputs")], Path()), read_detail(folder).summary.id
+records, name = LocalRecords([Path("outputs")], Path()), read_detail(folder).view.id
 kinds = [event.kind for event in records.events(name, "", 100).items]
 assert kinds[-1] == "pinned", kinds
 """
