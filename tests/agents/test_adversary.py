@@ -21,12 +21,12 @@ def evsys(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
-def flags(root: Path) -> set[str]:
-    """Which checks an audit of the whole project flags."""
+def found(root: Path) -> set[tuple[str, str]]:
+    """The checks in which an audit of the whole project finds something, each with its state."""
     done = evsys(root, "audit", "--json")
     assert done.returncode in (0, 2), done.stderr
-    reports = json.loads(done.stdout)
-    return {check["name"] for report in reports for check in report["checks"] if check["state"] == "flagged"}
+    checks = [check for report in json.loads(done.stdout) for check in report["checks"]]
+    return {(check["name"], check["state"]) for check in checks if check["state"] in ("flagged", "remark")}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = path.read_text("utf-8").replace("max_steps: 30", "max_steps: 6").replace("n_repeats: 3", "n_repeats: 2")
     path.write_text(text.replace("run_every: 10", "run_every: 6"), encoding="utf-8")
     assert evsys(root, "run", str(path), "--quiet").returncode == 0
-    assert flags(root) == set()
+    before = found(root)
+    assert not {name for name, _ in before} & {"conclusion", "files", "tasks", "answers"}
+    assert "flagged" not in {state for _, state in before}
     return root
 
 
@@ -84,16 +86,16 @@ def judge_by_less(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cheat", "said"),
+    ("cheat", "said", "state"),
     [
-        (raise_the_verdict, "conclusion"),
-        (raise_the_scores, "files"),
-        (ask_what_the_model_says, "tasks"),
-        (judge_by_less, "answers"),
+        (raise_the_verdict, "conclusion", "flagged"),
+        (raise_the_scores, "files", "flagged"),
+        (ask_what_the_model_says, "tasks", "remark"),
+        (judge_by_less, "answers", "flagged"),
     ],
 )
 def test_no_verdict_is_raised_without_the_audit_saying_so(
-    cheat: Callable[[Path], None], said: str, project: Path
+    cheat: Callable[[Path], None], said: str, state: str, project: Path
 ) -> None:
     cheat(project)
-    assert said in flags(project)
+    assert (said, state) in found(project)
