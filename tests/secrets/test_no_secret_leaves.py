@@ -35,18 +35,24 @@ class Anything(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+def look_up(params):
+    """What a config only names, since credentials must not stand in it."""
+    return QUOTED["accounts"][params["account"]] if "account" in params else params
+
+
 @register_transform("breaks")
 class Breaks:
     """Fails, and quotes everything; in the check before the run only where that is asked for."""
     Config = Anything
     def __init__(self, **params):
-        self.params = params
+        self.params = look_up(params)
     def __call__(self, rows):
         if "BREAKS_EARLY" not in os.environ and any("preflight" in one.filename for one in traceback.extract_stack()):
             yield from rows
             return
-        get_logger("project").warning("about to fail with %s", QUOTED["logged"])
-        print("printed", QUOTED["logged"], file=sys.stderr)
+        if "SAYS_NOTHING" not in os.environ:
+            get_logger("project").warning("about to fail with %s", QUOTED["logged"])
+            print("printed", QUOTED["logged"], file=sys.stderr)
         try:
             raise KeyError(str(self.params))
         except KeyError as error:
@@ -58,7 +64,7 @@ class Passes:
     """Leaves the rows as they are."""
     Config = Anything
     def __init__(self, **params):
-        self.params = params
+        self.params = look_up(params)
     def __call__(self, rows):
         return rows
 
@@ -80,12 +86,25 @@ class Talks(Callback):
     Config = Anything
     name = "talks"
     def __init__(self, **params):
-        self.params = params
+        self.params = look_up(params)
     def on_run_start(self, info, control):
         get_logger("project").warning("params %s", self.params)
     def on_step(self, step, metrics):
         raise RuntimeError(f"no tracker at {self.params}")
 '''
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import ext
+from evsys_sdk import ExperimentConfig
+from evsys_sdk.experiment import Experiment
+
+if __name__ == "__main__":
+    config = ExperimentConfig.model_validate(json.loads(Path("program.json").read_text("utf-8")))
+    sys.exit(Experiment(config).run().exit_code)
+"""
+"""Runs an experiment whose config no file holds, so that nobody refuses what stands in it."""
 
 
 @pytest.fixture
@@ -101,13 +120,21 @@ ROWS = [secret for _ in range(2) for secret in planted.by_shape()]
 HYPOTHESES, DESCRIPTIONS, TASKS, NOTES = (planted.by_shape() for _ in range(4))
 LOGGED, RAISED = planted.by_shape(), planted.by_shape()
 PARAMS = [planted.named() for _ in range(3)]
+NESTED = {"tracker": {"credentials": {"user": PARAMS[2]["api_key"], "list": list(PARAMS[2].values())}}}
+ACCOUNTS: dict[str, dict[str, Any]] = {
+    "plain": PARAMS[0],
+    "broken": PARAMS[1],
+    "asked": PARAMS[2],
+    "tracker": {**PARAMS[1], **NESTED},
+}
 
 
-def quoted() -> dict[str, list[str]]:
+def quoted() -> dict[str, Any]:
     forms = [form for value in planted.ENVIRONMENT.values() for form in planted.encoded(value)]
     return {
         "logged": [*LOGGED, *forms[::2], *planted.ADDRESSES],
         "raised": [*RAISED, *forms, *planted.ADDRESSES, *planted.HEADERS],
+        "accounts": ACCOUNTS,
     }
 
 
@@ -137,14 +164,22 @@ def project(folder: Path, url: str) -> None:
                 for n, text in enumerate(TASKS)
             ],
         )
+    named = {account: {"account": account} for account in ACCOUNTS}
+    (folder / "config.yaml").write_text(write_yaml(experiment("leaky", named, url)), "utf-8")
+    (folder / "literal.yaml").write_text(write_yaml(experiment("literal", ACCOUNTS, url)), "utf-8")
+    (folder / "program.json").write_text(json.dumps(experiment("program", ACCOUNTS, url)), "utf-8")
+    (folder / "program.py").write_text(PROGRAM, "utf-8")
 
-    def run(name: str, transform: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
-        data = {"path": "rows.jsonl", "transforms": [{"kind": transform, "params": params}]}
+
+def experiment(name: str, params: dict[str, dict[str, Any]], url: str) -> dict[str, Any]:
+    """A config whose classes get these params."""
+
+    def run(name: str, transform: str, **more: Any) -> dict[str, Any]:
+        data = {"path": "rows.jsonl", "transforms": [{"kind": transform, "params": params[name]}]}
         algorithm = {"kind": "sft", "params": {"max_steps": 2, "batch_size": 2}}
         model, backend = {"name": "tiny"}, {"kind": "mock"}
         return {"name": name, "data": data, "model": model, "algorithm": algorithm, "backend": backend, **more}
 
-    nested = {"tracker": {"credentials": {"user": PARAMS[2]["api_key"], "list": list(PARAMS[2].values())}}}
     inference = {
         "kind": "openai",
         "params": {"model": "m", "base_url": url, "api_key_env": "SIGNING_KEY", "attempts": 1},
@@ -155,12 +190,12 @@ def project(folder: Path, url: str) -> None:
         "n_samples": 2,
         "eval_data": {"path": "rows.jsonl"},
     }
-    config = {
-        "name": "leaky",
+    return {
+        "name": name,
         "description": " ".join(DESCRIPTIONS),
         "output_dir": "outputs",
         "max_concurrent_arms": 2,
-        "callbacks": [{"kind": "local_logger"}, {"kind": "talks", "params": {**PARAMS[1], **nested}}],
+        "callbacks": [{"kind": "local_logger"}, {"kind": "talks", "params": params["tracker"]}],
         "metadata": {
             "hypothesis": {"claim": " ".join(HYPOTHESES), "metric": "pass@1", "min_effect": 0.1, "baseline": "plain"},
             "benchmark": [
@@ -169,12 +204,11 @@ def project(folder: Path, url: str) -> None:
             ],
         },
         "runs": [
-            run("plain", "passes", PARAMS[0]),
-            run("broken", "breaks", PARAMS[1]),
-            run("asked", "passes", PARAMS[2], eval=scored),
+            run("plain", "passes"),
+            run("broken", "breaks"),
+            run("asked", "passes", eval=scored),
         ],
     }
-    (folder / "config.yaml").write_text(write_yaml(config), "utf-8")
 
 
 def _write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -188,9 +222,12 @@ def test_none_of_three_hundred_secrets_leaves(tmp_path: Path, server: stand_in.S
     mine = {path.name for path in tmp_path.iterdir()}
     environment = {**os.environ, **planted.ENVIRONMENT, "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(tmp_path)}
 
-    def evsys(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-m", "evsys_sdk", "--log-level", "debug", *arguments]
+    def python(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=300, check=False)
+
+    def evsys(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return python("-m", "evsys_sdk", "--log-level", "debug", *arguments)
 
     commands = (
         ("validate", "config.yaml", "--deep", "--import", "ext"),
@@ -210,9 +247,21 @@ def test_none_of_three_hundred_secrets_leaves(tmp_path: Path, server: stand_in.S
     refused = {f"refused {as_json}": evsys(*commands[0], *as_json) for as_json in ((), ("--json",))}
     assert {done.returncode for done in refused.values()} == {1}
     del environment["BREAKS_EARLY"]
-    said = {f"{number} {command[0]}": evsys(*command) for number, command in enumerate(commands)} | refused
-    result = said["1 run"]
-    assert result.returncode == 2, result.stderr.decode()
+    literal = {
+        f"literal {verb} {as_json}": evsys(verb, "literal.yaml", "--import", "ext", *as_json)
+        for verb in ("validate", "run")
+        for as_json in ((), ("--json",))
+    }
+    for done in literal.values():
+        assert done.returncode == 1, done.stderr.decode()
+        assert b"callbacks[1].params.api_key" in done.stdout + done.stderr
+        assert b"a credential must not stand in a config" in done.stdout + done.stderr
+    assert not (tmp_path / "outputs").exists()
+    said = {f"{number} {command[0]}": evsys(*command) for number, command in enumerate(commands)}
+    environment["SAYS_NOTHING"] = "yes"  # what a program prints to its own terminal is its own
+    said |= refused | literal | {"program": python("program.py"), "show program": evsys("show", "program", "--json")}
+    for name in ("1 run", "program"):
+        assert said[name].returncode == 2, said[name].stderr.decode()
     assert server.seen
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in mine]
     # Data is data: what the workspace keeps of it is what will be trained on and scored.
@@ -222,6 +271,8 @@ def test_none_of_three_hundred_secrets_leaves(tmp_path: Path, server: stand_in.S
     texts = {str(path.relative_to(tmp_path)): path.read_bytes() for path in files}
     texts |= {f"stdout of {name}": done.stdout for name, done in said.items()}
     texts |= {f"stderr of {name}": done.stderr for name, done in said.items()}
-    assert b"[redacted]" in texts["outputs/leaky/broken/run_result.json"]
+    for name in ("leaky", "program"):
+        assert b"[redacted]" in texts[f"outputs/{name}/broken/run_result.json"]
+    assert b"[redacted]" in texts["outputs/program/config.json"]
     found = [(place, one) for place, text in texts.items() for one in planted_ones if one.encode() in text]
     assert not found, found[:20]
