@@ -215,3 +215,13 @@ def test_what_anyone_prints_during_a_command_holds_no_secret(
         sys.stdout, sys.stderr = before
     out, err = capsys.readouterr()
     assert (out, err) == (f"out {REDACTED}\nand {REDACTED}\n", f"err {REDACTED}\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["https://x.y/?password=hunter2secret&x=1", "Cookie: session=abcdef123456", "token: abcdef123456"]
+)
+def test_redacting_again_changes_nothing(text: str) -> None:
+    """A stored line is redacted again when it is hashed."""
+    once = redact_text(text)
+    assert once != text
+    assert redact_text(once) == once
