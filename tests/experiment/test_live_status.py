@@ -125,7 +125,7 @@ def test_whoever_only_counts_arms_counts_the_same(run: Callable[..., Path]) -> N
             status = StatusReader().read(folder, to_count=to_count)
             counted.append((step, status.state, status.counts, status.done, status.seconds_left is None))
 
-    folder = run(look, n_repeats=2)
+    folder = run(look, n_repeats=2, max_concurrent_arms=1)  # arms side by side would look in turns
     look(folder, 9)
 
     assert counted[0::2] == counted[1::2]
