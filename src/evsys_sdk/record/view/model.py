@@ -231,7 +231,7 @@ def _read_run(difference: dict[str, Any] | None, **fields: Any) -> RunView:
 def _plain(one: Any) -> dict[str, Any]:
     """The fields of a dataclass and of those in it; `asdict` copies all else too, and takes ten times as long."""
     found: dict[str, Any] = {}
-    for name in one.__slots__:
+    for name in one.__dataclass_fields__:  # also those of a base class, which `__slots__` lacks
         value = getattr(one, name)
         if isinstance(value, list):
             several = cast("list[Any]", value)
