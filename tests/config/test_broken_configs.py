@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from evsys_sdk import ConfigError, validate_yaml
 from evsys_sdk.cli.main import main
 from evsys_sdk.config.load import load_document
-from evsys_sdk.config.yaml_text import read_yaml, write_yaml
+from evsys_sdk.config.yaml_text import read_yaml
+from evsys_sdk.config.yaml_write import write_yaml
 from evsys_sdk.errors import Problem
 from evsys_sdk.registry import registry
 
@@ -131,8 +132,8 @@ def unwritable_mistakes() -> dict[str, tuple[Callable[[Path], Any], str]]:
         "only comments": (lambda path: path.write_text("# nothing\n\n", encoding="utf-8"), "the YAML text is empty"),
         "null": (lambda path: path.write_text("~\n", encoding="utf-8"), "must hold a mapping"),
         "not UTF-8": (lambda path: path.write_bytes(b"name: caf\xe9\n"), ":1:10: this text is not UTF-8"),
-        "UTF-16": (lambda path: path.write_bytes(VALID.encode("utf-16")), "Save it as UTF-8"),
-        "binary": (lambda path: path.write_bytes(b"\x7fELF\x02\x01\x00\x00"), ":1:1: control character U+007F"),
+        "UTF-16": (lambda path: path.write_bytes(VALID.encode("utf-16")), "Save the file as UTF-8"),
+        "binary": (lambda path: path.write_bytes(b"\x7fELF\x02\x01\x00\x00"), ":1:1: character U+007F"),
         "100 MB": (huge, "100.0 MB"),
         "a folder": (lambda path: path.mkdir(), "this is a directory"),
         "nothing there": (lambda path: path.with_name("confg.yaml").write_text(VALID, encoding="utf-8"), "confg.yaml"),

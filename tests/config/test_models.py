@@ -95,6 +95,8 @@ def experiment(**fields: Any) -> ExperimentConfig:
                 "rows": None,
                 "hf_dataset": None,
                 "hf_split": "train",
+                "columns": {},
+                "on_bad_row": "error",
                 "transforms": [],
                 "dataset_id": None,
                 "dataset_name": None,

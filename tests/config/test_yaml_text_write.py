@@ -9,19 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from evsys_sdk.config.yaml_text import read_yaml, write_yaml
+from evsys_sdk.config.yaml_text import read_yaml
+from evsys_sdk.config.yaml_write import write_yaml
 from evsys_sdk.errors import ConfigError
-
-
-@pytest.fixture(params=["libyaml", "python"])
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs the test with each of the two parsers."""
-    if request.param == "python":
-        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
-    elif not yaml.__with_libyaml__:
-        pytest.skip("libyaml is not installed")
-    return request.param
-
 
 NASTY = [
     *(
@@ -163,7 +153,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("text", NASTY, ids=ascii)
-def test_any_text_comes_back_as_value_key_item_and_top_level(text: str, parser: str) -> None:
+def test_any_text_comes_back_as_value_key_item_and_top_level(text: str) -> None:
     for value in (text, [text], {text: text}, {"a": {text: [text, {text: text}], "b": text}}, [[text, text]]):
         assert read_yaml(write_yaml(value)).data == value
 
@@ -194,7 +184,7 @@ FLOATS = [
 @pytest.mark.parametrize(
     "value", [*FLOATS, 0, -1, 10**40, -(10**300), True, False, None, [], {}, [[]], [{}], {"a": []}]
 )
-def test_any_other_value_comes_back_with_its_type(value: Any, parser: str) -> None:
+def test_any_other_value_comes_back_with_its_type(value: Any) -> None:
     for data in ({"a": value}, [value], value):
         written = write_yaml(data)
         assert repr(read_yaml(written).data) == repr(data)
@@ -213,7 +203,7 @@ def test_writing_is_readable() -> None:
     }
     assert write_yaml(data) == (
         "name: a first try\nlr: 1.0e-05\n"
-        'tags:\n  - x\n  - "7b"\n  - \'"quoted" first\'\n'
+        "tags:\n  - x\n  - 7b\n  - '\"quoted\" first'\n"
         "runs:\n  - seed: 1\n    params: {}\n  - seed: 2\n    params:\n      layers:\n        - 1\n        - 2\n"
         "grid:\n  - - 1\n    - 2\n  - []\n"
         "prompt: |\n  Answer.\n\n    Be brief: yes or no?\n"
@@ -227,7 +217,7 @@ def test_repeated_values_are_written_out_without_aliases() -> None:
     assert read_yaml(write_yaml([shared, shared])).data == [shared, shared]
 
 
-def test_a_key_too_long_for_the_ordinary_form_comes_back(parser: str) -> None:
+def test_a_key_too_long_for_the_ordinary_form_comes_back() -> None:
     data = {"k" * 3_000: {"a b" * 700: [1, {"q'\"" * 900: "x"}]}, "after": 1}
     assert read_yaml(write_yaml(data)).data == data
 
@@ -275,7 +265,7 @@ def nested(levels: int) -> Any:
     return value
 
 
-def test_the_deepest_data_that_can_be_written_can_be_read(parser: str) -> None:
+def test_the_deepest_data_that_can_be_written_can_be_read() -> None:
     assert read_yaml(write_yaml(nested(100))).data == nested(100)
     with pytest.raises(ConfigError, match="more than 100 levels"):
         write_yaml(nested(101))

@@ -272,7 +272,8 @@ class Stepwise(RowTransform[Config]):
 def test_a_row_transform_of_your_own_may_drop_rows_and_its_failures_are_placed() -> None:
     register_transform("stepwise")(Stepwise)
     assert run(ROWS, spec("stepwise")) == [{"n": 0}, {"n": 2}, {"n": 4}]
-    assert str(failure(ROWS, spec("stepwise", fail_at=3))) == "transform 'stepwise', row 4: this row is bad"
+    assert str(failure(ROWS[:4], spec("stepwise", fail_at=3))) == "transform 'stepwise', row 4: this row is bad"
+    assert "are refused: this row is bad: row 4; " in str(failure(ROWS, spec("stepwise", fail_at=3)))
     message = str(failure(ROWS, spec("stepwise", fail_at=-1)))
     assert (
         message

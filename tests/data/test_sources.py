@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,65 +112,3 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"data source 'hf_dataset' needs the extra 'hf'. Install it with"):
         list(load_rows(DataConfig(source_kind="hf_dataset", hf_dataset="a/b"), store=STORE))
-
-
-@pytest.fixture
-def datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    library = pytest.importorskip("datasets", reason="the extra 'hf' is not installed")
-    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    library.disable_progress_bars()
-    return library
-
-
-def from_hugging_face(name: Path | str, split: str = "train") -> list[dict[str, Any]]:
-    data = DataConfig(source_kind="hf_dataset", hf_dataset=str(name), hf_split=split)
-    return list(load_rows(data, store=STORE))
-
-
-@pytest.mark.usefixtures("datasets")
-def test_a_local_file_is_a_hugging_face_dataset(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
-    assert from_hugging_face(path) == ROWS
-    assert from_hugging_face(path, "validation") == ROWS
-    assert from_hugging_face(path, "train[:1]") == ROWS[:1]
-
-
-@pytest.mark.usefixtures("datasets")
-def test_a_local_folder_with_files_of_splits_is_a_hugging_face_dataset(tmp_path: Path) -> None:
-    for split, row in zip(("train", "test"), ROWS, strict=True):
-        (tmp_path / "data").mkdir(exist_ok=True)
-        (tmp_path / "data" / f"{split}.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    assert from_hugging_face(tmp_path / "data") == ROWS[:1]
-    assert from_hugging_face(tmp_path / "data", "test") == ROWS[1:]
-    with pytest.raises(DataError, match=r"split 'dev'.*Check data.hf_dataset"):
-        from_hugging_face(tmp_path / "data", "dev")
-
-
-def test_a_saved_dataset_is_opened_from_disk(datasets: Any, tmp_path: Path) -> None:
-    one = datasets.Dataset.from_list(ROWS)
-    one.save_to_disk(str(tmp_path / "one"))
-    assert from_hugging_face(tmp_path / "one") == ROWS
-    datasets.DatasetDict({"train": one, "val": one.select([1])}).save_to_disk(str(tmp_path / "many"))
-    assert from_hugging_face(tmp_path / "many", "val") == ROWS[1:]
-    with pytest.raises(DataError, match=r"no split 'dev'; it has train, val"):
-        from_hugging_face(tmp_path / "many", "dev")
-
-
-@pytest.mark.usefixtures("datasets")
-def test_an_unreadable_hugging_face_file_is_a_data_error(tmp_path: Path) -> None:
-    (tmp_path / "rows.xyz").write_text("x", encoding="utf-8")
-    with pytest.raises(DataError, match="a dataset file ends in one of"):
-        from_hugging_face(tmp_path / "rows.xyz")
-    (tmp_path / "rows.jsonl").write_text("not json", encoding="utf-8")
-    with pytest.raises(DataError, match="hf_dataset"):
-        from_hugging_face(tmp_path / "rows.jsonl")
-
-
-@pytest.mark.usefixtures("datasets")
-def test_hugging_face_rows_are_streamed(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5000)), encoding="utf-8")
-    data = DataConfig(source_kind="hf_dataset", hf_dataset=str(path))
-    assert list(itertools.islice(load_rows(data, store=STORE), 2)) == [{"n": 0}, {"n": 1}]

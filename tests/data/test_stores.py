@@ -107,12 +107,18 @@ def test_a_missing_file_in_memory_names_the_likely_one() -> None:
         list(store.read_jsonl("trian.jsonl"))
 
 
-@pytest.mark.parametrize(
-    "path", ["../secret.jsonl", "data/../../secret.jsonl", "..", "link.jsonl", "linked/secret.jsonl"]
-)
-def test_a_relative_path_that_leaves_the_root_is_refused(local: LocalDataStore, path: str) -> None:
+@pytest.mark.parametrize("path", ["link.jsonl", "linked/secret.jsonl"])
+def test_a_link_below_the_root_is_read_and_never_written_through(local: LocalDataStore, path: str) -> None:
     (local.root / "link.jsonl").symlink_to(local.root.parent / "secret.jsonl")
     (local.root / "linked").symlink_to(local.root.parent)
+    assert list(local.read_jsonl(path)) == [{"secret": 1}]
+    with pytest.raises(DataError, match="leads out of the data store's root"):
+        local.write_jsonl(path, ROWS)
+    assert (local.root.parent / "secret.jsonl").read_text(encoding="utf-8") == '{"secret": 1}\n'
+
+
+@pytest.mark.parametrize("path", ["../secret.jsonl", "data/../../secret.jsonl", ".."])
+def test_a_relative_path_that_leaves_the_root_is_refused(local: LocalDataStore, path: str) -> None:
     for attempt in (local.read_jsonl, local.read_json, local.exists):
         with pytest.raises(DataError, match="leads out of the data store's root"):
             attempt(path)

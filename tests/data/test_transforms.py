@@ -33,6 +33,7 @@ PARAMS: dict[str, Row] = {
     "select_fields": {"fields": ["messages"]},
     "rename_fields": {"fields": {"n": "number"}},
     "drop_fields": {"fields": ["metadata.topic"]},
+    "map_values": {"field": "metadata.topic", "values": {"t": "u"}},
     "filter": {"conditions": [{"field": "n", "value": 1}]},
     "sample": {"n": 2},
     "add_system_prompt": {"prompt": "p", "existing": "replace"},
@@ -101,6 +102,12 @@ def test_drop_fields_removes_what_is_there() -> None:
     row = {"a": 1, "b": {"c": 2, "d": 3}}
     assert run([row], "drop_fields", fields=["a", "b.c", "z"]) == [{"b": {"d": 3}}]
     assert "no field 'z'" in refusal([row], "drop_fields", fields=["z"], missing="error")
+
+
+def test_map_values_replaces_the_values_it_names() -> None:
+    rows = [{"team": "Billing"}, {"team": "N/A"}, {"team": "other"}, {"team": 1}, {}]
+    made = run(rows, "map_values", field="team", values={"Billing": "billing", "N/A": None, "1": "one"})
+    assert made == [{"team": "billing"}, {"team": None}, {"team": "other"}, {"team": 1}, {}]
 
 
 ITEM = {"n": 3, "s": "Hello", "l": [1, 2], "t": True, "o": {"k": None}, "metadata": {"lang": "en"}}
@@ -212,7 +219,7 @@ def test_dedupe_by_key_finds_it_in_the_row_its_metadata_or_deeper() -> None:
 
 
 def test_dedupe_does_not_take_rows_without_the_key_for_equal() -> None:
-    assert "row 2: the row has no field 'q'" in refusal([{"q": 1}, {"x": 1}, {"x": 2}], "dedupe", key="q")
+    assert "2 of 3 rows have no `q`: rows 2, 3" in refusal([{"q": 1}, {"x": 1}, {"x": 2}], "dedupe", key="q")
 
 
 def test_dedupe_can_look_past_case_whitespace_width_and_punctuation() -> None:

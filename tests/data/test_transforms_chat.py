@@ -161,7 +161,6 @@ def test_openai_rows_with_tools_weights_and_older_function_calls() -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"messages": [assistant("a", weight=0.5)]}, "messages[0].weight must be 0 or 1, not 0.5"),
         ({"messages": [{"role": "function", "content": "42"}]}, "no earlier message calls"),
         ({"messages": [user("q")], "tools": {"a": 1}}, "must be a list of tool definitions, not {'a': 1}"),
         ({"messages": [{"role": "boss", "content": "x"}]}, "'messages[0].role' is 'boss'"),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from ..errors import ConfigError, Problem
 from ..lazy import spare_pydantic_its_plugins
+from ..redact import is_literal_secret
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -53,6 +58,7 @@ class Strict(BaseModel):
         frozen=True,
         strict=True,  # "3" is not 3 and true is not 1: what was meant must not be guessed
         allow_inf_nan=False,
+        hide_input_in_errors=True,  # it may be a credential
         protected_namespaces=(),  # a field may well begin with `model_` here
         defer_build=True,  # until it validates something: a command needs few of the models it imports
     )
@@ -103,3 +109,58 @@ class KindSpec(Strict):
     """Name in the registry of this block; `evsys list` shows what exists."""
     params: dict[str, Any] = {}
     """Passed to the extension and checked against its own schema; see `evsys schema`."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The params for the extension itself: not to be recorded, because environment variables stand in them."""
+        return expand_variables(self.params) if self.registry in TAKES_VARIABLES else self.params
+
+    @model_validator(mode="after")
+    def _holds_no_credentials(self) -> Self:
+        for path in find_credentials(self.params):
+            raise MisplacedValue(f"{NO_CREDENTIALS}. {USE_A_VARIABLE}", "params", *path)
+        return self
+
+
+NO_CREDENTIALS = "a credential must not stand in a config"
+USE_A_VARIABLE = "Put it into an environment variable, and write ${NAME} here."
+TAKES_VARIABLES = (
+    *("backend", "inference_client", "data_store", "log_store", "callback", "launcher", "environment", "deployer"),
+)
+"""Registries whose params may name environment variables. In templates of the others `${price}` is text."""
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+
+
+def expand_variables(node: Any, *path: str | int) -> Any:
+    """A copy of params in which each `${NAME}` is the value of that environment variable."""
+    if isinstance(node, str):
+
+        def value(found: re.Match[str]) -> str:
+            if found[1] not in os.environ:
+                hint = f"Set it, for instance with: export {found[1]}=..."
+                where = ".".join(map(str, path))
+                raise ConfigError(Problem(f"the environment variable '{found[1]}' is not set", path=where, hint=hint))
+            return os.environ[found[1]]
+
+        return _VARIABLE.sub(value, node)
+    if isinstance(node, dict):
+        items = cast("dict[str, Any]", node).items()
+        return {name: expand_variables(inner, *path, name) for name, inner in items}
+    if isinstance(node, list):
+        return [expand_variables(inner, *path, at) for at, inner in enumerate(cast("list[Any]", node))]
+    return node
+
+
+def find_credentials(node: Any, key: str = "", *path: str | int) -> Iterator[tuple[str | int, ...]]:
+    """The place of each value that is a credential by its name or its shape."""
+    if isinstance(node, dict):
+        for name, inner in cast("dict[Any, Any]", node).items():
+            yield from find_credentials(inner, str(name), *path, str(name))
+    elif isinstance(node, list):
+        for at, inner in enumerate(cast("list[Any]", node)):
+            yield from find_credentials(inner, key, *path, at)
+    elif isinstance(node, str) and _is_literal_secret(node, key):
+        yield path
+
+
+_is_literal_secret = functools.lru_cache(maxsize=4096)(is_literal_secret)  # ten thousand arms have few values

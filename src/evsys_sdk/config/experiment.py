@@ -36,7 +36,7 @@ def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
 
 
 def _space_problem(fields: Mapping[str, Any], given: list[str]) -> MisplacedValue | None:
-    """A space has one template and nothing beside it."""
+    """A space has one template and nothing next to it."""
     if "matrix" in given:
         remedy = "Move its axes into search.space, where a list holds choices, and keep 'base_run'."
         return MisplacedValue(f"'matrix' and search.space both say which runs there are. {remedy}", "matrix")
@@ -62,10 +62,10 @@ class Limits(Strict):
 
 
 class Budget(Limits):
-    """Limits that stop an experiment after the step that reaches them, with a checkpoint to go on from."""
+    """Limits that stop an experiment after the step that reaches them, with a checkpoint to continue from."""
 
     per_arm: Limits | None = None
-    """The same for each arm alone; an arm that reaches its own limit stops, and the others go on."""
+    """The same for each arm alone; an arm that reaches its own limit stops, and the others continue."""
     prices: dict[str, Price | list[Price]] = {}
     """Name of a model, or kind of backend or inference client -> its price; it takes the place of the built-in one."""
     needs_approval: bool = False
@@ -117,7 +117,7 @@ class ExperimentConfig(Strict):
     max_concurrent_arms: int | None = Field(default=None, ge=1)
     """How many arms may run at the same time; by default one, or with a `launcher` as many as it has room for."""
     arm_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest time an arm may take; it stops with a checkpoint before that, or is ended, and the other arms go on."""
+    """Longest time an arm may take; it stops with a checkpoint before that, or is ended; other arms continue."""
     arm_retries: int = Field(default=0, ge=0, le=100)
     """How often an arm that failed through no fault of its config is taken up again from its last checkpoint."""
     launcher: LauncherSpec | None = None

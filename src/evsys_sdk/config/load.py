@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 
 from ..errors import ConfigError, Problem
-from .checks.credentials import find_literal_credentials
-from .checks.problems import describe_failed_check, problems_in
+from .base import NO_CREDENTIALS, USE_A_VARIABLE, find_credentials
+from .checks.problems import describe_failed_check, join_path, problems_in
 from .experiment import ExperimentConfig, source_problem
 from .fields import resolve
 from .matrix import Expansion, expand_file
@@ -34,7 +34,7 @@ def load_yaml(path: str | Path) -> ExperimentConfig:
 
 def dump_yaml(config: ExperimentConfig, path: str | Path | None = None) -> str:
     """The experiment as YAML text, without what equals a default; written to `path` when one is given."""
-    from .yaml_text.write import write_yaml
+    from .yaml_write import write_yaml
 
     text = write_yaml(config.model_dump(exclude_defaults=True))
     if path is not None:
@@ -82,7 +82,10 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
     problems: list[Problem] = []
     # Each of these looks at the raw data, whatever the others found, so that all problems are told at once.
     config = _validate(data, problems)
-    problems += find_literal_credentials(data)
+    known = {problem.path for problem in problems}
+    for path in map(join_path, find_credentials(data)):
+        if path not in known:  # those of params are found by their model
+            problems.append(Problem(NO_CREDENTIALS, path=path, value="[redacted]", hint=USE_A_VARIABLE))
     expansion = expand_space(data, problems) or expand_file(data, problems)
     if expansion is not None:
         runs, found = _expand_runs(expansion, check)

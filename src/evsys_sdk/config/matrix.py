@@ -31,7 +31,7 @@ class MatrixSpec(Strict):
     """Many runs from one template."""
 
     base_run: dict[str, Any] | None = None
-    """What all runs share: a run without the values the axes set. May also stand beside `matrix`."""
+    """What all runs share: a run without the values the axes set. May also stand next to `matrix`."""
     axes: dict[str, list[Any]]
     """Dotted path into the run -> the values to try."""
     name_template: str | None = None

@@ -102,7 +102,7 @@ class BenchmarkEntry(Strict):
     run_every: int | None = Field(default=None, ge=1)
     """Score the live model every this many steps; without it, once after training."""
     share: float = Field(default=1.0, gt=0, le=1)
-    """Share of the time that scoring may take while training goes on; with less, scores come later."""
+    """Share of the time that scoring may take while training continues; with less, scores come later."""
     metrics: list[str] = []
     """Which registered metrics to report; by default the success metric if it is one, else `pass@1`."""
     breakdown_keys: list[str] = []

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 AS_OF = "2026-10"
 """Year and month in which the built-in prices were last compared with the providers' pages."""
 FREE_BACKENDS = ("mock", "local")
-"""Backends and inference clients that run on the machine at hand and bill nobody."""
+"""Backends and inference clients that run on the machine at hand and bill no one."""
 
 _SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
 """What a dated version of a model has after its name."""

@@ -14,7 +14,11 @@ from .base import MisplacedValue, Name, Strict
 from .fields import item_models_in
 from .specs import AlgorithmConfig, BackendConfig, InferenceSpec, MetricSpec, TransformSpec
 
-_SOURCE_FIELDS = {"jsonl": "path", "json": "path", "in_memory": "rows", "hf_dataset": "hf_dataset"}
+_SOURCE_FIELDS = {
+    **dict.fromkeys(("jsonl", "json", "csv", "parquet"), "path"),
+    "in_memory": "rows",
+    "hf_dataset": "hf_dataset",
+}
 """source_kind -> the field that says where the rows are."""
 
 
@@ -29,20 +33,26 @@ def refuse_repeated_names(names: list[str], field: str) -> None:
 class DataConfig(Strict):
     """Where raw rows come from, and the transforms that turn them into training rows."""
 
-    source_kind: Literal["jsonl", "json", "in_memory", "hf_dataset"] = "jsonl"
-    """Which loader reads the rows; ignored when `dataset_id` or `dataset_name` is set."""
+    source_kind: Literal["jsonl", "json", "csv", "parquet", "in_memory", "hf_dataset"] = "jsonl"
+    """Which loader reads the rows; `jsonl` stands for the ending of the path: .jsonl .json .csv .tsv .parquet .arrow.
+
+    Ignored when `dataset_id` or `dataset_name` is set."""
     path: str | None = None
-    """File for `jsonl` and `json`: relative to the data store's root, or absolute."""
+    """File of rows, or folder of a dataset: relative to the data store's root, or absolute."""
     rows: list[dict[str, Any]] | None = None
     """The rows themselves, for `in_memory`."""
     hf_dataset: str | None = None
     """Hugging Face dataset id or local dataset folder, for `hf_dataset`."""
     hf_split: str = "train"
-    """Which split of the Hugging Face dataset to read."""
+    """Which split of the Hugging Face dataset, or of the folder, to read."""
     dataset_id: str | None = None
     """Id of a dataset in the workspace; the same id is always the same bytes."""
     dataset_name: str | None = None
     """Name of a dataset in the workspace; resolves to its latest version, whose id is recorded."""
+    columns: dict[str, str] = {}
+    """Column of the source -> the name it has from there on, e.g. {text: prompt, team: completion}."""
+    on_bad_row: Literal["error", "skip"] = "error"
+    """What to do with rows that cannot be used: report all of them, or leave them out and record how many."""
     transforms: list[TransformSpec] = []
     """Applied to the raw rows in this order."""
 
@@ -165,7 +175,7 @@ class RunConfig(Strict):
     name: Name
     """Unique within the experiment; also the name of the run's folder."""
     data: DataConfig | None = None
-    """What to train on; required unless `continual` gives the data of each stage."""
+    """What to train on; required unless `continual` gives the data of each stage, or a `script` brings its own."""
     model: ModelConfig
     """Which model to train."""
     algorithm: AlgorithmConfig
@@ -185,7 +195,7 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _has_data(self) -> Self:
-        if self.data is None and self.continual is None:
+        if self.data is None and self.continual is None and self.algorithm.kind != "script":
             raise ValueError(
                 "a run needs 'data' (what to train on) or 'continual' (several datasets in order). Add one."
             )

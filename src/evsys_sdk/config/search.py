@@ -67,7 +67,7 @@ class SearchSpec(Strict):
     space: dict[str, Interval | list[Any]] = {}
     """Dotted path into the run -> `{low, high, scale}` or a list of choices; drawn around `base_run`."""
     eta: float = Field(default=_ETA, ge=1.1, le=100)
-    """Halving: one in `eta` runs goes on after each comparison. 3 is cheap; 1.5 seldom drops the best."""
+    """Halving: one in `eta` runs continues after each comparison. 3 is cheap; 1.5 seldom drops the best."""
     rungs: list[Annotated[float, Field(gt=0, lt=1)]] | None = Field(default=None, min_length=1)
     """Halving: when to compare, as shares of a run's own length; by default as many powers of 1/eta as are needed."""
     finalists: int = Field(default=_FINALISTS, ge=1)

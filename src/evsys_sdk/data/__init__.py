@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .chat import block_to_image_src, has_images, image_base64_block, image_url_block, text_block
     from .pipeline import apply_transforms, build_transforms
     from .rows import detect_format, from_dict, iter_jsonl, parse_rows, read_jsonl, to_dict
-    from .sources import describe_source, load_rows
+    from .sources import describe_source, load_rows, prepare_rows
     from .transform import BaseTransform, NoParams, RowTransform, TransformConfig
     from .types import (
         ChatMessagesRow,
@@ -57,6 +57,7 @@ __all__ = [
     "iter_jsonl",
     "load_rows",
     "parse_rows",
+    "prepare_rows",
     "read_jsonl",
     "text_block",
     "to_dict",
@@ -68,7 +69,7 @@ __getattr__ = lazy_names(
         "chat": "block_to_image_src has_images image_base64_block image_url_block text_block",
         "pipeline": "apply_transforms build_transforms",
         "rows": "detect_format from_dict iter_jsonl parse_rows read_jsonl to_dict",
-        "sources": "describe_source load_rows",
+        "sources": "describe_source load_rows prepare_rows",
         "transform": "BaseTransform NoParams RowTransform TransformConfig",
         "types": "ChatMessagesRow E2BVerifier HarborTask InProcessVerifier LLMJudgeVerifier PromptExample TargetFormat "
         "TypedRow VerifierPayload",

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import MISSING, DataError, closest, show
 from ..protocols import Row
+from .bad_rows import MissingValueError
 from .shapes import is_list, is_object
 
 type Reader = Callable[[Mapping[str, Any]], Any]
@@ -56,7 +57,9 @@ def no_such_field(path: str, row: Mapping[str, Any]) -> DataError:
     guess = closest(path, [*map(str, row), *below])
     shown = ", ".join(names[:15]) + (" ..." if names[15:] else "")
     meant = f"; did you mean '{guess}'?" if guess else "."
-    return DataError(f"the row has no field '{path}'{meant} It has: {shown or 'nothing'}.")
+    text = f"the row has no field '{path}'{meant} It has: {shown or 'nothing'}."
+    # A field that the row only spells otherwise is no gap in the data, and the message names it.
+    return DataError(text) if guess else MissingValueError(text, path)
 
 
 def with_field(row: Row, path: str, value: Any) -> Row:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -47,11 +47,13 @@ def read_jsonl(path: str | Path) -> Iterator[Row]:
     return map(itemgetter(1), iter_numbered_rows(path))
 
 
-def iter_numbered_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
-    """Line number and row, for readers that have something to say about a row themselves."""
+def iter_numbered_rows(
+    path: str | Path, on_error: Callable[[int, DataError], None] | None = None
+) -> Iterator[tuple[int, Row]]:
+    """Line number and row. A line that is no row is handed to `on_error`; without one, it ends the reading."""
     number = 0
     try:
-        with _open(Path(path)) as file:
+        with open_bytes(Path(path)) as file:
             for number, line in enumerate(file, 1):
                 try:
                     # Keys are the same in every row and worth remembering; the texts differ.
@@ -59,10 +61,15 @@ def iter_numbered_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
                 except ValueError as error:
                     if not line.strip():  # looked at only now: stripping every line would be a second pass
                         continue
-                    raise _not_json(line, error, f"{path}:{number}", _LINE_REMEDIES) from None
-                if row.__class__ is not dict:
-                    raise not_an_object(row, f"{path}:{number}")
-                yield number, row
+                    problem = _not_json(line, error, f"{path}:{number}", _LINE_REMEDIES)
+                else:
+                    if row.__class__ is dict:
+                        yield number, row
+                        continue
+                    problem = not_an_object(row, f"{path}:{number}")
+                if on_error is None:
+                    raise problem
+                on_error(number, problem)
     except (OSError, EOFError, zlib.error, UnicodeError) as error:
         raise cannot_read(path, error, after_line=number) from error
 
@@ -70,7 +77,7 @@ def iter_numbered_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
 def read_json(path: str | Path) -> Any:
     """The value a JSON file holds."""
     try:
-        with _open(Path(path)) as file:
+        with open_bytes(Path(path)) as file:
             text = file.read()
     except (OSError, EOFError, zlib.error, UnicodeError) as error:
         raise cannot_read(path, error) from error
@@ -113,7 +120,7 @@ def cannot_read(path: str | Path, error: Exception, *, after_line: int = 0) -> D
 
 
 @contextmanager
-def _open(path: Path) -> Generator[IO[bytes]]:
+def open_bytes(path: Path) -> Generator[IO[bytes]]:
     """The file as bytes, past its byte-order mark if it has one."""
     if "\x00" in str(path):
         raise DataError(f"{show(str(path))}: this is not a usable path: it holds a NUL character.")

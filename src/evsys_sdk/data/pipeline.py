@@ -16,6 +16,8 @@ from typing import Any, Protocol, cast
 from ..errors import ConfigError, DataError, EvsysError, Problem, show
 from ..protocols import Row, Transform
 from ..registry import config_model, registry
+from .bad_rows import BadRows
+from .rows import detect_format, parse_rows
 
 
 class _Spec(Protocol):
@@ -41,15 +43,37 @@ def build_transforms(specs: Sequence[_Spec], *, path: str = "transforms") -> lis
     return built
 
 
-def apply_transforms(rows: Iterable[Row], transforms: Iterable[Transform]) -> Iterator[Row]:
-    """Rows after all transforms, lazily. A failure names the transform and, where it is known, the row."""
+def apply_transforms(
+    rows: Iterable[Row], transforms: Iterable[Transform], *, bad: BadRows | None = None
+) -> Iterator[Row]:
+    """Rows after all transforms, lazily. A failure names the transform and, where it is known, the row.
+
+    Rows that row-wise transforms refuse are noted in `bad`, which `load_rows` was given too, and reported together
+    after the last row.
+    """
     from .transform import is_rowwise
 
     stream: Iterable[Row] = rows
+    if bad is None:
+        bad = BadRows()
+        stream = bad.watch(enumerate(rows, 1))
     for transform in transforms:
         # Row-wise transforms number and check their rows themselves; only the others need a guard around them.
-        stream = transform(stream) if is_rowwise(transform) else _guard(transform, stream)
-    return iter(stream)
+        stream = transform.change_rows(stream, bad) if is_rowwise(transform) else _guard(transform, stream)
+    yield from _usable(stream, bad) if bad.skip else stream
+    bad.finish()
+
+
+def _usable(rows: Iterable[Row], bad: BadRows) -> Iterator[Row]:
+    """The rows without those that no recipe could read as the format that they seem to have."""
+    for number, row in enumerate(rows, 1):
+        try:
+            if detect_format(row) != "unknown":
+                list(parse_rows([row]))
+        except DataError as error:
+            bad.note("rows", DataError(str(error).removeprefix("data: row 1: ")), error, bad.number or number)
+        else:
+            yield row
 
 
 class _Stream:

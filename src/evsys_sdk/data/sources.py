@@ -1,8 +1,8 @@
-"""Where raw rows come from: a `DataConfig` -> a stream of dicts.
+"""Where raw rows come from: a `DataConfig` -> a stream of dicts, raw or after the transforms.
 
-Transforms are not applied here (`pipeline.py` does) and nothing is typed yet (`rows.parse_rows` does).
+Nothing is typed yet (`rows.parse_rows` does).
 
-    rows = load_rows(config.data, store=store, workspace=workspace)
+    rows = prepare_rows(config.data, store=store, workspace=workspace)
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import DataError, MissingExtraError, show
+from ..errors import DataError, MissingExtraError
 from ..paths import in_project
 from ..protocols import DataStore, Row
+from .bad_rows import BadRows
+from .fields import no_such_field
 from .jsonl import read_jsonl
-from .shapes import is_list, is_object
+from .pipeline import apply_transforms, build_transforms
+from .row_files import OnError, check_rows, kind_of, list_in, read_row_file
 
 if TYPE_CHECKING:
     from ..config import DataConfig
-
-_HF_FILES = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
-"""File ending -> the loader of the `datasets` library that reads it."""
 
 
 class _Pulled(Protocol):
@@ -39,14 +39,29 @@ class DatasetWorkspace(Protocol):
         ...
 
 
-def load_rows(data: DataConfig, *, store: DataStore, workspace: DatasetWorkspace | None = None) -> Iterator[Row]:
-    """The raw rows of a source, one at a time; a source without rows is an error."""
+def load_rows(
+    data: DataConfig, *, store: DataStore, workspace: DatasetWorkspace | None = None, bad: BadRows | None = None
+) -> Iterator[Row]:
+    """The raw rows of a source, one at a time; a source without rows is an error.
+
+    A row that cannot be read is noted in `bad`; without it, it ends the reading.
+    """
     empty = True
-    for row in _rows(data, store, workspace):
+    rows = _rows(data, store, workspace, None if bad is None else bad.note_unread)
+    for row in _rename(data, (row for _, row in rows) if bad is None else bad.watch(rows)):
         empty = False
         yield row
-    if empty:
+    if empty and (bad is None or not bad.count):
         raise DataError(f"{describe_source(data)} holds no rows. Check that it is the file you meant.")
+
+
+def prepare_rows(
+    data: DataConfig, *, store: DataStore, workspace: DatasetWorkspace | None = None, bad: BadRows | None = None
+) -> Iterator[Row]:
+    """The rows of a source after its transforms; what is wrong with rows is one report, or counted in `bad`."""
+    bad = bad or BadRows(skip=data.on_bad_row == "skip")
+    raw = load_rows(data, store=store, workspace=workspace, bad=bad)
+    return apply_transforms(raw, build_transforms(data.transforms), bad=bad)
 
 
 def describe_source(data: DataConfig) -> str:
@@ -58,20 +73,43 @@ def describe_source(data: DataConfig) -> str:
     return data.path or "data.rows"
 
 
-def _rows(data: DataConfig, store: DataStore, workspace: DatasetWorkspace | None) -> Iterable[Row]:
+def _rows(
+    data: DataConfig, store: DataStore, workspace: DatasetWorkspace | None, on_error: OnError | None
+) -> Iterable[tuple[int, Row]]:
     if data.dataset_id or data.dataset_name:
-        return _from_workspace(data, workspace)
+        return enumerate(_from_workspace(data, workspace), 1)
     match data.source_kind:
-        case "jsonl":
-            return store.read_jsonl(_need(data.path, data, "path"))
-        case "json":
-            path = _need(data.path, data, "path")
-            return _check_rows(_list_in(store.read_json(path), path), path)
         case "in_memory":
             # Copied, because these rows belong to the config, and every arm of an experiment reads them again.
-            return _check_rows(copy.deepcopy(_need(data.rows, data, "rows")), "data.rows")
+            return check_rows(copy.deepcopy(_need(data.rows, data, "rows")), "data.rows")
         case "hf_dataset":
-            return _from_hugging_face(_need(data.hf_dataset, data, "hf_dataset"), data.hf_split)
+            name = _need(data.hf_dataset, data, "hf_dataset")
+            if not (local := in_project(name)).exists():
+                return enumerate(_from_hugging_face(name, data.hf_split), 1)
+            if not data.hf_split.isidentifier():
+                raise DataError(f"hf_split '{data.hf_split}': of local files a whole split is read. Use `sample`.")
+            return read_row_file(local, split=data.hf_split, on_error=on_error)
+        case kind:
+            path = _need(data.path, data, "path")
+            if (locate := getattr(store, "locate", None)) is not None:
+                return read_row_file(locate(path), kind, split=data.hf_split, on_error=on_error)
+            kind = kind_of(path) or kind if kind == "jsonl" else kind
+            if kind == "json":
+                return check_rows(list_in(store.read_json(path), path), path)
+            if kind == "jsonl":
+                return enumerate(store.read_jsonl(path), 1)
+            raise DataError(f"{path}: data store '{store.name}' reads JSON and JSONL only. Convert the file.")
+
+
+def _rename(data: DataConfig, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows under the names of `data.columns`; the first row shows whether a column is there at all."""
+    if not data.columns:
+        yield from rows
+        return
+    for number, row in enumerate(rows):
+        if not number and (absent := [name for name in data.columns if name not in row]):
+            raise DataError(f"{describe_source(data)}: data.columns: {no_such_field(absent[0], row)}")
+        yield {data.columns.get(name, name): value for name, value in row.items()}
 
 
 def _need[T](value: T | None, data: DataConfig, field: str) -> T:
@@ -91,25 +129,6 @@ def _from_workspace(data: DataConfig, workspace: DatasetWorkspace | None) -> Ite
     return read_jsonl(pulled.path)
 
 
-def _list_in(value: Any, path: str) -> list[Any]:
-    """The rows of a JSON file: a list, or an object that holds one under `rows` or `data`."""
-    found = (
-        next((value[key] for key in ("rows", "data") if is_list(value.get(key))), None) if is_object(value) else value
-    )
-    if is_list(found):
-        return found
-    raise DataError(
-        f"{path}: expected a list of objects, or an object with such a list under 'rows' or 'data', not {show(value)}."
-    )
-
-
-def _check_rows(rows: Iterable[Any], where: str) -> Iterator[Row]:
-    for number, row in enumerate(rows, 1):
-        if not is_object(row):
-            raise DataError(f"{where}: row {number} must be an object, not {show(row)}.")
-        yield row
-
-
 def _from_hugging_face(name: str, split: str) -> Iterator[Row]:
     try:
         datasets = import_module("datasets")
@@ -117,32 +136,14 @@ def _from_hugging_face(name: str, split: str) -> Iterator[Row]:
         raise MissingExtraError("data source 'hf_dataset'", "hf") from error
     try:
         found: Iterable[Any] = _open_hugging_face(datasets, name, split)
-        yield from _check_rows((dict(row) for row in found), f"hf_dataset '{name}'")
-    except DataError:
-        raise
+        yield from map(dict, found)
     except Exception as error:  # the library raises whatever its loaders and the network raise
         remedy = "Check data.hf_dataset (id, id:config or a local path) and data.hf_split"
         raise DataError(f"hf_dataset '{name}' (split '{split}'): {type(error).__name__}: {error}. {remedy}.") from error
 
 
 def _open_hugging_face(datasets: Any, name: str, split: str) -> Iterable[Any]:
-    path = in_project(name)
     # Slices and sums of splits cannot be streamed by the library; everything else can.
     streaming = not any(character in split for character in "[]+%")
-    if path.is_file():
-        kind = _HF_FILES.get(path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix, "")
-        if not kind:
-            raise DataError(f"{path}: a dataset file ends in one of {', '.join(_HF_FILES)}.")
-        plain = split.partition("[")[0]  # the file is one split; `train[:10%]` is a part of it
-        return datasets.load_dataset(kind, data_files={plain: str(path)}, split=split, streaming=streaming)
-    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-        saved = datasets.load_from_disk(str(path))
-        if not hasattr(saved, "keys"):  # a dataset without splits
-            return saved
-        if split not in saved:
-            raise DataError(f"the saved dataset has no split '{split}'; it has {', '.join(saved)}. Set data.hf_split.")
-        return saved[split]
-    if path.is_dir():
-        return datasets.load_dataset(str(path), split=split, streaming=streaming)
     dataset, _, config = name.partition(":")
     return datasets.load_dataset(dataset, config or None, split=split, streaming=streaming)

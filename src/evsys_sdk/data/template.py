@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import DataError
+from .bad_rows import MissingValueError
 from .fields import Reader, require
 
 type Render = Callable[[Mapping[str, Any]], str]
@@ -54,7 +54,8 @@ def as_text(value: Any, name: str) -> str:
     if isinstance(value, str):
         return value
     if value is None:
-        raise DataError(f"the field '{name}' is null. Drop such rows with filter, or fill the field in.")
+        remedy = "Drop such rows with filter, leave them out with `on_bad_row: skip`, or fill the field in."
+        raise MissingValueError(f"the field '{name}' is null. {remedy}", name)
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     return str(value)

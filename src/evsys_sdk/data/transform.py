@@ -16,13 +16,14 @@ it too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from pydantic import BaseModel
 
 from ..config.base import Strict
 from ..errors import DataError, show
 from ..protocols import Row
+from .bad_rows import BadRows
 from .rows import to_dict
 from .types import ChatMessagesRow, HarborTask, PromptExample
 
@@ -62,6 +63,10 @@ class RowTransform[C: BaseModel](BaseTransform[C]):
         return self.row
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
+        return self.change_rows(rows, None)
+
+    def change_rows(self, rows: Iterable[Row], bad: BadRows | None) -> Iterator[Row]:
+        """The changed rows. A row that is refused is noted in `bad`; without it, it ends the pass."""
         change = self.begin()
         for number, row in enumerate(rows, 1):
             try:
@@ -72,11 +77,16 @@ class RowTransform[C: BaseModel](BaseTransform[C]):
                         continue
                     changed = as_row(changed)
             except Exception as error:
-                raise transform_failed(self.name, error, number) from error
+                at = number if bad is None else bad.number or number
+                whole = transform_failed(self.name, error, at)
+                if bad is None or not isinstance(error, DataError):  # a mistake in the code is none in the rows
+                    raise whole from error
+                bad.note(f"transform '{self.name}'", error, whole, at)
+                continue
             yield changed  # pyright: ignore[reportReturnType]  # the class was compared, which narrows nothing
 
 
-def is_rowwise(transform: object) -> bool:
+def is_rowwise(transform: object) -> TypeGuard[RowTransform[Any]]:
     """Whether a transform goes through `RowTransform.__call__`, which reports bad rows itself."""
     owner = next((cls for cls in type(transform).__mro__ if "__call__" in vars(cls)), None)
     return owner is RowTransform

@@ -173,7 +173,7 @@ def _spec_problems(spec: KindSpec) -> list[Problem]:
     if model is None:
         return _no_params_expected(spec) if isinstance(extension, type) else []
     try:
-        params = model.model_validate(spec.params)
+        params = model.model_validate(spec.arguments)
         if isinstance(extension, ChecksParams):  # what a schema cannot know, e.g. whether a named class exists
             extension.check_params(params)
     except ValidationError as error:

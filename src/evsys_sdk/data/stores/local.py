@@ -1,7 +1,8 @@
 """`local`: a folder on this machine.
 
-Paths are relative to the root and may not leave it, not by `..` and not by a symbolic link. Absolute paths can be
-read but not written. Every write replaces its file in one step, so that a crash leaves the old content or the new.
+Paths are relative to the root and may not leave it by `..`. A symbolic link below the root is followed for reading,
+and never leads a write out of it. Absolute paths can be read but not written. Every write replaces its file in one
+step, so that a crash leaves the old content or the new.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ...paths import in_project
 from ...protocols import Row
 from ...record.jsonable import dump_json
 from ..jsonl import read_json, read_jsonl, write_jsonl
+from ..task_source import is_task_source, locate_rows
 
 
 class LocalDataStoreConfig(Strict):
@@ -37,6 +39,10 @@ class LocalDataStore:
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
         self.root = Path(os.path.abspath(in_project(self.cfg.root)))
+
+    def locate(self, path: str) -> Path:
+        """The file or folder that a path of this store means."""
+        return self._find(path)
 
     def read_jsonl(self, path: str) -> Iterator[Row]:
         """The rows of a file, one at a time."""
@@ -84,7 +90,9 @@ class LocalDataStore:
 
     def _resolve(self, path: str) -> Path:
         expanded = self._check_path(path)
-        return expanded if expanded.is_absolute() else self._inside(path)
+        if is_task_source(path):
+            return locate_rows(path)
+        return expanded if expanded.is_absolute() else self._inside(path, linked=True)
 
     def _writable(self, path: str) -> Path:
         expanded = self._check_path(path)
@@ -94,8 +102,10 @@ class LocalDataStore:
             )
         return expanded if expanded.is_absolute() else self._inside(path)
 
-    def _inside(self, path: str) -> Path:
+    def _inside(self, path: str, *, linked: bool = False) -> Path:
         found = self.root / path
+        if linked and Path(os.path.abspath(found)).is_relative_to(self.root):
+            return found
         # Both with their links followed: a link below the root may lead anywhere, and the root may be one itself.
         if not _real(found).is_relative_to(_real(self.root)):
             raise DataError(

@@ -1,8 +1,8 @@
-"""Transforms of fields: `select_fields`, `rename_fields` and `drop_fields`. Dotted paths reach into objects."""
+"""Transforms of fields: `select_fields`, `rename_fields`, `drop_fields` and `map_values`. Dotted paths reach inside."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -96,3 +96,26 @@ class DropFields(RowTransform[DropFieldsConfig]):
                 raise no_such_field(field, row)
             rest = shorter
         return rest
+
+
+class MapValuesConfig(TransformConfig):
+    """Which values become which."""
+
+    field: str = Field(min_length=1)
+    """Field whose values are replaced; a dotted path reaches into an object."""
+    values: dict[str, Any] = Field(min_length=1)
+    """Text -> what stands there instead, e.g. {Billing: billing, N/A: null}. Other values stay."""
+
+
+class MapValues(RowTransform[MapValuesConfig]):
+    """Replaces values of one field, e.g. several spellings of a label by one."""
+
+    name: ClassVar[str] = "map_values"
+    Config = MapValuesConfig
+
+    def row(self, row: Row) -> Row:
+        """The row with the value replaced; a row without the field stays as it is."""
+        value = read_exactly(row, self.cfg.field)
+        if not isinstance(value, str) or value not in self.cfg.values:
+            return row
+        return with_field(row, self.cfg.field, self.cfg.values[value])

@@ -214,17 +214,18 @@ class Dedupe(RowTransform[DedupeConfig]):
         exact = readers[0] if len(readers) == 1 else read
         if self.cfg.mode == "exact":
             return exact
-        return lambda row: _normalize(exact(row), without_punctuation=self.cfg.ignore_punctuation)
+        return lambda row: normalize(exact(row), without_punctuation=self.cfg.ignore_punctuation)
 
 
-def _normalize(value: Any, *, without_punctuation: bool) -> Any:
+def normalize(value: Any, *, without_punctuation: bool = False) -> Any:
+    """A value in which case, width of characters and amount of whitespace of its texts make no difference."""
     if isinstance(value, str):
         text = unicodedata.normalize("NFKC", value).casefold()
         if without_punctuation:
             text = _NOT_WORDS.sub(" ", text)
         return " ".join(text.split())
     if is_object(value):
-        return {key: _normalize(part, without_punctuation=without_punctuation) for key, part in value.items()}
+        return {key: normalize(part, without_punctuation=without_punctuation) for key, part in value.items()}
     if is_list(value):
-        return [_normalize(part, without_punctuation=without_punctuation) for part in value]
+        return [normalize(part, without_punctuation=without_punctuation) for part in value]
     return value

@@ -118,8 +118,8 @@ class OpenAIChat(RowTransform[NoParams]):
     """Reads OpenAI fine-tuning rows, with tools, older function calls and weights.
 
     Tool definitions, also the older `functions`, become `tools` of the row, which the model's chat template shows in
-    the prompt. The older `function_call` and `role: function` become tool calls and tool results; `weight` stays on
-    its message.
+    the prompt. The older `function_call` and `role: function` become tool calls and tool results. A turn with
+    `weight: 0` stays in the conversation and is not learned.
     """
 
     name: ClassVar[str] = "openai_chat"
@@ -139,9 +139,6 @@ def _modern(messages: list[Message]) -> list[Message]:
     modern: list[Message] = []
     call_id = ""
     for index, message in enumerate(messages):
-        weight = message.get("weight", 1)
-        if weight not in (0, 1):
-            raise DataError(f"messages[{index}].weight must be 0 or 1, not {show(weight)}.")
         call = message.get("function_call")
         if call:
             call_id = f"call_{index}"  # function calls had no id; the result that follows belongs to the last one

@@ -23,7 +23,9 @@ from typing import IO, Any, NamedTuple, cast
 
 from ...errors import DataError, EvsysError, WorkspaceError, show
 from ...log import get_logger
-from ..jsonl import cannot_read, read_jsonl
+from ...record.jsonable import dump_line
+from ..jsonl import cannot_read
+from ..row_files import KINDS, kind_of, read_row_file
 from ..rows import detect_format
 from .dataset_source import Available, SourceEntry, choose, default_split, unknown_id
 from .reference import Kind, Reference, check_name, content_id, id_prefix, slug
@@ -97,7 +99,7 @@ class LocalFolder:
                 )
             found = choose(kind, Reference(files[0].name, split=split), files)
         else:
-            name = slug(path.name.removesuffix(".gz").removesuffix(".jsonl"))
+            name = slug(Path(path.name.removesuffix(".gz")).stem)
             found = LocalFile(kind, name, 1, split or usual, _location(path, self.root), path)
         # By path or by name, the same file must get the same id.
         in_layout = [file for file in self.list(kind) if file.path.resolve() == found.path.resolve()]
@@ -144,7 +146,10 @@ def read_content(path: Path) -> Content:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file as they are, less a byte-order mark, and decompressed if it is gzipped."""
+    """The lines of a JSONL file as they are, less a byte-order mark and decompressed; other rows as lines of JSON."""
+    if path.is_dir() or kind_of(path) not in (None, "jsonl"):
+        yield from (dump_line(row, f"{path}: row {at}") for at, row in read_row_file(path))
+        return
     number = 0
     try:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
@@ -159,7 +164,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 def _find_named_files(kind: Kind, path: Path, split: str, root: Path) -> Iterator[LocalFile]:
     is_bundle = path.is_dir()
-    if not is_bundle and path.suffix != ".jsonl":
+    if not is_bundle and path.suffix not in KINDS:
         return
     name = check_name(path.name if is_bundle else path.stem)
     if is_bundle:
@@ -184,7 +189,7 @@ def _row_files(kind: Kind, folder: Path) -> Iterator[Path]:
         yield from (path for path in [folder / _TASKS] if path.is_file())
         return
     for path in _entries(folder):
-        if path.suffix == ".jsonl" and path.is_file():
+        if path.suffix in KINDS and path.is_file():
             try:
                 check_name(path.stem, what="split")
             except WorkspaceError as error:
@@ -231,7 +236,7 @@ def read_metadata(path: Path | None) -> dict[str, Any]:
 
 def _first_format(path: Path) -> str | None:
     try:
-        return next((detect_format(row) for row in read_jsonl(path)), None)
+        return next((detect_format(row) for _, row in read_row_file(path)), None)
     except DataError:
         return None  # pulling it will say what is wrong with which line
 

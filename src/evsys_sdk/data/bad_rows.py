@@ -1,0 +1,90 @@
+"""Rows that cannot be used: gathered over one pass, then reported together or left out and counted.
+
+bad = BadRows(skip=data.on_bad_row == "skip")
+rows = list(apply_transforms(load_rows(data, store=store, bad=bad), transforms, bad=bad))
+bad.count  # how many were left out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..errors import DataError
+from ..protocols import Row
+
+_SHOWN = 5
+"""How many row numbers, and how many different reasons, a report names."""
+_REMEDY = "Correct them, or leave them out with `on_bad_row: skip` in the data block."
+
+
+class MissingValueError(DataError):
+    """A row has no value in a field that is needed."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class BadRows:
+    """The bad rows of one pass over a source."""
+
+    def __init__(self, *, skip: bool = False) -> None:
+        self.skip = skip
+        self.number: int | None = None
+        """Number of the raw row being read; None where all rows were read before the first was changed."""
+        self._read = 0
+        self._first: DataError | None = None
+        self._numbers: dict[tuple[str, str], list[int]] = {}
+        """(place, what is wrong) -> the rows."""
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._numbers.values()))
+
+    def watch(self, rows: Iterable[tuple[int, Row]]) -> Iterator[Row]:
+        """The rows of a source, which has numbered them."""
+        for number, row in rows:
+            self.number = number
+            self._read += 1
+            yield row
+        self.number = None
+
+    def note_unread(self, number: int, error: DataError) -> None:
+        """Note a row that its source could not read; the error names the place."""
+        self._read += 1
+        self._first = self._first or error
+        self._numbers.setdefault(("", str(error)), []).append(number)
+
+    def note(self, place: str, error: Exception, whole: DataError, number: int) -> None:
+        """Note a row that something refused; `whole` is the error if no other row is bad."""
+        has_none = isinstance(error, MissingValueError)
+        reason = f"have no `{error.field}`" if has_none else f"are refused: {str(error).rstrip('.')}"
+        self._first = self._first or whole
+        self._numbers.setdefault((place, reason), []).append(number)
+
+    def finish(self) -> None:
+        """Raise the report, unless bad rows are left out and others remain."""
+        if self._first is None or (self.skip and self.count < self._read):
+            return
+        if self.count == 1:
+            raise self._first
+        if self.count == self._read and len(self._numbers) == 1:  # a mistake in the config and not in the rows
+            raise DataError(f"{self._first} The same holds for all {self._read} rows.")
+        raise DataError(f"{self.report()}. {_REMEDY}")
+
+    def report(self) -> str:
+        """What is wrong with how many rows, and with which."""
+        parts: list[str] = []
+        last = ""
+        for (place, reason), numbers in list(self._numbers.items())[:_SHOWN]:
+            if not place:  # a message that names its row
+                parts.append(reason.rstrip("."))
+                continue
+            shown = ", ".join(map(str, numbers[:_SHOWN])) + (
+                f" and {len(numbers) - _SHOWN} more" if numbers[_SHOWN:] else ""
+            )
+            counted = f"{len(numbers)} of {self._read} rows {reason}: row{'s' * (len(numbers) > 1)} {shown}"
+            parts.append(counted if place == last else f"{place}: {counted}")
+            last = place
+        others = sum(len(numbers) for numbers in list(self._numbers.values())[_SHOWN:])
+        return "; ".join(parts) + (f"; and {others} more rows for other reasons" if others else "")

@@ -1,0 +1,266 @@
+"""What a file of rows holds, in figures, and the `data:` block that would train on it.
+
+profile = profile_rows(read_row_file(path), source="tickets.csv", count_tokens=len)
+profile.problems     # nulls, duplicates, spellings of a label, prompts with two answers
+profile.suggestion   # {"path": ..., "transforms": [...]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from ..errors import WorkspaceError
+from ..protocols import Row
+from .chat import ANSWER_FIELDS, PROMPT_FIELDS, answer_of, first_field, last_index, text_of
+from .rows import detect_format
+from .shapes import is_object
+from .transforms.rows import normalize
+
+_MOST_ROWS = 100_000
+_MOST_LABELS = 50
+_ROWS_A_LABEL = 4
+"""A column is one of labels if each of them has this many rows on average."""
+_SHOWN = 5
+_NO_VALUE = frozenset({"null", "none", "nan", "n/a", "na", "nil", "-", "?"})
+_SHAREGPT = "conversations"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnProfile:
+    """The values of one column."""
+
+    name: str
+    filled: int
+    """Rows that have a value in it."""
+    distinct: int
+    labels: Mapping[str, int]
+    """How often each label occurs, spellings taken together; empty unless the column holds labels."""
+    spellings: Mapping[str, Mapping[str, int]]
+    """Label -> its other spellings (case, whitespace) and how often each occurs."""
+    null_words: Mapping[str, int]
+    """Texts such as N/A that probably stand for null."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLengths:
+    """Lengths of one side of the conversation, in tokens."""
+
+    shortest: int
+    median: int
+    percentile_95: int
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetProfile:
+    """One file of rows."""
+
+    source: str
+    rows: int
+    complete: bool
+    """Whether these are all rows; of very long files only the first are read."""
+    format: str
+    columns: Sequence[ColumnProfile]
+    lengths: Mapping[str, TokenLengths]
+    """`prompt` and `answer`, where it is known which they are."""
+    examples: Mapping[str, Mapping[str, Any]]
+    """`shortest` and `longest`: row number, prompt and answer."""
+    problems: Sequence[str]
+    suggestion: Mapping[str, Any]
+    """The `data:` block of a config."""
+
+
+def profile_rows(
+    rows: Iterable[tuple[int, Row]], *, source: str, count_tokens: Callable[[str], int], problems: Sequence[str] = ()
+) -> DatasetProfile:
+    """The profile of numbered rows; `problems` are those of their source."""
+    numbered = list(islice(rows, _MOST_ROWS + 1))
+    complete = len(numbered) <= _MOST_ROWS
+    numbered = numbered[:_MOST_ROWS]
+    columns = [_column(name, numbered) for name in dict.fromkeys(key for _, row in numbered for key in row)]
+    format = detect_format(numbered[0][1]) if numbered else "unknown"
+    names = _prompt_and_answer([row for _, row in numbered], columns) if format == "unknown" else None
+    sides = [(number, *_sides(row, names)) for number, row in numbered]
+    full = [one for one in sides if all(side.strip().casefold() not in ("", *_NO_VALUE) for side in one[1:])]
+    sized = sorted((count_tokens(one[1]) + count_tokens(one[2]), *one) for one in full)
+    found = {
+        "prompt": [count_tokens(prompt) for _, prompt, _ in full],
+        "answer": [count_tokens(answer) for _, _, answer in full],
+    }
+    ends = {"shortest": sized[0], "longest": sized[-1]} if sized else {}
+    repeats = _repeats(numbered)
+    return DatasetProfile(
+        source=source,
+        rows=len(numbered),
+        complete=complete,
+        format=format,
+        columns=columns,
+        lengths={side: _lengths(sorted(counts)) for side, counts in found.items() if counts},
+        examples={end: {"row": one[1], "prompt": one[2], "answer": one[3]} for end, one in ends.items()},
+        problems=[*problems, *_problems(numbered, columns, repeats, sides, names)],
+        suggestion={"path": source, "transforms": _transforms(numbered, columns, names, format, bool(repeats))},
+    )
+
+
+def suggest_transforms(rows: Sequence[Row], where: str) -> list[dict[str, Any]]:
+    """What makes conversations of raw rows, for the user to correct; nothing where they are typed rows."""
+    if not rows:
+        raise WorkspaceError(f"{where}: there are no rows. Check the file.")
+    numbered = list(enumerate(rows, 1))
+    columns = [_column(name, numbered) for name in dict.fromkeys(key for row in rows for key in row)]
+    format = detect_format(rows[0])
+    names = _prompt_and_answer(rows, columns) if format == "unknown" else None
+    if format == "unknown" and names is None and _SHAREGPT not in rows[0]:
+        raise WorkspaceError(f"{where}: no two columns hold texts to ask and to answer with. Add `transforms:`.")
+    return _transforms(numbered, columns, names, format, False)
+
+
+def _column(name: str, rows: Sequence[tuple[int, Row]]) -> ColumnProfile:
+    values = [row[name] for _, row in rows if not _is_empty(row.get(name))]
+    counts = Counter(value if isinstance(value, str) else json.dumps(value, default=str) for value in values)
+    null_words = {value: count for value, count in counts.items() if value.strip().casefold() in _NO_VALUE}
+    groups: dict[str, Counter[str]] = {}
+    for value, count in counts.items():
+        if value not in null_words:
+            groups.setdefault(normalize(value), Counter())[value] += count
+    is_label = all(isinstance(value, str | int) for value in values) and 1 < len(groups) <= _MOST_LABELS
+    if not is_label or len(groups) * _ROWS_A_LABEL > len(values):
+        return ColumnProfile(name, len(values), len(counts), {}, {}, null_words)
+    # The most frequent spelling, and of equals one without spaces around it.
+    best = {max(group, key=lambda one: (group[one], one == one.strip(), one)): group for group in groups.values()}
+    labels = {label.strip(): group.total() for label, group in best.items()}
+    spellings: dict[str, dict[str, int]] = {}
+    for label, group in best.items():
+        if others := {one: count for one, count in group.items() if one != label.strip()}:
+            spellings[label.strip()] = others
+    ordered = dict(sorted(labels.items(), key=lambda item: -item[1]))
+    return ColumnProfile(name, len(values), len(counts), ordered, spellings, null_words)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _prompt_and_answer(rows: Sequence[Row], columns: Sequence[ColumnProfile]) -> tuple[str, str] | None:
+    """The columns that ask and answer: by their names, else the longest text and the labels (or the next text)."""
+    if not rows or _SHAREGPT in rows[0]:
+        return None
+    sample = rows[:200]
+    texts = {one.name: one for one in columns if any(isinstance(row.get(one.name), str) for row in sample)}
+    lengths = {name: sum(len(str(row.get(name) or "")) for row in sample) for name in texts}
+    first = {name: name for name in texts}
+    prompt = first_field(first, PROMPT_FIELDS)
+    answer = first_field(first, (*ANSWER_FIELDS, "chosen"))
+    by_length = sorted(texts, key=lambda name: -lengths[name])
+    labels = [name for name in texts if texts[name].labels and name != prompt]
+    rest = [name for name in by_length if name not in (prompt, answer)]
+    prompt = prompt or next((name for name in rest if not texts[name].labels), None) or next(iter(rest), None)
+    answer = answer or next((name for name in [*labels, *rest] if name != prompt), None)
+    return (prompt, answer) if prompt and answer else None
+
+
+def _sides(row: Row, names: tuple[str, str] | None) -> tuple[str, str]:
+    """What a row asks, and what it answers."""
+    if names is not None:
+        return _text(row.get(names[0])), _text(row.get(names[1]))
+    if detect_format(row) == "chat_messages":
+        messages: list[Row] = row["messages"]
+        index = last_index(messages, "user")
+        return "" if index is None else text_of(messages[index].get("content")), _text(answer_of(row))
+    verifier: Any = row.get("verifier")
+    return text_of(row.get("instruction")), _text(verifier.get("expected") if is_object(verifier) else None)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _lengths(counts: list[int]) -> TokenLengths:
+    return TokenLengths(counts[0], counts[len(counts) // 2], counts[len(counts) * 95 // 100], counts[-1])
+
+
+def _repeats(rows: Sequence[tuple[int, Row]]) -> list[int]:
+    """Numbers of the rows that equal an earlier one but for case and whitespace."""
+    seen: set[str] = set()
+    found: list[int] = []
+    for number, row in rows:
+        same = {key: normalize(value) for key, value in row.items() if key != "id"}  # a new id makes no new row
+        text = json.dumps(same, sort_keys=True, default=str)
+        found += [number] if text in seen else []
+        seen.add(text)
+    return found
+
+
+def _problems(
+    rows: Sequence[tuple[int, Row]],
+    columns: Sequence[ColumnProfile],
+    repeats: Sequence[int],
+    sides: Sequence[tuple[int, str, str]],
+    names: tuple[str, str] | None,
+) -> list[str]:
+    found: list[str] = []
+    for one in columns:
+        without = [number for number, row in rows if _is_empty(row.get(one.name))]
+        if without:
+            found.append(f"{len(without)} of {len(rows)} rows have no `{one.name}`: {_some(without)}.")
+        if one.null_words:
+            words = ", ".join(f"{json.dumps(word)} {count}x" for word, count in one.null_words.items())
+            found.append(f"`{one.name}` holds texts that probably mean null: {words}.")
+        for label, others in one.spellings.items():
+            written = ", ".join(f"{json.dumps(text, ensure_ascii=False)} {count}x" for text, count in others.items())
+            found.append(f"`{one.name}` {json.dumps(label, ensure_ascii=False)} is also written {written}.")
+    if repeats:
+        found.append(f"{len(repeats)} of {len(rows)} rows repeat an earlier one: {_some(repeats)}.")
+    answers: dict[str, set[str]] = {}
+    for _, prompt, answer in sides:
+        if prompt.strip() and answer.strip():
+            answers.setdefault(normalize(prompt), set()).add(normalize(answer))
+    several = sum(len(one) > 1 for one in answers.values())
+    if several:
+        what = f"`{names[0]}`" if names else "prompt"
+        found.append(f"{several} of {len(answers)} different {what} values have several answers: decide which.")
+    return found
+
+
+def _some(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _SHOWN} more" if numbers[_SHOWN:] else ""
+    return f"row{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:_SHOWN]))}{more}"
+
+
+def _transforms(
+    rows: Sequence[tuple[int, Row]],
+    columns: Sequence[ColumnProfile],
+    names: tuple[str, str] | None,
+    format: str,
+    has_repeats: bool,
+) -> list[dict[str, Any]]:
+    """Spellings joined, rows without a value and repeated rows left out, and conversations made of the rest."""
+    if rows and "chosen" in rows[0][1] and "rejected" in rows[0][1]:
+        return []  # preferences: `dpo` takes them as they are
+    if names is None:
+        return [{"kind": "sharegpt_to_chat"}] if format == "unknown" and rows and _SHAREGPT in rows[0][1] else []
+    used = [one for one in columns if one.name in names]
+    # A template takes names of letters, digits and underscores.
+    new = {name: re.sub(r"\W+", "_", name).strip("_").lower() or "column" for name in names if not name.isidentifier()}
+    found: list[dict[str, Any]] = [{"kind": "rename_fields", "params": {"fields": new}}] if new else []
+    used = [replace(one, name=new.get(one.name, one.name)) for one in used]
+    names = (new.get(names[0], names[0]), new.get(names[1], names[1]))
+    for one in used:
+        values: dict[str, Any] = {text: label for label, others in one.spellings.items() for text in others}
+        values |= dict.fromkeys(one.null_words)
+        if values:
+            found.append({"kind": "map_values", "params": {"field": one.name, "values": values}})
+    gaps = [one.name for one in used if one.filled < len(rows) or one.null_words]
+    if gaps:
+        conditions = [{"field": name, "operator": "ne", "value": None} for name in gaps]
+        found.append({"kind": "filter", "params": {"conditions": conditions}})
+    if has_repeats:
+        found.append({"kind": "dedupe", "params": {"key": list(names), "mode": "normalized"}})
+    params = {"user_template": f"{{{names[0]}}}", "assistant_template": f"{{{names[1]}}}"}
+    return [*found, {"kind": "jsonl_to_chat", "params": params}]
