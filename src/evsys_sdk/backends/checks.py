@@ -18,7 +18,7 @@ from .losses import LOSSES, check_config
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .client import AdamParams, Capabilities, SamplingParams
+    from .client import AdamParams, Capabilities, LogitsProcessor, SamplingParams
 
 
 def check_loss(name: str, config: Mapping[str, Any] | None, capabilities: Capabilities) -> None:
@@ -151,10 +151,47 @@ def check_sampling(prompt: Sequence[int], num_samples: int, params: SamplingPara
             f"the backend '{capabilities.backend}' cannot limit tokens or report alternatives while it samples. "
             "Use mock or local, or leave top_logprobs and make_filter out."
         )
+    _check_changes(params.logit_bias, params.processors, capabilities)
 
 
-def check_top_k(k: int, capabilities: Capabilities) -> None:
-    """Refuse more alternatives per position than the backend reports."""
+def _check_changes(bias: Mapping[int, float] | None, processors: Sequence[Any], capabilities: Capabilities) -> None:
+    """Refuse changes of logits that the backend cannot make or that have no meaning."""
+    if not bias and not processors:
+        return
+    if not capabilities.filters:
+        raise BackendError(
+            f"the backend '{capabilities.backend}' cannot change logits: it takes no logit_bias and no processors. "
+            "Use mock or local, or sample more and keep what you want."
+        )
+    tokens = np.array(list(bias or {}))
+    if tokens.size:
+        _check_vocabulary(tokens, capabilities, "logit_bias: tokens")
+    if bad := [token for token, value in (bias or {}).items() if np.isnan(value) or value == np.inf]:
+        raise BackendError(f"logit_bias of token {bad[0]} is {bias and bias[bad[0]]}. Use a number, or -inf to ban it.")
+    for processor in processors:
+        if not callable(processor):
+            raise BackendError(f"processors must be functions of (tokens, logprobs) (got {show(processor)}).")
+
+
+def run_processors(row: NDArray[Any], tokens: Sequence[int], processors: Sequence[LogitsProcessor]) -> NDArray[Any]:
+    """Log-probabilities (V,) as processors change them; refuses a result of another shape, or without a choice."""
+    for processor in processors:
+        found = np.asarray(processor(tokens, row), row.dtype)
+        if found.shape != row.shape or np.isnan(found).any() or found.max() in (np.inf, -np.inf):
+            name = getattr(processor, "__name__", type(processor).__name__)
+            raise BackendError(
+                f"the logits processor {name} returned an array of shape {found.shape} with a largest value of "
+                f"{found.max(initial=-np.inf)}. Return shape {row.shape}, -inf to ban tokens."
+            )
+        row = found
+    return row
+
+
+def check_top_k(
+    k: int, capabilities: Capabilities, bias: Mapping[int, float] | None = None, processors: Sequence[Any] = ()
+) -> None:
+    """Refuse more alternatives per position than the backend reports, and changes of logits that it cannot make."""
+    _check_changes(bias, processors, capabilities)
     if not 1 <= k <= capabilities.top_k_logprobs:
         raise BackendError(
             f"k must lie between 1 and {capabilities.top_k_logprobs} on the backend '{capabilities.backend}' "

@@ -69,6 +69,10 @@ class TokenFilter(Protocol):
         ...
 
 
+type LogitsProcessor = Callable[[Sequence[int], Floats], Floats]
+"""(all tokens so far, log-probabilities of the next one (V,)) -> changed log-probabilities, of any scale."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to sample."""
@@ -89,6 +93,10 @@ class SamplingParams:
     """Report this many of the most probable tokens at each place, from the pass that samples."""
     make_filter: Callable[[], TokenFilter] | None = None
     """Makes the filter of one sample; None allows all tokens. Log-probabilities are those without a filter."""
+    logit_bias: Mapping[int, float] | None = None
+    """Token -> added to its logit before a token is chosen. Log-probabilities are those without it."""
+    processors: Sequence[LogitsProcessor] = ()
+    """Applied in this order, after `logit_bias`. Log-probabilities are those without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +163,7 @@ class Capabilities:
     seeds: bool = True
     """Whether the same sampling seed gives the same samples."""
     filters: bool = False
-    """Whether samples can be limited by a `TokenFilter`, with alternatives from the pass that samples."""
+    """Whether logits can be changed: by a `TokenFilter`, a bias or processors, with alternatives from the same pass."""
 
 
 @runtime_checkable
@@ -178,8 +186,18 @@ class SamplingClient(Protocol):
         """Of each token given those before it, (N,); the first has none and is nan."""
         ...
 
-    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
-        """The most probable tokens for the place of each token; nothing precedes the first, so its row is nan."""
+    def topk_logprobs(
+        self,
+        tokens: Sequence[int],
+        k: int,
+        logit_bias: Mapping[int, float] | None = None,
+        processors: Sequence[LogitsProcessor] = (),
+        /,
+    ) -> Operation[TopLogprobs]:
+        """The most probable tokens for the place of each token; nothing precedes the first, so its row is nan.
+
+        With a bias or processors, all of it is about the distribution that they make.
+        """
         ...
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,5 +66,29 @@ class Datum:
 
         return cls(full[:-1], full[1:], over_completion(1.0), over_completion(advantage), over_completion(logprobs))
 
+    def soften(self, tokens: Ints, logprobs: Floats, *, renormalise: bool = True) -> Datum:
+        """Soft targets where a prediction counts: these tokens, (N, K), weighted by their probabilities.
+
+        Without `renormalise`, what the K tokens lack to 1 stays missing from the weights.
+        """
+        probabilities = np.exp(logprobs)
+        if renormalise:
+            probabilities = probabilities / probabilities.sum(axis=1, keepdims=True)
+        counts = (self.weights != 0)[:, None]
+        targets = np.where(counts, tokens, self.target_tokens[:, None])
+        return replace(self, target_tokens=targets, weights=np.where(counts, probabilities * self.weights[:, None], 0))
+
     def __len__(self) -> int:
         return len(self.tokens)
+
+
+def mean_per_token(data: Sequence[Datum]) -> list[Datum]:
+    """The same data, divided by the tokens that count, so that the backend's sum over tokens becomes their mean.
+
+    Advantages are divided where all data have them, weights otherwise.
+    """
+    if all(datum.advantages is not None for datum in data):
+        count = np.float32(sum(int((datum.weights != 0).sum()) for datum in data) or 1)
+        return [replace(datum, advantages=cast("Floats", datum.advantages) / count) for datum in data]
+    total = np.float32(sum(float(datum.weights.sum()) for datum in data) or 1)
+    return [replace(datum, weights=datum.weights / total) for datum in data]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from itertools import count
+from typing import Any
 
 from ..errors import BackendError
 
@@ -46,17 +48,50 @@ class Operation[T]:
 
     def then[U](self, convert: Callable[[T], U]) -> Operation[U]:
         """The same operation with its result converted."""
-        converted: concurrent.futures.Future[U] = concurrent.futures.Future()
-        converted.set_running_or_notify_cancel()  # from here on a cancelled task cannot cancel the operation
+        return self.follow(lambda value: Operation[U].done(convert(value)))
 
-        def finish(future: concurrent.futures.Future[T]) -> None:
+    def follow[U](self, start: Callable[[T], Operation[U]]) -> Operation[U]:
+        """The operation that `start` submits once this one has its result."""
+        following: concurrent.futures.Future[U] = _begin()
+
+        def begin(future: concurrent.futures.Future[T]) -> None:
             try:
-                converted.set_result(convert(future.result()))
+                start(future.result())._future.add_done_callback(lambda ended: _settle(following, ended.result))
             except BaseException as error:
-                converted.set_exception(error)
+                following.set_exception(error)
 
-        self._future.add_done_callback(finish)
-        return Operation(converted, self._what)
+        self._future.add_done_callback(begin)
+        return Operation(following, self._what)
 
     def __await__(self) -> Generator[None, None, T]:
         return asyncio.wrap_future(self._future).__await__()
+
+
+def gather[T](operations: Sequence[Operation[T]]) -> Operation[list[T]]:
+    """All results in order, once every operation has ended; the first error, if there is one."""
+    ended = count(1)
+    found: concurrent.futures.Future[list[T]] = _begin()
+
+    def note(_: object = None) -> None:
+        if next(ended) >= len(operations):
+            _settle(found, lambda: [operation.result() for operation in operations])
+
+    for operation in operations:
+        operation._future.add_done_callback(note)  # pyright: ignore[reportPrivateUsage]
+    if not operations:
+        note()
+    return Operation(found)
+
+
+def _begin() -> concurrent.futures.Future[Any]:
+    """A future that a cancelled task cannot cancel any more."""
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def _settle[T](future: concurrent.futures.Future[T], find: Callable[[], T]) -> None:
+    try:
+        future.set_result(find())
+    except BaseException as error:
+        future.set_exception(error)

@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from evsys_sdk.backends.client import SamplingParams
 from evsys_sdk.backends.local.base.attention import VarlenIndex
+from evsys_sdk.backends.local.base.lora import Adapter
 from evsys_sdk.backends.local.base.packing import pack
-from evsys_sdk.backends.local.gpu import choice, decode_kernels, decode_step
+from evsys_sdk.backends.local.gpu import choice, decode_kernels, decode_step, joint_decoding
 from evsys_sdk.backends.local.gpu.row_kernels import Gather, merge, softmax_, store_rows
 from evsys_sdk.backends.local.gpu.training_graphs import Shape, _inputs
 from evsys_sdk.backends.local.sampling.lanes import choose
@@ -26,6 +27,60 @@ from evsys_sdk.backends.local.sampling.lanes import choose
 def check(what: str, found: Any, expected: Any, tolerance: float = 2e-3) -> None:
     gap = float((found - expected).abs().max())
     assert gap <= tolerance, f"{what}: {gap}"
+
+
+def check_adapters(rows: int, hidden: int, inner: int, rank: int) -> None:
+    """The same with several adapters in a bank, some rows without one."""
+    decode_kernels._plan = lambda x, height, gate=False, divide=False: decode_kernels._Plan(16, 32, 1, 2)
+    many = rows > 32
+    room = decode_kernels.Room(hidden, torch.device("cpu"))
+    x, norms = torch.randn(rows, hidden), [norm_of(hidden) for _ in range(3)]
+    both, down = matrix(2 * inner, hidden), matrix(hidden, inner)
+    linears = [SimpleNamespace(name=name, out_features=inner) for name in ("gate", "up")]
+    linears.append(SimpleNamespace(name="down", out_features=hidden))
+    layer: Any = SimpleNamespace(linears={"both": linears[:2], "down": linears[2:]}, both=both, down=down)
+    shapes = {"gate": (hidden, inner), "up": (hidden, inner), "down": (inner, hidden)}
+    adapters = [
+        Adapter(rank, 2.0 * rank, {n: (torch.randn(rank, i) / i, torch.randn(o, rank)) for n, (i, o) in shapes.items()})
+        for _ in range(3)
+    ]
+    base: Any = SimpleNamespace(key=SimpleNamespace(dtype=torch.float32), device=torch.device("cpu"))
+    bank = joint_decoding.Bank(base, [layer], adapters[0])
+    owners: Any = [Owner(adapter) for adapter in (*adapters, None)]
+    places = bank.place(owners)
+    owner_of = np.random.default_rng(0).integers(0, 4, rows)
+    of_row = np.array(places)[owner_of]
+    order = torch.from_numpy(np.argsort(of_row, kind="stable")).int()
+    starts = np.searchsorted(of_row[order], np.arange(len(bank.starts)))
+    bank.starts.copy_(torch.from_numpy(starts))
+
+    def changed(values: Any, name: str) -> Any:
+        found = torch.zeros(rows, shapes[name][1])
+        for row, owner in enumerate(owner_of):
+            if owner < 3:
+                a, b = adapters[owner].weights[name]
+                found[row] = 2.0 * (b @ (a @ values[row]))
+        return found
+
+    states: Any = FewOrMany(x.clone(), norms[0], room, many)
+    adapted = decode_step.AdaptedRows(states, bank, order)
+    h = normed(x, norms[0])
+    gate, up = F.linear(h, both.weight).chunk(2, dim=1)
+    expected = F.silu(gate + changed(h, "gate")) * (up + changed(h, "up"))
+    check("adapted gate", adapted.times(both, gate=True), expected)
+    adapted.add(expected, down, norms[1])
+    check("adapted addition", adapted.x, x + F.linear(expected, down.weight) + changed(expected, "down"))
+
+
+class Owner:
+    """Like a snapshot."""
+
+    def __init__(self, adapter: Any) -> None:
+        self.adapter = adapter
+
+
+def FewOrMany(x: Any, norm: Any, room: Any, many: bool) -> Any:
+    return decode_step.ManyRows(x, norm) if many else decode_kernels.FewRows(x, norm, room)
 
 
 def norm_of(width: int) -> Any:
@@ -162,6 +217,8 @@ def main() -> None:
     torch.manual_seed(0)
     check_products(5, 48, 40)
     check_products(40, 64, 100)
+    for rows in (5, 24, 40):
+        check_adapters(rows, 48, 64, rank=8)
     for norm in (False, True):
         for window in (None, 9):
             check_attention(norm=norm, window=window)

@@ -10,7 +10,8 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -142,3 +143,25 @@ def test_shapes_that_are_not_written_are_refused(tiny: Callable[[str], str], tmp
     (tmp_path / ".evsys").mkdir()
     with pytest.raises(DataError, match="'gemma3_text' is not written as GGUF here"):
         ship(train(tmp_path, tiny("gemma3_text")), "gguf", name="p")
+
+
+def test_a_changed_output_layer_no_longer_shares_the_embedding(tiny: Callable[[str], str], tmp_path: Path) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from evsys_sdk.deploy.weights import merge_adapter
+
+    base = tmp_path / "base"
+    model: Any = AutoModelForCausalLM.from_pretrained(tiny("qwen2"), dtype=torch.float32)
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model.save_pretrained(base)
+    embedding = model.get_input_embeddings().weight.detach().clone()
+    adapted: Any = get_peft_model(model, LoraConfig(r=2, target_modules=["lm_head"], init_lora_weights=False))
+    expected = logprobs_of(adapted.eval())
+    adapted.save_pretrained(str(tmp_path / "adapter"))
+    merged = merge_adapter(cast(Any, SimpleNamespace(weights=tmp_path / "adapter")), base, "float32")
+    assert np.abs(logprobs_of(merged.eval()) - expected).max() < 1e-4
+    assert torch.equal(merged.get_input_embeddings().weight, embedding)
+    assert merged.config.tie_word_embeddings is False

@@ -71,7 +71,7 @@ def test_shapes_are_captured_when_they_come_again_and_the_oldest_goes(monkeypatc
 
 def test_lanes_with_the_same_prompt_read_it_where_the_first_of_them_has_it() -> None:
     prompts = [(1, 2, 3), (4, 5), (1, 2, 3), (6,), (4, 5), (1, 2, 3)]
-    lanes: list[Any] = [SimpleNamespace(request=SimpleNamespace(prompt=prompt)) for prompt in prompts]
+    lanes: list[Any] = [SimpleNamespace(request=SimpleNamespace(prompt=prompt, key=prompt)) for prompt in prompts]
     homes, lengths = graph_decoding._find_shared_prompts(lanes).tolist()
     assert homes == [0, 1, 0, 3, 1, 0]
     assert lengths == [3, 2, 3, 1, 2, 3]

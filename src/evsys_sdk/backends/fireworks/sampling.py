@@ -87,7 +87,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
         ask: Coroutine[Any, Any, _Completion] = self._complete(prompt, request)
         return self._ask("logprobs", lambda: self._session.run(ask), convert)
 
-    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+    def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
         """Refused: Fireworks' client does not report alternatives for a prompt."""
         checks.check_top_k(k, self._context.capabilities)
         raise BackendError(

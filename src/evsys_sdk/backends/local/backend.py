@@ -8,6 +8,7 @@ The base model is loaded once per process and shared by all arms; each arm train
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from ...config.base import Strict
+from ...paths import in_project
 
 
 class LocalConfig(Strict):
@@ -52,6 +54,9 @@ class LocalConfig(Strict):
     """Samples that grow together; by default 32 on a CPU, 256 on a GPU."""
     cached_tokens: int | None = Field(default=None, ge=16)
     """Tokens that all of these may hold together; by default 65536 on a CPU, 262144 on a GPU."""
+    join_passes: Literal["auto", "always", "never"] = "auto"
+    """Compute what several runs on the same base ask for at the same time in one pass; auto does so on a GPU. Numbers
+    are the same up to rounding."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of torch, for the whole process; by default what torch chooses."""
 
@@ -97,7 +102,7 @@ class LocalBackend:
 
         config = self.config
         return open_base(
-            model,
+            locate_model(model),
             device=config.device,
             dtype=self._computed_in,
             four_bit=config.dtype == "nf4",
@@ -116,7 +121,17 @@ class LocalBackend:
         def want(device: Any, dtype: Any) -> Any:
             return self._find_needs(model, device, dtype)
 
-        return preview_model(model.name, want=want, dtype=self._computed_in, fixed=self._fixed, room=room)
+        return preview_model(locate_model(model.name), want=want, dtype=self._computed_in, fixed=self._fixed, room=room)
+
+    def arms_that_fit(self, model: Any) -> int:
+        """How many runs of a model share one GPU, by its memory; 1 where they would not be joined."""
+        from .memory_plan import arms_that_fit
+
+        if self.config.join_passes == "never" or self.config.lora_dropout or self.config.device == "cpu":
+            return 1
+        return arms_that_fit(
+            model.name, lambda device, dtype: self._find_needs(model, device, dtype), self._computed_in
+        )
 
     @property
     def _computed_in(self) -> str:
@@ -152,6 +167,7 @@ class LocalBackend:
                     bytes_per_token(sizes, needs.without_recomputation()),
                     bytes_per_token(sizes, needs.with_recomputation()),
                 ),
+                join=config.join_passes == "always" or (config.join_passes == "auto" and on_gpu),
             ),
             sampling=SamplingLimits(
                 lanes=config.samples_at_once or (256 if on_gpu else 32),
@@ -189,3 +205,13 @@ class LocalBackend:
             loaded=loaded,
             dropout=config.lora_dropout > 0,
         )
+
+
+def locate_model(name: str) -> str:
+    """The folder of a model of one word, below `outputs/models` or in this user's cache; else the name itself."""
+    if "/" in name or Path(name).exists():
+        return name
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(os.environ.get("EVSYS_CACHE_DIR") or base / "evsys-sdk").absolute()
+    places = (in_project("outputs/models") / name, cache / "models" / name)
+    return next((str(place) for place in places if place.is_dir()), name)

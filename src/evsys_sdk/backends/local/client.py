@@ -77,7 +77,12 @@ class LocalTrainingClient:
         self._state = TrainingState(base, adapter, settings.passes, seed=settings.seed)
         self._seeds = RequestSeeds(settings.seed)
         self._worker = Worker(f"local-{Path(settings.model).name}")
-        self._loop = SamplingLoop(base, settings.sampling, name=f"local-sampling-{Path(settings.model).name}")
+        self._loop = SamplingLoop(
+            base,
+            settings.sampling,
+            name=f"local-sampling-{Path(settings.model).name}",
+            shared=settings.passes.join,
+        )
         self.model_name = settings.model
         self.tokenizer = base.tokenizer
         context = base.context_length
@@ -186,6 +191,7 @@ class LocalTrainingClient:
     def close(self) -> None:
         """Finish what was submitted and let go of the threads; closing twice does nothing."""
         self._worker.close()
+        self._state.close()
         self._loop.close()
 
     def _check(self, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None) -> tuple[list[Datum], Any]:
@@ -254,14 +260,14 @@ class LocalSamplingClient:
         """Of each token given those before it, (N,); the first has none and is nan."""
         return self._score(tokens, 0, "logprobs")
 
-    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+    def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
         """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
-        checks.check_top_k(k, self._capabilities)
-        return self._score(tokens, k, "topk_logprobs")
+        checks.check_top_k(k, self._capabilities, *changes)
+        return self._score(tokens, k, "topk_logprobs", *changes)
 
-    def _score(self, tokens: Sequence[int], k: int, what: str) -> Operation[Any]:
+    def _score(self, tokens: Sequence[int], k: int, what: str, *changes: Any) -> Operation[Any]:
         checks.check_tokens(tokens, self._capabilities, where="tokens")
-        request = ScoreRequest(np.array(tokens, np.int64), k)
+        request = ScoreRequest(np.array(tokens, np.int64), k, *changes)
         request.future.set_running_or_notify_cancel()
         self._loop.score(self._snapshot, request)
         return Operation(request.future, what)

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import gc
 import re
+import subprocess
 import threading
 import weakref
 from pathlib import Path
@@ -101,6 +102,16 @@ def available_bytes(device: torch.device) -> int | None:
         return None
     found = [value for value in (_from_meminfo(), _from_cgroup(), _from_limit()) if value is not None]
     return min(found) if found else None
+
+
+def free_on_gpus() -> int | None:
+    """Free memory of the GPU that has the least, by its driver's tool; None where that does not say."""
+    command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.split()
+        return min(int(one) for one in found) << 20
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
 
 
 def check_fits(needed: int, dtype: torch.dtype, device: torch.device, model: str) -> None:

@@ -39,6 +39,8 @@ _LEAST = {"tokens_at_once": 256, "cached_tokens": 4096}
 # As in `fused_layers`, which needs a base.
 _SCATTERED = 1.25
 """On a CPU the C library keeps pieces that do not fit what is asked for next."""
+_BANK, _MOST_ARMS = 16, 8
+"""Adapters that a joint sampler holds, and runs that share a GPU at most: larger passes are no faster per run."""
 _COPIES = 6
 """Of the adapter: weights, gradients of a row, of a call and of a step, and two moments."""
 
@@ -267,6 +269,28 @@ def fit(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> N
             Estimate.of(sizes, chosen).total / GIB,
         )
     return chosen
+
+
+def arms_that_fit(model: str, want: Callable[[Any, Any], Needs], dtype: str) -> int:
+    """How many runs of a model share one GPU of this machine: one base, row and cache, and an adapter for each.
+
+    1 where nobody can tell. CUDA is not touched, because the process that asks is not the one that computes.
+    """
+    from transformers import AutoConfig
+
+    free = memory.free_on_gpus()
+    if free is None:
+        return 1
+    try:
+        sizes = Sizes.of(AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False))
+    except Exception:  # loading the model says what is wrong with it
+        return 1
+    needs = want(torch.device("cuda"), torch.float32 if dtype == "float32" else torch.bfloat16)
+    estimate, size = Estimate.of(sizes, replace(needs, merge=False)), needs.dtype.itemsize
+    numbers, _ = sizes.adapter(needs.rank, needs.targets)
+    # In a joint pass an adapter and its gradient are there once more, and the sampler has a bank of adapters.
+    each, bank = estimate.adapter + numbers * (size + 4), _BANK * numbers * size
+    return max(1, min(_MOST_ARMS, int((free * _USED - (estimate.total - estimate.adapter) - bank) // each)))
 
 
 def refuse_if_hopeless(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str, room: int) -> None:

@@ -38,7 +38,7 @@ from ..losses import LOSSES, LossCallable, custom_loss, find_loss
 from ..seeds import RequestSeeds
 from ..worker import UNFINISHED, Worker
 from . import model
-from .sampling import Request, Sampling, advance
+from .sampling import Request, Sampling, advance, change_logits
 from .state import Identity, TrainingState, pack_arrays, unpack_arrays
 from .tokenizer import VOCABULARY, ByteTokenizer
 from .weights import Weights
@@ -227,10 +227,10 @@ class MockSamplingClient:
 
         return self._worker.submit("logprobs", score)
 
-    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+    def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
         """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
         ids = self._check(tokens)
-        checks.check_top_k(k, self._capabilities)
+        checks.check_top_k(k, self._capabilities, *changes)
 
         def score() -> TopLogprobs:
             best = np.full((len(ids), k), -1, np.int64)
@@ -239,6 +239,9 @@ class MockSamplingClient:
             if len(ids) > 1:
                 run = model.forward(self._weights, [ids[:-1]])
                 rows = model.log_softmax(run.logits(self._weights))
+                if any(changes):
+                    changed = [change_logits(row, ids[: at + 1], *changes) for at, row in enumerate(rows)]
+                    rows = model.log_softmax(np.stack(changed))
                 # Stable: of tokens that are equally probable the lower number comes first, always.
                 best[1:] = np.argsort(-rows, axis=1, kind="stable")[:, :k]
                 logprobs[1:] = np.take_along_axis(rows, best[1:], axis=1)

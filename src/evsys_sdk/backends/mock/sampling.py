@@ -6,14 +6,16 @@ not on which other requests happened to be answered together with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..client import Sample, SamplingParams, TokenFilter, TopLogprobs
+from ..checks import run_processors
+from ..client import LogitsProcessor, Sample, SamplingParams, TokenFilter, TopLogprobs
 from ..seeds import stream_of, uniforms
 from . import model
 from .packing import Ints
@@ -140,11 +142,34 @@ def _advance(weights: Weights, lanes: Sequence[_Lane]) -> None:
     logprobs = model.log_softmax(run.logits(weights)).astype(np.float64)
     places = [lane.length - lane.prompt_length + 1 for lane in lanes]
     random = uniforms([lane.stream for lane in lanes], places)
-    chosen = choose(_filter(logprobs, lanes), [lane.params for lane in lanes], random).tolist()
+    chosen = choose(_filter(_change(logprobs, lanes), lanes), [lane.params for lane in lanes], random).tolist()
     for row, (lane, token) in enumerate(zip(lanes, chosen, strict=True)):
         if lane.params.top_logprobs:
             lane.note_top(logprobs[row])
         lane.add(token, float(logprobs[row, token]))
+
+
+def _change(logprobs: NDArray[np.float64], lanes: Sequence[_Lane]) -> NDArray[np.float64]:
+    """What the tokens are chosen by: log-probabilities with each lane's bias and processors applied."""
+    if not any(lane.params.logit_bias or lane.params.processors for lane in lanes):
+        return logprobs
+    rows = zip(logprobs, lanes, strict=True)
+    return np.stack(
+        [
+            change_logits(row, lane.tokens[: lane.length], lane.params.logit_bias, lane.params.processors)
+            for row, lane in rows
+        ]
+    )
+
+
+def change_logits(
+    row: NDArray[Any], tokens: Ints, bias: Mapping[int, float] | None, processors: Sequence[LogitsProcessor] = ()
+) -> NDArray[Any]:
+    """One row of log-probabilities with a bias and processors applied; the row itself stays as it is."""
+    found = row.copy()
+    if bias:
+        found[list(bias)] += list(bias.values())
+    return run_processors(found, tokens.tolist(), processors) if processors else found
 
 
 def _filter(logprobs: NDArray[np.float64], lanes: Sequence[_Lane]) -> NDArray[np.float64]:

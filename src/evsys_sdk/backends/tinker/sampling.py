@@ -70,9 +70,9 @@ class TinkerSamplingClient:
         length = self._check(tokens, "logprobs")
         return self._ask("logprobs", lambda: self._score(tokens, 0), lambda response: prompt_row(response, length))
 
-    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+    def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
         """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
-        checks.check_top_k(k, self._context.capabilities)
+        checks.check_top_k(k, self._context.capabilities, *changes)
         length = self._check(tokens, "topk_logprobs")
         return self._ask(
             "topk_logprobs", lambda: self._score(tokens, k), lambda response: prompt_table(response, length, k)

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from .four_bit import FourBit, Weight, dense
 
 if TYPE_CHECKING:
-    from .lora import Change, LoRAPart, Switch
+    from .lora import LoRAPart, Switch
 
 EXPERT_PARAMETERS = ("gate_up_proj", "down_proj")
 """In the order in which PEFT nests its wrappers: the first is the innermost."""
@@ -79,7 +79,7 @@ class _Groups:
         self._grouped = counts.is_cuda and dtype == torch.bfloat16 and hasattr(torch, "_grouped_mm")
         self._sizes: list[int] | None = None if self._grouped else counts.tolist()
 
-    def linear(self, x: Tensor, weight: Weight, change: Change | None) -> Tensor:
+    def linear(self, x: Tensor, weight: Weight, change: Any) -> Tensor:
         """Each group times the weight of its expert, (experts, out, in), with a change of it."""
         if isinstance(change, Tensor):
             return self._product(x, change)

@@ -10,6 +10,7 @@ within bounds. Then each row of W counts by the slope f of that change:  sum g*f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -116,14 +117,20 @@ class Head:
         return found if self.scale == 1 else found.mul_(self.scale)
 
     @torch.no_grad()
-    def best(self, hidden: Tensor, k: int, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The `k` most probable tokens at each position, their log-probabilities, and those of the targets."""
+    def best(
+        self, hidden: Tensor, k: int, targets: Tensor, change: Callable[[Tensor, int], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The `k` most probable tokens at each position, their log-probabilities, and those of the targets.
+
+        `change` makes other logits of those from a position on.
+        """
         tokens: list[Tensor] = []
         logprobs: list[Tensor] = []
         given: list[Tensor] = []
         rows = self._rows_at_once()
-        for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True):
-            found = self.logits(part).log_softmax(dim=1)
+        for at, (part, wanted) in enumerate(zip(hidden.split(rows), targets.split(rows), strict=True)):
+            logits = self.logits(part)
+            found = (logits if change is None else change(logits, at * rows)).log_softmax(dim=1)
             best = found.topk(k, dim=1)
             tokens.append(best.indices)
             logprobs.append(best.values)

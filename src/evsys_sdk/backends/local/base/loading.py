@@ -72,6 +72,10 @@ class Base:
     """Its layers for the fused body of a GPU; False where that does not work, None until it was tried."""
     spaces: list[Any] = field(default_factory=list[Any])
     """Places of graph decoders that are free to be used again."""
+    joiner: Any = None
+    """Where training of several runs meets; None until a run that may be joined starts."""
+    loops: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    """Threads that sample for several runs, by their limits."""
 
     @property
     def device(self) -> torch.device:

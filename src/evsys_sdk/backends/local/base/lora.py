@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from ....errors import BackendError, closest
 from .experts import EXPERT_PARAMETERS, find_experts, route_experts
 from .four_bit import FourBit, Weight, can_quantize, dense
+from .lora_products import AddLoRA, AddStacked, Frozen
 
 _EXPERT = re.compile(r"(^|\.)experts\.\d+(\.|$)")
 
@@ -46,8 +47,26 @@ class LoRAPart:
     generator: torch.Generator | None = None
 
 
-type Change = LoRAPart | Tensor
-"""What happens to a linear layer: an adapter's part is added, or its weight is replaced."""
+@dataclass(frozen=True, slots=True)
+class StackedPart:
+    """What several adapters add to one linear layer, each to its own share of the rows; all shares are equally long."""
+
+    a: Tensor
+    """(adapters, rank, in)"""
+    b: Tensor
+    """(adapters, out, rank)"""
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowParts:
+    """What several adapters add to rows of their own, without a gradient: (rows, adapter's part) each."""
+
+    pieces: tuple[tuple[slice | Tensor, LoRAPart], ...]
+
+
+type Change = LoRAPart | StackedPart | RowParts | Tensor
+"""What happens to a linear layer: parts of adapters are added, or its weight is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,57 +155,30 @@ class LoRALinear(nn.Module):
             return Frozen.apply(x, self.weight, self.bias)
         if isinstance(change, Tensor):
             return F.linear(x, change, self.bias)
+        if isinstance(change, StackedPart):
+            rows = x.reshape(-1, x.shape[-1])
+            whole = [(0, self.out_features)]
+            found = AddStacked.apply(rows, None, self.weight, self.bias, change.scale, whole, change.a, change.b)
+            return found.view(*x.shape[:-1], -1)
+        if isinstance(change, RowParts):
+            return self._with_row_parts(x, change)
         if change.dropout:
             return self._with_dropout(x, change)
-        return _AddLoRA.apply(x, self.weight, self.bias, change.a, change.b, change.scale)
+        return AddLoRA.apply(x, self.weight, self.bias, change.a, change.b, change.scale)
+
+    def _with_row_parts(self, x: Tensor, parts: RowParts) -> Tensor:
+        found = F.linear(x, dense(self.weight), self.bias)
+        rows, added = x.reshape(-1, x.shape[-1]), found.view(-1, found.shape[-1])
+        for own, part in parts.pieces:
+            low = rows[own] @ part.a.T.to(x.dtype)
+            added[own] += part.scale * (low @ part.b.T.to(x.dtype))
+        return found
 
     def _with_dropout(self, x: Tensor, part: LoRAPart) -> Tensor:
         kept = torch.rand(x.shape, generator=part.generator, device=x.device, dtype=torch.float32) >= part.dropout
         dropped = x * kept.to(x.dtype) / (1 - part.dropout)
         low = F.linear(F.linear(dropped, part.a.to(x.dtype)), part.b.to(x.dtype))
         return Frozen.apply(x, self.weight, self.bias) + part.scale * low
-
-
-class Frozen(torch.autograd.Function):
-    """y = xW' + b, where a weight in four bits is made dense once more for the gradient, and not kept meanwhile."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
-        ctx.weight = weight
-        return F.linear(x, dense(weight), bias)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        return grads[0] @ dense(ctx.weight), None, None
-
-
-class _AddLoRA(torch.autograd.Function):
-    """y = xW' + b + scale * (xA')B'. Written out because autograd would keep and copy more than is needed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Weight, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        a, b = a.to(x.dtype), b.to(x.dtype)
-        # (T, rank): all that the gradient needs of the adapter's own work.
-        low = rows @ a.T
-        y = F.linear(x, dense(weight), bias)  # not a view: models may go on to change it in place
-        y.view(-1, y.shape[-1]).addmm_(low, b.T, alpha=scale)
-        ctx.save_for_backward(rows, low, a, b)
-        ctx.weight, ctx.scale, ctx.shape = weight, scale, x.shape
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        rows, low, a, b = ctx.saved_tensors
-        grad = grads[0].reshape(-1, grads[0].shape[-1])
-        grad_low = (grad @ b).mul_(ctx.scale)
-        # Masters are float32, and so are their gradients; the products run in the type of the base.
-        grad_b = (grad.T @ low).float().mul_(ctx.scale)
-        grad_a = (grad_low.T @ rows).float()
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            grad_x = (grad @ dense(ctx.weight)).addmm_(grad_low, a).view(ctx.shape)
-        return grad_x, None, None, grad_a, grad_b, None
 
 
 def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
@@ -241,6 +233,8 @@ class Adapter:
     """Layer -> (A, B)."""
     transposed: bool = False
     """Whether the base stores the weights of these layers as (in, out), which PEFT wants to be told."""
+    flat: Tensor | None = None
+    """All matrices as one vector, once they lie flat."""
 
     @classmethod
     def create(
@@ -265,9 +259,33 @@ class Adapter:
     def scale(self) -> float:
         return self.alpha / self.rank
 
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """Equal for adapters that can be applied together."""
+        return self.rank, self.alpha, *((name, a.shape, b.shape) for name, (a, b) in self.weights.items())
+
+    @property
+    def has_experts(self) -> bool:
+        return any(a.ndim > 2 for a, _ in self.weights.values())
+
     def tensors(self) -> list[Tensor]:
         """All matrices, in an order that stays the same."""
         return [tensor for pair in self.weights.values() for tensor in pair]
+
+    def lay_flat(self) -> Tensor:
+        """Have all matrices lie one after another in one vector, and return that."""
+        if self.flat is None:
+            flat = torch.cat([tensor.detach().flatten() for tensor in self.tensors()])
+            views = iter(self.split(flat))
+            self.weights = {name: (next(views), next(views)) for name in self.weights}
+            self.flat = flat
+        return self.flat
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Parts of a vector in the shapes of the matrices; further dimensions before the last one stay."""
+        tensors = self.tensors()
+        parts = flat.split([tensor.numel() for tensor in tensors], dim=-1)
+        return [part.view(*flat.shape[:-1], *tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
     def parts(self, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> dict[str, Change]:
         """What the switch takes."""
@@ -281,8 +299,10 @@ class Adapter:
 
     def copy(self) -> Adapter:
         """A copy that later training does not touch."""
-        weights = {name: (a.detach().clone(), b.detach().clone()) for name, (a, b) in self.weights.items()}
-        return Adapter(self.rank, self.alpha, weights, self.transposed)
+        flat = self.lay_flat().clone()
+        parts = iter(self.split(flat))
+        weights = {name: (next(parts), next(parts)) for name in self.weights}
+        return Adapter(self.rank, self.alpha, weights, self.transposed, flat)
 
     def is_zero(self) -> bool:
         """Whether it changes nothing, as a new one does."""

@@ -62,6 +62,10 @@ class Clock:
             self._computed -= waited
             yield
 
+    def discount(self, seconds: float) -> None:
+        """Do not count these, which others computed or nobody did."""
+        self._computed -= seconds
+
     def take(self) -> float:
         """The seconds since they were last asked for."""
         found, self._computed = self._computed, 0.0

@@ -180,6 +180,11 @@ class FewRows:
         width = x.shape[1]
         _begin[(len(x),)](x, norm.weight, self._normed, self._squares, width, BLOCK=triton.next_power_of_2(width))
 
+    @property
+    def normed(self) -> tuple[Tensor, Tensor, float]:
+        """The states times the weights of the norm, sums of their squares, and the norm's epsilon."""
+        return self._normed, self._squares, self._norm.variance_epsilon
+
     def times(self, product: Any, *, gate: bool = False) -> Tensor:
         """The product of the normed states with a matrix; with `gate`, its first half gates the second."""
         height = len(product.weight) // 2 if gate else len(product.weight)

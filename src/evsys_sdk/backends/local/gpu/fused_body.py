@@ -26,7 +26,8 @@ from ..base.families import FUSED
 from ..base.four_bit import FourBit, Weight, dense
 from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
-from ..base.lora import Change, Frozen, LoRAPart
+from ..base.lora import Change, LoRAPart, StackedPart
+from ..base.lora_products import AddStacked, Frozen
 from ..training.recompute import recompute_layers, run_again
 
 type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
@@ -47,7 +48,10 @@ def hidden_of(
     recompute: bool = False,
 ) -> Tensor:
     """The last hidden state of each token of a row, with these changes of the base."""
-    can_be_fused = all(isinstance(change, LoRAPart) and not change.dropout for change in changes.values())
+    can_be_fused = all(
+        isinstance(change, StackedPart) or (isinstance(change, LoRAPart) and not change.dropout)
+        for change in changes.values()
+    )
     layers = gpu_layers(base) if can_be_fused else None
     if layers is not None:
         return run_body(base, layers, add_adapter(changes), tokens, positions, layout.attend_rows, recompute=recompute)
@@ -117,9 +121,10 @@ def add_adapter(changes: Mapping[str, Change]) -> Linear:
     def linear(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
         rows: list[tuple[int, int]] = []
         matrices: list[Tensor] = []
-        scale, start = 1.0, 0
+        scale, start, add = 1.0, 0, _AddLoRAs
         for single in layer.linears[which]:
-            if isinstance(part := changes.get(single.name), LoRAPart):
+            if isinstance(part := changes.get(single.name), LoRAPart | StackedPart):
+                add = AddStacked if isinstance(part, StackedPart) else _AddLoRAs
                 rows.append((start, start + single.out_features))
                 matrices += [part.a, part.b]
                 scale = part.scale
@@ -127,7 +132,7 @@ def add_adapter(changes: Mapping[str, Change]) -> Linear:
         if not matrices:
             return plain(layer, which, x, onto)
         product = getattr(layer, which)
-        return _AddLoRAs.apply(x, onto, product.weight, product.bias, scale, rows, *matrices)
+        return add.apply(x, onto, product.weight, product.bias, scale, rows, *matrices)
 
     return linear
 

@@ -34,9 +34,9 @@ _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Slots that graphs are captured for; beyond the last, its multiples."""
 _SPARE_SPACES = 2
 _GROWTH = 128
-_INPUTS = 6
+_INPUTS = 7
 """What a step is told of each slot: its token and where that stands, which slot holds how many first positions that are
-the same as its own, and temperature and random number of the next choice."""
+the same as its own, temperature and random number of the next choice; and the slots in the order of their adapters."""
 _KEPT_POSITIONS = 1 << 18
 """A cache that would be larger than this is brought down to what is needed; otherwise it never becomes smaller, because
 its graphs would have to be captured again."""
@@ -118,13 +118,15 @@ class Space:
     """Weights, cache and graphs that belong together."""
 
     def __init__(self, layers: Sequence[Layer], adapter: Adapter | None) -> None:
-        self.names = frozenset[str]() if adapter is None else frozenset(adapter.weights)
+        self.names: frozenset[str] = frozenset[str]() if adapter is None else frozenset(adapter.weights)
         self.layers = [self._own(layer) for layer in layers]
         self.cache = StackedCache(layers, layers[0].qkv.weight)
         self.room: Any = None
         """Memory that the graphs share."""
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: dict[int, StepGraph] = {}
+        self.bank: Any = None
+        """Adapters that are not merged into the weights, where samples of several are decoded together."""
         self._captured_at = 0
 
     def fill(self, base: Base, adapter: Adapter | None) -> None:
@@ -228,7 +230,8 @@ class StepGraph:
 
         tokens, positions, homes, shared = self._inputs[:4].long()
         where = (positions, homes, shared)
-        hidden = read_tokens(base, space.layers, space.cache, space.room, tokens, where)
+        bank = None if space.bank is None else (space.bank, self._inputs[6].int())
+        hidden = read_tokens(base, space.layers, space.cache, space.room, tokens, where, bank)
         logits = base.head.to_logits(F.linear(hidden, base.head.weight, base.head.bias))
         return logits, pick(logits, self._inputs[4], self._inputs[5])
 
@@ -268,6 +271,8 @@ class GraphDecoder(Decoder):
         """Steps since a sample ended or joined."""
         self._prompts: Any = None
         """For each lane, which slot holds the same prompt, and how long that is."""
+        self._order: Any = 0
+        """The slots of the lanes, those of one adapter next to each other."""
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
         """Make room for all that the lanes may come to need: a cache that grows would have to be captured again."""
@@ -287,7 +292,7 @@ class GraphDecoder(Decoder):
         # Lanes are compared by identity: another batch, or another order, makes what was launched ahead useless.
         if self._lanes != lanes:
             self._lanes, self._quiet, ahead = list(lanes), 0, None
-            self._prompts = _find_shared_prompts(lanes)
+            self._prompts, self._order = _find_shared_prompts(lanes), self._order_of(lanes)
         if any(needs_logits(lane.request.params) for lane in lanes):
             graph = self._replay(self._inputs_of(lanes, ahead=0))
             advance(lanes, graph.logits[: len(lanes)].float())
@@ -333,14 +338,20 @@ class GraphDecoder(Decoder):
         numbers[2:4] = self._prompts
         numbers[4] = [lane.request.params.temperature for lane in lanes]
         numbers[5] = uniforms(lanes, ahead=ahead).numpy()
+        numbers[6] = self._order
         return numbers
+
+    def _order_of(self, lanes: Sequence[Lane]) -> Any:
+        """The slots sorted by adapter, where there are several."""
+        return 0
 
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: Any) -> Tensor:
         tokens, positions = tokens.to(self.base.device), positions.to(self.base.device)
-        return run_body(self.base, self._space.layers, _plain_in_place, tokens, positions, layout.attend_rows)
+        return run_body(self.base, self._space.layers, plain_in_place, tokens, positions, layout.attend_rows)
 
 
-def _plain_in_place(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
+def plain_in_place(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
+    """A product with the weights as they are; what it is added to is overwritten."""
     from .decode_step import add_product
 
     return plain(layer, which, x, None) if onto is None else add_product(onto, x, getattr(layer, which))
@@ -351,8 +362,8 @@ def _find_shared_prompts(lanes: Sequence[Lane]) -> Any:
 
     A prompt that nobody shares is its own: attention is then divided in the same way, and rounds in the same way.
     """
-    first: dict[tuple[int, ...], int] = {}
-    homes = [first.setdefault(lane.request.prompt, slot) for slot, lane in enumerate(lanes)]
+    first: dict[Any, int] = {}
+    homes = [first.setdefault(lane.request.key, slot) for slot, lane in enumerate(lanes)]
     return np.array([homes, [len(lane.request.prompt) for lane in lanes]], np.float64)
 
 

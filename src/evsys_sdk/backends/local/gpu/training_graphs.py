@@ -120,7 +120,7 @@ class PassGraph:
     def __init__(
         self, base: Base, adapter: Adapter, parameters: list[Tensor], shape: Shape, inputs: Any, pool: Any
     ) -> None:
-        self._shape, self._parameters = shape, parameters
+        self._shape = shape
         self._inputs = [torch.from_numpy(part).to(base.device) for part in inputs]
         self._slope = torch.zeros(shape.tokens, base.hidden_size, dtype=base.key.dtype, device=base.device)
         side = torch.cuda.Stream(base.device)
@@ -144,14 +144,12 @@ class PassGraph:
         self._forward.replay()
         return self._hidden[: len(batch.tokens)]
 
-    def backward(self, places: Tensor, slope: Tensor) -> list[Tensor]:
-        """The gradient of the parameters, given that of the hidden states at some places, for the row just read."""
+    def backward(self, places: Tensor, slope: Tensor) -> Tensor:
+        """All gradients as one vector, given those of the hidden states at some places, for the row just read."""
         self._slope.zero_()
         self._slope[places] = slope
         self._backward.replay()
-        # The next row is replayed into the same place.
-        pieces = self._gradient.clone().split([parameter.numel() for parameter in self._parameters])
-        return [piece.view_as(parameter) for piece, parameter in zip(pieces, self._parameters, strict=True)]
+        return self._gradient.clone()  # the next row is replayed into the same place
 
     def _run(self, base: Base, adapter: Adapter) -> Tensor:
         tokens, positions, queries, *others = self._inputs

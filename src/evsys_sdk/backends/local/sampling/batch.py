@@ -1,4 +1,4 @@
-"""Samples of one snapshot that grow together, a token per step, and what is remembered of earlier ones.
+"""Samples that grow together, a token per step, and what is remembered of earlier ones.
 
 A waiting sample joins when there is room for it. Of its prompt only that is read which no slot and no remembered text
 holds: the beginning is copied, and what several new prompts share is read once. A sample that is done leaves its slot,
@@ -10,7 +10,7 @@ and its text is remembered in the room that the running ones leave free.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,15 +21,16 @@ from ....log import get_logger
 from .. import memory
 from ..base.loading import Base
 from .decoding import Decoder
-from .fused_decoding import make_decoder
 from .lanes import Lane, PromptTokens, Request, SamplingLimits, Stops, advance
 from .prefix_cache import SHORTEST, Beginnings, Found, PrefixCache
-from .snapshot import Snapshot
 
-type _Prompt = tuple[int, ...]
+type _Prompt = tuple[Any, tuple[int, ...]]
+"""A snapshot and a prompt: what was read with other weights is another text."""
 
 _SHARE_OF_MEMORY = 8
 """Remembered texts take at most one part in so many of the memory that would be free without them."""
+_KEPT_OWNERS = 8
+"""Texts are remembered for the last so many snapshots of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,16 @@ class _Known:
 class Batch:
     """Those that run, lane i in slot i, and those that wait for room. One thread owns it."""
 
-    def __init__(self, base: Base, snapshot: Snapshot, limits: SamplingLimits, count: PromptTokens) -> None:
-        self._base, self._snapshot, self._limits, self._count = base, snapshot, limits, count
+    def __init__(self, base: Base, make: Callable[[], Decoder], limits: SamplingLimits, count: PromptTokens) -> None:
+        self._base, self._make, self._limits, self._count = base, make, limits, count
         self._lanes_at_once = limits.lanes
         self._decoder: Decoder | None = None
         self._after_prompt: dict[_Prompt, Any] = {}
         """Logits after the prompts of running lanes, so that late samples of a prompt need not read it again."""
-        self._running_prompts: Beginnings | None = None
-        """Of those that run; None until somebody asks."""
-        self._remembered: PrefixCache | None = PrefixCache()
-        """None once there was too little memory for it."""
+        self._running_prompts: dict[Any, Beginnings] | None = None
+        """Of those that run, by snapshot; None until somebody asks."""
+        self._remembered: dict[Any, PrefixCache] | None = {}
+        """By snapshot, the one that was used last is the last; None once there was too little memory for it."""
         self._spare_bytes: int | None = None
         """What remembered texts may take; None where nobody can tell."""
         self._token_bytes = 0
@@ -77,12 +78,13 @@ class Batch:
 
     @property
     def remembered_tokens(self) -> int:
-        return 0 if self._remembered is None else self._remembered.tokens
+        return sum(cache.tokens for cache in (self._remembered or {}).values())
 
     def remember_at_most(self, tokens: int) -> None:
         """Forget the oldest texts beyond this many tokens."""
-        if self._remembered is not None:
-            self._remembered.shrink(max(0, tokens))
+        for cache in reversed(list((self._remembered or {}).values())):
+            cache.shrink(max(0, tokens))
+            tokens -= cache.tokens
 
     def add(self, request: Request) -> None:
         """Queue all samples of a request."""
@@ -104,7 +106,7 @@ class Batch:
         try:
             with torch.inference_mode(), self._base.turns:
                 if self._decoder is None:
-                    self._decoder = make_decoder(self._base, self._snapshot)
+                    self._decoder = self._make()
                 if self.running:
                     self._step(self._decoder)
                 known = self._next_lanes(joining)
@@ -134,48 +136,59 @@ class Batch:
         if not self.waiting:
             return known
         longest = max((lane.longest for lane in self.running), default=0)
-        new = Beginnings()
+        new: dict[Any, Beginnings] = {}
+        owners = {lane.request.owner for lane in self.running}
         reading = 0
         while self.waiting and len(self.running) + len(joining) < self._lanes_at_once:
             lane = self.waiting[0]
-            prompt, text = lane.request.prompt, lane.request.text
+            if lane.done:  # its client was closed
+                self.waiting.popleft()
+                continue
+            prompt, text = lane.request.key, lane.request.text
             longest = max(longest, lane.longest)
             count = len(self.running) + len(joining) + 1
             # One that is too long for the limit runs all the same, by itself.
             if count > 1 and count * longest > self._limits.cached_tokens:
                 break
+            owners.add(lane.request.owner)
+            if self._decoder is not None and len(owners) > self._decoder.most_owners:
+                break
             # A running sample has taken its states on from the end of the prompt, so the prompt is read again.
             if prompt not in known and (prompt not in self._after_prompt or self._base.recurrent):
                 found = self._find_known(lane)
-                reading += len(prompt) - max(found.length, new.closest(text)[0])
+                beginnings = new.setdefault(lane.request.owner, Beginnings())
+                reading += len(text) - max(found.length, beginnings.closest(text)[0])
                 if joining and reading > self._limits.tokens_at_once:
                     break
                 known[prompt] = found
-                new.add(text)
+                beginnings.add(text)
             joining.append(self.waiting.popleft())
         return known
 
     def _find_known(self, lane: Lane) -> _Known:
-        text = lane.request.text
-        remembered = Found() if self._remembered is None else self._remembered.find(text)
-        if self._remembered is not None and remembered.length == len(text):
-            if (after := self._remembered.after(text)) is not None:
+        text, owner = lane.request.text, lane.request.owner
+        cache = None if self._remembered is None else self._remembered.get(owner)
+        remembered = Found() if cache is None else cache.find(text)
+        if cache is not None and remembered.length == len(text):
+            if (after := cache.after(text)) is not None:
                 return _Known(len(text), None, remembered, after)
-            remembered = self._remembered.find(text[:-1])  # what comes after the last token has to be found
+            remembered = cache.find(text[:-1])  # what comes after the last token has to be found
         if self._running_prompts is None:
-            self._running_prompts = Beginnings({one.request.prompt: one.request.text for one in self.running}.values())
-        common, other = self._running_prompts.closest(text[:-1])
+            self._running_prompts = {}
+            for one in {one.request.key: one.request for one in self.running}.values():
+                self._running_prompts.setdefault(one.owner, Beginnings()).add(one.text)
+        common, other = self._running_prompts.get(owner, Beginnings()).closest(text[:-1])
         if self._base.recurrent:
             other = None
         if other is not None and common >= max(SHORTEST, remembered.length):
-            return _Known(common, tuple(other.tolist()))
+            return _Known(common, (owner, tuple(other.tolist())))
         return _Known(remembered.length, None, remembered)
 
     def _join(self, decoder: Decoder, joining: Sequence[Lane], known: dict[_Prompt, _Known]) -> None:
         """Read what is new of the prompts, give every lane a slot with its prompt, and choose the first tokens."""
         first = len(self.running)
         lanes = [*self.running, *joining]
-        prompts = [lane.request.prompt for lane in lanes]
+        prompts = [lane.request.key for lane in lanes]
         # Reversed, so that of several slots with one prompt the first one stays.
         source = first if self._base.recurrent else 0
         slot_of = {prompt: slot for slot, prompt in reversed(list(enumerate(prompts))) if slot >= source}
@@ -194,12 +207,13 @@ class Batch:
         self._after_prompt |= {prompt: one.after for prompt, one in known.items() if one.after is not None}
         unread = {prompt: one.length for prompt, one in known.items() if one.after is None}
         if unread:
-            logits = decoder.prefill(list(unread), [slot_of[prompt] for prompt in unread], list(unread.values()))
+            slots = [slot_of[prompt] for prompt in unread]
+            logits = decoder.prefill([tokens for _, tokens in unread], slots, list(unread.values()))
             self._after_prompt |= dict(zip(unread, logits, strict=True))
-        for prompt in {lane.request.prompt for lane in joining}:
+        for prompt in {lane.request.key for lane in joining}:
             others = [s for s in range(first, len(prompts)) if prompts[s] == prompt and s != slot_of[prompt]]
-            decoder.cache.copy(slot_of[prompt], others, len(prompt))
-        advance(joining, torch.stack([self._after_prompt[lane.request.prompt] for lane in joining]))
+            decoder.cache.copy(slot_of[prompt], others, len(prompt[1]))
+        advance(joining, torch.stack([self._after_prompt[lane.request.key] for lane in joining]))
         read = decoder.tokens_read - read
         self._count.read += read
         self._count.reused += sum(len(lane.request.prompt) for lane in joining) - read
@@ -224,17 +238,21 @@ class Batch:
             if last is not lane:
                 self.running[slot] = last
                 decoder.cache.copy(len(self.running), [slot], last.position)
-        kept = {lane.request.prompt for lane in self.running}
+        kept = {lane.request.key for lane in self.running}
         self._after_prompt = {prompt: row for prompt, row in self._after_prompt.items() if prompt in kept}
 
     def _remember(self, decoder: Decoder, lane: Lane, slot: int, room: int) -> None:
         """Keep the text of a lane that is done, if it fits."""
         if self._remembered is None or not SHORTEST <= lane.position <= room:
             return
+        owner = lane.request.owner
         try:
-            self._remembered.keep(lane.read, decoder.cache, slot)
-            self._remembered.note_end(lane.request.text, self._after_prompt[lane.request.prompt])
-            self._remembered.shrink(room)
+            self._remembered[owner] = cache = self._remembered.pop(owner, None) or PrefixCache()
+            for old in list(self._remembered)[:-_KEPT_OWNERS]:
+                del self._remembered[old]
+            cache.keep(lane.read, decoder.cache, slot)
+            cache.note_end(lane.request.text, self._after_prompt[lane.request.key])
+            self.remember_at_most(room)
         except Exception as error:
             if not memory.is_out_of_memory(error):
                 raise
@@ -261,8 +279,8 @@ class Batch:
     def _forget(self) -> None:
         """Start again from nothing: what is in the slots may not be whole."""
         self._decoder, self.running, self._after_prompt, self._running_prompts = None, [], {}, None
-        if self._remembered is not None:
-            self._remembered.forget()
+        for cache in (self._remembered or {}).values():
+            cache.forget()
 
     def _stop_remembering(self) -> None:
         get_logger(__name__).warning("there is too little memory to remember what was read; prompts are read anew")

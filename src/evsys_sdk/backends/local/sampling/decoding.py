@@ -150,6 +150,9 @@ def _grow(tensor: Tensor, slots: int, length: int) -> Tensor:
 class Decoder:
     """Reads prompts and makes steps with one frozen set of weights. Its owner holds the base's turn."""
 
+    most_owners = 1 << 30
+    """Snapshots whose samples it can decode at a time."""
+
     def __init__(self, base: Base, changes: Mapping[str, Change]) -> None:
         self.base, self._changes = base, changes
         # A decoder may be given another cache, which outlives it; only its own is cleared when it rests.
@@ -166,7 +169,7 @@ class Decoder:
         `known` says how many of its first tokens each slot holds already, at most all but one. What prompts have in
         common behind that is read once.
         """
-        reading = Reading.of(prompts, slots, known or [0] * len(prompts))
+        reading = Reading.of(prompts, slots, known or [0] * len(prompts), self._owners_of(slots))
         tokens, positions = torch.from_numpy(reading.tokens), torch.from_numpy(reading.positions)
         hidden = self._hidden(tokens, positions, PromptLayout(reading, self.cache))
         self.tokens_read += len(reading.tokens)
@@ -178,6 +181,9 @@ class Decoder:
         at = torch.tensor(positions)
         layout = StepLayout(self.cache, at.to(self.base.device), longest=max(positions) + 1)
         return self._logits(self._hidden(torch.tensor(tokens), at, layout))
+
+    def _owners_of(self, slots: Sequence[int]) -> Sequence[int] | None:
+        """For each slot, a number of the snapshot that it is read with; None where there is only one."""
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
         """Make room in the cache for the next token of these."""

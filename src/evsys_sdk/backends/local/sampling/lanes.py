@@ -10,7 +10,8 @@ rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...client import Sample, SamplingParams, TokenFilter, TopLogprobs
+from ...checks import run_processors
+from ...client import LogitsProcessor, Sample, SamplingParams, TokenFilter, TopLogprobs
 from ...seeds import stream_of
 from ...seeds import uniforms as uniforms_of
 from ..base.packing import Ints
@@ -54,23 +56,33 @@ class Request:
     num_samples: int
     params: SamplingParams
     seed: int
+    owner: Any = None
+    """The snapshot to sample from."""
     future: Future[list[Sample]] = field(default_factory=Future[list[Sample]])
     finished: dict[int, Sample] = field(default_factory=dict[int, Sample])
     text: Ints = field(init=False)
     """The prompt once more, to compare it with others."""
+    bias: tuple[Tensor, Tensor] | None = None
+    """Tokens whose logits are changed, and by how much; made when first needed."""
 
     def __post_init__(self) -> None:
         self.text = np.array(self.prompt, np.int64)
 
+    @property
+    def key(self) -> tuple[Any, tuple[int, ...]]:
+        """Equal for requests that read the same prompt with the same weights."""
+        return self.owner, self.prompt
+
     def finish(self, number: int, sample: Sample) -> None:
         """Note one sample; the last one answers the request."""
         self.finished[number] = sample
-        if len(self.finished) == self.num_samples and not self.future.done():
-            self.future.set_result([self.finished[index] for index in range(self.num_samples)])
+        if len(self.finished) == self.num_samples:
+            with suppress(InvalidStateError):  # its client may have been closed
+                self.future.set_result([self.finished[index] for index in range(self.num_samples)])
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error."""
-        if not self.future.done():
+        """Answer with an error, unless it is answered."""
+        with suppress(InvalidStateError):
             self.future.set_exception(error)
 
 
@@ -145,7 +157,8 @@ class Lane:
 
     @property
     def done(self) -> bool:
-        return self.stopped or len(self.tokens) >= self.request.params.max_tokens
+        # A request that was answered with an error needs no more samples.
+        return self.stopped or len(self.tokens) >= self.request.params.max_tokens or self.request.future.done()
 
     def add(self, token: int, logprob: float) -> None:
         self.tokens.append(token)
@@ -172,7 +185,8 @@ class Lane:
 def advance(lanes: Sequence[Lane], logits: Tensor) -> None:
     """Choose the next token of each lane from its row of logits."""
     logprobs = logits.log_softmax(dim=1)
-    chosen = choose(_filter(logprobs, lanes), [lane.request.params for lane in lanes], uniforms(lanes))
+    changed = _filter(_change(logprobs, lanes), lanes)
+    chosen = choose(changed, [lane.request.params for lane in lanes], uniforms(lanes))
     values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
     for row, lane in enumerate(lanes):
         if k := lane.request.params.top_logprobs:
@@ -180,6 +194,42 @@ def advance(lanes: Sequence[Lane], logits: Tensor) -> None:
             lane.top.append((best.indices.tolist(), best.values.tolist()))
     for lane, token, value in zip(lanes, chosen.tolist(), values, strict=True):
         lane.add(token, value)
+
+
+def _change(logprobs: Tensor, lanes: Sequence[Lane]) -> Tensor:
+    """What the tokens are chosen by: log-probabilities with each lane's bias and processors applied."""
+    if not any(lane.request.params.logit_bias or lane.request.params.processors for lane in lanes):
+        return logprobs
+    found = logprobs.clone()
+    # Requests that were made together share their bias: one operation for all of their rows.
+    same: dict[int, list[int]] = {}
+    for row, lane in enumerate(lanes):
+        same.setdefault(id(lane.request.params.logit_bias), []).append(row)
+    for rows in same.values():
+        if (bias := bias_of(lanes[rows[0]].request, found.device)) is not None:
+            if len(rows) == len(lanes):
+                found[:, bias[0]] += bias[1]
+            else:
+                found[torch.tensor(rows, device=found.device)[:, None], bias[0]] += bias[1]
+    for row, lane in enumerate(lanes):
+        if lane.request.params.processors:
+            tokens = [*lane.request.prompt, *lane.tokens]
+            found[row] = process(found[row], tokens, lane.request.params.processors)
+    return found
+
+
+def bias_of(request: Any, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """Tokens and what is added to their logits, on the device; of a request that keeps them in `bias`."""
+    if request.params.logit_bias and request.bias is None:
+        tokens, values = zip(*request.params.logit_bias.items(), strict=True)
+        request.bias = torch.tensor(tokens, device=device), torch.tensor(values, device=device, dtype=torch.float32)
+    return request.bias
+
+
+def process(row: Tensor, tokens: Sequence[int], processors: Sequence[LogitsProcessor]) -> Tensor:
+    """A row of log-probabilities as processors change it; they work on NumPy arrays."""
+    found = run_processors(row.float().cpu().numpy().copy(), tokens, processors)
+    return torch.from_numpy(found).to(row.device)
 
 
 def _filter(logprobs: Tensor, lanes: Sequence[Lane]) -> Tensor:
@@ -233,7 +283,8 @@ def uniforms(lanes: Sequence[Lane], *, ahead: int = 0) -> Tensor:
 
 def needs_logits(params: SamplingParams) -> bool:
     """Whether the logits of each step are looked at, and not only the token that is chosen."""
-    return is_truncated(params) or bool(params.top_logprobs) or params.make_filter is not None
+    changed = params.make_filter is not None or bool(params.logit_bias) or bool(params.processors)
+    return is_truncated(params) or bool(params.top_logprobs) or changed
 
 
 def is_truncated(params: SamplingParams) -> bool:

@@ -20,6 +20,9 @@ from ....errors import BackendError
 from ...worker import start_thread
 from ..base.loading import Base
 from .batch import Batch
+from .decoding import Decoder
+from .fused_decoding import make_decoder
+from .joint_decoding import make_joint_decoder
 from .lanes import PromptTokens, Request, SamplingLimits
 from .scoring import ScoreRequest, score
 from .snapshot import Snapshot
@@ -43,41 +46,84 @@ class _Queue:
 
 
 class SamplingLoop:
-    """Answers the requests of all samplers of one client on one thread, which starts with the first request."""
+    """Answers the requests of one client's samplers; a thread, which starts with the first request, may serve several.
 
-    def __init__(self, base: Base, limits: SamplingLimits, *, name: str) -> None:
-        self._base, self._limits, self._name = base, limits, name
-        self._queue = _Queue()
-        self.prompt_tokens = PromptTokens()
+    With `shared`, clients on the same base with the same limits have one thread, and their samples grow together.
+    """
+
+    def __init__(self, base: Base, limits: SamplingLimits, *, name: str, shared: bool = False) -> None:
+        self._asked: set[Any] = set()
+        """Requests that have not been answered."""
+        with _guard:
+            found = base.loops.get(limits) if shared else None
+            self._thread = found or _Thread(base, limits, name, shared=shared)
+            self._thread.users += 1
+            if shared:
+                base.loops[limits] = self._thread
+        self.prompt_tokens = self._thread.prompt_tokens
         """How much of all prompts so far was read."""
-        self._thread: threading.Thread | None = None
-        weakref.finalize(self, _close, self._queue)
+        self._end = weakref.finalize(self, _leave, self._thread, base.loops, limits)
 
     def sample(self, snapshot: Snapshot, request: Request) -> None:
         """Start sampling; the answer comes through the request's future."""
-        self._add(lambda: self._queue.sampling.append((snapshot, request)))
+        request.owner = snapshot
+        self._add(lambda queue: queue.sampling.append((snapshot, request)), request)
 
     def score(self, snapshot: Snapshot, request: ScoreRequest) -> None:
         """Start scoring a text; the answer comes through the request's future."""
-        self._add(lambda: self._queue.scoring.append((snapshot, request)))
+        self._add(lambda queue: queue.scoring.append((snapshot, request)), request)
 
     def close(self) -> None:
-        """Give up what is running and end the thread. Closing twice does nothing."""
-        _close(self._queue)
+        """Give up what is running, and end the thread if nobody else needs it. Closing twice does nothing."""
+        thread = self._thread
+        for request in list(self._asked):
+            request.fail(BackendError("the client was closed while it was sampling. Prepare the backend again."))
+        self._end()
+        if not thread.users:
+            thread.join()
+
+    def _add(self, append: Callable[[_Queue], None], request: Any) -> None:
+        if not self._end.alive:
+            raise BackendError("the model was asked through a client that is closed. Prepare the backend again.")
+        asked = self._asked  # not self: a loop that is dropped unclosed must be let go of
+        asked.add(request)
+        request.future.add_done_callback(lambda _: asked.discard(request))
+        self._thread.add(append)
+
+
+_guard = threading.Lock()
+
+
+def _leave(thread: _Thread, loops: dict[Any, Any], limits: SamplingLimits) -> None:
+    """One client fewer; the last one ends the thread."""
+    with _guard:
+        thread.users -= 1
+        if thread.users:
+            return
+        if loops.get(limits) is thread:
+            del loops[limits]
+    _close(thread.queue)
+
+
+class _Thread:
+    """The queue that clients write to, and the thread that reads it."""
+
+    def __init__(self, base: Base, limits: SamplingLimits, name: str, *, shared: bool) -> None:
+        self.queue, self.prompt_tokens, self.users = _Queue(), PromptTokens(), 0
+        self._name, self._thread = name, None
+        self._serving = _Serving(base, limits, self.queue, self.prompt_tokens, joins=shared)
+
+    def add(self, append: Callable[[_Queue], None]) -> None:
+        with self.queue.changed:
+            append(self.queue)
+            if self._thread is None:
+                queue = self.queue
+                self._thread = start_thread(self._serving.run, name=self._name, give_up=lambda: _close(queue))
+            self.queue.changed.notify()
+
+    def join(self) -> None:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-
-    def _add(self, append: Callable[[], None]) -> None:
-        with self._queue.changed:
-            if self._queue.closed:
-                raise BackendError("the model was asked through a client that is closed. Prepare the backend again.")
-            append()
-            if self._thread is None:
-                # Not self: a loop that is dropped unclosed must be let go of, and then end its thread.
-                queue = self._queue
-                serving = _Serving(self._base, self._limits, queue, self.prompt_tokens)
-                self._thread = start_thread(serving.run, name=self._name, give_up=lambda: _close(queue))
-            self._queue.changed.notify()
 
 
 def _close(queue: _Queue) -> None:
@@ -89,9 +135,10 @@ def _close(queue: _Queue) -> None:
 class _Serving:
     """What the thread does."""
 
-    def __init__(self, base: Base, limits: SamplingLimits, queue: _Queue, count: PromptTokens) -> None:
-        self._base, self._limits, self._queue, self._count = base, limits, queue, count
-        self._batches: dict[Snapshot, Batch] = {}
+    def __init__(self, base: Base, limits: SamplingLimits, queue: _Queue, count: PromptTokens, *, joins: bool) -> None:
+        self._base, self._limits, self._queue, self._count, self._joins = base, limits, queue, count, joins
+        self._batches: dict[Snapshot | int, Batch] = {}
+        """By snapshot, or by the form of all snapshots that are sampled from together."""
         self._used: list[Snapshot] = []
         """The last few snapshots, the latest last. Their batches are kept, and so are merged weights."""
 
@@ -104,6 +151,7 @@ class _Serving:
         self._give_up(BackendError("the client was closed while it was sampling. Prepare the backend again."))
         for snapshot in self._used:  # whoever still holds a sampler should not hold a copy of the model with it
             snapshot.forget_merged()
+        self._used.clear()
 
     def _serve_once(self) -> None:
         self._score()
@@ -128,13 +176,27 @@ class _Serving:
             arrived = list(self._queue.sampling)
             self._queue.sampling.clear()
         for snapshot, request in arrived:
-            self._note_use(snapshot)
-            if snapshot not in self._batches:
-                self._batches[snapshot] = Batch(self._base, snapshot, self._limits, self._count)
+            batch = self._batch_for(snapshot)
             try:
-                self._batches[snapshot].add(request)
+                batch.add(request)
             except Exception as error:  # the others that have come with it are no worse for it
                 request.fail(error)
+
+    def _batch_for(self, snapshot: Snapshot) -> Batch:
+        """Where a request joins: the samples of its snapshot, or of all snapshots while several runs share the base."""
+        base, members = self._base, getattr(self._base.joiner, "members", 0)
+        if not self._joins or members < 2 or snapshot.form is None:
+            self._note_use(snapshot)
+            if snapshot not in self._batches:
+                self._batches[snapshot] = self._new_batch(lambda: make_decoder(base, snapshot))
+            return self._batches[snapshot]
+        self._drop_unused()
+        if snapshot.form not in self._batches:
+            self._batches[snapshot.form] = self._new_batch(lambda: make_joint_decoder(base, snapshot))
+        return self._batches[snapshot.form]
+
+    def _new_batch(self, make: Callable[[], Decoder]) -> Batch:
+        return Batch(self._base, make, self._limits, self._count)
 
     def _note_use(self, snapshot: Snapshot) -> None:
         """Keep the merged weights and the batches of the last few snapshots only."""
@@ -146,8 +208,10 @@ class _Serving:
 
     def _drop_unused(self) -> None:
         """Before the next decoder is made, so that it can have the place of an old one."""
-        for snapshot in [one for one, batch in self._batches.items() if batch.is_idle and one not in self._used]:
-            del self._batches[snapshot]
+        shared = getattr(self._base.joiner, "members", 0) > 1
+        kept = {key for key in self._batches if key in self._used or (shared and isinstance(key, int))}
+        for key in [key for key, batch in self._batches.items() if batch.is_idle and key not in kept]:
+            del self._batches[key]
 
     def _tidy(self) -> None:
         """Let go of what is no longer used; what all batches remember shares the room that running samples leave."""
@@ -155,8 +219,9 @@ class _Serving:
         if len(self._batches) < 2:
             return
         left = self._limits.cached_tokens - sum(batch.needed_tokens for batch in self._batches.values())
-        for snapshot in reversed(self._used):
-            if (batch := self._batches.get(snapshot)) is not None:
+        joint = [key for key in self._batches if isinstance(key, int)]
+        for key in [*joint, *reversed(self._used)]:
+            if (batch := self._batches.get(key)) is not None:
                 batch.remember_at_most(left)
                 left -= batch.remembered_tokens
 

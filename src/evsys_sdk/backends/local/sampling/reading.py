@@ -54,20 +54,30 @@ class Reading:
     """Of each prompt."""
     ends: packing.Ints
     """Where the last token of each prompt lies."""
+    owned: tuple[tuple[int, slice], ...]
+    """Numbers of snapshots in ascending order, and the rows that each is to read."""
 
     @classmethod
-    def of(cls, prompts: Sequence[Sequence[int]], slots: Sequence[int], known: Sequence[int]) -> Reading:
-        families: dict[tuple[int, ...], list[int]] = {}
-        for number, prompt in enumerate(prompts):
+    def of(
+        cls,
+        prompts: Sequence[Sequence[int]],
+        slots: Sequence[int],
+        known: Sequence[int],
+        owners: Sequence[int] | None = None,
+    ) -> Reading:
+        families: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        of = owners or [0] * len(prompts)
+        for number in sorted(range(len(prompts)), key=lambda number: of[number]):
             # Only behind the same known tokens can rests share what
             # they begin with: attention saw other things elsewhere.
-            families.setdefault(tuple(prompt[: known[number]]), []).append(number)
+            families.setdefault((of[number], tuple(prompts[number][: known[number]])), []).append(number)
         rows: list[packing.MicroBatch] = []
         segments: list[Segment] = []
         stretches: list[_Stretch] = []
         stores: dict[int, _Store] = {}
+        owned: dict[int, slice] = {}
         start = 0
-        for beginning, numbers in families.items():
+        for (owner, beginning), numbers in families.items():
             before = len(beginning)
             rests = [np.array(prompts[number][before:], np.int64) for number in numbers]
             [row] = packing.pack(rests, budget=sum(map(len, rests)))
@@ -81,9 +91,11 @@ class Reading:
                 segments.append(Segment(s.start + start, s.length, s.prefix_start + start, s.prefix_length))
                 stretches.append(_Stretch(int(slot_of[s.start]), before + s.prefix_length + s.length))
             rows.append(row)
+            first = owned[owner].start if owner in owned else start
             start += len(row.tokens)
+            owned[owner] = slice(first, start)
         in_order = tuple(stores[number] for number in range(len(prompts)))
-        positions = [row.positions + len(beginning) for row, beginning in zip(rows, families, strict=True)]
+        positions = [row.positions + len(beginning) for row, (_, beginning) in zip(rows, families, strict=True)]
         return cls(
             np.concatenate([row.tokens for row in rows]),
             np.concatenate(positions),
@@ -91,6 +103,7 @@ class Reading:
             tuple(stretches),
             in_order,
             np.array([store.places[-1] for store in in_order]),
+            tuple(owned.items()),
         )
 
     @property
@@ -104,7 +117,8 @@ class PromptLayout(PackedLayout):
 
     def __init__(self, reading: Reading, cache: KeyValueCache) -> None:
         super().__init__(reading.segments)
-        self._reading, self._cache = reading, cache
+        self.reading = self._reading = reading
+        self._cache = cache
         self._stretches = dict(zip(reading.segments, reading.stretches, strict=True))
         self._stored: tuple[Tensor, ...] | None = None
         self._seen: tuple[PackedLayout, Tensor, Tensor] | None = None

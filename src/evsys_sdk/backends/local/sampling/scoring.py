@@ -4,21 +4,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...client import TopLogprobs
+from ...client import LogitsProcessor, TopLogprobs
 from .. import memory
 from ..base import packing
 from ..base.head import Targets
 from ..base.loading import Base
 from ..gpu.fused_body import hidden_of
+from .lanes import process
 from .snapshot import Snapshot
 
 
@@ -28,12 +31,19 @@ class ScoreRequest:
 
     tokens: NDArray[np.int64]
     k: int = 0
+    logit_bias: Mapping[int, float] | None = None
+    processors: Sequence[LogitsProcessor] = ()
     future: Future[Any] = field(default_factory=Future[Any])
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error."""
-        if not self.future.done():
+        """Answer with an error, unless it is answered."""
+        with suppress(InvalidStateError):
             self.future.set_exception(error)
+
+    def answer(self, found: Any) -> None:
+        """Answer, unless its client was closed meanwhile."""
+        with suppress(InvalidStateError):
+            self.future.set_result(found)
 
     def empty_answer(self) -> Any:
         """The answer for a text of which nothing can be scored, and what is filled in for longer ones."""
@@ -49,7 +59,7 @@ def score(base: Base, snapshot: Snapshot, requests: Sequence[ScoreRequest], *, t
     try:
         for request in requests:
             if len(request.tokens) < 2:
-                request.future.set_result(request.empty_answer())
+                request.answer(request.empty_answer())
         left = [request for request in requests if len(request.tokens) > 1]
         sequences = [request.tokens[:-1] for request in left]
         rows = packing.pack(sequences, budget=tokens_at_once) if left else []
@@ -81,17 +91,30 @@ def _score_row(base: Base, snapshot: Snapshot, batch: packing.MicroBatch, reques
         ]
     # After the turn: whoever waits for an answer may want the base at once.
     for member, answer in zip(batch.members, answers, strict=True):
-        requests[member].future.set_result(answer)
+        requests[member].answer(answer)
 
 
 def _answer(base: Base, request: ScoreRequest, hidden: torch.Tensor) -> Any:
     answer = request.empty_answer()
     wanted = torch.from_numpy(request.tokens[1:]).to(base.device)
     if request.k:
-        tokens, logprobs, given = base.head.best(hidden, request.k, wanted)
+        change = partial(_change, request) if request.logit_bias or request.processors else None
+        tokens, logprobs, given = base.head.best(hidden, request.k, wanted, change)
         answer.tokens[1:], answer.logprobs[1:] = tokens.cpu().numpy(), logprobs.cpu().numpy()
         answer.given[1:] = given.cpu().numpy()
         return answer
     targets = Targets(torch.arange(len(hidden), device=base.device), wanted)
     answer[1:] = base.head.score(hidden, targets, with_gradient=False).logprobs.cpu().numpy()
     return answer
+
+
+def _change(request: ScoreRequest, logits: torch.Tensor, start: int) -> torch.Tensor:
+    """Logits of the positions from `start` on with the bias and the processors of a request."""
+    if request.logit_bias:
+        tokens, values = zip(*request.logit_bias.items(), strict=True)
+        logits[:, torch.tensor(tokens, device=logits.device)] += torch.tensor(values, device=logits.device)
+    if not request.processors:
+        return logits
+    rows = logits.log_softmax(dim=1)
+    seen = request.tokens.tolist()
+    return torch.stack([process(row, seen[: start + at + 1], request.processors) for at, row in enumerate(rows)])

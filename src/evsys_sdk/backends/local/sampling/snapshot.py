@@ -19,6 +19,9 @@ class Snapshot:
     def __init__(self, base: Base, adapter: Adapter | None, *, merge: bool) -> None:
         # There are no dense weights to merge into where they are stored in four bits.
         self._base, self._merge = base, merge and not base.key.four_bit
+        self.form = None if adapter is None or adapter.has_experts else hash(adapter.form)
+        """Equal for snapshots that can be sampled from together; None for those that cannot."""
+        self.template = adapter
         # One that changes nothing, as a new one does, need not be merged, and shares what is prepared for the base.
         self._adapter = None if adapter is None or adapter.is_zero() else adapter
         self._merged: Mapping[str, Change] | None = None

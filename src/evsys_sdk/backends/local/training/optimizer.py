@@ -9,7 +9,7 @@ room for all that it needs before it changes anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -23,31 +23,34 @@ class AdapterOptimizer:
     """Accumulated gradient, both moments, and the number of steps taken."""
 
     def __init__(self, adapter: Adapter) -> None:
+        # One vector each: a step is then a few kernels whatever the number of layers.
+        self._flat = adapter.lay_flat()
         self.parameters = adapter.make_trainable().tensors()
-        self._gradient = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self._adam = torch.optim.AdamW(self.parameters, fused=True)
+        self._sum = torch.zeros_like(self._flat)
+        self._gradient = adapter.split(self._sum)
+        self._split = adapter.split
+        self._adam = torch.optim.AdamW([self._flat], fused=True)
         self.steps = 0
 
     @torch.no_grad()
-    def add(self, gradient: Sequence[Tensor]) -> None:
-        """Add a gradient to what has accumulated."""
-        torch._foreach_add_(self._gradient, list(gradient))
+    def add(self, gradient: Tensor) -> None:
+        """Add a gradient, as one vector, to what has accumulated."""
+        self._sum += gradient
 
     @torch.no_grad()
     def step(self, adam: AdamParams) -> dict[str, float]:
         """Apply the accumulated gradient and forget it; one that is not finite is only forgotten."""
         # Before the norm, so that running out of memory here has changed nothing.
         self._make_moments()
-        norm = float(torch.stack(torch._foreach_norm(self._gradient)).norm())
+        norm = float(torch.stack(torch._foreach_norm(self._gradient)).norm() if self._is_on_cpu else self._sum.norm())
         if not math.isfinite(norm):
             get_logger(__name__).warning("the gradient is not finite (norm %g): the step was left out", norm)
             self.forget_gradient()
             return {"grad_norm": norm, "grad_clipped": 0.0}
         clipped = adam.grad_clip_norm > 0 and norm > adam.grad_clip_norm
         if clipped:
-            torch._foreach_mul_(self._gradient, adam.grad_clip_norm / norm)
-        for parameter, gradient in zip(self.parameters, self._gradient, strict=True):
-            parameter.grad = gradient
+            self._sum *= adam.grad_clip_norm / norm
+        self._flat.grad = self._sum
         for group in self._adam.param_groups:
             group |= {
                 "lr": adam.learning_rate,
@@ -57,46 +60,40 @@ class AdapterOptimizer:
             }
         self._adam.step()
         self.steps += 1
-        torch._foreach_zero_(self._gradient)
+        self._sum.zero_()
         return {"grad_norm": norm, "grad_clipped": float(clipped)}
 
     def forget_gradient(self) -> None:
         """Drop what has accumulated."""
-        torch._foreach_zero_(self._gradient)
+        self._sum.zero_()
+
+    @property
+    def _is_on_cpu(self) -> bool:
+        """There the norm of a long vector in float32 is less exact than that of the norms of its parts."""
+        return self._flat.device.type == "cpu"
 
     def moments(self) -> dict[str, Tensor]:
         """What a checkpoint stores, by the number of the parameter."""
+        state = self._adam.state.get(self._flat, {})
+        nothing = torch.zeros((), dtype=torch.float32)  # before the first step there is none, and zeros need no memory
         found: dict[str, Tensor] = {}
-        for number, parameter in enumerate(self.parameters):
-            state = self._adam.state.get(parameter, {})
-            for name in ("exp_avg", "exp_avg_sq"):
-                moment = state.get(name)  # before the first step there is none, and zeros need no memory
-                found[f"{number}.{name}"] = (
-                    torch.zeros((), dtype=torch.float32).expand(parameter.shape) if moment is None else moment
-                )
+        for name in ("exp_avg", "exp_avg_sq"):
+            parts = self._split(state[name]) if state else [nothing.expand(one.shape) for one in self.parameters]
+            found |= {f"{number}.{name}": part for number, part in enumerate(parts)}
         return found
 
     def restore(self, moments: Mapping[str, Tensor], steps: int) -> None:
         """Go on from a checkpoint."""
         self.steps = steps
-        for number, parameter in enumerate(self.parameters):
-            self._adam.state[parameter] = {
-                "step": torch.tensor(float(steps), device=parameter.device, dtype=torch.float32),
-                **{
-                    name: moments[f"{number}.{name}"].to(parameter.device, copy=True).reshape(parameter.shape)
-                    for name in ("exp_avg", "exp_avg_sq")
-                },
-            }
+        place = self._flat.device
+        self._adam.state[self._flat] = {"step": torch.tensor(float(steps), device=place, dtype=torch.float32)}
+        for name in ("exp_avg", "exp_avg_sq"):
+            parts = [moments[f"{number}.{name}"].to(place).flatten() for number in range(len(self._gradient))]
+            self._adam.state[self._flat][name] = torch.cat(parts)
 
     def _make_moments(self) -> None:
-        """All moments, or none when memory runs out: Adam itself would stop halfway and not go on from there."""
-        missing = [parameter for parameter in self.parameters if parameter not in self._adam.state]
-        made = [
-            {
-                "step": torch.zeros((), device=parameter.device, dtype=torch.float32),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
-            for parameter in missing
-        ]
-        self._adam.state.update(zip(missing, made, strict=True))
+        """Both moments, or none when memory runs out: Adam itself would stop halfway and not go on from there."""
+        if self._flat not in self._adam.state:
+            made = [torch.zeros_like(self._flat) for _ in range(2)]
+            step = torch.zeros((), device=self._flat.device, dtype=torch.float32)
+            self._adam.state[self._flat] = {"step": step, "exp_avg": made[0], "exp_avg_sq": made[1]}

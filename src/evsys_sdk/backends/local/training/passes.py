@@ -17,7 +17,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ....log import get_logger
@@ -27,21 +26,20 @@ from ...losses import LossResult
 from ...seeds import stream_of
 from .. import memory
 from ..base import packing
-from ..base.head import Targets
 from ..base.loading import Base
 from ..base.lora import Adapter
 from ..base.turns import Clock
-from ..gpu.fused_body import hidden_of
 from ..gpu.training_graphs import PassGraph, TrainingGraphs
+from .joining import joiner_of
 from .optimizer import AdapterOptimizer
 from .recompute import find_layers
+from .rows import Entries, Mask, RowJob, read_alone
 
 _WORTH_CHECKING = 1 << 29
 _SURE = 0.8
 """An estimate may be too high by this much."""
 
 type Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
-type Mask = NDArray[np.bool_]
 type Slopes = Callable[[Sequence[int], Sequence[Floats]], Sequence[Floats]]
 """(numbers of data, their log-probabilities) -> the gradient of the loss with respect to these."""
 
@@ -59,6 +57,8 @@ class PassSettings:
     """With auto, how long a row is that is known not to fit otherwise."""
     bytes_per_token: tuple[int, int] = (0, 0)
     """What a token takes until its gradient is there, by estimate: without recomputation, and with it."""
+    join: bool = False
+    """Whether rows are read together with those of other runs on the base."""
 
 
 @dataclass(slots=True)
@@ -68,36 +68,6 @@ class Fitting:
     tokens_at_once: int
     recompute_from: int | None
     """Rows of at least so many tokens are recomputed; None means none."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """The log-probabilities that are wanted from one row, sorted by their place in it."""
-
-    places: NDArray[np.int64]
-    """Places in the row whose hidden states are needed, each once."""
-    row: NDArray[np.int64]
-    """For each entry, which of those."""
-    token: NDArray[np.int64]
-    order: NDArray[np.int64]
-    """Where each entry stood before sorting: member after member, position after position."""
-
-    @classmethod
-    def of(cls, batch: packing.MicroBatch, data: Sequence[Datum], wanted: Sequence[Mask]) -> _Entries:
-        places: list[NDArray[np.int64]] = []
-        tokens: list[NDArray[np.int64]] = []
-        for member, place in zip(batch.members, batch.places, strict=True):
-            datum, mask = data[member], wanted[member]
-            position = np.nonzero(mask)[0]
-            places.append(place[position])
-            tokens.append(datum.target_tokens[mask])
-        place = np.concatenate(places)
-        order = np.argsort(place, kind="stable")
-        unique, row = np.unique(place[order], return_inverse=True)
-        return cls(unique, row, np.concatenate(tokens)[order], order)
-
-    def targets(self, device: torch.device) -> Targets:
-        return Targets(torch.from_numpy(self.row).to(device), torch.from_numpy(self.token).to(device))
 
 
 class TrainingState:
@@ -114,6 +84,14 @@ class TrainingState:
         self.clock = Clock(base.turns)
         """What was computed since the last step."""
         self.replace(adapter)
+        self._joiner = joiner_of(base) if settings.join and not settings.dropout and not adapter.has_experts else None
+        if self._joiner is not None:
+            self._joiner.enter(self)
+
+    def close(self) -> None:
+        """No longer be waited for by other runs on the base."""
+        if self._joiner is not None:
+            self._joiner.leave(self)
 
     def replace(self, adapter: Adapter, moments: Mapping[str, Tensor] | None = None, steps: int = 0) -> None:
         """Take over another adapter with no gradient, and with a fresh optimizer unless moments are given."""
@@ -121,7 +99,7 @@ class TrainingState:
         if moments is not None:
             optimizer.restore(moments, steps)
         # All of it is there before any of it counts: memory may run out on the way.
-        self.adapter, self.optimizer = adapter, optimizer
+        self.adapter, self.optimizer, self.form = adapter, optimizer, hash(adapter.form)
         self.graphs = TrainingGraphs(self.base, adapter, optimizer.parameters)
 
     def forward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
@@ -181,8 +159,19 @@ class TrainingState:
 
     def recomputes(self, batch: packing.MicroBatch) -> bool:
         """Whether the layers are run again for the gradient of a row."""
+        return self.recomputes_from(len(batch.tokens))
+
+    def recomputes_from(self, tokens: int) -> bool:
+        """The same for a row of so many tokens."""
         start = self.fitting.recompute_from
-        return start is not None and len(batch.tokens) >= start
+        return start is not None and tokens >= start
+
+    def read(self, job: RowJob, *, row: int, drop: bool) -> None:
+        """Read a row, with those of other runs where these have some at this moment."""
+        if self._joiner is not None and self._joiner.read(job):
+            return
+        dropout = self.settings.dropout if drop else 0.0
+        read_alone(job, self.adapter.parts(dropout=dropout, generator=self.dropout_generator(row)))
 
     def check_room(self, batch: packing.MicroBatch) -> None:
         """Do not begin with a row that cannot fit on a CPU: the system would rather end the process than say so."""
@@ -257,7 +246,7 @@ class _Run:
             self._sequences, budget=state.fitting.tokens_at_once, share=state.settings.share_prefixes
         )
         self._found: dict[int, Floats] = {}
-        self._gradient: list[Tensor] | None = None
+        self._gradient: Tensor | None = None
 
     def read(self, slopes: Slopes | None, *, as_trained: bool = False) -> None:
         """Read every row and, given the slopes of the loss, differentiate it; `as_trained` only drops out as then."""
@@ -277,7 +266,7 @@ class _Run:
                 if self._gradient is None:
                     self._gradient = gradient
                 elif gradient is not None:
-                    torch._foreach_add_(self._gradient, gradient)
+                    self._gradient += gradient
                 row += 1
                 self._has_released = False
                 continue
@@ -300,49 +289,28 @@ class _Run:
         value, metrics, _ = loss(self._data, logprobs)
         return ForwardBackwardOutput(value, logprobs, metrics)
 
-    def _read_row(
-        self, batch: packing.MicroBatch, slopes: Slopes | None, *, row: int, drop: bool
-    ) -> list[Tensor] | None:
-        base, train = self._state.base, slopes is not None
-        entries = _Entries.of(batch, self._data, self._wanted)
+    def _read_row(self, batch: packing.MicroBatch, slopes: Slopes | None, *, row: int, drop: bool) -> Tensor | None:
+        entries = Entries.of(batch, self._data, self._wanted)
         if not len(entries.token):
             self._found |= {member: self._spread(member, np.empty(0, np.float32)) for member in batch.members}
             return None
-        if train:
-            self._state.check_room(batch)
-        targets = entries.targets(base.device)
-        parts = self._state.adapter.parts(
-            dropout=self._state.settings.dropout if drop else 0.0, generator=self._state.dropout_generator(row)
-        )
-        places = torch.from_numpy(entries.places).to(base.device)
-        with self._state.clock.turn(), torch.set_grad_enabled(train):
-            graph = self._state.graph_of(batch) if train else None
-            if graph is None:
-                tokens, positions = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
-                recompute = train and self._state.recomputes(batch)
-                live = hidden_of(base, parts, tokens, positions, batch.layout(), recompute=recompute)[places]
-            else:
-                live = graph.forward(batch)[places]
-            # Detached: the gradient of the head has a closed form, and autograd begins below it.
-            scored = base.head.score(live.detach(), targets, with_gradient=train)
-        logprobs = self._by_member(batch, entries, scored.logprobs.cpu().numpy())
         if slopes is not None:
+            self._state.check_room(batch)
+
+        def slope_of(sorted_logprobs: Floats) -> Floats:
+            assert slopes is not None
+            logprobs = self._by_member(batch, entries, sorted_logprobs)
             by_member = dict(zip(batch.members, slopes(batch.members, logprobs), strict=True))
             slope = np.concatenate([by_member[member][self._wanted[member]] for member in batch.members])
-            gradients = torch.from_numpy(slope[entries.order].astype(np.float32)).to(base.device)
-            with self._state.clock.turn():
-                into = base.head.gradient(scored, targets, gradients).to(live.dtype)
-                gradient = (
-                    list(torch.autograd.grad(live, self._state.optimizer.parameters, into))
-                    if graph is None
-                    else graph.backward(places, into)
-                )
-        else:
-            gradient = None
-        self._found |= dict(zip(batch.members, logprobs, strict=True))
-        return gradient
+            return slope[entries.order].astype(np.float32)
 
-    def _by_member(self, batch: packing.MicroBatch, entries: _Entries, sorted_logprobs: Floats) -> list[Floats]:
+        job = RowJob(self._state, batch, entries, None if slopes is None else slope_of)
+        self._state.read(job, row=row, drop=drop)
+        assert job.logprobs is not None
+        self._found |= dict(zip(batch.members, self._by_member(batch, entries, job.logprobs), strict=True))
+        return job.gradient
+
+    def _by_member(self, batch: packing.MicroBatch, entries: Entries, sorted_logprobs: Floats) -> list[Floats]:
         flat = np.empty_like(sorted_logprobs)
         flat[entries.order] = sorted_logprobs
         ends = np.cumsum([int(self._wanted[member].sum()) for member in batch.members])

@@ -1,0 +1,66 @@
+"""Decoding with several adapters on one base: every row gets the products of the snapshot that it belongs to.
+
+The base is not merged with any of them. On a GPU captured graphs do the same (`gpu.joint_decoding`).
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.loading import Base
+from ..base.lora import Change, LoRAPart, RowParts
+from ..gpu.joint_decoding import joint_graph_decoder
+from .decoding import Decoder
+from .lanes import Lane
+from .reading import PromptLayout
+from .snapshot import Snapshot
+
+type _Rows = Mapping[int, slice | Tensor]
+"""By the number of the snapshot."""
+
+
+def make_joint_decoder(base: Base, snapshot: Snapshot) -> Decoder:
+    """The fastest decoder for snapshots of the form of this one."""
+    return joint_graph_decoder(base, snapshot) or JointDecoder(base)
+
+
+class JointDecoder(Decoder):
+    """The plain decoder with a snapshot for each slot."""
+
+    def __init__(self, base: Base) -> None:
+        super().__init__(base, {})
+        self._owners: list[Snapshot] = []
+        self._numbers: list[int] = []
+        """For each slot, which of the owners it belongs to."""
+
+    def reserve(self, lanes: Sequence[Lane]) -> None:
+        """Make room in the cache, and note whose lanes these are."""
+        self._owners = list(dict.fromkeys(lane.request.owner for lane in lanes))
+        self._numbers = [self._owners.index(lane.request.owner) for lane in lanes]
+        super().reserve(lanes)
+
+    def _owners_of(self, slots: Sequence[int]) -> list[int]:
+        return [self._numbers[slot] for slot in slots]
+
+    def _hidden(self, tokens: Tensor, positions: Tensor, layout: Any) -> Tensor:
+        if isinstance(layout, PromptLayout):
+            rows: dict[int, slice | Tensor] = dict(layout.reading.owned)
+        else:
+            numbers = torch.tensor(self._numbers[: len(tokens)], device=self.base.device)
+            rows = {number: (numbers == number).nonzero()[:, 0] for number in set(self._numbers)}
+        self._changes = self._parts_for(rows)
+        return super()._hidden(tokens, positions, layout)
+
+    def _parts_for(self, rows: _Rows) -> dict[str, Change]:
+        pieces: dict[str, list[tuple[slice | Tensor, LoRAPart]]] = {}
+        for number, own in rows.items():
+            for name, part in self._owners[number].parts().items():
+                if isinstance(part, LoRAPart):
+                    pieces.setdefault(name, []).append((own, part))
+        return {name: RowParts(tuple(found)) for name, found in pieces.items()}

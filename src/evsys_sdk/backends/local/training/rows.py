@@ -1,0 +1,214 @@
+"""One packed row through the model: log-probabilities of its targets and, to train, the gradient of the adapter.
+
+A row is read alone, or together with rows of other runs on the same base. Each of these has its own adapter. Their rows
+lie one after another, filled up to the same length, so that the products of all adapters are batched.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...datum import Datum, Floats
+from ..base import packing
+from ..base.attention import PackedLayout, Segment
+from ..base.head import Scored, Targets
+from ..base.loading import Base
+from ..base.lora import Change, StackedPart
+from ..gpu.fused_body import hidden_of
+
+if TYPE_CHECKING:
+    from .passes import TrainingState
+
+type Mask = NDArray[np.bool_]
+
+_ALIGNED = 16
+"""Rows of different runs are filled up to a multiple of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The log-probabilities that are wanted from one row, sorted by their place in it."""
+
+    places: NDArray[np.int64]
+    """Places in the row whose hidden states are needed, each once."""
+    row: NDArray[np.int64]
+    """For each entry, which of those."""
+    token: NDArray[np.int64]
+    order: NDArray[np.int64]
+    """Where each entry stood before sorting: member after member, position after position."""
+
+    @classmethod
+    def of(cls, batch: packing.MicroBatch, data: Sequence[Datum], wanted: Sequence[Mask]) -> Entries:
+        places: list[NDArray[np.int64]] = []
+        tokens: list[NDArray[np.int64]] = []
+        for member, place in zip(batch.members, batch.places, strict=True):
+            datum, mask = data[member], wanted[member]
+            position = np.nonzero(mask)[0]
+            places.append(place[position])
+            tokens.append(datum.target_tokens[mask])
+        place = np.concatenate(places)
+        order = np.argsort(place, kind="stable")
+        unique, row = np.unique(place[order], return_inverse=True)
+        return cls(unique, row, np.concatenate(tokens)[order], order)
+
+
+@dataclass(eq=False, slots=True)
+class RowJob:
+    """One row that a run wants read, and what was found."""
+
+    state: TrainingState
+    batch: packing.MicroBatch
+    entries: Entries
+    slope_of: Callable[[Floats], Floats] | None
+    """From log-probabilities of the entries to the gradient of the loss; None where none is wanted."""
+    logprobs: Floats | None = None
+    gradient: Tensor | None = None
+    """Of the adapter, as one vector."""
+    error: BaseException | None = None
+    seconds: float = 0.0
+    """Its share of the time that a joint pass took."""
+    is_taken: bool = False
+    """Whether a pass reads it, or has read it."""
+    has_ended: bool = False
+    """Whether a joint pass has read it, or has given up."""
+
+    @property
+    def tokens(self) -> int:
+        return len(self.batch.tokens)
+
+    def slopes(self) -> Floats:
+        """The gradient of the loss for each entry; zeros where the loss fails, which is noted."""
+        assert self.slope_of is not None
+        assert self.logprobs is not None
+        try:
+            return self.slope_of(self.logprobs)
+        except BaseException as error:
+            self.error = error
+            return np.zeros(len(self.logprobs), np.float32)
+
+
+def read_alone(job: RowJob, parts: dict[str, Change]) -> None:
+    """Read a row by itself."""
+    state, batch, train = job.state, job.batch, job.slope_of is not None
+    base = state.base
+    targets = _targets([job.entries], base.device)
+    places = torch.from_numpy(job.entries.places).to(base.device)
+    with state.clock.turn(), torch.set_grad_enabled(train):
+        graph = state.graph_of(batch) if train else None
+        if graph is None:
+            tokens, positions = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
+            recompute = train and state.recomputes(batch)
+            live = hidden_of(base, parts, tokens, positions, batch.layout(), recompute=recompute)[places]
+        else:
+            live = graph.forward(batch)[places]
+        # Detached: the gradient of the head has a closed form, and autograd begins below it.
+        scored = base.head.score(live.detach(), targets, with_gradient=train)
+    job.logprobs = logprobs = scored.logprobs.cpu().numpy()
+    if job.slope_of is None:
+        return
+    slopes = job.slope_of(logprobs)
+    with state.clock.turn():
+        into = _into_hidden(base, scored, targets, slopes, live.dtype)
+        if graph is not None:
+            job.gradient = graph.backward(places, into)
+        else:
+            found = torch.autograd.grad(live, state.optimizer.parameters, into)
+            job.gradient = torch.cat([part.flatten() for part in found])
+
+
+def read_together(base: Base, jobs: Sequence[RowJob]) -> None:
+    """Read rows of several runs, whose adapters have the same form, in one pass."""
+    train, length = jobs[0].slope_of is not None, joint_length(jobs)
+    tokens, positions, layout = _lay_out([job.batch for job in jobs], length)
+    entries = [job.entries for job in jobs]
+    places = torch.from_numpy(np.concatenate([one.places + number * length for number, one in enumerate(entries)])).to(
+        base.device
+    )
+    recompute = train and any(job.state.recomputes_from(len(tokens)) for job in jobs)
+    began = 0.0
+    with base.turns, torch.set_grad_enabled(train):
+        began = time.perf_counter()
+        parts, leaves = _stack_adapters(jobs, train=train)
+        targets = _targets(entries, base.device)
+        ids, at = (torch.from_numpy(part).to(base.device) for part in (tokens, positions))
+        live = hidden_of(base, parts, ids, at, layout, recompute=recompute)[places]
+        scored = base.head.score(live.detach(), targets, with_gradient=train)
+        found = scored.logprobs.cpu().numpy()
+    ends = np.cumsum([len(one.token) for one in entries])
+    for job, logprobs in zip(jobs, np.split(found, ends[:-1]), strict=True):
+        job.logprobs = logprobs
+    seconds = time.perf_counter() - began
+    if train:
+        slopes = np.concatenate([job.slopes() for job in jobs])
+        with base.turns:
+            began = time.perf_counter()
+            into = _into_hidden(base, scored, targets, slopes, live.dtype)
+            gradients = torch.autograd.grad(live, leaves, into)
+            joined = torch.cat([part.reshape(len(jobs), -1) for part in gradients], dim=1).float()
+            seconds += time.perf_counter() - began
+        for job, gradient in zip(jobs, joined, strict=True):
+            job.gradient = gradient
+    total = sum(job.tokens for job in jobs)
+    for job in jobs:
+        job.seconds = seconds * job.tokens / total
+
+
+def joint_length(jobs: Sequence[RowJob]) -> int:
+    """What each of these rows is filled up to."""
+    return -(-max(job.tokens for job in jobs) // _ALIGNED) * _ALIGNED
+
+
+def _lay_out(
+    batches: Sequence[packing.MicroBatch], length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], PackedLayout]:
+    """Rows one after another, each filled up with a sequence that nobody looks at."""
+    tokens, positions = np.zeros((2, len(batches), length), np.int64)
+    segments: list[Segment] = []
+    for number, batch in enumerate(batches):
+        start, count = number * length, len(batch.tokens)
+        tokens[number, :count], positions[number, :count] = batch.tokens, batch.positions
+        positions[number, count:] = np.arange(length - count)
+        segments += [
+            Segment(one.start + start, one.length, one.prefix_start + start, one.prefix_length)
+            for one in batch.segments
+        ]
+        if count < length:
+            segments.append(Segment(start + count, length - count))
+    return tokens.ravel(), positions.ravel(), PackedLayout(segments)
+
+
+def _stack_adapters(jobs: Sequence[RowJob], *, train: bool) -> tuple[dict[str, Change], list[Tensor]]:
+    """All adapters on top of each other, in the type of the base, and the tensors to take gradients of."""
+    adapters = [job.state.adapter for job in jobs]
+    flats = [adapter.lay_flat() for adapter in adapters]
+    base = jobs[0].state.base
+    stacked = torch.empty(len(flats), len(flats[0]), dtype=base.key.dtype, device=base.device)
+    with torch.no_grad():
+        for row, flat in zip(stacked, flats, strict=True):
+            row.copy_(flat)
+    leaves = [part.detach().requires_grad_(train) for part in adapters[0].split(stacked)]
+    pairs = zip(leaves[0::2], leaves[1::2], strict=True)
+    scale = adapters[0].scale
+    return {name: StackedPart(a, b, scale) for name, (a, b) in zip(adapters[0].weights, pairs, strict=True)}, leaves
+
+
+def _targets(entries: Sequence[Entries], device: torch.device) -> Targets:
+    before = np.cumsum([0, *(len(one.places) for one in entries)])
+    rows = np.concatenate([one.row + start for one, start in zip(entries, before, strict=False)])
+    tokens = np.concatenate([one.token for one in entries])
+    return Targets(torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device))
+
+
+def _into_hidden(base: Base, scored: Scored, targets: Targets, slopes: Floats, dtype: torch.dtype) -> Tensor:
+    """The gradient of the hidden states, given that of the log-probabilities."""
+    return base.head.gradient(scored, targets, torch.from_numpy(slopes).to(base.device)).to(dtype)
