@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evsys_sdk.algorithms.examples import LengthLimit, can_learn_from, in_row, to_datums, write_preview
 from evsys_sdk.backends.client import TrainingClient
 from evsys_sdk.errors import DataError
 from evsys_sdk.inference.renderer import Rendered
+from evsys_sdk.training.examples import LengthLimit, can_learn_from, in_row, to_datums, write_preview
 
 
 def rendered(*weights: float) -> Rendered:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from evsys_sdk.algorithms.rl import RL, Mastery, group_advantages, normalise_advantages
+from evsys_sdk.algorithms.rl import RL, group_advantages, normalise_advantages
 from evsys_sdk.backends.client import TrainingClient
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.config import load_yaml
@@ -185,7 +186,7 @@ async def test_a_run_whose_rewards_never_differ_is_stopped_with_a_diagnosis(
     make_client: MakeClient, set_up: SetUp, tmp_path: Path
 ) -> None:
     algorithm = await set_up(RL(**SMALL), make_client(), [task(0, "no such colour")])
-    with pytest.raises(TrainingError, match="rewards are all 0, so that no attempt is better"):
+    with pytest.raises(TrainingError, match="rewards of all attempts of steps 1 to 5 are 0"):
         await loop_of(algorithm, tmp_path).run()
 
 
@@ -217,20 +218,40 @@ async def test_a_step_without_a_single_rollout_ends_the_run_with_the_first_cause
         await algorithm.build_batch(0)
 
 
-def test_mastery_is_every_attempt_at_the_top_several_times_in_a_row() -> None:
-    mastery = Mastery(patience=2)
-    assert not any(mastery.note_rewards(rewards) for rewards in ([0, 0], [0, 0], [0, 0])), (
-        "a lone reward may be the worst"
-    )
-    assert not mastery.note_rewards([1, 1])
-    assert not mastery.note_rewards([1, 0])
-    assert not mastery.note_rewards([1, 1])
-    assert not mastery.note_rewards([0, 0])
-    again = Mastery(patience=2)
-    again.restore(json.loads(json.dumps(mastery.state())))
-    assert not again.note_rewards([1, 1])
-    assert not again.note_rewards([]) or again.in_a_row == 2
-    assert again.note_rewards([1, 1])
+async def test_advantages_of_ones_own_are_checked_and_used(make_client: MakeClient, set_up: SetUp) -> None:
+    class Own(RL):
+        value, short = 2.0, False
+
+        def compute_advantages(self, groups: Any) -> Any:
+            return [[self.value] * len(group) for group in groups][: 1 if self.short else None]
+
+    algorithm = await set_up(Own(**SMALL), make_client(), TASKS)
+    assert isinstance(algorithm, Own)
+    batch = await algorithm.build_batch(0)
+    assert {np.sign(one.advantages[one.weights > 0]).min() for one in batch.data if one.advantages is not None} == {1.0}
+    assert batch.metrics["groups/constant"] == 0
+    algorithm.short = True
+    with pytest.raises(TrainingError, match="Return one each"):
+        await algorithm.build_batch(1)
+    algorithm.short, algorithm.value = False, math.nan
+    with pytest.raises(TrainingError, match="not finite"):
+        await algorithm.build_batch(2)
+
+
+async def test_parts_of_the_reward_and_numbers_of_the_verifier_are_logged(
+    make_client: MakeClient, set_up: SetUp
+) -> None:
+    async def verify(*_: Any) -> VerificationResult:
+        return VerificationResult(
+            0.5, {"components": {"form": 0.5, "answer": 0.0}, "words": 3, "why": "no", "ok": True}
+        )
+
+    algorithm = await set_up(RL(**SMALL), make_client(), TASKS, verify=verify)
+    found = (await algorithm.build_batch(0)).metrics
+    expected = {"reward/components/form": 0.5, "reward/components/answer": 0.0, "info/words": 3.0, "info/ok": 1.0}
+    assert {name: found.get(name) for name in expected} == expected
+    assert "info/why" not in found
+    assert found["policy/entropy"] > 0
 
 
 async def test_a_run_that_has_learned_everything_ends_well(

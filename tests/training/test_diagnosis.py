@@ -47,7 +47,7 @@ def test_equal_rewards_are_named_with_their_steps_and_value() -> None:
 def test_equal_rewards_of_equal_answers_are_called_that() -> None:
     same = [rollout(0.0, text="always this") for _ in range(8)]
     [text] = diagnose([same] * 3)
-    assert "all attempts at a task say the same" in text
+    assert "All attempts at a task say the same" in text
 
 
 def test_a_task_that_was_solved_from_the_start_is_told_from_one_that_is_too_hard() -> None:
@@ -190,3 +190,20 @@ def test_a_resumed_run_goes_on_watching_where_it_was() -> None:
             resumed.on_rollouts(number, rollouts)
     assert resumed.findings() == whole.findings() != []
     assert resumed.state() == whole.state()
+
+
+def test_a_loss_that_does_not_move_in_the_first_steps_is_named(tmp_path: Path) -> None:
+    def findings(losses: Sequence[float], warm: bool = False) -> list[str]:
+        diagnosis = Diagnosis()
+        diagnosis.on_run_start(RunInfo("e", "arm", tmp_path / "arm", {}), RunControl())
+        for step, loss in enumerate(losses, 1):
+            diagnosis.on_step(step, {"loss": loss, "learning_rate": 1e-9 * (step if warm else 1)})
+        return diagnosis.findings()
+
+    dice = random.Random(0)
+    [text] = findings([2.5 + dice.uniform(0, 0.002) for _ in range(12)])
+    assert "has not moved in the first 10 steps" in text
+    assert "learning rate of 1e-09" in text
+    assert findings([2.5 - 0.05 * step for step in range(12)]) == []
+    assert findings([0.01] * 12) == [], "there is nothing left to learn"
+    assert findings([2.5] * 12, warm=True) == [], "the learning rate still rises"

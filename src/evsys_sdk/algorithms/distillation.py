@@ -131,21 +131,14 @@ def distillation_batch(items: Sequence[Lesson], kind: Divergence, *, skip: int =
 def soft_datum(item: Lesson, *, skip: int, scale: float, renormalise: bool = True) -> Datum:
     """Soft targets: the probabilities of the teacher's top tokens at each position of the student's answer."""
     assert item.teacher is not None
-    turn = item.turn
-    full = np.asarray([*turn.prompt_tokens, *turn.completion_tokens], dtype=np.int64)
-    n, k = len(full) - 1, item.teacher.tokens.shape[1]
-    probabilities = np.exp(item.teacher.logprobs)
+    turn, teacher = item.turn, item.teacher
+    before = len(turn.prompt_tokens)
+    weights = [0.0] * (before + skip) + [scale] * (item.n_tokens - skip)
+    datum = Datum.supervised([*turn.prompt_tokens, *turn.completion_tokens], weights)
+    # A token is predicted at the position before it, and nothing is asked about the prompt.
+    about = ((before - 1, 0), (0, 0))
     # Without a bucket for all others the top tokens have to stand for the whole distribution.
-    if renormalise:
-        probabilities = probabilities / probabilities.sum(axis=1, keepdims=True)
-    targets = np.repeat(full[1:, None], k, axis=1)
-    weights = np.zeros((n, k), dtype=np.float32)
-    # A token is predicted at the position before it: the first target of the answer stands at the end of the prompt.
-    answer = slice(len(turn.prompt_tokens) - 1, None)
-    targets[answer] = item.teacher.tokens
-    weights[answer] = probabilities * scale
-    weights[len(turn.prompt_tokens) - 1 : len(turn.prompt_tokens) - 1 + skip] = 0.0
-    return Datum(full[:-1], targets, weights)
+    return datum.soften(np.pad(teacher.tokens, about), np.pad(teacher.logprobs, about), renormalise=renormalise)
 
 
 def policy_gradient_datum(item: Lesson, *, skip: int, scale: float, baseline: float = 0.0) -> Datum:

@@ -17,8 +17,8 @@ from ..data.shapes import check_tools
 from ..errors import DataError
 from ..protocols import Row
 from ..training.batch import TrainingBatch
+from ..training.examples import LengthLimit, TooLong, can_learn_from, in_row, to_datums, warn_left_out, write_preview
 from .base import BaseAlgorithm, TrainingConfig
-from .examples import LengthLimit, TooLong, can_learn_from, in_row, to_datums, warn_left_out, write_preview
 
 if TYPE_CHECKING:
     from ..backends.losses import LossCallable

@@ -327,7 +327,7 @@ class _Quiet:
 
 def _open_client(spec: InferenceSpec, path: str) -> ChatClient:
     what = f"inference client '{spec.kind}'"
-    return as_chat_client(build_extension(get_inference(spec.kind), spec.params, what=what, path=f"{path}.params"))
+    return as_chat_client(build_extension(get_inference(spec.kind), spec.arguments, what=what, path=f"{path}.params"))
 
 
 def _key(kind: str, *parts: Any) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -21,6 +22,7 @@ from ..rollouts.engine import EngineLimits, InlineEngine, RolloutEngine, Rollout
 from ..rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness, import_agent
 from ..rollouts.policy import ContextFullError, SamplerPolicy
 from ..rollouts.rollout import AllFailedError, Message, Rollout, Turn, opening
+from ..training.saturation import sampled_entropy
 from .base import BaseAlgorithm, PlannedWork, TrainingConfig
 
 
@@ -226,6 +228,12 @@ def _report_failures(rollouts: Sequence[Rollout]) -> None:
         )  # fmt: skip
 
 
+_NOT_A_METRIC = ("usage", "cost_usd")
+"""What `info` holds for the accounts."""
+_MOST_INFO = 50
+"""More names than that are records, not metrics."""
+
+
 def rollout_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
     """How the rollouts of a batch went; failures are counted, never averaged in as zeros."""
     rollouts = [rollout for group in groups for rollout in group]
@@ -241,7 +249,25 @@ def rollout_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
         / max(sum(len(rollout.turns) for rollout in rollouts), 1),
         "time/rollouts_s": sum(rollout.seconds for rollout in rollouts),
     }
-    return metrics | ({"reward/mean": sum(rewards) / len(rewards)} if rewards else {})
+    entropy = sampled_entropy(rollouts)
+    metrics |= {} if entropy is None else {"policy/entropy": entropy}
+    return metrics | ({"reward/mean": sum(rewards) / len(rewards)} if rewards else {}) | info_metrics(rollouts)
+
+
+def info_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Means of the numbers that agents and verifiers put into `info`, each over the rollouts that have it.
+
+    `components` and `rewards`, the parts of a reward, become `reward/components/...`; others become `info/...`.
+    """
+    found: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, value in rollout.info.items():
+            parts: Mapping[Any, Any] = cast("Mapping[Any, Any]", value) if isinstance(value, Mapping) else {None: value}
+            family = "reward/components/" if name in ("components", "rewards") else f"info/{name}/"
+            for key, one in parts.items():
+                if isinstance(one, int | float) and math.isfinite(one) and name not in _NOT_A_METRIC:
+                    found.setdefault(f"info/{name}" if key is None else f"{family}{key}", []).append(float(one))
+    return {name: fmean(values) for name, values in sorted(found.items())[:_MOST_INFO]}
 
 
 def conversation_of(row: Row) -> list[Message]:

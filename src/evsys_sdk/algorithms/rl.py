@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -22,47 +22,18 @@ from pydantic import Field, model_validator
 from ..backends.checks import check_recipe
 from ..backends.datum import Datum
 from ..config.fields import NOT_SEARCHED, searched
+from ..errors import TrainingError
 from ..rollouts.datums import datum_metrics, rollout_datums
 from ..rollouts.rollout import Rollout
 from ..training.batch import TrainingBatch
+from ..training.model import Model
+from ..training.saturation import RewardSaturation, StepSummary
 from .on_policy import RolloutAlgorithm, RolloutConfig, rollout_metrics
 
 if TYPE_CHECKING:
-    from ..backends.client import SamplingClient
+    from ..training.frozen_model import FrozenModel
     from ..training.loop import LoopSettings
     from .base import PlannedWork
-
-
-# `Mastery` notices when there is nothing left to learn: every attempt earns the most that any attempt has earned.
-#
-# Batches then hold no differences to learn from. Without this a run that has succeeded would end like one that never
-# got a reward.
-@dataclass(slots=True)
-class Mastery:
-    """The range of rewards seen, and for how many batches in a row all of them were at its upper end."""
-
-    patience: int = 3
-    lowest: float = math.inf
-    highest: float = -math.inf
-    in_a_row: int = 0
-
-    def note_rewards(self, rewards: Sequence[float]) -> bool:
-        """Take note of a batch; says whether enough of them in a row were perfect."""
-        if rewards:
-            self.lowest, self.highest = min(self.lowest, *rewards), max(self.highest, *rewards)
-            # Where nothing but one reward was ever seen, nobody knows whether it is a good one.
-            perfect = min(rewards) == self.highest > self.lowest
-            self.in_a_row = self.in_a_row + 1 if perfect else 0
-        return self.in_a_row >= self.patience
-
-    def state(self) -> dict[str, float]:
-        """What `restore` needs after a resume, as finite numbers."""
-        return {key: value for key, value in asdict(self).items() if math.isfinite(value)}
-
-    def restore(self, state: Mapping[str, float]) -> None:
-        """Go on from a saved state."""
-        self.lowest, self.highest = state.get("lowest", math.inf), state.get("highest", -math.inf)
-        self.in_a_row = int(state.get("in_a_row", 0))
 
 
 type Advantage = Literal["mean", "std", "rloo"]
@@ -137,10 +108,11 @@ class RL(RolloutAlgorithm):
             if getattr(self.cfg, name):
                 check_recipe(self.client.capabilities, path=f"algorithm.params.{name}", snapshots=use)
         await super().setup()
-        self._base = await self.client.sampler() if self.cfg.kl_coefficient else None
+        self._base = Model(self.client, self.renderer).snapshot() if self.cfg.kl_coefficient else None
         self._next_iteration = 0
         self._experience: tuple[int, Experience] | None = None
-        self._mastery = Mastery()
+        self._saturation = RewardSaturation()
+        self._why_empty = ""
 
     def close(self) -> None:
         for task in self._pending:
@@ -178,8 +150,7 @@ class RL(RolloutAlgorithm):
             groups = await self._rollouts(iteration)
             # Kept for the other updates on the same rollouts, which come as further steps.
             self._experience = (iteration, await self._learnable(groups))
-            if self._mastery.note_rewards([r.reward for group in groups for r in group if r.reward is not None]):
-                self.services.control.stop("every attempt earns the highest reward; there is nothing left to learn")
+            self._check_saturation(step_idx + 1, self._experience[1])
         experience = self._experience[1]
         metrics, rollouts = dict(experience.metrics), experience.rollouts
         if step_idx % self.cfg.updates_per_batch:  # these rollouts were paid for, and recorded, with an earlier step
@@ -190,14 +161,50 @@ class RL(RolloutAlgorithm):
             self._loss_config(),
             metrics=metrics,
             rollouts=rollouts,
-            empty_because="" if experience.data else explain_constant(experience.rollouts),
+            empty_because="" if experience.data else self._why_empty,
         )
 
     def state(self) -> dict[str, Any]:
-        return {"mastery": self._mastery.state()}
+        return {"saturation": self._saturation.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._mastery.restore(state.get("mastery", {}))
+        self._saturation.restore(state.get("saturation", {}))
+
+    def compute_advantages(self, groups: Sequence[Sequence[Rollout]]) -> Sequence[Sequence[float]]:
+        """The advantage of each rollout; override it for another estimator.
+
+        Each group holds the rollouts of one task that have a reward, see `reward_of`. A group whose advantages are all
+        zero is dropped and counted as `groups/constant`.
+        """
+        return [group_advantages([self.reward_of(one) for one in group], self.cfg.advantage) for group in groups]
+
+    def reward_of(self, rollout: Rollout) -> float:
+        """What a rollout earns: its reward, less `overlong_penalty` where it was cut off."""
+        assert rollout.reward is not None
+        return rollout.reward - (self.cfg.overlong_penalty if rollout.status == "truncated" else 0.0)
+
+    async def sample_groups(self, iteration: int) -> list[list[Rollout]]:
+        """The rollouts of one iteration, one group per task; override it for another choice of tasks."""
+        sampler = await self.client.sampler()
+        size, chosen = self.cfg.group_size, list(self.order().indices(iteration))
+        roll_out = partial(self.roll_out_with, sampler, n_samples=size, iteration=iteration)
+        groups = await roll_out([self.tasks[index] for index in chosen])
+        others = [index for index in range(len(self.tasks)) if index not in set(chosen)]
+        # By the iteration and not by what was sampled before: a resumed run refills with the same tasks.
+        Random(f"{self.seed}:{iteration}").shuffle(others)
+        others = others[: self.cfg.max_refills]
+        while others and (missing := len(chosen) - sum(map(self._has_differences, groups))):
+            groups += await roll_out([self.tasks[index] for index in others[:missing]])
+            others = others[missing:]
+        return groups
+
+    def _check_saturation(self, step: int, experience: Experience) -> None:
+        """End a run whose rewards have stopped to differ, with its weights saved and scored."""
+        now = StepSummary.of(step, experience.rollouts)
+        found = self._saturation.update(replace(now, constant=not experience.data))
+        self._why_empty = found.text if found is not None else "The rewards do not differ within any group."
+        if found is not None and found.ends_run:
+            self.services.control.stop(found.text)
 
     async def _rollouts(self, iteration: int) -> list[list[Rollout]]:
         """This iteration's rollouts, with those of the next ones under way as far as staleness allows."""
@@ -206,7 +213,7 @@ class RL(RolloutAlgorithm):
         self._next_iteration = max(self._next_iteration, iteration)
         # As far ahead as rollouts may be stale; with 0 that is this iteration alone.
         while self._next_iteration <= min(iteration + self.cfg.max_staleness, last):
-            self._pending.append(asyncio.create_task(self._sample(self._next_iteration)))
+            self._pending.append(asyncio.create_task(self.sample_groups(self._next_iteration)))
             self._next_iteration += 1
         return await self._pending.popleft()
 
@@ -216,35 +223,20 @@ class RL(RolloutAlgorithm):
         refills = iterations * min(self.cfg.max_refills, max(n_rows - self.cfg.batch_size, 0)) * self.cfg.group_size
         return replace(work, answers_sampled=work.answers_sampled + refills)
 
-    async def _sample(self, iteration: int) -> list[list[Rollout]]:
-        sampler = await self.client.sampler()
-        size, chosen = self.cfg.group_size, list(self.order().indices(iteration))
-        roll_out = partial(self.roll_out_with, sampler, n_samples=size, iteration=iteration)
-        groups = await roll_out([self.tasks[index] for index in chosen])
-        others = [index for index in range(len(self.tasks)) if index not in set(chosen)]
-        # By the iteration and not by what was sampled before: a resumed run refills with the same tasks.
-        Random(f"{self.seed}:{iteration}").shuffle(others)
-        others = others[: self.cfg.max_refills]
-        while others and (missing := len(chosen) - sum(map(self._says_something, groups))):
-            groups += await roll_out([self.tasks[index] for index in others[:missing]])
-            others = others[missing:]
-        return groups
-
-    def _says_something(self, group: Sequence[Rollout]) -> bool:
-        return any(group_advantages([self._reward(one) for one in group if one.reward is not None], "mean"))
+    def _has_differences(self, group: Sequence[Rollout]) -> bool:
+        return len({self.reward_of(one) for one in group if one.reward is not None}) > 1
 
     async def _learnable(self, groups: Sequence[Sequence[Rollout]]) -> Experience:
         """Advantages and datums of the groups that say something."""
         learnable: list[list[Datum]] = []
         metrics: dict[str, float] = {}
         constant = 0
-        for group in groups:
-            scored = [rollout for rollout in group if rollout.reward is not None]
-            advantages = group_advantages([self._reward(rollout) for rollout in scored], self.cfg.advantage)
+        scored = [[rollout for rollout in group if rollout.reward is not None] for group in groups]
+        for group, advantages in zip(scored, self._advantages(scored), strict=True):
             if not any(advantages):
                 constant += 1
                 continue
-            for rollout, advantage in zip(scored, advantages, strict=True):
+            for rollout, advantage in zip(group, advantages, strict=True):
                 learnable.append(rollout_datums(rollout, advantage))
         if self.cfg.max_refills:
             metrics |= {"groups/refilled": float(max(len(groups) - self.cfg.batch_size, 0))}
@@ -256,32 +248,35 @@ class RL(RolloutAlgorithm):
         data = normalise_advantages(learnable, self.cfg.normalise, self.cfg.sampling.max_tokens)
         return Experience(data, metrics, tuple(rollout for group in groups for rollout in group))
 
-    def _reward(self, rollout: Rollout) -> float:
-        assert rollout.reward is not None
-        return rollout.reward - (self.cfg.overlong_penalty if rollout.status == "truncated" else 0.0)
+    def _advantages(self, groups: Sequence[Sequence[Rollout]]) -> list[list[float]]:
+        """What `compute_advantages` returns, once it is one finite number for each rollout."""
+        returned = [[float(one) for one in group] for group in self.compute_advantages(groups)]
+        if [len(group) for group in returned] != [len(group) for group in groups]:
+            wanted, found = [len(group) for group in groups], [len(group) for group in returned]
+            raise TrainingError(f"compute_advantages returned {found} numbers for groups of {wanted}. Return one each.")
+        if not all(math.isfinite(one) for group in returned for one in group):
+            raise TrainingError("compute_advantages returned a number that is not finite. Guard its divisions by zero.")
+        return returned
 
     async def _with_kl_penalty(
-        self, base: SamplingClient, rollouts: Sequence[Sequence[Datum]]
+        self, base: FrozenModel, rollouts: Sequence[Sequence[Datum]]
     ) -> tuple[list[list[Datum]], float]:
         """Advantages less what each token costs in divergence from the starting policy, and the mean of that."""
-        # Whole sequences: a datum's tokens are all but the last one. All are asked before the first is awaited.
-        operations = [
-            [base.logprobs([*datum.tokens.tolist(), int(datum.target_tokens[-1])]) for datum in data]
-            for data in rollouts
-        ]
-        total = tokens = 0.0
-        penalised: list[list[Datum]] = []
-        for data, asked in zip(rollouts, operations, strict=True):
-            penalised.append([])
-            for datum, operation in zip(data, asked, strict=True):
-                assert datum.logprobs is not None
-                assert datum.advantages is not None
-                # The first token of a sequence has no log-probability: what follows is aligned with the targets.
-                divergence = (datum.logprobs - (await operation)[1:]) * datum.weights
-                total, tokens = total + float(divergence.sum()), tokens + float(datum.weights.sum())
-                advantages = datum.advantages - np.float32(self.cfg.kl_coefficient) * divergence
-                penalised[-1].append(replace(datum, advantages=advantages.astype(np.float32)))
-        return penalised, total / max(tokens, 1.0)
+        total, found = 0.0, iter(await base.logprobs_async([datum for data in rollouts for datum in data]))
+
+        def penalise(datum: Datum) -> Datum:
+            nonlocal total
+            sampled, before, advantages = datum.weights != 0, datum.logprobs, datum.advantages
+            assert before is not None
+            assert advantages is not None
+            divergence = np.zeros_like(before)
+            divergence[sampled] = before[sampled] - next(found)
+            total += float(divergence.sum())
+            return replace(datum, advantages=advantages - np.float32(self.cfg.kl_coefficient) * divergence)
+
+        penalised = [[penalise(datum) for datum in data] for data in rollouts]
+        tokens = sum(int((datum.weights != 0).sum()) for data in rollouts for datum in data)
+        return penalised, total / max(tokens, 1)
 
     def _loss_config(self) -> Mapping[str, Any] | None:
         if self.cfg.loss_fn == "importance_sampling":
@@ -290,17 +285,7 @@ class RL(RolloutAlgorithm):
         return {key: value for key, value in thresholds.items() if value is not None}
 
 
-def explain_constant(rollouts: Sequence[Rollout]) -> str:
-    """Why groups whose rewards do not differ teach nothing, and what to look at."""
-    rewards = sorted({rollout.reward for rollout in rollouts if rollout.reward is not None})
-    found = f"are all {rewards[0]:g}" if len(rewards) == 1 else "do not differ within any group"
-    return (
-        f"The rewards {found}, so that no attempt is better than another. Look at them with `evsys rollouts`; make the "
-        "tasks easier or the verifier finer, or raise group_size."
-    )
-
-
-def group_advantages(rewards: Sequence[float], kind: Advantage) -> list[float]:
+def group_advantages(rewards: Sequence[float], kind: Advantage = "mean") -> list[float]:
     """How much better each attempt did than its group; all zero when they did the same, or when there is only one."""
     values = np.asarray(rewards, dtype=np.float64)
     # Exactly zero and not a rounding error away from it, which a standard deviation would blow up.

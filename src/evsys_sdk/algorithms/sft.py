@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from ..backends.datum import mean_per_token
 from ..config.fields import NOT_SEARCHED
 from ..data import TargetFormat, parse_rows
 from ..training.batch import TrainingBatch
+from ..training.examples import LengthLimit, render_chats, to_datums, write_preview
 from .base import BaseAlgorithm, TrainingConfig
-from .examples import LengthLimit, render_chats, to_datums, write_preview
 
 
 # Every recipe reads like this one: `Config` says what may be set, and the text under each field is its documentation;
@@ -48,8 +48,9 @@ class SFT(BaseAlgorithm):
         chosen = [self.examples[index] for index in order.indices(step_idx)]
         supervised = float(sum(example.weights.sum() for example in chosen))
         # Backends sum over tokens. Dividing here makes the loss a mean, and a learning rate mean the same everywhere.
-        data = [replace(example, weights=example.weights / supervised) for example in chosen]
-        return TrainingBatch(data, metrics={"epoch": order.epoch(step_idx), "supervised_tokens": supervised})
+        return TrainingBatch(
+            mean_per_token(chosen), metrics={"epoch": order.epoch(step_idx), "supervised_tokens": supervised}
+        )
 
     def n_examples(self) -> int:
         return len(self.examples)

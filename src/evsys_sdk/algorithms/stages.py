@@ -23,6 +23,7 @@ from ..protocols import Algorithm, AlgorithmTraits, Row, RunContext, RunNotes, R
 from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..registry import get_algorithm
 from ..training.blocking import run_blocking
+from ..training.callback import is_deadline_stop
 from ..training.loop import TrainingLoop
 from ..training.services import RunServices, services_of
 from .base import BaseAlgorithm
@@ -48,7 +49,7 @@ class Stage:
 
 def train_stages(ctx: RunContext, stages: Sequence[Stage]) -> RunResult:
     """Train all stages in order and say how it went. Works inside and outside of a running event loop."""
-    return run_blocking(lambda: _StagedRun.of(ctx, stages).train())
+    return run_blocking(lambda: StagedRun.of(ctx, stages).train())
 
 
 def stage_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm:
@@ -89,7 +90,9 @@ def stage_traits(stages: Sequence[Algorithm], *, lora_rank: int) -> AlgorithmTra
 
 
 @dataclass(slots=True)
-class _StagedRun:
+class StagedRun:
+    """A run of stages: what it resumes from, its loops, and its result."""
+
     ctx: RunContext
     stages: Sequence[Stage]
     client: TrainingClient
@@ -102,7 +105,7 @@ class _StagedRun:
     finals: list[Checkpoint] = field(default_factory=list[Checkpoint])
 
     @classmethod
-    def of(cls, ctx: RunContext, stages: Sequence[Stage]) -> _StagedRun:
+    def of(cls, ctx: RunContext, stages: Sequence[Stage]) -> StagedRun:
         services, checkpoints = services_of(ctx), CheckpointLog.in_dir(ctx.output_dir)
         client, renderer = _model(ctx, services)
         run = cls(ctx, stages, client, renderer, checkpoints, services)
@@ -127,6 +130,10 @@ class _StagedRun:
             self.finals.append(end)
             if self.services.control.stop_reason is not None:
                 break  # a stop ends the run; a stage of no steps must not look like a trained one
+        return await self.finish()
+
+    async def finish(self) -> RunResult:
+        """How it went; a run that had ended before gets the weights it ended with, to be scored."""
         if self.resumed_at_end:
             await self.client.load_state(self.finals[-1].state, with_optimizer=True)
         return self._result()
@@ -181,14 +188,22 @@ class _StagedRun:
         return next((str(one) for one in found if one), "")
 
     async def _set_up_and_run(self, index: int, stage: Stage, algorithm: BaseAlgorithm, offset: int) -> Checkpoint:
-        services = self.services
         await algorithm.setup()
-        if algorithm.cfg.eval_every is not None and services.evaluate is None:
+        if algorithm.cfg.eval_every is not None and self.services.evaluate is None:
             get_logger(__name__).warning("eval_every is set for '%s', but `eval` names nothing to score", stage.name)
+        # After `setup`, which had to see the weights that the stage began with.
+        loop, start = await self.open_loop(index, stage, algorithm, offset)
+        return await loop.run(start=start)
+
+    async def open_loop(
+        self, index: int, stage: Stage, builder: BaseAlgorithm, offset: int = 0
+    ) -> tuple[TrainingLoop, int]:
+        """The loop of a stage, brought back to the checkpoint it resumes from, and its first step."""
+        services = self.services
         loop = TrainingLoop(
             client=self.client,
-            builder=algorithm,
-            settings=algorithm.settings(),
+            builder=builder,
+            settings=builder.settings(),
             checkpoints=self.checkpoints,
             observers=services.observers,
             control=services.control,
@@ -203,9 +218,7 @@ class _StagedRun:
         )
         if self.finals:
             loop.tokens |= self.finals[-1].tokens
-        # After `setup`, which had to see the weights that the stage began with.
-        start = await self._restore(loop, index, offset)
-        return await loop.run(start=start)
+        return loop, await self._restore(loop, index, offset)
 
     async def _restore(self, loop: TrainingLoop, stage: int, offset: int) -> int:
         """Bring the stage back to the checkpoint it resumes from; returns its first step."""
@@ -231,11 +244,19 @@ class _StagedRun:
                 f"the run was trained with the renderer '{last.renderer}' and would resume with "
                 f"'{self.renderer.name}'. Set model.renderer_name back, or start a new run."
             )
-        self.finals = [checkpoint for checkpoint in checkpoints if checkpoint.final]
+        # What a deadline ended goes on from there, unless there is again only time to score it.
+        at_deadline = self.services.control.stop_reason is not None
+        self.finals = [
+            one
+            for one in checkpoints
+            if one.final and (not is_deadline_stop(one.stop_reason) or (at_deadline and one is last))
+        ]
         self.services.observers.restore(last.observers)
-        self.resumed_from = None if last.final else last
+        self.resumed_from = None if last in self.finals else last
         # The last stage has ended, or somebody stopped the run for good: there is nothing left to train.
-        self.resumed_at_end = last.final and (len(self.finals) == len(self.stages) or last.stop_reason is not None)
+        self.resumed_at_end = last in self.finals and (
+            len(self.finals) == len(self.stages) or last.stop_reason is not None
+        )
 
     def _result(self) -> RunResult:
         last, control = self.finals[-1], self.services.control

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from ..backends.client import OptimStepOutput
+
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..backends.client import ForwardBackwardOutput
+    from ..backends.client import AdamParams, ForwardBackwardOutput, TrainingClient
     from ..backends.datum import Datum
+    from ..backends.future import Operation
     from ..backends.losses import LossCallable
     from ..rollouts.rollout import Rollout
 
@@ -32,6 +35,22 @@ class TrainingBatch:
     """The attempts it was made from, where there are some, each once: they are recorded with this step."""
     empty_because: str = ""
     """Why there is nothing to learn from, where the recipe knows."""
+
+
+def submit_step(
+    client: TrainingClient, batch: TrainingBatch, adam: AdamParams | None
+) -> tuple[Operation[ForwardBackwardOutput], Operation[OptimStepOutput]]:
+    """Gradient and optimiser step, submitted together: the backend may begin with the one while the caller goes on.
+
+    Without `adam` the gradient is only accumulated.
+    """
+    if isinstance(batch.loss_fn, str):
+        backward = client.forward_backward(batch.data, batch.loss_fn, batch.loss_fn_config)
+    else:
+        backward = client.forward_backward_custom(batch.data, batch.loss_fn)
+    if adam is None:
+        return backward, backward.then(lambda _: OptimStepOutput())
+    return backward, client.optim_step(adam)
 
 
 @runtime_checkable

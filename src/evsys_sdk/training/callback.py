@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
 STOPPED_ON_DASHBOARD = "stopped on the dashboard: "
 """How the reason of a stop begins that was asked for over a dashboard."""
+DEADLINE = "budget: deadline"
+"""How the reason of a stop begins that left time to score: the run is complete, and goes on when it gets more time."""
 _FAILURES_BEFORE_SILENCE = 3
+
+
+def is_deadline_stop(reason: str | None) -> bool:
+    """Whether a run ended early to be scored in time."""
+    return (reason or "").startswith(DEADLINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from logging import INFO, WARNING
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ..protocols import Row
 from ..record.events import note_finding
 from ..rollouts.rollout import text_of
 from .callback import Callback, RunControl, RunInfo
+from .saturation import RewardSaturation, StepSummary
 
 if TYPE_CHECKING:
     from ..rollouts.rollout import Rollout
@@ -30,48 +32,17 @@ _WINDOW = 5
 """Steps over which level and length are averaged."""
 _SURE = 5.0
 """How many standard errors a fall must be worth, which is looked for at every step against the best of all."""
+_FIRST_STEPS = 10
+_MOVED = 0.005
+"""Share by which the loss must fall between the halves of the first steps ..."""
+_LEARNED_LOSS = 0.3
+"""... unless there is little left to learn."""
 _LASTING = 3
 """For how many steps in a row it must be."""
 _LONG_ANSWER = 80
 """An expected answer of this length does not stand in a question by accident."""
 _GIVEN_AWAY = re.compile(r"(?i)\b(?:answer|solution|expected|target|label|correct)\b[\s\w\"'`*>]{0,12}[:=>]\W{0,8}$")
 """What stands before an answer that is given away."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepSummary:
-    """The attempts of one step in numbers."""
-
-    step: int
-    n: int
-    failed: int
-    low: float | None
-    high: float | None
-    mean: float | None
-    tokens: float
-    """Of an answer, on average."""
-    cut_off: float
-    """Share of the attempts that were cut off."""
-    same_text: bool
-    """Whether all attempts at each task, of which there are several, say the same."""
-
-    @classmethod
-    def of(cls, step: int, rollouts: Sequence[Rollout]) -> StepSummary:
-        rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-        by_task: dict[str, list[str]] = {}
-        for rollout in rollouts:
-            by_task.setdefault(rollout.task_id, []).append(rollout.completion)
-        return cls(
-            step,
-            n=len(rollouts),
-            failed=sum(rollout.status == "infra" for rollout in rollouts),
-            low=min(rewards, default=None),
-            high=max(rewards, default=None),
-            mean=fmean(rewards) if rewards else None,
-            tokens=fmean(sum(turn.output_tokens for turn in rollout.turns) for rollout in rollouts),
-            cut_off=fmean(rollout.status == "truncated" for rollout in rollouts),
-            same_text=all(len(texts) > 1 and len(set(texts)) == 1 for texts in by_task.values()),
-        )
 
 
 @dataclass(slots=True)
@@ -86,8 +57,10 @@ class Diagnosis(Callback):
     _last: list[StepSummary] = field(default_factory=list[StepSummary])
     _best: list[float] = field(default_factory=list[float])
     """Mean rewards of the best window of steps so far."""
-    _lowest: float = math.inf
-    _highest: float = -math.inf
+    _saturation: RewardSaturation = field(default_factory=RewardSaturation)
+    _losses: list[float] = field(default_factory=list[float])
+    _rates: list[float] = field(default_factory=list[float])
+    """Losses and learning rates of the first steps."""
     _worse_for: int = 0
     _changes: tuple[int, float] = (0, 0.0)
     """How often the mean reward of a step was compared with the one before, and the sum of the squared changes."""
@@ -106,14 +79,37 @@ class Diagnosis(Callback):
                 "copying is what is to be learned.",
             )
 
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Look whether the loss has fallen, once, after the first steps at the full learning rate."""
+        info, loss = self._info, metrics.get("loss")
+        if (
+            info is None
+            or info.measure != "loss"
+            or info.steps_done
+            or loss is None
+            or len(self._losses) == _FIRST_STEPS
+        ):
+            return
+        self._losses.append(loss)
+        self._rates.append(metrics.get("learning_rate", 0.0))
+        if len(self._losses) < _FIRST_STEPS or self._rates[0] < 0.5 * max(self._rates):
+            return
+        half = _FIRST_STEPS // 2
+        before, now = fmean(self._losses[:half]), fmean(self._losses[half:])
+        if before > _LEARNED_LOSS and now > (1 - _MOVED) * before:
+            self._say(
+                "flat",
+                f"the loss has not moved in the first {_FIRST_STEPS} steps ({before:.4g} to {now:.4g}) at a learning "
+                f"rate of {max(self._rates):.2g}. Change learning_rate by a factor of ten, and check which tokens are "
+                "trained on in rendered_examples.md.",
+            )
+
     def on_rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:
         if not rollouts:
             return
         now = StepSummary.of(step, rollouts)
         self._last = [*self._last, now][-_WINDOW:]
         self._first = self._first if len(self._first) == _WINDOW else [*self._first, now]
-        if now.low is not None and now.high is not None:
-            self._lowest, self._highest = min(self._lowest, now.low), max(self._highest, now.high)
         if len(self._last) > 1 and (before := self._last[-2].mean) is not None and now.mean is not None:
             self._changes = (self._changes[0] + 1, self._changes[1] + (now.mean - before) ** 2)
         self._check_failures(rollouts)
@@ -125,17 +121,15 @@ class Diagnosis(Callback):
         return list(self._said.values())
 
     def state(self) -> dict[str, Any]:
-        found = {
+        return {
             "said": self._said,
             "first": [asdict(one) for one in self._first],
             "last": [asdict(one) for one in self._last],
             "best": self._best,
             "worse_for": self._worse_for,
             "changes": list(self._changes),
+            "saturation": self._saturation.state(),
         }
-        # JSON has no infinity: bounds that no reward has set yet are left out.
-        bounds = {"lowest": self._lowest, "highest": self._highest}
-        return found | {name: value for name, value in bounds.items() if math.isfinite(value)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._said = {**state["said"], **self._said}  # the rows were looked at again before this
@@ -143,7 +137,7 @@ class Diagnosis(Callback):
         self._last = [StepSummary(**one) for one in state["last"]]
         self._best, self._worse_for = list(state["best"]), int(state["worse_for"])
         self._changes = (int(state["changes"][0]), float(state["changes"][1]))
-        self._lowest, self._highest = state.get("lowest", math.inf), state.get("highest", -math.inf)
+        self._saturation.restore(state.get("saturation", {}))
 
     def _check_failures(self, rollouts: Sequence[Rollout]) -> None:
         recent = self._last[-_SAME_STEPS:]
@@ -157,23 +151,9 @@ class Diagnosis(Callback):
             self._say("failing", f"{counted} attempts of {steps} failed.{cause} {_LOOK}")
 
     def _check_equal(self) -> None:
-        # Where rewards have differed before, a few equal ones may be bad luck.
-        lasting = _SAME_STEPS if self._lowest == self._highest else _WINDOW
-        recent = self._last[-lasting:]
-        values = {value for one in recent for value in (one.low, one.high)}
-        if len(recent) < lasting or len(values) != 1 or None in values:
-            return
-        [value] = values
-        if value is None or value == self._highest > self._lowest:
-            return  # every attempt earns the most that any has earned: it is learned
-        same = " and all attempts at a task say the same" if all(one.same_text for one in recent) else ""
-        remedy = (
-            "There may be nothing left to learn; give it harder tasks."
-            if value >= 1
-            else "Make the tasks easier, the verifier finer, or show the form of the answer in the prompt."
-        )
-        text = f"the rewards of all attempts of {_steps(recent)} are {value:g}{same}, so that nothing can be learned."
-        self._say("equal", f"{text} {_LOOK} {remedy}")
+        found = self._saturation.update(self._last[-1])
+        if found is not None and found.kind != "converged":
+            self._say("collapsed" if found.kind == "collapsed" else "equal", found.text)
 
     def _check_collapse(self) -> None:
         means = [one.mean for one in self._last if one.mean is not None]
@@ -187,7 +167,7 @@ class Diagnosis(Callback):
         # Half the mean square of the changes is the variance of one step, wherever the level goes meanwhile.
         scatter = self._changes[1] / self._changes[0] / 2
         error = math.sqrt(2 * scatter / _WINDOW)
-        fell = best - last > 0.5 * (best - self._lowest) and best - last > _SURE * error
+        fell = best - last > 0.5 * (best - self._saturation.lowest) and best - last > _SURE * error
         self._worse_for = self._worse_for + 1 if fell else 0
         if self._worse_for >= _LASTING:
             self._say(
@@ -213,10 +193,9 @@ class Diagnosis(Callback):
         if what in self._said:
             return
         self._said[what] = text
-        get_logger(__name__).warning("%s", text)
-        if self._info is not None:
-            step = self._last[-1].step if self._last else 0
-            note_finding(self._info.run_dir, step=step, finding=what, text=text)
+        step = self._last[-1].step if self._last else 0
+        is_news = self._info is None or note_finding(self._info.run_dir, step=step, finding=what, text=text)
+        get_logger(__name__).log(WARNING if is_news else INFO, "%s", text)
 
 
 def gives_answer_away(row: Row) -> bool:

@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..backends.client import AdamParams
 from ..errors import TrainingError, show
 from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..rollouts.rollout import AllFailedError
-from .batch import Schedule, StepBuilder, TrainingBatch
+from .batch import Schedule, StepBuilder, TrainingBatch, submit_step
 from .callback import Observers, RunControl
 from .scoring import BackgroundScoring
 from .watchdog import Watchdog
@@ -110,23 +111,31 @@ class TrainingLoop:
             await self._score(step)
         in_flight: deque[_InFlight] = deque()
         try:
-            while step < self._last_step() and self.control.stop_reason is None:
+            while step < self.last_step() and self.control.stop_reason is None:
                 await self._submit(step, in_flight)
                 step += 1
                 at_barrier = self._is_barrier(step)
                 await self._finish_all(in_flight, but=1 if self.builder.builds_ahead and not at_barrier else 0)
-                if at_barrier and step < self.settings.total_steps:
-                    await self._score_and_save(step)
+                await self.pass_step(step)
             await self._finish_all(in_flight)
         except Exception:
             # The later steps cannot be trusted, but leaving them running would race with teardown.
             await _settle(in_flight)
             raise
-        if self.control.stop_reason is None and step < self.settings.total_steps:
-            await self._pause(step)
-        return await self._end(step)
+        return await self.end(step)
 
-    def _last_step(self) -> int:
+    async def pass_step(self, steps_done: int) -> None:
+        """After a step that is not the last: score and save, if either is due."""
+        if steps_done < self.settings.total_steps and self._is_barrier(steps_done):
+            await self._score_and_save(steps_done)
+
+    async def end(self, steps_done: int) -> Checkpoint:
+        """After the last step, or where the run stops: score and save."""
+        if self.control.stop_reason is None and steps_done < self.settings.total_steps:
+            await self._pause(steps_done)
+        return await self._end(steps_done)
+
+    def last_step(self) -> int:
         """The step of this stage to train to at most."""
         pause = self.control.pause_after
         return self.settings.total_steps if pause is None else min(self.settings.total_steps, pause - self.offset)
@@ -152,15 +161,12 @@ class TrainingLoop:
             await self._finish_all(in_flight)
             self.observers.on_step(number, {**_numbers(batch.metrics), "empty_batch": 1.0})
             # After what was in flight: a step that ends later would begin the count of empty ones anew.
-            self.watchdog.check_empty(number, batch.empty_because)
+            if self.control.stop_reason is None:
+                await self._keep_weights(step + 1, partial(self.watchdog.check_empty, number, batch.empty_because))
             return
         learning_rate = self.settings.learning_rate_at(step)
-        # Gradient and step are submitted together; the backend may begin with the one while we wait for the other.
-        if isinstance(batch.loss_fn, str):
-            forward_backward = self.client.forward_backward(batch.data, batch.loss_fn, batch.loss_fn_config)
-        else:
-            forward_backward = self.client.forward_backward_custom(batch.data, batch.loss_fn)
-        optim = self.client.optim_step(replace(self.settings.adam, learning_rate=learning_rate))
+        adam = replace(self.settings.adam, learning_rate=learning_rate)
+        forward_backward, optim = submit_step(self.client, batch, adam)
         now = time.perf_counter()
         in_flight.append(_InFlight(step, batch, forward_backward, optim, learning_rate, now, build_s))
 
@@ -179,28 +185,30 @@ class TrainingLoop:
         elapsed = now - max(flight.submitted_at, self._last_finish)
         self._last_finish = now
         tokens = sum(len(datum.tokens) for datum in flight.batch.data)
-        metrics = _numbers(
-            {
-                "loss": output.loss,
-                **output.metrics,
-                **optim.metrics,
-                **flight.batch.metrics,
-                **self.builder.step_metrics(flight.step, flight.batch, output),
-                "learning_rate": flight.learning_rate,
-                "tokens": tokens,
-                "time/step_s": elapsed,
-                "time/build_s": flight.build_s,
-                "time/tokens_per_s": tokens / max(elapsed, 1e-9),
-            }
-        )
-        self.last_metrics = metrics
-        self.tokens["trained"] += tokens
+        metrics = {
+            "loss": output.loss,
+            **output.metrics,
+            **optim.metrics,
+            **flight.batch.metrics,
+            **self.builder.step_metrics(flight.step, flight.batch, output),
+            "learning_rate": flight.learning_rate,
+            "tokens": tokens,
+            "time/step_s": elapsed,
+            "time/build_s": flight.build_s,
+            "time/tokens_per_s": tokens / max(elapsed, 1e-9),
+        }
+        self.note_step(flight.step, metrics)
+
+    def note_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Log a finished step and check that the run is still healthy."""
+        self.last_metrics = metrics = _numbers(metrics)
+        self.tokens["trained"] += int(metrics.get("tokens", 0))
         self.tokens["sampled"] += int(metrics.get("tokens_sampled", 0))
-        self.observers.on_step(self.offset + flight.step + 1, metrics)
-        self.watchdog.check_step(self.offset + flight.step + 1, metrics)
+        self.observers.on_step(self.offset + step + 1, metrics)
+        self.watchdog.check_step(self.offset + step + 1, metrics)
 
     def _is_barrier(self, steps_done: int) -> bool:
-        ends = steps_done == self._last_step() or self.control.stop_reason is not None
+        ends = steps_done == self.last_step() or self.control.stop_reason is not None
         asked = self.settings.saves_after(steps_done) or self.settings.scores_after(steps_done)
         return ends or asked or self._starts_scoring(steps_done)
 
@@ -232,15 +240,24 @@ class TrainingLoop:
         # Nothing has happened since that one was stored; a second checkpoint would hold the same state.
         if not finished and self.last_saved is not None and self.last_saved.next_step == self.offset + steps_done:
             return self.last_saved
-        if finished:
+        if finished and self.control.stop_reason is None:
             learned = bool(self.tokens["trained"] or self.last_metrics)  # of this stage, or of one before it
-            self.watchdog.check_learned(self.offset + steps_done, learned=learned)
+            check = partial(self.watchdog.check_learned, self.offset + steps_done, learned=learned)
+            await self._keep_weights(steps_done, check)
         scores = await self._score(steps_done) if finished else {}
         if finished and self.scoring is not None:
             scores = {**scores, **await self.scoring.score_now(self.offset + steps_done, self.client)}
         if finished and self.at_end is not None:
             scores = {**scores, **await self.at_end(self.offset + steps_done)}
         return await self._save(steps_done, scores, final=finished)
+
+    async def _keep_weights(self, steps_done: int, check: Callable[[], None]) -> None:
+        """Fail as `check` does, with a checkpoint: the weights of a run without rewards are sound."""
+        try:
+            check()
+        except TrainingError:
+            await self._save(steps_done, {})
+            raise
 
     async def _save(
         self, steps_done: int, scores: Mapping[str, float], *, final: bool = False, starts_scoring: bool = False

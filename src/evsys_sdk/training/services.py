@@ -61,6 +61,10 @@ class RunServices:
     """Scores snapshots on benchmarks while training goes on."""
     selection: Selection | None = None
     """What the config chooses checkpoints by; None leaves it to the recipe."""
+    seconds_left: Callable[[], float | None] = lambda: None
+    """Until the budget's time is over; None without such a limit."""
+    watch: Callable[[TrainingClient], TrainingClient] = lambda client: client
+    """Meters another client of the run, e.g. of a second adapter."""
 
 
 def services_of(ctx: RunContext) -> RunServices:
@@ -102,6 +106,6 @@ async def _refuse_to_verify(*_: Any) -> Any:
 
 
 def _load_rows(ctx: RunContext, data: DataConfig) -> list[Row]:
-    from ..data import apply_transforms, build_transforms, load_rows
+    from ..data import prepare_rows
 
-    return list(apply_transforms(load_rows(data, store=ctx.data_store), build_transforms(data.transforms)))
+    return list(prepare_rows(data, store=ctx.data_store))

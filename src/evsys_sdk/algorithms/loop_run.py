@@ -1,0 +1,233 @@
+"""One run of a training loop of the user's own: its model, its steps, and everything that is recorded of them.
+
+    for step in run.steps(100):
+        [answers] = run.model.sample([prompt], n=8)
+        run.log(run.model.train(answers).metrics)
+
+Checkpoints, scoring, metrics, budget and result go through the loop that recipes are trained by. A run that was killed
+goes on behind its last checkpoint, with the weights, the optimizer and `run.state` of that step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from ..backends.client import ModelSpec, TrainingClient
+from ..config.base import Strict
+from ..config.fields import NOT_SEARCHED
+from ..errors import BackendError, DataError, TrainingError, show
+from ..protocols import AlgorithmTraits, Row, RunContext, RunResult
+from ..record.folders import note_length
+from ..rollouts.rollout import Rollout
+from ..training.blocking import run_blocking
+from ..training.frozen_model import SampledTurn
+from ..training.loop import LoopSettings, TrainingLoop
+from ..training.model import Model
+from .base import BaseAlgorithm, KeepCheckpoints
+from .stages import Stage, StagedRun
+
+
+class LoopConfig(Strict):
+    """What may be set about a loop."""
+
+    args: dict[str, Any] = {}
+    """What the loop finds in `run.args`; a matrix may vary it."""
+    lora_rank: int = Field(default=32, ge=1, le=1024)
+    """Rank of the adapter."""
+    save_every: int | None = Field(default=10, ge=1, json_schema_extra=NOT_SEARCHED)
+    """Write a checkpoint after every this many steps; the last step is always saved."""
+    keep_checkpoints: KeepCheckpoints | None = Field(
+        default_factory=lambda: KeepCheckpoints(last=2), json_schema_extra=NOT_SEARCHED
+    )
+    """Remove the weights of all checkpoints but the last and the best few."""
+    selection_metric: ClassVar[None] = None
+    selection_mode: ClassVar[None] = None
+    eval_every: ClassVar[None] = None
+
+
+class _Builder(BaseAlgorithm):
+    """A loop as the training loop and the stages of a run see it: it builds no batches, but it has a state."""
+
+    name: ClassVar[str] = "script"
+    cfg: Any
+    total = 0
+
+    def __init__(self, run: LoopRun, cfg: LoopConfig) -> None:
+        self.run, self.cfg = run, cfg
+
+    def traits(self) -> AlgorithmTraits:
+        return AlgorithmTraits(selection_metric=self.selection_metric, selection_mode=self.selection_mode)
+
+    def settings(self) -> LoopSettings:
+        return LoopSettings(self.total, 0.0, save_every=self.cfg.save_every)
+
+    def state(self) -> dict[str, Any]:
+        return self.run.save_state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.run.restore_state(state)
+
+
+class LoopRun:
+    """One run of a loop: an arm with a seed."""
+
+    def __init__(self, ctx: RunContext, cfg: LoopConfig) -> None:
+        self._builder = _Builder(self, cfg)
+        stage = Stage("script", self._builder, ctx.extras["train_rows"])
+        self._stage, self._staged = stage, StagedRun.of(ctx, [stage])
+        self._ctx, self._services = ctx, self._staged.services
+        self.name, self.config = ctx.run_id, ctx.config
+        self.seed = self._services.seed
+        self.args: dict[str, Any] = dict(cfg.args)
+        """What this arm is about."""
+        self.rows: Sequence[Row] = stage.rows
+        """The rows of `data`."""
+        self.folder: Path = ctx.output_dir
+        self.state: dict[str, Any] = {}
+        """Yours: JSON that is saved with every checkpoint and given back when the run resumes."""
+        self.model = Model(self._staged.client, self._staged.renderer, another=self._open_adapter)
+        self._loop: TrainingLoop | None = None
+        self._step: int | None = None
+        self._done = 0
+        self._metrics: dict[str, Any] = {}
+        self._adapters: dict[str, str] = {}
+        self._opened: list[dict[str, Any]] = []
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the budget's time is over; None without such a limit."""
+        return self._services.seconds_left()
+
+    def steps(self, total: int, *, save_every: int | None = None, reserve_s: float = 0.0) -> Generator[int]:
+        """The steps to take, counted from 0: all but those that a resumed run has taken already.
+
+        With `reserve_s` the loop ends while so many seconds of the budget's time are left, to score and to conclude.
+        """
+        if self._loop is not None:
+            raise TrainingError("run.steps() was called twice. Write one loop, with its phases told apart by the step.")
+        if save_every is not None:
+            self._builder.cfg = self._builder.cfg.model_copy(update={"save_every": save_every})
+        self._builder.total = total
+        note_length(self.folder, total, measure=self._builder.selection_metric, mode=self._builder.selection_mode)
+        if self._staged.resumed_at_end:
+            return
+        if self._services.resume:
+            self.model.note_change()  # `base` is what the run began with, not what it resumes from
+        self._loop, self._done = run_blocking(lambda: self._staged.open_loop(0, self._stage, self._builder))
+        while self._done < self._loop.last_step() and not self._must_stop(reserve_s):
+            self._step, self._metrics = self._done, {}
+            counted, began = (self.model.tokens_trained, self.model.tokens_sampled), time.perf_counter()
+            yield self._step
+            self._finish_step(counted, began)
+            loop, done = self._loop, self._done
+            run_blocking(lambda loop=loop, done=done: loop.pass_step(done))
+
+    def log(self, metrics: Mapping[str, Any] | None = None, /, **more: float) -> None:
+        """Note metrics of the current step; `model.train(...).metrics` holds those of the step it took."""
+        if self._step is None:
+            raise TrainingError("run.log() was called outside of run.steps(). Log inside the loop, once it has a step.")
+        self._metrics |= {**(metrics or {}), **more}
+
+    def log_rollouts(
+        self,
+        groups: Sequence[Sequence[SampledTurn]],
+        rewards: Sequence[Sequence[float]],
+        tasks: Sequence[str] | None = None,
+    ) -> None:
+        """Note the answers of a step with their rewards; `tasks` names what each group answers."""
+        names = tasks or [f"prompt{number + 1}" for number in range(len(groups))]
+        if len(groups) != len(rewards) or any(len(one) != len(r) for one, r in zip(groups, rewards, strict=False)):
+            raise DataError(f"every answer needs a reward (got rewards {show(rewards)} for {len(groups)} groups).")
+        found = [
+            Rollout(
+                task_id=name,
+                sample=number,
+                status="truncated" if answer.stop_reason == "length" else "ok",
+                reward=float(reward),
+                turns=[answer],
+                messages=answer.messages,
+                error="the answer was cut off at max_tokens" if answer.stop_reason == "length" else None,
+            )
+            for name, answers, earned in zip(names, groups, rewards, strict=True)
+            for number, (answer, reward) in enumerate(zip(answers, earned, strict=True))
+        ]
+        flat = [one.reward for one in found if one.reward is not None]
+        self.log({"reward/mean": sum(flat) / max(len(flat), 1)})
+        self._services.observers.on_rollouts((self._step or 0) + 1, found)
+
+    def score(self) -> dict[str, float]:
+        """What the weights score now on the benchmarks that have `run_every`; those are also scored by themselves."""
+        scoring = self._services.scoring
+        if scoring is None:
+            raise TrainingError("no benchmark is scored during training. Give one of them `run_every` and split val.")
+        step = self._done if self._step is None else self._step + 1
+        return run_blocking(lambda: scoring.score_now(step, self._staged.client))
+
+    def finish(self) -> RunResult:
+        """Save and score the end; called once, when the loop is over."""
+        return run_blocking(self._finish)
+
+    def close(self) -> None:
+        """Let go of further adapters."""
+        for handles in self._opened:
+            self._ctx.backend.teardown(handles)
+        self._opened.clear()
+
+    def save_state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the weights of the run's own adapter."""
+        for name, adapter in self.model.adapters.items():
+            self._adapters[name] = adapter.save(f"step{self._done:06d}-attempt{self._services.attempt}")
+        return {"state": self.state, "adapters": self._adapters}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; further adapters are loaded when the loop opens them."""
+        self.state.update(state.get("state", {}))
+        self._adapters = dict(state.get("adapters", {}))
+
+    async def _finish(self) -> RunResult:
+        if not self._staged.resumed_at_end:
+            if self._loop is None:
+                raise TrainingError("the loop took no step, so that nothing was trained. Iterate over run.steps(n).")
+            if self._step is not None and self._metrics:  # it left the loop inside a step
+                self._finish_step((self.model.tokens_trained, self.model.tokens_sampled), time.perf_counter())
+            if self._done < self._loop.last_step():
+                self._services.control.stop(f"the loop ended after step {self._done} of {self._builder.total}")
+            self._staged.finals.append(await self._loop.end(self._done))
+        return await self._staged.finish()
+
+    def _must_stop(self, reserve_s: float) -> bool:
+        left = self.seconds_left if reserve_s else None
+        if left is not None and left <= reserve_s:
+            self._services.control.stop(f"{left:.0f} s of the budget are left, and {reserve_s:g} s were to be kept")
+        return self._services.control.stop_reason is not None
+
+    def _finish_step(self, counted: tuple[int, int], began: float) -> None:
+        assert self._loop is not None
+        assert self._step is not None
+        model, elapsed = self.model, time.perf_counter() - began
+        own = {"tokens": model.tokens_trained - counted[0], "tokens_sampled": model.tokens_sampled - counted[1]}
+        if self._step == 0 and "loss" not in self._metrics and "reward/mean" in self._metrics:
+            self._builder.selection_metric, self._builder.selection_mode = "reward/mean", "max"  # pyright: ignore[reportAttributeAccessIssue]
+        self._done = self._step + 1
+        self._loop.note_step(self._step, {**self._metrics, **own, "time/step_s": elapsed})
+        self._step = None
+
+    def _open_adapter(self, name: str, lora_rank: int, seed: int) -> TrainingClient:
+        client, backend = self._staged.client, self._ctx.backend
+        spec = ModelSpec(client.model_name, lora_rank=lora_rank, seed=seed)
+        handles = backend.prepare(model=spec, run_dir=self.folder / "adapters" / name)
+        self._opened.append(handles)
+        opened = handles.get("training_client")
+        if opened is None:
+            raise BackendError(f"the backend '{backend.name}' trains through no client, so it has no adapters.")
+        watched: Any = self._services.watch(opened)
+        if watched is not opened:  # what is trained on is compared with the benchmarks, whichever adapter learns it
+            watched.on_batch = getattr(client, "on_batch", None)
+        if name in self._adapters:
+            watched.load_state(self._adapters[name]).result()
+        return watched

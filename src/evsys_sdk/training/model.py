@@ -1,0 +1,238 @@
+"""A model in one line: sample, score, train, save. What a training loop of your own is written with.
+
+    model = evsys_sdk.open_model("SmolLM2-135M-Instruct", backend="local")
+    [[answer]] = model.sample(["Name a colour."], logit_bias={model.token(" blue"): 4.0})
+    model.train([answer])                     # one optimiser step towards what was sampled
+
+`x()` waits for its result; `x_async()` returns an `Operation` at once, to await or to call `.result()` of. Recipes and
+loops go through the same client, so both run on every backend. What a backend cannot do is an error.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast
+
+from ..backends.client import AdamParams, ModelSpec
+from ..backends.datum import mean_per_token
+from ..backends.future import Operation, gather
+from ..errors import BackendError, DataError
+from ..inference.renderer import Renderer, get_renderer
+from ..paths import in_project
+from ..registry import get_backend
+from .batch import TrainingBatch, submit_step
+from .frozen_model import Example, FrozenModel, check_options
+
+if TYPE_CHECKING:
+    from ..backends.client import ForwardBackwardOutput, SamplingClient, TrainingClient
+    from ..backends.losses import LossCallable
+
+
+type Loss = str | LossCallable
+
+
+class LossOptions(TypedDict, total=False):
+    """How a loss is computed."""
+
+    loss_config: Mapping[str, Any] | None
+    """Parameters of a named loss, e.g. its clip thresholds."""
+    reduce: Literal["mean", "sum"]
+    """`mean` (the default) divides by the tokens that count; a loss of your own sees the data as they are."""
+
+
+class TrainOptions(LossOptions, total=False):
+    """How an optimiser step is taken."""
+
+    learning_rate: float | None
+    """By default what suits the model."""
+    adam: AdamParams | None
+    """By default Adam with gradients clipped to a norm of 1."""
+
+
+class Model(FrozenModel):
+    """A model in training: a frozen base with an adapter and an optimizer of its own."""
+
+    def __init__(
+        self,
+        client: TrainingClient,
+        renderer: Renderer | DataError,
+        *,
+        another: Callable[[str, int, int], TrainingClient] | None = None,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        """`another` opens one more client on the same base, by name, rank and seed; `close` lets go of the backend."""
+        super().__init__(None, renderer, client.tokenizer, client.capabilities)
+        self.client, self.model_name = client, client.model_name
+        """The client that the handle drives, for what it does not offer."""
+        self.adapters: dict[str, Model] = {}
+        """Further adapters on the same base, by name."""
+        self._another, self._close = another, close
+        self._live: Operation[SamplingClient] | None = None
+        self._base: FrozenModel | None = None
+        self.tokens_trained = 0
+
+    @property
+    def base(self) -> FrozenModel:
+        """The weights as they were opened, e.g. as the reference of a KL penalty or of DPO."""
+        if self._base is None:
+            self._base = self.snapshot()
+        return self._base
+
+    def snapshot(self) -> FrozenModel:
+        """The weights as they are now, for later."""
+        return FrozenModel(self._sampler(), self._renderer, self.tokenizer, self.capabilities)
+
+    def adapter(self, name: str, *, lora_rank: int = 32, seed: int = 0) -> Model:
+        """Another adapter with an optimizer of its own on the same base; the same name gives the same one."""
+        if name not in self.adapters:
+            if self._another is None:
+                raise BackendError("this model was not opened with open_model(). Open another one with it.")
+            self.adapters[name] = Model(self._another(name, lora_rank, seed), self._renderer)
+        return self.adapters[name]
+
+    def train(
+        self, examples: Sequence[Example], loss: Loss = "cross_entropy", **options: Unpack[TrainOptions]
+    ) -> ForwardBackwardOutput:
+        """One optimiser step on examples, and on what `backward` has accumulated. Its metrics are worth logging.
+
+        `loss` names a loss (`cross_entropy`, `importance_sampling`, `ppo`, `cispo`, `dro`, `gspo`) or is a function
+        of (data, logprobs). Options: `learning_rate`, `adam`, `loss_config`, `reduce`.
+        """
+        return self.train_async(examples, loss, **options).result()
+
+    def train_async(
+        self, examples: Sequence[Example], loss: Loss = "cross_entropy", **options: Unpack[TrainOptions]
+    ) -> Operation[ForwardBackwardOutput]:
+        """The same, submitted only: build the next batch meanwhile."""
+        check_options("train", options, TrainOptions)
+        step = self._adam(options.get("learning_rate"), options.get("adam"))
+        batch = self._batch(examples, loss, options.get("loss_config"), options.get("reduce", "mean"))
+        backward, optim = submit_step(self.client, batch, step)
+        about = {"learning_rate": step.learning_rate, "tokens": float(sum(map(len, batch.data)))}
+
+        def finish(both: list[Any]) -> ForwardBackwardOutput:
+            return replace(both[0], metrics={"loss": both[0].loss, **both[0].metrics, **both[1].metrics, **about})
+
+        return gather(cast("list[Operation[Any]]", [backward, optim])).then(finish)
+
+    def backward(
+        self, examples: Sequence[Example], loss: Loss = "cross_entropy", **options: Unpack[LossOptions]
+    ) -> ForwardBackwardOutput:
+        """Add a gradient to what the next `step` or `train` applies: gradient accumulation."""
+        check_options("backward", options, LossOptions)
+        batch = self._batch(examples, loss, options.get("loss_config"), options.get("reduce", "mean"))
+        return submit_step(self.client, batch, None)[0].result()
+
+    def step(self, learning_rate: float | None = None, adam: AdamParams | None = None) -> dict[str, float]:
+        """Apply what `backward` has accumulated."""
+        self.note_change()
+        return self.client.optim_step(self._adam(learning_rate, adam)).result().metrics
+
+    def save(self, name: str) -> str:
+        """Store adapter and optimizer under a name that is not taken; returns where."""
+        return self.client.save_state(name).result()
+
+    def load(self, ref: str, *, with_optimizer: bool = True) -> None:
+        """Go back to what `save` stored, with its optimizer or with a fresh one."""
+        self.note_change()
+        self.client.load_state(ref, with_optimizer=with_optimizer).result()
+
+    def export(self, folder: str | Path) -> Path:
+        """Write the adapter for other programs: on `local` in PEFT's layout with the tokenizer, for PEFT and vLLM."""
+        target = Path(folder)
+        stored = self.client.sampler(f"export-{target.name}").result().ref
+        if "://" in stored:
+            raise BackendError(
+                f"the weights are on a server, at {stored}. Fetch them with `evsys deploy`, or train on local."
+            )
+        shutil.copytree(stored, target)
+        if hasattr(self.tokenizer, "save_pretrained"):
+            self.tokenizer.save_pretrained(target)
+        return target
+
+    def close(self) -> None:
+        """Let go of the model and of its adapters; closing twice does nothing."""
+        for adapter in self.adapters.values():
+            adapter.client.close()
+        if self._close is not None:
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _sampler(self) -> Operation[SamplingClient]:
+        """Of the weights as they are: taken anew after they have changed."""
+        if self._live is None:
+            self._live = self.client.sampler()
+        return self._live
+
+    def note_change(self) -> None:
+        """The weights are about to change: keep what they were opened with, and drop the sampler."""
+        _ = self.base
+        self._live = None
+
+    def _batch(
+        self, examples: Sequence[Example], loss: Loss, config: Mapping[str, Any] | None, reduce: str
+    ) -> TrainingBatch:
+        data = self.datums(examples)
+        if reduce == "mean" and isinstance(loss, str):
+            data = mean_per_token(data)
+        self.note_change()
+        self.tokens_trained += sum(len(datum) for datum in data)
+        return TrainingBatch(data, loss, config)
+
+    def _adam(self, learning_rate: float | None, adam: AdamParams | None) -> AdamParams:
+        if adam is not None:
+            return adam if learning_rate is None else replace(adam, learning_rate=learning_rate)
+        return AdamParams(learning_rate or self.capabilities.suggested_learning_rate, grad_clip_norm=1.0)
+
+
+def open_model(
+    name: str,
+    backend: str = "local",
+    *,
+    checkpoint: str | None = None,
+    lora_rank: int = 32,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    renderer_name: str | None = None,
+    **params: Any,
+) -> Model:
+    """Open a model to sample, score and train: `mock`, `local`, or a server that speaks Tinker's protocol.
+
+    `checkpoint` starts from stored weights, `folder` is where `save` writes (`outputs/models/...` by default), and
+    `params` are those of the backend in YAML, e.g. `device="cpu"` or `base_url=...`. Use it as a context manager, or
+    call `close`. Inside `record()`, take `run.model` instead: it is metered, resumed and scored.
+    """
+    built = get_backend(backend)(**params)
+    base = in_project("outputs/models") / f"{Path(name).name}-{backend}" if folder is None else Path(folder)
+    spec = ModelSpec(name, init_from_checkpoint=checkpoint, renderer_name=renderer_name, lora_rank=lora_rank, seed=seed)
+    opened: list[dict[str, Any]] = []
+
+    def prepare(spec: ModelSpec, run_dir: Path) -> TrainingClient:
+        handles = built.prepare(model=spec, run_dir=run_dir)
+        opened.append(handles)
+        if (client := handles.get("training_client")) is None:
+            raise BackendError(f"the backend '{backend}' trains through no client. Use mock, local or tinker.")
+        return client
+
+    def another(name: str, lora_rank: int, seed: int) -> TrainingClient:
+        wanted = replace(spec, init_from_checkpoint=None, lora_rank=lora_rank, seed=seed)
+        return prepare(wanted, base / "adapters" / name)
+
+    def close() -> None:
+        while opened:
+            built.teardown(opened.pop())
+
+    client = prepare(spec, base)
+    try:
+        renderer = get_renderer(client.tokenizer, renderer_name)
+    except DataError as error:  # a base model: it reads and writes tokens, and refuses conversations
+        renderer = error
+    return Model(client, renderer, another=another, close=close)
