@@ -24,13 +24,13 @@ class PostgresServer:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def create_database(self) -> str:
+    def create_database(self, options: str = "ENCODING 'UTF8' TEMPLATE template0") -> str:
         """The address of a new, empty database."""
         import psycopg
 
         name = f"evsys_{secrets.token_hex(6)}"
         with psycopg.connect(self.address, autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"'.encode())
+            connection.execute(f'CREATE DATABASE "{name}" {options}'.encode())
         base, question, query = self.address.partition("?")
         return f"{base.rpartition('/')[0]}/{name}{question}{query}"
 

@@ -242,7 +242,7 @@ def test_a_gap_is_told_with_the_record_that_is_missing(dashboard: Any) -> None:
         '{"kind": "step", "run": "r1", "line": {"step": 1, "loss": 1' + "0" * 400 + "}}",
         '{"kind": "experiment", "id": "e1", "set": {"nmae": "x"}}',
         '{"kind": "experiment", "id": "../x", "set": {}}',
-        '{"kind": "experiment", "id": "e1", "set": {"n_runs": 99999999999}}',
+        '{"kind": "experiment", "id": "e1", "set": {"n_runs": 99999999999999999}}',
         '{"kind": "run", "id": "r1", "experiment": "other", "set": {}}',
         '{"kind": "run", "id": "' + "r" * 300 + '", "experiment": "e1", "set": {}}',
         '{"kind": "score", "id": "s", "run": "r1", "line": {"split": 5, "metrics": {}}}',
@@ -341,7 +341,7 @@ def test_scores_become_items_curves_and_differences(dashboard: Any) -> None:
         ("t1", "gained"),
         ("t2", "gained"),
     ]
-    assert items["difference"]["value"] == pytest.approx(0.125)
+    assert items["difference"]["difference"] == pytest.approx(0.125)
     rest = dashboard.http.read("/experiments/e1/items", a="old", b="new", cursor=items["next"])
     assert len(rest["items"]) == 5
     assert dashboard.http.read("/experiments/e1/curves", metric="test/bench/pass@1")["series"][0]["y"] == [0.25]
@@ -360,9 +360,16 @@ def test_two_experiments_are_compared_by_their_best_runs(dashboard: Any) -> None
             {"kind": "score", "id": id, "run": f"run-{id}", "line": line},
         )
     found = dashboard.http.read("/compare", a="a", b="b")
-    assert found["config"] == [{"path": "lr", "a": 0.0, "b": 1.0}]
-    assert found["metrics"][0]["difference"] == 1.0
-    assert (found["items"]["gained"], found["items"]["lost"]) == (2, 0)
+    assert found["config"] == [{"path": "lr", "values": [0.0, 1.0]}]
+    first, second = found["runs"]
+    assert (first["run"], first["differences"], first["items"]) == ("run-a", [], None)
+    assert second["differences"][0]["difference"] == 1.0
+    assert second["differences"][0]["population"] == "2 common tasks, 1 and 1 seeds, this pair alone"
+    assert (second["items"]["gained"], second["items"]["lost"]) == (2, 0)
+    several = dashboard.http.read("/compare", of=["a", "b:run-b", "b"])
+    assert [one["run"] for one in several["runs"]] == ["run-a", "run-b", "run-b"]
+    assert dashboard.http.get("/compare", params={"of": ["a", "b:other"]}).status_code == 404
+    assert dashboard.http.get("/compare", params={"of": ["a"]}).status_code == 400
 
 
 def test_rollouts_are_paged_filtered_and_read_whole(dashboard: Any) -> None:
@@ -444,6 +451,14 @@ def test_a_note_is_found_also_after_its_experiment_was_reported_again(dashboard:
     dashboard.send(experiment(status="completed", sentence="it does"))
     for words in ("seeds", "longer", "it does"):
         assert dashboard.http.read("/experiments", q=words)["total"] == 1
+
+
+def test_tags_of_the_page_take_the_place_of_those_that_were_stated(dashboard: Any) -> None:
+    dashboard.send(experiment(tags=["first"]))
+    assert dashboard.http.put("/experiments/e1/tags", json={"tags": ["archived"]}).status_code == 200
+    assert dashboard.http.read("/experiments")["total"] == 0
+    dashboard.send(experiment(tags=["first"], status="completed"))
+    assert [one["tags"] for one in dashboard.http.read("/experiments", tag="archived")["items"]] == [["archived"]]
 
 
 def test_a_note_of_the_page_is_part_of_the_record(dashboard: Any) -> None:
@@ -654,8 +669,7 @@ def test_experiments_that_nobody_reports_about_any_more_are_not_called_running(d
     dashboard.send(experiment(), stream="s")
     with dashboard.engine.execution_options(writes=True).begin() as connection:
         mine = schema.experiment.c.project_id == dashboard.id
-        connection.execute(update(schema.experiment).where(mine).values(received=1.0))
-        connection.execute(update(schema.stream).where(schema.stream.c.project_id == dashboard.id).values(updated=1.0))
+        connection.execute(update(schema.experiment).where(mine).values(heard=1.0))
     assert dashboard.http.read("/experiments/e1")["experiment"]["status"] == "killed"
     dashboard.send(run(), stream="s", seq=1)
     assert dashboard.http.read("/experiments/e1")["experiment"]["status"] == "running"

@@ -18,6 +18,7 @@ from alembic.autogenerate import compare_metadata  # noqa: E402
 from alembic.runtime.migration import MigrationContext  # noqa: E402
 
 from evsys_sdk.cli.main import main  # noqa: E402
+from evsys_sdk.dashboard.server.auth import make_key  # noqa: E402
 from evsys_sdk.dashboard.server.storage import database, schema  # noqa: E402
 from evsys_sdk.errors import ConfigError, DataError  # noqa: E402
 
@@ -28,6 +29,11 @@ from .test_api import experiment, run, step  # noqa: E402
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_the_migrations_make_exactly_the_schema(new_database: Callable[[str], str], kind: str) -> None:
     engine = database.open_database(new_database(kind), upgrade=True)
+    with engine.execution_options(writes=True).begin() as connection:
+        steps = database._config()
+        steps.attributes["connection"] = connection
+        command.downgrade(steps, "0001")
+        command.upgrade(steps, "head")
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
     engine.dispose()
@@ -87,6 +93,46 @@ def test_a_copy_before_an_upgrade_that_breaks_off_does_not_pass_for_a_whole_one(
     database.open_database(str(path)).dispose()
     [kept] = tmp_path.glob("*.before-upgrade")
     database._check_is_dashboard(kept)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_what_was_stated_in_an_older_database_is_listed_and_filtered_after_the_upgrade(
+    new_database: Callable[[str], str], kind: str
+) -> None:
+    address = new_database(kind)
+    engine = database.open_database(address, upgrade=True)
+    with engine.execution_options(writes=True).begin() as connection:
+        steps = database._config()
+        steps.attributes["connection"] = connection
+        command.downgrade(steps, "0003")
+        connection.exec_driver_sql("INSERT INTO project (id, name, created, version) VALUES ('p', 'p', 1, 7)")
+        connection.exec_driver_sql(
+            "INSERT INTO experiment (project_id, id, version, received, name, status, verdict, tags, best_score, spend)"
+            " VALUES ('p', 'e1', 7, 5, 'old', 'completed', 'supported', '[\"Routing\"]', 0.5, '{\"usd\": 2.0}')"
+        )
+    engine.dispose()
+    server = ServerThread(address)
+    try:
+        with server.engine.execution_options(writes=True).begin() as connection:
+            key = make_key(connection, "p", ["read"])[1]
+        with Api(server.url, key) as api:
+            [found] = api.read("/experiments", tag="routing", verdict="supported")["items"]
+            assert (found["name"], found["best_score"], found["spend"]) == ("old", 0.5, {"usd": 2.0})
+            assert api.read("/experiments", tag="other")["items"] == []
+    finally:
+        server.stop()
+
+
+def test_a_postgres_database_without_an_encoding_is_used_as_utf8(request: pytest.FixtureRequest) -> None:
+    address = request.getfixturevalue("postgres").create_database("ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
+    server = ServerThread(address)
+    try:
+        project = server.new_project()
+        project.send(experiment(hypothesis="Größer ist besser"))
+        assert project.http.read("/experiments", q="größer")["items"][0]["hypothesis"] == "Größer ist besser"
+        project.close()
+    finally:
+        server.stop()
 
 
 def test_postgres_is_not_migrated_unasked(new_database: Callable[[str], str]) -> None:

@@ -53,7 +53,7 @@ def test_steps_scores_predictions_hypothesis_and_conclusion_are_reported(at_stan
     ended = [record["set"] for record in at_stand_in.records("run") if record["set"].get("status") == "completed"]
     assert ended[0]["metrics"]["steps"] == 4
     final = at_stand_in.records("experiment")[-1]["set"]
-    assert (final["status"], final["verdict"]) == (
+    assert (final["status"], final["conclusion"]["verdict"]) == (
         "completed",
         json.loads(Path("outputs/reported/conclusion.json").read_text("utf-8"))["verdict"],
     )

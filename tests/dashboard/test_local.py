@@ -13,13 +13,23 @@ import pytest
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.dashboard
 
-from evsys_sdk import Experiment  # noqa: E402
+from evsys_sdk import (  # noqa: E402
+    DashboardClient,
+    Experiment,
+    ExperimentRun,
+)
 from evsys_sdk.dashboard.local import index  # noqa: E402
 from evsys_sdk.dashboard.local.records import LocalRecords  # noqa: E402
+from evsys_sdk.dashboard.local.scripts import ProjectRecords  # noqa: E402
 from evsys_sdk.dashboard.server.app import local_app  # noqa: E402
 from evsys_sdk.dashboard.server.auth import LocalGate  # noqa: E402
+from evsys_sdk.dashboard.shapes.experiment import NewNote  # noqa: E402
+from evsys_sdk.dashboard.views.answers import describe_experiment  # noqa: E402
+from evsys_sdk.dashboard.views.curves import CurveQuery, draw_curves  # noqa: E402
+from evsys_sdk.dashboard.views.source import ExperimentQuery  # noqa: E402
 from evsys_sdk.history.index import HistoryIndex  # noqa: E402
 from evsys_sdk.history.notes import add_note  # noqa: E402
+from evsys_sdk.history.query import Filters  # noqa: E402
 from tests.history.recorded import BEGAN, DAY, write_experiment  # noqa: E402
 
 from .serving import Api, running_app  # noqa: E402
@@ -83,7 +93,7 @@ def test_a_real_run_is_shown_with_its_rollouts_and_a_note_is_written_into_its_jo
     Experiment(config(callbacks=[{"kind": "local_logger"}])).run()
     [one] = api.read("/experiments")["items"]
     rollouts = api.read(f"/experiments/{one['id']}/rollouts", limit=5)
-    assert (rollouts["total"], rollouts["sets"]) == (12, ["val"])
+    assert (rollouts["total"], rollouts["sets"]) == (12, ["eval"])
     whole = api.read(f"/experiments/{one['id']}/rollouts/{rollouts['items'][0]['id']}")
     assert whole["rollout"] == rollouts["items"][0]
     made = api.post(f"/experiments/{one['id']}/notes", json={"text": "look", "author": "ann"}).json()
@@ -152,6 +162,45 @@ def test_damaged_records_are_shown_as_far_as_they_can_be_read(api: Api, outputs:
     for one in listed.values():
         for part in ("", "/curves", "/items", "/rollouts", "/spend", "/lineage", "/journal"):
             assert api.get(f"/experiments/{one['id']}{part}").status_code == 200, part
+
+
+def test_what_a_script_reported_offline_is_shown_among_the_experiments_of_the_project(
+    outputs: Path, tmp_path: Path
+) -> None:
+    write_experiment(outputs, "recorded")
+    mirror = tmp_path / ".evsys" / "dashboard"
+    source = ProjectRecords(LocalRecords([outputs], tmp_path), mirror)
+    assert [one.name for one in source.list_experiments(ExperimentQuery()).items] == ["recorded"]
+    with DashboardClient(offline=True, log_dir=mirror.parent) as client:
+        for rate in (0.1, 0.2):
+            with ExperimentRun(client, experiment_name="script", run_config={"lr": rate}) as run:
+                run.log_step(1, loss=rate)
+                run.log_step(2, loss=rate / 2)
+    listed = source.list_experiments(ExperimentQuery(sort="name"))
+    assert ([one.name for one in listed.items], listed.total) == (["recorded", "script"], 2)
+    assert source.overview().by_status == {"completed": 2}
+    detail = describe_experiment(source, run.experiment_id)
+    assert [arm.run for arm in detail.experiment.arms] == [one.run for one in detail.experiment.runs]
+    drawn = draw_curves(source, run.experiment_id, CurveQuery(metric="loss"))
+    assert [series.y for series in drawn.series] == [[0.1, 0.05], [0.2, 0.1]]
+    assert [one.id for one in source.changes(0)].count(run.experiment_id) == 1
+    source.add_note(run.experiment_id, NewNote(text="look again"))
+    assert [note.text for note in describe_experiment(source, run.experiment_id).experiment.notes] == ["look again"]
+    found = source.list_experiments(ExperimentQuery(Filters(search="lr=0.2")))
+    assert [one.name for one in found.items] == ["script"]
+
+
+def test_tags_are_edited_and_what_is_archived_is_listed_only_when_asked_for(api: Api, outputs: Path) -> None:
+    write_experiment(outputs, "routing", metadata={"tags": ["first"]})
+    id = "routing-0a1b2c3d"
+    answer = api.put(f"/experiments/{id}/tags", json={"tags": ["second", "archived"]})
+    assert answer.status_code == 200
+    assert api.read("/experiments")["items"] == []
+    [found] = api.read("/experiments", tag="archived")["items"]
+    assert found["tags"] == ["second", "archived"]
+    assert api.put(f"/experiments/{id}/tags", json={"tags": ["a|b"]}).status_code == 422
+    api.put(f"/experiments/{id}/tags", json={"tags": []})
+    assert [one["tags"] for one in api.read("/experiments")["items"]] == [[]]
 
 
 def test_datasets_of_the_project_can_be_looked_at(api: Api, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.dashboard
 from evsys_sdk.dashboard.local.records import LocalRecords  # noqa: E402
 from evsys_sdk.dashboard.views.answers import describe_arm  # noqa: E402
 from evsys_sdk.dashboard.views.source import ExperimentQuery, NotFound, RolloutQuery  # noqa: E402
+from evsys_sdk.history.query import Filters  # noqa: E402
 from tests.history.recorded import BEGAN, write_experiment  # noqa: E402
 
 
@@ -25,7 +26,7 @@ def records(tmp_path: Path) -> LocalRecords:
 
 
 def id_of(records: LocalRecords, name: str) -> str:
-    return next(one.id for one in records.list_experiments(ExperimentQuery(search=name)).items)
+    return next(one.id for one in records.list_experiments(ExperimentQuery(Filters(search=name))).items)
 
 
 def arm_folder(records: LocalRecords, name: str) -> Path:

@@ -81,22 +81,30 @@ def test_what_a_script_logs_is_scored_and_its_run_configs_are_compared(
 ) -> None:
     report_to(monkeypatch, dashboard.url, tmp_path, key=dashboard.key, project=dashboard.id)
     ids: list[str] = []
+    runs: list[str] = []
     with DashboardClient() as client:
         for rate in (0.1, 0.2):
             with ExperimentRun(client, experiment_name="script", run_config={"learning_rate": rate}) as run:
                 run.log_step(1, loss=1.0)
                 run.log_eval(metrics={"accuracy": 1 - rate}, name="held_out")
             ids.append(run.experiment_id)
+            runs.append(run._run_name)
     one = dashboard.http.read(f"/experiments/{ids[0]}")["experiment"]
     assert (one["status"], one["metric"], one["best_run"], one["best_score"]) == (
         "completed",
         "test/held_out/accuracy",
-        "run",
+        runs[0],
         0.9,
     )
-    assert [(arm["status"], arm["score"]) for arm in one["arms"]] == [("completed", 0.9)]
+    assert ids[0] == ids[1]  # one name is one experiment, and what its runs differ in are columns of it
+    assert [(arm["status"], arm["score"]) for arm in one["arms"]] == [("completed", 0.9), ("completed", 0.8)]
+    assert (one["varied"], [run["varied"] for run in one["runs"]]) == (
+        ["learning_rate"],
+        [{"learning_rate": 0.1}, {"learning_rate": 0.2}],
+    )
+    assert dashboard.http.read("/experiments", q="learning_rate=0.2")["total"] == 1
     assert [facts(line) for line in dashboard.http.read("/experiments")["items"] if line["id"] == ids[0]] == [
         facts(one)
     ]
-    compared = dashboard.http.read("/compare", a=ids[0], b=ids[1])
-    assert compared["config"] == [{"path": "runs.run.learning_rate", "a": 0.1, "b": 0.2}]
+    compared = dashboard.http.read("/compare", of=[f"{ids[0]}:{run}" for run in runs])
+    assert compared["config"] == [{"path": "run.learning_rate", "values": [0.1, 0.2]}]

@@ -168,7 +168,7 @@ def test_a_recorded_experiment_is_reported_whole(
     folder = write_experiment(tmp_path / "outputs", "routing", seeds=(1,))
     code, told = sync(capsys, str(folder))
     assert (code, told["experiment"]) == (0, "routing-0a1b2c3d")
-    assert at_stand_in.records("experiment")[0]["set"]["verdict"] == "inconclusive"
+    assert at_stand_in.records("experiment")[0]["set"]["conclusion"]["verdict"] == "inconclusive"
     assert {record["set"].get("name") for record in at_stand_in.records("run")} >= {"base", "changed"}
     assert len(at_stand_in.records("step")) == 20
     assert at_stand_in.records("event")[0]["event"]["kind"] == "experiment_started"

@@ -142,7 +142,7 @@ def test_an_experiment_that_waits_hears_what_was_said_on_the_dashboard(watched: 
     while not (found := [one for one in watched.http.read("/experiments")["items"] if one["live"]]):
         assert time.monotonic() < until
         time.sleep(0.1)
-    assert found[0]["live"]["awaits_approval"]
+    assert found[0]["status"] == "waiting"
     answer = watched.http.post(
         f"/experiments/{found[0]['id']}/requests", json={"kind": "approve", "reason": "go", "author": "ann"}
     )

@@ -11,7 +11,8 @@ import pytest
 from evsys_sdk.history.context.digest import Digest, Item, Section, count_tokens
 from evsys_sdk.history.context.questions import group_reasons
 from evsys_sdk.history.context.sections import make_digest
-from evsys_sdk.history.index import Filters, HistoryIndex
+from evsys_sdk.history.index import HistoryIndex
+from evsys_sdk.history.query import Filters
 
 from .recorded import BEGAN, write_experiment
 

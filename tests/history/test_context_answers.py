@@ -1,4 +1,4 @@
-"""An agent that reads nothing but `evsys context --budget-tokens 1500` can answer what it has to know.
+"""An agent that reads nothing but `evsys context --budget-tokens 1560` can answer what it has to know.
 
 The project is that of `prepared.py`: its truth was decided before anything was written, and the questions below are
 answered from the text alone, by a reader that knows no more than its form.
@@ -18,7 +18,7 @@ from evsys_sdk.history.context.digest import count_tokens
 
 from .prepared import PLAN, prepare
 
-BUDGET = 1500
+BUDGET = 1560
 TRUTH = {one.name: one for one in PLAN}
 
 pytestmark = pytest.mark.slow
@@ -162,13 +162,17 @@ QUESTIONS: dict[str, Callable[[Reader], bool]] = {
     "effect of DPO's beta": lambda it: shows(
         it, BETA_MATH, ("dpo beta", "0.1", "0.5"), planned_change("sharp", "base", "one"), clear=True
     ),
-    "the contradicted claim, with both sides": lambda it: (
-        it.claim("Contradicted", "More epochs help") == "supported by epochs, refuted by epochs-again"
+    "the contradicted claim, with both sides": lambda it: it.claim("Contradicted", "More epochs help").startswith(
+        "supported by epochs, refuted by epochs-again on mock"
     ),
-    "a claim that is settled as true": lambda it: it.claim("Settled", "RL beats SFT") == "supported by algorithm",
-    "a claim that is settled as false": lambda it: it.claim("Settled", "RL wants a higher") == "refuted by rl-rate",
+    "a claim that is settled as true": lambda it: it.claim("Settled", "RL beats SFT").startswith(
+        "supported by algorithm on mock"
+    ),
+    "a claim that is settled as false": lambda it: it.claim("Settled", "RL wants a higher").startswith(
+        "refuted by rl-rate on mock"
+    ),
     "the most promising open claim, and what it needs": lambda it: it.below("Open")[0].startswith(
-        "A constant rate helps: promising by lucky. Next: Repeat `one`"
+        "A constant rate helps: promising by lucky on mock. Next: Repeat `one`"
     ),
     "the cheapest thing untried": lambda it: (
         it.below("Untried")[0] == "about $0.05 an arm: Q1 sft batch_size=32 with learning_rate=0.01 (each helped alone)"

@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 
 from evsys_sdk import DataError
-from evsys_sdk.history.index import (
-    ORDERS,
-    Filters,
-    HistoryIndex,
-    check_status,
-    check_verdict,
-    count,
-    parse_since,
-    select,
-)
+from evsys_sdk.history.index import HistoryIndex
+from evsys_sdk.history.query import ORDERS, Filters, check_status, check_verdict, count, parse_since, select
 from evsys_sdk.history.views.listing import tree_lines
 from evsys_sdk.record.view.model import ExperimentView
 

@@ -16,7 +16,8 @@ import pytest
 
 from evsys_sdk.history import index as index_module
 from evsys_sdk.history.cache import ViewCache
-from evsys_sdk.history.index import HistoryIndex, select
+from evsys_sdk.history.index import HistoryIndex
+from evsys_sdk.history.query import select
 from evsys_sdk.record.layout import HISTORY_CACHE
 from evsys_sdk.record.view.model import ExperimentView
 
@@ -220,7 +221,7 @@ def test_many_readers_at_once_agree(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from evsys_sdk.history.index import HistoryIndex\n"
-        "from evsys_sdk.history.index import select\n"
+        "from evsys_sdk.history.query import select\n"
         "with HistoryIndex([Path(sys.argv[1])]) as index: print(len(select(index)))\n"
     )
     readers = [

@@ -10,7 +10,7 @@ import pytest
 
 from evsys_sdk import DataError
 from evsys_sdk.history.detail import read_detail
-from evsys_sdk.history.pairs import compare_pairs
+from evsys_sdk.history.pairs import PairedDifference, compare_sides
 from evsys_sdk.history.views.compare import compare_experiments, compare_page, config_differences
 from evsys_sdk.history.views.show import find_gain, show_data, show_page
 
@@ -98,12 +98,41 @@ def test_a_folder_that_is_no_experiment_is_refused(tmp_path: Path) -> None:
         read_detail(tmp_path)
 
 
+def compare_pairs(first: Path, second: Path) -> list[PairedDifference]:
+    return compare_sides(read_detail(first).side, read_detail(second).side)
+
+
+def test_any_run_is_compared_with_any_other_and_the_conclusions_interval_is_the_only_one(tmp_path: Path) -> None:
+    one = write_experiment(tmp_path, "one", runs={"base": 0.4, "changed": 0.6})
+    two = write_experiment(tmp_path, "two", runs={"other": 0.8})
+    base, changed = (read_detail(one, run=run) for run in ("base", "changed"))
+    (own,) = compare_sides(base.side, changed.side)
+    concluded = changed.view.run("changed")
+    assert concluded is not None
+    assert concluded.difference is not None
+    assert (own.difference, own.low, own.high) == (
+        concluded.difference.value,
+        concluded.difference.low,
+        concluded.difference.high,
+    )
+    assert own.population.startswith("as concluded")
+    (turned,) = compare_sides(changed.side, base.side)
+    assert (turned.difference, turned.low) == (-own.difference, -(own.high or 0.0))
+    (across,) = compare_sides(base.side, read_detail(two).side)
+    assert (across.n_tasks, across.population) == (20, "20 common tasks, 2 and 2 seeds, this pair alone")
+    page = compare_page(compare_experiments([base, changed, read_detail(two)]))
+    assert page.index("C minus A") < page.index("What differs in the config")
+    assert "one-0a1b2c3d:base" in page
+    with pytest.raises(DataError, match="has no run 'chagned'"):
+        read_detail(one, run="chagned")
+
+
 def test_only_what_differs_between_configs_is_told(tmp_path: Path) -> None:
     one = write_experiment(tmp_path, "one")
     two = write_experiment(tmp_path, "two", params={"learning_rate": 0.5, "api_key": "abc123"}, description="New.")
     found = dict(config_differences([read_detail(one), read_detail(two)]))
-    assert found["runs.changed.algorithm.params.learning_rate"] == [0.1, 0.5]
-    assert found["runs.changed.algorithm.params.api_key"] == ["(not set)", "[redacted]"]
+    assert found["run.algorithm.params.learning_rate"] == [0.1, 0.5]
+    assert found["run.algorithm.params.api_key"] == ["(not set)", "[redacted]"]
     assert found["description"] == ["(not set)", "New."]
     assert not [path for path in found if "model" in path or "seed" in path or path == "name"]
 
@@ -118,7 +147,7 @@ def test_runs_without_a_common_name_are_compared_by_the_best_of_each(tmp_path: P
 def test_scores_are_paired_by_task_with_an_interval_over_tasks_and_seeds(tmp_path: Path) -> None:
     one = write_experiment(tmp_path, "one", runs={"only": 0.4})
     two = write_experiment(tmp_path, "two", runs={"only": 0.8})
-    (pair,) = compare_pairs(read_detail(one), read_detail(two))
+    (pair,) = compare_pairs(one, two)
     assert pair.metric == "val/bench/pass@1"
     assert (pair.first, pair.second) == pytest.approx((0.4, 0.8))
     assert (pair.n_tasks, pair.n_seeds, pair.remark) == (20, (2, 2), "")
@@ -138,7 +167,7 @@ def test_pairing_uses_only_common_tasks_whatever_their_order(tmp_path: Path) -> 
         line["tasks"], value["per_task"] = line["tasks"][::-1][:15], value["per_task"][::-1][:15]
         line["sha256"] = "e" * 64
     scores.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    (pair,) = compare_pairs(read_detail(one), read_detail(two))
+    (pair,) = compare_pairs(one, two)
     assert (pair.n_tasks, pair.difference) == (15, 0.0)
     assert "only 15 common tasks of 20" in pair.remark
     assert "the task sets differ" in pair.remark
@@ -149,7 +178,7 @@ def test_the_last_scoring_counts(tmp_path: Path) -> None:
     one = write_experiment(tmp_path, "one", runs={"only": 0.4}, seeds=(42,))
     two = write_experiment(tmp_path, "two", runs={"only": 0.4}, seeds=(42,))
     write_scores(two / "only", 10, 1.0, "val/bench/pass@1")
-    (pair,) = compare_pairs(read_detail(one), read_detail(two))
+    (pair,) = compare_pairs(one, two)
     assert pair.second == 1.0
 
 
@@ -157,7 +186,7 @@ def test_without_scores_by_task_the_difference_is_not_paired(tmp_path: Path) -> 
     paths = [write_experiment(tmp_path, name, runs={"only": 0.4}, seeds=(42,)) for name in ("one", "two")]
     for path in paths:
         (path / "only" / "scores.jsonl").unlink()
-    (pair,) = compare_pairs(*map(read_detail, paths))
+    (pair,) = compare_pairs(*paths)
     assert (pair.n_tasks, pair.difference) == (None, 0.0)
     assert (pair.low, pair.high, pair.covers) == (None, None, "")  # one seed says nothing about another one
     assert "not paired" in pair.remark
@@ -167,7 +196,7 @@ def test_without_scores_by_task_several_seeds_give_an_interval_over_seeds(tmp_pa
     paths = [write_experiment(tmp_path, name, runs={"only": 0.4}, seeds=(42, 43, 44)) for name in ("one", "two")]
     for scores in tmp_path.glob("*/*/scores.jsonl"):
         scores.unlink()
-    (pair,) = compare_pairs(*map(read_detail, paths))
+    (pair,) = compare_pairs(*paths)
     assert (pair.n_tasks, pair.covers) == (None, "seeds")
     assert pair.low is not None
     assert pair.high is not None
@@ -202,7 +231,7 @@ def test_a_score_without_a_conclusion_has_no_interval(tmp_path: Path) -> None:
 def test_damaged_scores_are_no_reason_to_fail(tmp_path: Path) -> None:
     paths = [write_experiment(tmp_path, name, runs={"only": 0.4}, seeds=(42,)) for name in ("one", "two")]
     (paths[0] / "only" / "scores.jsonl").write_text('{"split": 3, "metrics": {"pass@1": 7}}\n{"tasks"\nnull\n', "utf-8")
-    (pair,) = compare_pairs(*map(read_detail, paths))
+    (pair,) = compare_pairs(*paths)
     assert pair.n_tasks is None
 
 
@@ -211,7 +240,7 @@ def test_a_comparison_tells_config_scores_and_curves(tmp_path: Path) -> None:
     two = write_experiment(tmp_path, "two", runs={"only": 0.8}, params={"rank": 4})
     comparison = compare_experiments([read_detail(one), read_detail(two)])
     for page in (compare_page(comparison), compare_page(comparison, markdown=True)):
-        assert "runs.only.algorithm.params.rank" in page
+        assert "run.algorithm.params.rank" in page
         assert "+0.4 *" in page
         assert "loss" in page
         assert "one-0a1b2c3d" in page

@@ -54,6 +54,17 @@ CHANGED: dict[str, dict[str, tuple[Any, Any]]] = {
         "arms.r__learning_rate0p001__seed43.state": ("broken off", "killed"),
         "counts.broken off": (1, None),
     },
+    # Of two experiments the best runs are compared, and only where they differ.
+    "compare-again-sweep": {
+        "config": (
+            json.loads((GOLDEN / "answers" / "compare-again-sweep.json").read_text("utf-8"))["config"],
+            [
+                {"path": "run.algorithm.params.learning_rate", "values": [0.02, 0.01]},
+                {"path": "run.backend.params.latency_ms", "values": [10, "(not set)"]},
+                {"path": "callbacks[0].kind", "values": ["(not set)", "local_logger"]},
+            ],
+        )
+    },
     # A run that the search stopped early counts with the scores that it has.
     "show-search": {
         f"runs.r__learning_rate{rate}.{field}": values

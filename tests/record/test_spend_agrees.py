@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.history.index import HistoryIndex, select
+from evsys_sdk.history.index import HistoryIndex
+from evsys_sdk.history.query import select
 from evsys_sdk.record.events import Journal, Kind
 from evsys_sdk.record.layout import ExperimentFiles
 from evsys_sdk.record.ledger import Spend, spend_line

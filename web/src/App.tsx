@@ -7,7 +7,7 @@ import { exported } from "./api/client";
 import { follow, useConnection } from "./api/live";
 import type { Session } from "./api/types";
 import { HELP, useKeys } from "./keys";
-import { href, useSegments } from "./location";
+import { href, listAddress, useSegments } from "./location";
 import { Bones, Empty } from "./parts/basics";
 import { CampaignPage } from "./pages/Campaign";
 import { ComparePage } from "./pages/Compare";
@@ -18,6 +18,7 @@ import { LoopsPage } from "./pages/Loops";
 import { ArmPage } from "./pages/Arm";
 import { SignIn, useSession } from "./session";
 import { switchTheme, useTheme } from "./theme";
+import { titleOfProject } from "./title";
 
 export function App() {
   const { session, problem, signIn } = useSession();
@@ -25,12 +26,21 @@ export function App() {
   return problem ? <SignIn problem={problem} signIn={signIn} /> : <main><Bones lines={8} /></main>;
 }
 
+/** A click elsewhere closes an open menu. */
+function closeMenus(event: MouseEvent): void {
+  for (const menu of document.querySelectorAll<HTMLDetailsElement>("details.menu[open]")) {
+    if (!menu.contains(event.target as Node)) menu.open = false;
+  }
+}
+
 function Signed({ session }: { session: Session }) {
   const queries = useQueryClient();
-  useEffect(() => follow(queries), [queries]);
   useEffect(() => {
-    document.title = `${session.project_name} · evsys`;
-  }, [session.project_name]);
+    document.addEventListener("click", closeMenus);
+    return () => document.removeEventListener("click", closeMenus);
+  }, []);
+  useEffect(() => follow(queries), [queries]);
+  useEffect(() => titleOfProject(session.project_name), [session.project_name]);
   return (
     <>
       <Top session={session} />
@@ -80,7 +90,7 @@ function Top({ session }: { session: Session }) {
       {!exported && (
         <nav aria-label="pages">
           {PLACES.map(({ place, word }) => (
-            <a key={place} href={href(place ? [place] : [])} aria-current={place === (at === "e" ? "" : at) ? "page" : undefined}>
+            <a key={place} href={place ? href([place]) : listAddress()} aria-current={place === (at === "e" ? "" : at) ? "page" : undefined}>
               {word}
             </a>
           ))}

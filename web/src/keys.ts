@@ -9,7 +9,8 @@ export const HELP: [string, string][] = [
   ["j  k", "next, previous row"],
   ["enter", "open the row"],
   ["[  ]", "previous, next sample"],
-  ["c", "mark a row to compare; with two marked, compare them"],
+  ["c", "mark a row to compare, as many as wanted"],
+  ["C", "compare the marked rows"],
   ["t", "light or dark"],
   ["?", "this help"],
 ];

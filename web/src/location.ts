@@ -29,6 +29,14 @@ export function navigate(to: string, options: { replace?: boolean } = {}): void 
   window.dispatchEvent(new Event("hashchange"));
 }
 
+let lastList = "";
+
+/** The list of experiments as it was last looked at, with its filters. */
+export function listAddress(): string {
+  if (currentPath() === "/") lastList = currentSearch();
+  return `#/${lastList ? `?${lastList}` : ""}`;
+}
+
 const useHashSearch = (): string => useSyncExternalStore(subscribe, currentSearch);
 
 /** The segments of the path, each as it was before it was escaped. */

@@ -18,7 +18,8 @@ from ..errors import DataError
 from ..files import write_text
 from .client.upload import experiment_id_of
 from .local.records import LocalRecords
-from .shapes import ExperimentDetail, Rollout, Session
+from .shapes.experiment import ExperimentDetail, Session
+from .shapes.record import Rollout
 from .views.answers import describe_experiment, detail_of_arm, runs_of, sum_spend, trace_lineage
 from .views.curves import AXES, CurveQuery, draw_curves
 from .views.items import list_items

@@ -15,45 +15,59 @@
 | `anchor` | experiment, events, head | how long a journal was, and the hash that it ended with |
 | `loop` | system, at, page | how a closed loop stood; the latest counts |
 | `answer` | request, state, answer | what came of a request |
+
+An experiment can state every plain field of its view, and what a view is made from; a run every plain field of its
+record, and what lies in its folder. What nobody states follows from the other records, as it does on a disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, Literal
 
 from ..errors import DataError, closest, show
+from ..record.runs import RunRecord
+from ..record.view.model import ExperimentView
 
-EXPERIMENT_FIELDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(["name", "description", "hypothesis", "status", "verdict", "sentence", "metric", "mode"], str),
-    **dict.fromkeys(["best_run", "parent_id", "invalidated", "conclusion_text", "recipe_kind", "config_sha256"], str),
-    **dict.fromkeys(["best_score", "best_low", "best_high", "started", "ended"], (int, float)),
-    **dict.fromkeys(["n_runs", "n_arms", "n_done", "n_failures"], int),
-    **dict.fromkeys(["tags", "models", "algorithms", "backends", "varied", "flags"], list),
-    **dict.fromkeys(["spend", "config", "conclusion", "commands"], dict),
-}
-"""Field -> what JSON it is; the server keeps the last value of each."""
-RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(["name", "run", "status", "error", "unscored", "recipe_kind"], str),
-    **dict.fromkeys(["seed", "step", "total_steps"], int),
-    **dict.fromkeys(["started", "ended", "best_score"], (int, float)),
-    **dict.fromkeys(["metrics", "spend", "artifacts", "config"], dict),
-    **dict.fromkeys(["checkpoints", "datasets", "benchmarks"], list),
-}
-"""The same for a run."""
-_WORDS: dict[type | tuple[type, ...], str] = {
+type _Kind = type | tuple[type, ...]
+_KINDS: dict[str, _Kind] = {"str": str, "int": int, "float": (int, float), "list[str]": list, "dict": dict}
+_WORDS: dict[_Kind, str] = {
     str: "text",
     int: "a whole number",
     (int, float): "a number",
     list: "a list",
     dict: "a mapping",
 }
+_MORE: dict[str, dict[_Kind, str]] = {
+    "experiment": {str: "conclusion_text recipe_kind", dict: "config conclusion commands"},
+    "run": {
+        str: "recipe_kind",
+        int: "step total_steps",
+        (int, float): "started ended best_score",
+        dict: "config",
+        list: "checkpoints datasets benchmarks",
+    },
+}
 LONGEST_ID = 200
 _NOT_IN_IDS = frozenset("/\\")  # quoted or not, they part an address; everything else that names have can be quoted
 
 
-def check_fields(kind: str, fields: Mapping[str, Any], known: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+def _statements(kind: str, model: type) -> dict[str, _Kind]:
+    """Field -> what JSON it is."""
+    own = {one.name: str(one.type).removesuffix(" | None") for one in fields(model) if one.name not in ("id", "path")}
+    found = {name: _KINDS.get(told) or _KINDS.get(told.partition("[")[0]) for name, told in own.items()}
+    more = {name: wanted for wanted, names in _MORE[kind].items() for name in names.split()}
+    return {name: wanted for name, wanted in found.items() if wanted is not None} | more
+
+
+STATEMENTS = {"experiment": _statements("experiment", ExperimentView), "run": _statements("run", RunRecord)}
+"""What each can say of itself; the server keeps the last value of each field."""
+
+
+def check_fields(kind: Literal["experiment", "run"], fields: Mapping[str, Any]) -> dict[str, Any]:
     """`fields`, if an experiment or a run has them; null forgets a value."""
+    known = STATEMENTS[kind]
     for name, value in fields.items():
         if name not in known:
             guess = closest(name, known)

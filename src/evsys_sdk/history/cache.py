@@ -20,10 +20,12 @@ from ..record.layout import HISTORY_CACHE
 from ..record.view.model import ArmView, ExperimentView, RunView
 from .effects import Contrast
 
-_FORMAT = 6
+_FORMAT = 8
 """Raise it when views of the same folder come out differently."""
 _KEPT_FAILURES = 5
 """Reasons that digests are made from."""
+_MOST_SETTINGS = 200
+"""Settings of runs that are found by a search, as `learning_rate=0.1`."""
 _PATIENCE_S = 2.0
 """How long to wait for another process that writes."""
 
@@ -60,12 +62,19 @@ COLUMNS: dict[str, tuple[str, Callable[[ExperimentView], Any]]] = {
     "tasks": ("TEXT", lambda one: next((run.tasks for run in one.runs if run.is_best), "")),
     "reasons": ("TEXT", lambda one: _reasons(one)),
     "n_notes": ("INTEGER", lambda one: len(one.notes)),
+    "same_evidence": ("TEXT", lambda one: one.same_evidence),
+    "error_rate": ("REAL", lambda one: one.error_rate if one.verdict not in ("", "invalid") else None),
     "invalidated": ("TEXT", lambda one: one.invalidated),
 }
 """What lists and digests are computed from.
 
 `tags`, `algorithms` and `models` are lists between bars, `reasons` is JSON.
 """
+LISTED = (
+    *("id", "name", "verdict", "started", "mode", "score", "parent", "tags", "algorithms", "models"),
+    *("tokens", "usd", "wall_s"),
+)
+"""Those that filters and orders use; the table of a server has these alone."""
 RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, RunView], Any]]] = {
     "model": ("TEXT", lambda _, run: run.model),
     "backend": ("TEXT", lambda _, run: run.backend),
@@ -122,7 +131,11 @@ _FOLDERS = {"run_folders": "runs (folder)", "effect_folders": "effects (folder)"
 _INDEXES = {
     "freshness": f"experiments ({', '.join(FRESHNESS)})",
     "ranking": "experiments (verdict, counts, metric, mode, score, started, status, folder)",
-    "claims": "experiments (claim, models, backends, metric, tasks, verdict, counts, started, id, folder, status)",
+    "claims": (
+        "experiments (claim, models, backends, metric, tasks, verdict, counts, same_evidence, started, id, folder, "
+        "status)"
+    ),
+    "trials": "experiments (error_rate, same_evidence, verdict) WHERE error_rate IS NOT NULL",
     "failing": "experiments (reasons) WHERE reasons != ''",
     "noted": "experiments (n_notes) WHERE n_notes > 0",
     "distrusted": "experiments (invalidated) WHERE invalidated != ''",
@@ -132,7 +145,7 @@ _INDEXES = {
     "best_runs": "runs (model, backend, metric, mode, tasks, counts, rank, verdict, seeds)",
     "changes": f"effects ({', '.join(EFFECT_COLUMNS)})",
     "names": "experiments (name, status)",
-    "tagged": "experiments (tags, status)",
+    "by_tags": "experiments (tags, status)",
 }
 """So that the questions of a digest look at little more than their answers."""
 
@@ -263,7 +276,7 @@ def make_row(
     if view is None:
         return row
     row |= {name: value(view) for name, (_, value) in COLUMNS.items()}
-    row |= {"text": _collect_text(view), "view": view.to_json()}
+    row |= {"text": searched_text(view), "view": view.to_json()}
     scored = [run for run in view.runs if is_scored(run)]
     runs = [(folder, *(value(view, run) for _, value in RUN_COLUMNS.values())) for run in scored]
     effects = [(folder, *(value(view, one) for _, value in EFFECT_COLUMNS.values())) for one in contrasts]
@@ -298,14 +311,21 @@ def _reasons(one: ExperimentView) -> str:
 
 
 def _between_bars(values: list[str]) -> str:
-    """A list as the text that conditions are asked of."""
-    return f"|{'|'.join(values)}|".casefold() if values else ""
+    """A list as the text that conditions are asked of: as it is and, where that differs, in small letters."""
+    text = f"|{'|'.join(values)}|" if values else ""
+    return text if text == text.casefold() else f"{text}\n{text.casefold()}"
 
 
-def _collect_text(one: ExperimentView) -> str:
+def read_between_bars(column: str | None) -> list[str]:
+    """The list that such a column holds."""
+    return [word for word in (column or "").partition("\n")[0].split("|") if word]
+
+
+def searched_text(one: ExperimentView) -> str:
     """Everything a free-text search looks at."""
     parts = [one.id, one.name, one.hypothesis, one.description, one.sentence, one.next, *(n.text for n in one.notes)]
-    return "\n".join([*parts, one.invalidated, *one.tags]).casefold()
+    settings = {f"{path.rpartition('.')[2]}={value}": None for run in one.runs for path, value in run.varied.items()}
+    return "\n".join([*parts, one.invalidated, *one.tags, *list(settings)[:_MOST_SETTINGS]]).casefold()
 
 
 def _add_indexes(db: sqlite3.Connection, indexes: dict[str, str]) -> None:
@@ -323,12 +343,14 @@ def _connect(path: str) -> sqlite3.Connection:
 
 def _version() -> int:
     """Changes with the columns and with the fields of a view, so that no old cache is taken for a new one."""
-    shape = [
-        _FORMAT,
-        *_TABLES.items(),
-        *_FOLDERS.items(),
-        *_INDEXES.items(),
-        *(one.name for kind in (ExperimentView, RunView, ArmView) for one in fields(kind)),
-    ]
+    return _checksum([view_version(), *_TABLES.items(), *_FOLDERS.items(), *_INDEXES.items()])
+
+
+def view_version() -> int:
+    """Changes with the fields of a view: one that was stored with another version is made again."""
+    return _checksum([_FORMAT, *(one.name for kind in (ExperimentView, RunView, ArmView) for one in fields(kind))])
+
+
+def _checksum(shape: list[Any]) -> int:
     # SQLite keeps a signed number of 32 bits; 0 is that of a new file, and below zero means not settled yet.
     return zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF or 1

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..errors import DataError, closest, show
 from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.values import Object, items, number, text
@@ -16,6 +17,7 @@ from ..record.view.model import ExperimentView
 from ..record.view.outcome import latest_score
 from ..record.view.task_scores import SetScores, scores_of
 from .find import shortest
+from .pairs import Side
 
 _RESUMABLE = ("running", "waiting", "killed", "interrupted", "budget", "failed")
 
@@ -26,6 +28,18 @@ class Detail:
 
     record: ExperimentRecord
     view: ExperimentView
+    wanted: str = ""
+    """The run that is asked for; empty for the best one."""
+
+    @property
+    def label(self) -> str:
+        """What it is called among others: its id, and the run where one is asked for."""
+        return f"{self.view.id}:{self.wanted}" if self.wanted else self.view.id
+
+    @property
+    def side(self) -> Side:
+        """The chosen run as one side of a comparison."""
+        return Side(self.view, self.chosen_run, self.scores)
 
     @property
     def folder(self) -> Path:
@@ -52,8 +66,8 @@ class Detail:
 
     @property
     def chosen_run(self) -> str:
-        """The best run, or the first one where none is."""
-        return self.view.best_run or next((arm.run for arm in self.view.arms), "")
+        """The run that is asked for, else the best one, else the first."""
+        return self.wanted or self.view.best_run or next((arm.run for arm in self.view.arms), "")
 
     @property
     def chosen_arms(self) -> list[RunRecord]:
@@ -67,17 +81,23 @@ class Detail:
 
     @cached_property
     def best_arm(self) -> RunRecord | None:
-        """The seed of the best run that scored best, by its latest score."""
+        """The seed of that run that scored best, by its latest score."""
         scored = [(score[0], arm) for arm in self.chosen_arms if (score := latest_score(arm, self.view.metric))]
         sign = 1 if self.view.mode == "min" else -1
         best = min(scored, key=lambda one: sign * one[0], default=None)
         return best[1] if best is not None else next(iter(self.chosen_arms), None)
 
 
-def read_detail(folder: Path, known: ExperimentView | None = None) -> Detail:
+def read_detail(folder: Path, known: ExperimentView | None = None, *, run: str = "") -> Detail:
     """The experiment in `folder`; with its view, where that is `known` to be current, in half the time."""
     record = ExperimentRecord.open(folder)
-    return Detail(record, known or view(record))
+    found = Detail(record, known or view(record), run)
+    if run and not found.chosen_arms:
+        names = list(dict.fromkeys(arm.run for arm in found.arms))
+        guess = closest(run, names)
+        hint = f"Did you mean '{guess}'?" if guess else f"It has: {', '.join(names[:12])}."
+        raise DataError(f"{found.view.id} has no run {show(run)}. {hint}")
+    return found
 
 
 def checkpoints(arm: RunRecord) -> list[dict[str, Any]]:

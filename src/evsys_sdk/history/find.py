@@ -43,6 +43,17 @@ def find_experiment(reference: str, roots: Sequence[Path] | None = None) -> Path
     raise DataError(_miss(reference, known, searched))
 
 
+def find_run(reference: str, roots: Sequence[Path] | None = None) -> tuple[Path, str]:
+    """The folder and the run that `EXPERIMENT` or `EXPERIMENT:RUN` names; an empty run stands for the best one."""
+    experiment, colon, run = reference.rpartition(":")
+    if not colon or not experiment or not run:
+        return find_experiment(reference, roots), ""
+    try:
+        return find_experiment(experiment, roots), run
+    except DataError:
+        return find_experiment(reference, roots), ""  # a path or a name may have a colon in it
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     id: str

@@ -22,7 +22,8 @@ from ..record.view.build import view
 from ..record.view.model import ExperimentView
 from ..record.view.task_scores import SetScores, scores_of
 from .find import experiment_roots, find_experiment
-from .index import ORDERS, Filters, HistoryIndex, check_word, count, select
+from .index import HistoryIndex
+from .query import ORDERS, Filters, check_word, count, select
 
 
 class History:

@@ -1,6 +1,4 @@
-"""All experiments of all roots, fast, and which of them to show: filters, free-text search, order.
-
-What did not change since the last look is taken from the cache.
+"""All experiments of all roots, fast: what did not change since the last look is taken from the cache.
 
 A folder is read again when size or time of its journal or its conclusion changed. Its config is not looked at: it is
 written before the folder gets its name and never after, and asking for it would take a tenth of the time there is. A
@@ -8,26 +6,22 @@ folder without a journal is read again when anything in it, or in the folder of 
 `HistoryIndex` brings itself up to date when it is opened.
 
     with HistoryIndex(experiment_roots()) as index:
-        for view in select(index, Filters(tags=("routing",)), limit=20): ...
+        for view in select(index, Filters(tags=("routing",)), limit=20): ...        # query.py
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..errors import DataError, closest, show
 from ..record.layout import ExperimentFiles
 from ..record.values import UNFINISHED, subfolders
-from ..record.view.model import LIVE, STATUSES, VERDICTS, ExperimentView
+from ..record.view.model import LIVE, ExperimentView
 from .cache import FRESHNESS, SEARCHED, NewRow, Row, ViewCache, make_row
 
 _FOREIGN = "foreign"
@@ -36,13 +30,12 @@ _JOURNAL, _CONCLUSION, _LOCK = (
     place.name for place in (ExperimentFiles.journal, ExperimentFiles.conclusion, ExperimentFiles.lock)
 )
 _BATCH = 500
-NO_VERDICT = "none"
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([mhdw])")
-_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class HistoryIndex:
-    """The experiments below some roots."""
+    """The experiments below some roots: a `ViewTable` for the queries of `query.py`."""
+
+    text = SEARCHED
 
     def __init__(self, roots: Sequence[Path], *, refresh: bool = True) -> None:
         """Without `refresh` it is what the last look left on the disk, which may still go on elsewhere."""
@@ -81,15 +74,20 @@ class HistoryIndex:
 
     def views(self, condition: str = "", values: Sequence[Any] = (), tail: str = "") -> list[ExperimentView]:
         """The views of the experiments that meet an SQL condition; `tail` orders and limits each root's."""
-        found: list[ExperimentView] = []
-        for root, cache in self._caches:
-            try:
-                found += _restore(root, cache, f"{_where(condition)} {tail}", values)
-            except (ValueError, TypeError, KeyError, sqlite3.DatabaseError) as error:  # somebody else wrote to it
-                cache.start_again(error)
-                _refresh(root, cache)
-                found += _restore(root, cache, f"{_where(condition)} {tail}", values)
-        return found
+
+        def read(root: Path, cache: ViewCache) -> list[ExperimentView]:
+            found = cache.read(("folder",), f"{_where(condition)} {tail}", values)
+            return [_restore(root, cache, folder) for (folder,) in found]
+
+        return [view for place in self._caches for view in _read_whole(*place, read)]
+
+    def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
+        """The views of some folders, each named with the number of its root."""
+
+        return [
+            _read_whole(*self._caches[number], lambda root, cache, folder=folder: _restore(root, cache, folder))
+            for folder, number in places
+        ]
 
     @property
     def is_kept(self) -> bool:
@@ -195,144 +193,16 @@ def _is_running(folder: Path) -> bool:
     return ExperimentRecord(folder).is_running
 
 
-def _restore(root: Path, cache: ViewCache, where: str, values: Sequence[Any]) -> list[ExperimentView]:
+def _restore(root: Path, cache: ViewCache, folder: str) -> ExperimentView:
     # A root may have been moved since, with its cache.
-    return [
-        ExperimentView.from_json(cache.view_of(folder), path=f"{root}{os.sep}{folder}")
-        for (folder,) in cache.read(("folder",), where, values)
-    ]
+    return ExperimentView.from_json(cache.view_of(folder), path=f"{root}{os.sep}{folder}")
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Conditions, all of which must hold; of several values for one, any may."""
-
-    statuses: Sequence[str] = ()
-    verdicts: Sequence[str] = ()
-    """`none` stands for experiments without a conclusion."""
-    tags: Sequence[str] = ()
-    """Of several, all must be there."""
-    algorithm: str = ""
-    model: str = ""
-    """Part of the model's name."""
-    since: float | None = None
-    metric_above: float | None = None
-    """Only experiments whose best score is above this."""
-    search: str = ""
-    """Words that must all occur in name, hypothesis, description, notes or conclusion."""
-
-    def condition(self) -> tuple[str, list[Any]]:
-        """The same as an SQL condition on the cache's columns."""
-        parts: list[str] = []
-        values: list[Any] = []
-
-        def add(part: str, *given: Any) -> None:
-            parts.append(part)
-            values.extend(given)
-
-        if self.statuses:
-            add(f"status IN ({_marks(self.statuses)})", *self.statuses)
-        if self.verdicts:
-            wanted = ["" if verdict == NO_VERDICT else verdict for verdict in self.verdicts]
-            add(f"verdict IN ({_marks(wanted)})", *wanted)
-        for tag in self.tags:
-            add("instr(tags, ?) > 0", f"|{tag.casefold()}|")
-        if self.algorithm:
-            add("instr(algorithms, ?) > 0", f"|{self.algorithm.casefold()}|")
-        if self.model:
-            add("instr(models, ?) > 0", self.model.casefold())
-        if self.since is not None:
-            add("started >= ?", self.since)
-        if self.metric_above is not None:
-            add("score > ?", self.metric_above)
-        for word in self.search.casefold().split():
-            add(f"instr({SEARCHED}, ?) > 0", word)
-        return " AND ".join(parts), values
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    sql: str
-    key: Callable[[ExperimentView], Any]
-
-
-def _score_key(one: ExperimentView) -> tuple[bool, float]:
-    score = one.best_score
-    return score is None, 0.0 if score is None else score if one.mode == "min" else -score
-
-
-# Twice: as the database sorts within a root, and as what several roots give is merged.
-ORDERS = {
-    "newest": _Order("started DESC, folder", lambda one: (-(one.started or 0.0), one.path)),
-    "oldest": _Order("started, folder", lambda one: (one.started or 0.0, one.path)),
-    "score": _Order(
-        "score IS NULL, CASE mode WHEN 'min' THEN score ELSE -score END, folder",
-        lambda one: (*_score_key(one), one.path),
-    ),
-    "spend": _Order(
-        "ifnull(usd, 0) DESC, ifnull(wall_s, 0) DESC, folder",
-        lambda one: (-one.spend.get("usd", 0.0), -one.spend.get("wall_s", 0.0), one.path),
-    ),
-    "name": _Order("name, folder", lambda one: (one.name, one.path)),
-}
-
-
-def select(
-    index: HistoryIndex,
-    filters: Filters | None = None,
-    *,
-    sort: str = "newest",
-    limit: int | None = None,
-    offset: int = 0,
-) -> list[ExperimentView]:
-    """The experiments that meet the filters, in order; `offset` of them are passed over."""
-    order = ORDERS[sort]
-    condition, values = (filters or Filters()).condition()
-    several = len(index.roots) > 1
-    # Of several roots each gives its first ones: which of them are passed over is known once they are merged.
-    skipped, end = (0, None if limit is None else offset + limit) if several else (offset, limit)
-    tail = f"ORDER BY {order.sql} LIMIT {-1 if end is None else int(end)} OFFSET {int(skipped)}"
-    found = index.views(condition, values, tail)
-    return sorted(found, key=order.key)[offset:end] if several else found
-
-
-def count(index: HistoryIndex, filters: Filters | None = None) -> int:
-    """How many experiments meet the filters."""
-    condition, values = (filters or Filters()).condition()
-    return sum(row[0] for row in index.rows(("count(*)",), condition, values))
-
-
-def check_word(value: str, known: Sequence[str], option: str) -> str:
-    """`value`, if it is one of the words an option takes."""
-    if value in known:
-        return value
-    guess = closest(value, known)
-    hint = f"Did you mean '{guess}'?" if guess else f"Choose among {', '.join(known)}."
-    raise DataError(f"{option} {show(value)}: there is no such value. {hint}")
-
-
-def check_status(value: str) -> str:
-    """`value`, if experiments can have that status."""
-    return check_word(value, STATUSES, "--status")
-
-
-def check_verdict(value: str) -> str:
-    """`value`, if experiments can have that verdict."""
-    return check_word(value, (*VERDICTS, NO_VERDICT), "--verdict")
-
-
-def parse_since(text: str) -> float:
-    """`7d`, `12h`, `2w`, or a date as `2026-01-31`, as seconds since 1970."""
-    if found := _AGO.fullmatch(text.strip()):
-        return time.time() - float(found[1]) * _SECONDS[found[2]]
+def _read_whole[T](root: Path, cache: ViewCache, read: Callable[[Path, ViewCache], T]) -> T:
+    """What is read from a cache; one that another program wrote to is made anew first."""
     try:
-        from datetime import datetime
-
-        return datetime.fromisoformat(text.strip()).timestamp()
-    except (ValueError, OverflowError, OSError):
-        message = f"--since {show(text)}: this is no date. Write one as 2026-01-31, or how long ago as 7d, 12h or 2w."
-        raise DataError(message) from None
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ",".join("?" * len(values))
+        return read(root, cache)
+    except (ValueError, TypeError, KeyError, sqlite3.DatabaseError) as error:
+        cache.start_again(error)
+        _refresh(root, cache)
+        return read(root, cache)

@@ -5,7 +5,9 @@ Everything is an event in the journal of the experiment; nothing is changed or t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import DataError, show
 from ..record.anchors import note_head
@@ -34,13 +36,21 @@ def reinstate(folder: Path, reason: str = "") -> str:
     return _append(folder, Kind.REINSTATED, reason=redact_text(" ".join(reason.split())))
 
 
+def set_tags(folder: Path, tags: Sequence[str]) -> str:
+    """Replace the tags of an experiment; `archived` hides it from the lists of a dashboard."""
+    kept = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+    if bad := next((tag for tag in kept if "|" in tag or not tag.isprintable() or len(tag) > 80), None):
+        raise DataError(f"tag {show(bad)}: a tag has at most 80 characters, without line breaks and bars.")
+    return _append(folder, Kind.TAGGED, tags=[redact_text(tag) for tag in kept])
+
+
 def _require_text(text: str, otherwise: str) -> str:
     if not text.strip():
         raise DataError(f"{otherwise} (got {show(text)})")
     return redact_text(text.strip())
 
 
-def _append(folder: Path, kind: Kind, **payload: str) -> str:
+def _append(folder: Path, kind: Kind, **payload: Any) -> str:
     with Journal.of(folder) as journal:
         event = journal.append(kind, **payload)
     note_head(folder)  # a mark that is cut off again is missed

@@ -1,20 +1,33 @@
-"""Two experiments compared task by task: how much better one is, and with which uncertainty."""
+"""Two runs compared task by task: how much better one is, and with which uncertainty.
+
+A difference has one interval: that of the conclusion where the conclusion compared the two runs, else one for this
+pair alone. `population` says which.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from ..record.view.model import ExperimentView
+from ..record.view.question import is_score
 from ..record.view.task_scores import SetScores
 
-if TYPE_CHECKING:
-    from .detail import Detail
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One run, as a side of a comparison."""
+
+    view: ExperimentView
+    run: str
+    scores: Mapping[str, SetScores]
+    """By full metric name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """One metric, second experiment minus first."""
+    """One metric, second run minus first."""
 
     metric: str
     first: float
@@ -30,6 +43,8 @@ class PairedDifference:
     """What the interval is about: `tasks`, `seeds`, or `tasks and seeds`."""
     stderr: float | None = None
     df: float | None = None
+    population: str = ""
+    """What the interval is computed over, in words."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,10 +56,25 @@ class PairedDifference:
         return clear and "seeds" in self.covers
 
 
-def compare_pairs(first: Detail, second: Detail) -> list[PairedDifference]:
-    """Every metric that both experiments have, in the order of its name."""
+def compare_sides(first: Side, second: Side) -> list[PairedDifference]:
+    """Every metric that both runs have, in the order of its name."""
     left, right = first.scores, second.scores
-    return [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
+    found = [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
+    return [_as_concluded(one, first, second) for one in found]
+
+
+def _as_concluded(pair: PairedDifference, first: Side, second: Side) -> PairedDifference:
+    """The difference as the conclusion of their experiment has it, where it compared the two."""
+    if first.view.id != second.view.id or pair.metric != first.view.metric:
+        return pair
+    runs = first.view.run(first.run), second.view.run(second.run)
+    for baseline, other, sign in ((*runs, 1), (*reversed(runs), -1)):
+        concluded = other.difference if baseline and other and baseline.is_baseline else None
+        if concluded is not None and concluded.low is not None and concluded.high is not None:
+            low, high = sorted((sign * concluded.low, sign * concluded.high))
+            told = f"as concluded: all runs of {first.view.id}, simultaneous"
+            return replace(pair, difference=sign * concluded.value, low=low, high=high, population=told)
+    return pair
 
 
 def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDifference:
@@ -63,7 +93,12 @@ def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDiffe
     stderr, df, covers = _uncertainty(matrices[0], matrices[1], by_task=paired is not None)
     difference, half = right - left, _half_width(stderr, df)
     low, high = (None, None) if half is None else (difference - half, difference + half)
-    return PairedDifference(metric, left, right, difference, low, high, paired, seeds, remark, covers, stderr, df)
+    values = [value for rows in matrices for row in rows for value in row]
+    if low is not None and high is not None and is_score(metric) and 0.0 <= min(values) <= max(values) <= 1.0:
+        low, high = max(low, -1.0), min(high, 1.0)  # a rate cannot differ by more
+    told = f"{seeds[0]} and {seeds[1]} seeds, this pair alone"
+    told = f"{paired} common tasks, {told}" if paired else told
+    return PairedDifference(metric, left, right, difference, low, high, paired, seeds, remark, covers, stderr, df, told)
 
 
 def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:

@@ -57,6 +57,7 @@ class Kind(StrEnum):
     NOTE = "note"
     INVALIDATED = "invalidated"
     REINSTATED = "reinstated"
+    TAGGED = "tagged"
     CAMPAIGN_OPENED = "campaign_opened"
     CAMPAIGN_PROPOSED = "campaign_proposed"
     CAMPAIGN_TAKEN = "campaign_taken"
@@ -138,15 +139,20 @@ class Journal:
         self.close()
 
 
-def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> None:
-    """Write into the experiment's journal what was noticed about one of its arms, once; a resumed arm says it again."""
+def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> bool:
+    """Write into the experiment's journal what was noticed about one of its arms, once; a resumed arm says it again.
+
+    Returns whether it is news: not noticed about another arm of the experiment before.
+    """
     folder = run_dir.parent
-    known = (event for event in read_events(folder) if event.kind == Kind.DIAGNOSED)
-    if ExperimentFiles(folder).journal.exists() and not any(
-        (event.text("arm"), event.text("finding")) == (run_dir.name, finding) for event in known
-    ):
+    known = [
+        event for event in read_events(folder) if event.kind == Kind.DIAGNOSED and event.text("finding") == finding
+    ]
+    arms = {event.text("arm") for event in known}
+    if ExperimentFiles(folder).journal.exists() and run_dir.name not in arms:
         with Journal.of(folder) as journal:
             journal.append(Kind.DIAGNOSED, arm=run_dir.name, step=step, finding=finding, text=text)
+    return not arms - {run_dir.name}
 
 
 def note_trained_tasks(run_dir: Path, tasks: Mapping[str, list[str]]) -> None:

@@ -115,10 +115,17 @@ def find_replaced_weights(run_dir: Path, events: Iterable[Event], *, only: Path 
             yield f"{folder}: recorded weights have sha256 {changed[:12]}, the stored weights have {now[:12]}"
 
 
+def find_run_of(checkpoint: Path) -> Path | None:
+    """The folder of the recorded arm that stored a checkpoint; None for weights outside of any record."""
+    run_dir = checkpoint.parent.parent.parent
+    is_stored = checkpoint.parent.parent.name == RunFiles.stored.name
+    return run_dir if is_stored and ExperimentFiles(run_dir.parent).journal.is_file() else None
+
+
 def check_weights(folder: Path) -> None:
     """Refuse weights of a checkpoint that are not the recorded ones; weights outside of any record pass."""
-    run_dir = folder.parent.parent.parent
-    if folder.parent.parent.name != RunFiles.stored.name or not ExperimentFiles(run_dir.parent).journal.is_file():
+    run_dir = find_run_of(folder)
+    if run_dir is None:
         return
     for problem in find_replaced_weights(run_dir, load_events(run_dir.parent), only=folder):
         raise DataError(f"{problem}. Restore the original files, or use another checkpoint.")

@@ -183,6 +183,8 @@ CLAIMS = "claims.jsonl"
 """In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
 HEADS = "heads.jsonl"
 """In the project's `.evsys/`: how the journals of experiments ended when somebody last looked."""
+SEALS, SEALED = "sealed.jsonl", "sealed"
+"""In the project's `.evsys/`: which task files are in use, and a copy of each, named by its hash."""
 PROMOTIONS = "promotions.jsonl"
 """In the project's `.evsys/`: which weights were judged, shipped and taken back."""
 

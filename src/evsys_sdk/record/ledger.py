@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .layout import ExperimentFiles
+from .values import number
 
 SPEND_FILE = ExperimentFiles.spend.name
 EXPERIMENT = ""
@@ -115,6 +116,10 @@ class Tally:
 
     keys: set[str] = field(default_factory=set[str])
     """What has been counted and must not be counted again."""
+    forecast_s: float = 0.0
+    """What ending a run, scoring included, is expected to take."""
+    tail_s: float = 0.0
+    """The longest time from the last step of a run to its scored end."""
     _accounts: dict[str, _Account] = field(default_factory=dict[str, _Account])
     _all: _Account = field(default_factory=_Account)
 
@@ -131,6 +136,8 @@ class Tally:
             return
         if key is not None:
             self.keys.add(key)
+        self.forecast_s = max(self.forecast_s, number(record.get("forecast_s")) or 0.0)
+        self.tail_s = max(self.tail_s, number(record.get("tail_s")) or 0.0)
         timeless = replace(spend, wall_s=0.0)
         for account in (self._accounts.get(arm) or self._accounts.setdefault(arm, _Account()), self._all):
             account.add(timeless, at, spend.wall_s)
@@ -149,7 +156,8 @@ class Tally:
 
     def copy(self) -> Tally:
         """The same sums, to go on from without changing these."""
-        return Tally(set(self.keys), {arm: one.copy() for arm, one in self._accounts.items()}, self._all.copy())
+        accounts = {arm: one.copy() for arm, one in self._accounts.items()}
+        return Tally(set(self.keys), self.forecast_s, self.tail_s, accounts, self._all.copy())
 
 
 def read_tally(experiment_dir: Path) -> Tally:

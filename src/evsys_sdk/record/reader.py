@@ -216,6 +216,12 @@ class ExperimentRecord:
         return [Note(event.text("text"), event.time, event.text("author")) for event in noted]
 
     @property
+    def tags(self) -> list[str] | None:
+        """The tags that it was given afterwards; None where those of its config stand."""
+        tagged = next((event for event in reversed(self.events) if event.kind == Kind.TAGGED), None)
+        return None if tagged is None else [tag for tag in items(tagged.get("tags")) if isinstance(tag, str)]
+
+    @property
     def invalidated(self) -> str:
         """Why it must not be believed; empty when nobody said so, or it was taken back."""
         marks = [event for event in self.events if event.kind in (Kind.INVALIDATED, Kind.REINSTATED)]

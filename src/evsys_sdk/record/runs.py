@@ -119,13 +119,7 @@ class RunRecord:
     @property
     def scores(self) -> Iterator[tuple[str, float, Object, Object]]:
         """Each metric of each scoring as (full name, step, the scoring, the metric); the later line of two counts."""
-        latest: dict[tuple[str, float], tuple[Object, Object]] = {}
-        for line in self.score_lines:
-            split, name, step = text(line.get("split")), text(line.get("name")), number(line.get("step"))
-            for short, found in part(line, "metrics").items() if step is not None else ():
-                latest[metric_name(split, name, short), step or 0.0] = (line, part(found))
-        for (metric, step), (line, found) in sorted(latest.items(), key=lambda entry: entry[0]):
-            yield metric, step, line, found
+        return each_score(self.score_lines)
 
     @cached_property
     def checkpoints(self) -> list[Object]:
@@ -187,6 +181,17 @@ class RunRecord:
     def _metrics_files(self) -> list[Path]:
         logs = self.files.logs
         return [logs.metrics, LogFiles(self.folder).metrics, logs.below(LogFiles.training.name).metrics]
+
+
+def each_score(lines: Iterable[Object]) -> Iterator[tuple[str, float, Object, Object]]:
+    """The metrics of scorings, in the order of metric and step."""
+    latest: dict[tuple[str, float], tuple[Object, Object]] = {}
+    for line in lines:
+        split, name, step = text(line.get("split")), text(line.get("name")), number(line.get("step"))
+        for short, found in part(line, "metrics").items() if step is not None else ():
+            latest[metric_name(split, name, short), step or 0.0] = (line, part(found))
+    for (metric, step), (line, found) in sorted(latest.items(), key=lambda entry: entry[0]):
+        yield metric, step, line, found
 
 
 def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_files: bool = False) -> list[RunRecord]:

@@ -43,7 +43,7 @@ SCREENS = {
     "arm": "/e/{sweep}/a/s__max_steps20__seed42",
 }
 OF_A_LOOP = {"loops": "/loops", "looks": "/e/{decided}"}
-NARROW = ("experiments", "experiment", "rollouts")
+NARROW = ("experiments", "experiment", "rollouts", "curves", "compare", "failed")
 COLOURS = 96  # enough for a page of flat colours; keeps the repository small
 
 
@@ -74,7 +74,7 @@ def _serve(source: LocalRecords, gate: LocalGate, name: str) -> Any:
 def show(browser: Any, site: Site, screens: dict[str, str], target: Path) -> None:
     """Every screen in both schemes; those that matter on a telephone also as it shows them."""
     for scheme in ("light", "dark"):
-        for suffix, width, height in ((scheme, 1280, 800), (f"narrow-{scheme}", 390, 780)):
+        for suffix, width, height in ((scheme, 1440, 900), (f"narrow-{scheme}", 390, 780)):
             view = {"width": width, "height": height}
             context = browser.new_context(viewport=view, color_scheme=scheme, reduced_motion="reduce", locale="en-GB")
             tab = Tab(context, site)

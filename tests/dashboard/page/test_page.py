@@ -38,7 +38,7 @@ def test_the_list_shows_each_experiment_with_verdict_score_and_failures(tab: Tab
     expect(sweep).to_contain_text("supported")
     expect(sweep).to_contain_text("s__max_steps36")
     expect(sweep).to_contain_text(re.compile(r"0\.\d{3} \[0\.\d{3}, [01]\.\d{3}\]"))
-    expect(rows.filter(has_text="learning rate of one")).to_contain_text("1/2 ✕")
+    expect(rows.filter(has_text="learning rate of one")).to_contain_text("✕ 1 failed")
     expect(rows.filter(has_text="measured wrongly")).to_contain_text("invalid")
     expect(rows.filter(has_text="measured wrongly")).to_contain_text("do not trust")
 
@@ -54,7 +54,8 @@ def test_search_and_filters_narrow_the_list_and_stay_in_the_address(tab: Tab) ->
     expect(rows).to_have_count(1)
     expect(page.get_by_role("searchbox")).to_have_value("reward")
     page.get_by_role("searchbox").fill("")
-    page.get_by_label("verdict").select_option("supported")
+    page.get_by_text("filter", exact=True).click()
+    page.get_by_label("verdict", exact=True).select_option("supported")
     expect(rows).to_have_count(1)
     page.get_by_role("searchbox").fill("nothing has this in it")
     expect(page.get_by_text("Nothing matches")).to_be_visible()
@@ -77,10 +78,11 @@ def test_the_keyboard_moves_opens_compares_and_helps(tab: Tab, ids: dict[str, st
     page.keyboard.press("Escape")
     page = tab.open("/?sort=name")
     expect(first).to_contain_text("A second tool costs the first.")
-    for key in "jcjcc":
+    for key in "jcjcjcC":
         page.keyboard.press(key)
     expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
     assert ids["continual"] in address(page)
+    expect(page.get_by_role("group", name="runs", exact=True).locator("tbody tr")).to_have_count(3)
 
 
 @pytest.mark.parametrize("name", ["sweep", "too-hot", "rl", "continual", "search", "invalid"])
@@ -126,7 +128,10 @@ def test_curves_have_a_band_a_second_axis_and_a_legend(tab: Tab, ids: dict[str, 
     expect(page.get_by_role("img", name=re.compile("^grad_norm over tokens"))).to_be_visible()
     page.get_by_role("button", name=re.compile("^max_steps 36")).click()
     assert "hide=s__max_steps36" in address(page)
-    box = page.locator(".u-over").bounding_box()
+    large = page.locator(".u-over").last  # below the small charts
+    large.scroll_into_view_if_needed()
+    box = large.bounding_box()
+    assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 40)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=4)
@@ -137,6 +142,7 @@ def test_curves_have_a_band_a_second_axis_and_a_legend(tab: Tab, ids: dict[str, 
 
 def test_numbers_behind_a_plot_can_be_saved(tab: Tab, ids: dict[str, str]) -> None:
     page = tab.open(f"/e/{ids['sweep']}")
+    page.get_by_label(re.compile("^3 runs.*: numbers")).click()
     with page.expect_download() as saved:
         page.get_by_role("button", name=re.compile("3 runs.*save the numbers as CSV")).click()
     text = Path(saved.value.path()).read_text("utf-8")

@@ -90,7 +90,7 @@ from click.testing import CliRunner
 import evsys_sdk
 from evsys_sdk.cli.main import evsys
 from evsys_sdk.dashboard.local.records import LocalRecords
-from evsys_sdk.dashboard.shapes import ExperimentDetail, Experiments
+from evsys_sdk.dashboard.shapes.experiment import ExperimentDetail, Experiments
 from evsys_sdk.dashboard.views.answers import describe_experiment
 from evsys_sdk.dashboard.views.source import ExperimentQuery
 assert Path(evsys_sdk.__file__).is_relative_to(Path.cwd())

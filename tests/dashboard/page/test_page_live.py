@@ -45,7 +45,7 @@ def test_an_empty_project_says_what_to_type(open_tab: Callable[..., Tab], tmp_pa
     (tmp_path / "outputs").mkdir()
     tab = open_tab(tmp_path)
     expect(tab.page.get_by_text("No experiments yet")).to_be_visible()
-    expect(tab.page.locator("code")).to_have_text("evsys run examples/01_quickstart/config.yaml")
+    expect(tab.page.locator("code")).to_have_text("evsys init-project . && evsys new-experiment first")
     tab.open("/campaign")
     expect(tab.page.get_by_text("No experiments yet")).to_be_visible()
 

@@ -32,7 +32,7 @@ export async function ask<T>(path: string, params: Params = {}, signal?: AbortSi
 }
 
 /** Change something; the header tells the server that this page did it, and no other. */
-export function tell<T>(method: "POST" | "DELETE", path: string, body?: unknown): Promise<T> {
+export function tell<T>(method: "POST" | "PUT" | "DELETE", path: string, body?: unknown): Promise<T> {
   return send<T>(method, path, body);
 }
 

@@ -1,7 +1,7 @@
 /** One hook for each question; what is shown stays on the screen while it is asked again. */
 
 import { keepPreviousData, useInfiniteQuery, useQueries, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useCallback, useEffect, useRef, useState } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 
 import { ask, path, question, type Params } from "./client";
 import type * as t from "./types";
@@ -114,9 +114,42 @@ export function useReadyExperiment(id: string) {
 export const useArm = (id: string, arm: string) =>
   useAnswer<t.ArmDetail>(about(id, `arm ${arm}`), path("experiments", id, "arms", arm));
 
-export function useCurves(id: string, params: Params, enabled = true) {
-  const where = path("experiments", id, "curves");
-  return useAnswer<t.Curves>(about(id, question(where, params)), where, params, enabled);
+/** Some runs or arms of one experiment whose curves are drawn, with a name for them where several experiments meet. */
+export interface CurvePart {
+  id: string;
+  run?: string[];
+  arm?: string[];
+  label?: string;
+}
+
+/** One metric of runs of several experiments, as one answer. */
+export function useCurvesOf(parts: CurvePart[], params: Params) {
+  const all = useQueries({
+    queries: parts.map(({ id, run, arm }) => {
+      const where = path("experiments", id, "curves");
+      const asked = { ...params, run, arm };
+      return {
+        queryKey: about(id, question(where, asked)),
+        queryFn: ({ signal }: { signal: AbortSignal }) => ask<t.Curves>(where, asked, signal),
+        placeholderData: keepPreviousData,
+      };
+    }),
+  });
+  const first = all[0]?.data;
+  const known = all.map((one) => one.data).filter((one) => one !== undefined);
+  const stamp = all.map((one) => one.dataUpdatedAt).join(" ") + parts.map((part) => part.label ?? "").join("\n");
+  const data = useMemo<t.Curves | undefined>(() => {
+    if (!first) return undefined;
+    const series = all.flatMap((one, at) => {
+      const label = parts[at]?.label;
+      if (one.data?.metric !== first.metric) return [];
+      return label ? one.data.series.map((each) => ({ ...each, run: label })) : one.data.series;
+    });
+    const shared = (of: (curves: t.Curves) => string[]) => of(first).filter((name) => known.every((one) => of(one).includes(name)));
+    return { ...first, series, metrics: shared((one) => one.metrics), axes: shared((one) => one.axes) };
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+  }, [stamp, first]);
+  return { data, error: all.find((one) => one.error)?.error, refetch: () => all.forEach((one) => void one.refetch()) };
 }
 
 export function useItems(id: string, params: Params, enabled = true) {
@@ -152,8 +185,9 @@ export const useLineage = (id: string) => useAnswer<t.Lineage>(about(id, "lineag
 export const useJournal = (id: string) =>
   usePages<t.Events>(about(id, "journal"), path("experiments", id, "journal"), {}, 500);
 
-export const useComparison = (a: string, b: string) =>
-  useAnswer<t.Comparison>(["comparison", a, b], "/compare", { a, b }, Boolean(a && b));
+/** Runs of any experiments, each as `experiment` or `experiment:run`. */
+export const useComparison = (of: string[]) =>
+  useAnswer<t.ComparedRuns>(["comparison", ...of], "/compare", { of }, of.length > 1);
 
 export const useDataEntries = (kind: "dataset" | "benchmark") =>
   useAnswer<t.DataEntries>(["data", kind], `/${kind}s`, { limit: 1000 });

@@ -47,18 +47,22 @@ export interface Claim {
   sha256: string;
 }
 
-export interface Comparison {
-  a: Experiment;
-  b: Experiment;
-  metrics: MetricDifference[];
-  config: ConfigDifference[];
+export interface ComparedRun {
+  experiment: Experiment;
+  run: string;
+  score: RunView | null;
+  differences: PairedDifference[];
   items: Items | null;
+}
+
+export interface ComparedRuns {
+  runs: ComparedRun[];
+  config: ConfigDifference[];
 }
 
 export interface ConfigDifference {
   path: string;
-  a: Json;
-  b: Json;
+  values: Json[];
 }
 
 export interface ControlRequest {
@@ -143,6 +147,8 @@ export interface Experiment {
   verdict: string;
   sentence: string;
   next: string;
+  error_rate: number | null;
+  same_evidence: string;
   metric: string;
   mode: string;
   baseline: string;
@@ -194,6 +200,7 @@ export interface ExperimentDetail {
   commands: { [name: string]: string };
   conclusion_text: string;
   requests: ControlRequest[];
+  log: string;
   config: Dict;
   conclusion: Dict;
 }
@@ -214,6 +221,7 @@ export interface Item {
   a: number | null;
   b: number | null;
   change: "gained" | "lost" | "same" | "unpaired";
+  prompt: string;
 }
 
 export interface Items {
@@ -224,7 +232,7 @@ export interface Items {
   gained: number;
   lost: number;
   same: number;
-  difference: Difference | null;
+  difference: PairedDifference | null;
   items: Item[];
   next: string | null;
 }
@@ -240,7 +248,6 @@ export interface Live {
   total_steps: number | null;
   metric: string;
   recent: number[];
-  awaits_approval: boolean;
 }
 
 export interface Look {
@@ -317,17 +324,6 @@ export interface Loops {
   items: LoopPage[];
 }
 
-export interface MetricDifference {
-  metric: string;
-  a: number;
-  b: number;
-  difference: number;
-  low: number | null;
-  high: number | null;
-  n_tasks: number | null;
-  remark: string;
-}
-
 export interface Node {
   id: string;
   kind: "experiment" | "dataset" | "benchmark" | "model" | "checkpoint";
@@ -352,6 +348,22 @@ export interface Overview {
   running: Experiment[];
   version: number;
   reading: Progress | null;
+}
+
+export interface PairedDifference {
+  metric: string;
+  first: number;
+  second: number;
+  difference: number;
+  low: number | null;
+  high: number | null;
+  n_tasks: number | null;
+  n_seeds: number[];
+  remark: string;
+  covers: string;
+  stderr: number | null;
+  df: number | null;
+  population: string;
 }
 
 export interface Progress {
@@ -388,6 +400,7 @@ export interface RolloutDetail {
   messages: Dict[];
   text: string;
   info: Dict;
+  expected: string;
   error: string;
   raw: Dict;
   previous: string | null;
@@ -474,4 +487,8 @@ export interface Spend {
 export interface SpendLine {
   name: string;
   spend: Amounts;
+}
+
+export interface Tags {
+  tags: string[];
 }

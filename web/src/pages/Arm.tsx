@@ -43,7 +43,7 @@ function Loaded({ id, detail }: { id: string; detail: ArmDetail }) {
         <Tabs tabs={tabs} current={tab} to={(name) => href(["e", id, "a", arm.arm], name === "curves" ? {} : { tab: name })} />
         {tab === "curves" && (
           <div className="columns">
-            <CurvesFigure id={id} arms={[arm.arm]} colour={colours([arm.run], "", theme)} />
+            <CurvesFigure parts={[{ id, arm: [arm.arm] }]} colour={colours([arm.run], "", theme)} />
             <Metrics detail={detail} />
           </div>
         )}

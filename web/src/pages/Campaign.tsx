@@ -10,10 +10,12 @@ import { Bones, Choose, Empty, Failure } from "../parts/basics";
 import { Outcome, verdictTone, verdictWord } from "../parts/marks";
 import { Figure } from "../plots/Figure";
 import { Scatter, type Point } from "../plots/Scatter";
+import { useTitle } from "../title";
 
 const MOST = 10_000;
 
 export function CampaignPage() {
+  useTitle("Campaign");
   const query = useExperiments({ sort: "oldest" });
   const overview = useOverview();
   const { hasNextPage, isFetchingNextPage, fetchNextPage } = query;

@@ -1,145 +1,233 @@
-/** Two experiments by their best runs: the difference with its interval, the tasks that flipped, what differs in the config. */
+/** Runs of any experiments with the first one: differences with their intervals, curves, flipped tasks, configs. */
+
+import { useState } from "react";
 
 import { useComparison, useExperiment, useExperiments } from "../api/queries";
-import type { Comparison, Experiment } from "../api/types";
+import type { ComparedRun, ComparedRuns } from "../api/types";
+import { colours } from "../colours";
 import { interval, score, signed, spend, value } from "../format";
 import { href, useSettings } from "../location";
-import { Answer, Empty } from "../parts/basics";
+import { Answer, Choose, Empty } from "../parts/basics";
+import { CurvesFigure } from "../parts/CurvesFigure";
 import { ItemList, type Side } from "../parts/ItemList";
 import { Outcome } from "../parts/marks";
-import { armsOf } from "../parts/runs";
+import { armsOf, runsOf } from "../parts/runs";
 import { Figure } from "../plots/Figure";
+import { useTheme } from "../theme";
+import { useTitle } from "../title";
+
+const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/** What an address compares: ids have no slash in them. */
+export const compareAddress = (of: string[]): string => href(["compare"], { of: of.join("/") });
 
 export function ComparePage() {
+  useTitle("Compare");
   const [settings, change] = useSettings();
-  const [a, b] = [settings["a"] ?? "", settings["b"] ?? ""];
-  const query = useComparison(a, b);
+  const of = settings["of"] ? settings["of"].split("/") : [settings["a"] ?? "", settings["b"] ?? ""].filter(Boolean);
+  const query = useComparison(of);
+  const set = (next: string[]) => change({ of: next.join("/"), a: null, b: null, task: null }, { push: true });
   return (
     <main id="main" tabIndex={-1}>
       <h1>Compare</h1>
-      <div className="halves">
-        <Pick label="first experiment" id={a} onChange={(id) => change({ a: id, task: null })} />
-        <Pick label="second experiment" id={b} onChange={(id) => change({ b: id, task: null })} />
+      <div className="stack tight no-print">
+        {of.map((reference, at) => (
+          <Subject key={reference} letter={LETTERS[at] ?? "?"} reference={reference} onChange={(next) => set(of.map((one, place) => (place === at ? next : one)))} onRemove={() => set(of.filter((one) => one !== reference))} />
+        ))}
+        <Add of={of} onAdd={(id) => set([...of, id])} />
       </div>
-      {!a || !b ? (
-        <Empty title="Choose two experiments">In the list of experiments, `c` marks the row you are on.</Empty>
+      {of.length < 2 ? (
+        <Empty title="Choose at least two">In the list of experiments, `c` marks the row you are on; any number can be marked.</Empty>
       ) : (
-        <Answer query={query}>{(comparison) => <Compared comparison={comparison} />}</Answer>
+        <Answer query={query}>{(compared) => <Compared compared={compared} />}</Answer>
       )}
     </main>
   );
 }
 
-function Pick({ label, id, onChange }: { label: string; id: string; onChange: (id: string) => void }) {
+/** One side: its experiment, and which of its runs. */
+function Subject({ letter, reference, onChange, onRemove }: { letter: string; reference: string; onChange: (next: string) => void; onRemove: () => void }) {
+  const [id = "", run = ""] = reference.split(":");
+  const detail = useExperiment(id).data;
+  return (
+    <div className="row">
+      <span className="tag">{letter}</span>
+      <a href={href(["e", id])}>{detail?.experiment.name ?? id}</a>
+      {detail && (
+        <Choose label={`run of ${letter}`} value={run} all={`best run: ${detail.experiment.best_run || "–"}`} options={runsOf(detail.experiment).map((one) => one.run)} onChange={(next) => onChange(next ? `${id}:${next}` : id)} />
+      )}
+      <button type="button" onClick={onRemove} aria-label={`remove ${letter}`}>
+        ✕
+      </button>
+    </div>
+  );
+}
+
+function Add({ of, onAdd }: { of: string[]; onAdd: (id: string) => void }) {
   const list = useExperiments({});
   const found = list.data?.pages.flatMap((page) => page.items) ?? [];
   return (
-    <select aria-label={label} value={id} onChange={(event) => onChange(event.target.value)} style={{ width: "100%" }}>
-      <option value="">{label}…</option>
-      {id && !found.some((one) => one.id === id) && <option value={id}>{id}</option>}
-      {found.map((one) => (
-        <option key={one.id} value={one.id}>
-          {one.name} · {(one.hypothesis || one.id).slice(0, 80)}
-        </option>
-      ))}
+    <select aria-label="add an experiment" value="" onChange={(event) => onAdd(event.target.value)} style={{ maxWidth: 480 }}>
+      <option value="">add an experiment…</option>
+      {found
+        .filter((one) => !of.includes(one.id))
+        .map((one) => (
+          <option key={one.id} value={one.id}>
+            {one.name} · {(one.hypothesis || one.id).slice(0, 80)}
+          </option>
+        ))}
     </select>
   );
 }
 
-function Compared({ comparison }: { comparison: Comparison }) {
-  const { a, b, items } = comparison;
-  const first = useExperiment(a.id);
-  const second = useExperiment(b.id);
-  const side = (experiment: Experiment, run: string, arms: string[] | undefined): Side => ({ experiment: experiment.id, run: `${experiment.name}: ${run}`, arms: arms ?? [] });
-  const seedsOf = (query: typeof first, run: string) => query.data && armsOf(query.data.experiment, run).map((arm) => arm.arm);
+const nameOf = (one: ComparedRun, at: number): string => `${LETTERS[at] ?? "?"} ${one.experiment.name}: ${one.run}`;
+
+function Compared({ compared }: { compared: ComparedRuns }) {
+  const { runs } = compared;
+  const theme = useTheme();
+  const names = runs.map(nameOf);
+  const metrics = [...new Set(runs.flatMap((one) => one.differences.map((pair) => pair.metric)))].sort();
+  const parts = runs.map((one, at) => ({ id: one.experiment.id, run: [one.run], label: names[at] ?? "" }));
   return (
     <>
-      <div className="halves">
-        <Heading one={a} letter="a" />
-        <Heading one={b} letter="b" />
-      </div>
-      {comparison.metrics.length > 0 && (
-        <Figure
-          title="b minus a"
-          data={() => [["metric", "a", "b", "difference", "low", "high", "tasks"], ...comparison.metrics.map((one) => [one.metric, one.a, one.b, one.difference, one.low, one.high, one.n_tasks])]}
-        >
-          <div className="scroll-x" tabIndex={0} role="group" aria-label="metrics">
-            <table>
-              <thead>
-                <tr>
-                  <th>metric</th>
-                  <th className="number">a</th>
-                  <th className="number">b</th>
-                  <th className="number">b − a [95 %]</th>
-                  <th className="number">tasks</th>
-                  <th>remark</th>
-                </tr>
-              </thead>
-              <tbody>
-                {comparison.metrics.map((one) => (
-                  <tr key={one.metric}>
-                    <td>{one.metric}</td>
-                    <td className="number">{score(one.a)}</td>
-                    <td className="number">{score(one.b)}</td>
-                    <td className="number">
-                      {signed(one.difference)} <span className="quiet small">{interval(one.low, one.high)}</span>
-                    </td>
-                    <td className="number">{one.n_tasks ?? ""}</td>
-                    <td className="small quiet">{one.remark}</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
-        </Figure>
-      )}
-      {!comparison.metrics.length && <p className="notice">They have no score in common, so neither is better. Score both on one benchmark.</p>}
-      {items && (
-        <section className="stack tight">
-          <h2>Tasks of {items.metric}</h2>
-          <ItemList items={items} a={side(a, items.a, seedsOf(first, items.a))} b={side(b, items.b, seedsOf(second, items.b))} />
-        </section>
-      )}
-      <ConfigDiff comparison={comparison} />
+      <Sides runs={runs} />
+      {metrics.length ? <Differences runs={runs} metrics={metrics} /> : <p className="notice">They have no score in common, so none is better. Score them on one benchmark.</p>}
+      <CurvesFigure parts={parts} colour={colours(names, names[0] ?? "", theme)} />
+      <Tasks runs={runs} />
+      <ConfigDiff compared={compared} />
     </>
   );
 }
 
-const Heading = ({ one, letter }: { one: Experiment; letter: string }) => (
-  <section className="stack tight">
-    <div className="row">
-      <span className="tag">{letter}</span>
-      <Outcome experiment={one} />
-      <span className="quiet small">{spend(one.spend)}</span>
-    </div>
-    <h2>
-      <a href={href(["e", one.id])}>{one.hypothesis || one.name}</a>
-    </h2>
-    <p className="small quiet">
-      {one.name} · best run {one.best_run || "–"}
-    </p>
-  </section>
+const Sides = ({ runs }: { runs: ComparedRun[] }) => (
+  <div className="scroll-x" tabIndex={0} role="group" aria-label="runs">
+    <table>
+      <thead>
+        <tr>
+          <th>
+            <span className="hidden">letter</span>
+          </th>
+          <th>verdict</th>
+          <th>experiment</th>
+          <th>run</th>
+          <th>metric</th>
+          <th className="number">score [95 %]</th>
+          <th className="number">spend</th>
+        </tr>
+      </thead>
+      <tbody>
+        {runs.map((one, at) => (
+          <tr key={at}>
+            <td>
+              <span className="tag">{LETTERS[at]}</span>
+            </td>
+            <td>
+              <Outcome experiment={one.experiment} />
+            </td>
+            <td>
+              <a href={href(["e", one.experiment.id])}>{one.experiment.hypothesis || one.experiment.name}</a>
+            </td>
+            <td>{one.run || "–"}</td>
+            <td className="small quiet">{one.experiment.metric}</td>
+            <td className="number">
+              {score(one.score?.score)} <span className="quiet small">{one.score && interval(one.score.low, one.score.high)}</span>
+            </td>
+            <td className="number">{one.score ? spend(one.score.spend) : "–"}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  </div>
 );
 
-function ConfigDiff({ comparison }: { comparison: Comparison }) {
-  if (!comparison.config.length) return <p className="quiet">The configs are the same.</p>;
+function Differences({ runs, metrics }: { runs: ComparedRun[]; metrics: string[] }) {
+  const rows = metrics.flatMap((metric) => runs.flatMap((one, at) => one.differences.filter((pair) => pair.metric === metric).map((pair) => ({ pair, letter: LETTERS[at] ?? "?" }))));
   return (
-    <Figure title={`What differs in the config: ${comparison.config.length}`} data={() => [["path", "a", "b"], ...comparison.config.map((one) => [one.path, value(one.a), value(one.b)])]}>
+    <Figure
+      title="Difference from A, 95 %"
+      data={() => [["metric", "run", "A", "score", "difference", "low", "high", "over", "remark"], ...rows.map(({ pair, letter }) => [pair.metric, letter, pair.first, pair.second, pair.difference, pair.low, pair.high, pair.population, pair.remark])]}
+    >
+      <div className="scroll-x" tabIndex={0} role="group" aria-label="metrics">
+        <table>
+          <thead>
+            <tr>
+              <th>metric</th>
+              <th>run</th>
+              <th className="number">A</th>
+              <th className="number">score</th>
+              <th className="number">minus A [95 %]</th>
+              <th>interval over</th>
+              <th>remark</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map(({ pair, letter }) => (
+              <tr key={`${pair.metric} ${letter}`}>
+                <td>{pair.metric}</td>
+                <td>{letter}</td>
+                <td className="number">{score(pair.first)}</td>
+                <td className="number">{score(pair.second)}</td>
+                <td className="number">
+                  {signed(pair.difference)} <span className="quiet small">{interval(pair.low, pair.high)}</span>
+                </td>
+                <td className="small quiet">{pair.population}</td>
+                <td className="small quiet">{pair.remark}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Figure>
+  );
+}
+
+/** The tasks that one of the runs answers differently than the first. */
+function Tasks({ runs }: { runs: ComparedRun[] }) {
+  const withItems = runs.map((one, at) => ({ one, at })).filter(({ one }) => one.items);
+  const [chosen, setChosen] = useState(1);
+  const current = withItems.find(({ at }) => at === chosen) ?? withItems[0];
+  const first = runs[0];
+  const left = useExperiment(first?.experiment.id ?? "").data;
+  const right = useExperiment(current?.one.experiment.id ?? first?.experiment.id ?? "").data;
+  if (!current?.one.items || !first) return null;
+  const side = (one: ComparedRun, at: number, detail: typeof left): Side => ({
+    experiment: one.experiment.id,
+    run: nameOf(one, at),
+    arms: detail ? armsOf(detail.experiment, one.run).map((arm) => arm.arm) : [],
+  });
+  return (
+    <section className="stack tight">
+      <div className="row">
+        <h2>Tasks of {current.one.items.metric}: A against</h2>
+        <Choose label="run whose tasks are shown" value={String(current.at)} options={withItems.map(({ one, at }) => [String(at), nameOf(one, at)] as const)} onChange={(at) => setChosen(Number(at))} />
+      </div>
+      <ItemList items={current.one.items} a={side(first, 0, left)} b={side(current.one, current.at, right)} />
+    </section>
+  );
+}
+
+function ConfigDiff({ compared }: { compared: ComparedRuns }) {
+  if (!compared.config.length) return <p className="quiet">The configs of these runs are the same.</p>;
+  const letters = compared.runs.map((_, at) => LETTERS[at] ?? "?");
+  return (
+    <Figure title={`What differs in the config: ${compared.config.length}`} data={() => [["path", ...letters], ...compared.config.map((one) => [one.path, ...one.values.map(value)])]}>
       <div className="scroll-x" tabIndex={0} role="group" aria-label="differences of the configs">
         <table className="mono">
           <thead>
             <tr>
               <th>path</th>
-              <th>a</th>
-              <th>b</th>
+              {letters.map((letter) => (
+                <th key={letter}>{letter}</th>
+              ))}
             </tr>
           </thead>
           <tbody>
-            {comparison.config.map((one) => (
+            {compared.config.map((one) => (
               <tr key={one.path}>
                 <td>{one.path}</td>
-                <td>{value(one.a)}</td>
-                <td>{value(one.b)}</td>
+                {one.values.map((each, at) => (
+                  <td key={at}>{value(each)}</td>
+                ))}
               </tr>
             ))}
           </tbody>

@@ -8,8 +8,10 @@ import { ago, bytes } from "../format";
 import { href, useSetting } from "../location";
 import { Answer, Bones, Empty, Failure } from "../parts/basics";
 import { turnOf, type Turn } from "../parts/transcripts";
+import { useTitle } from "../title";
 
 export function DataPage() {
+  useTitle("Data");
   return (
     <main id="main" tabIndex={-1}>
       <h1>Data</h1>

@@ -1,12 +1,16 @@
 /** One experiment: what was claimed, what came of it, and everything behind it. */
 
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+
+import { exported, path, tell } from "../api/client";
 import { useExperiment } from "../api/queries";
-import type { ExperimentDetail, Look, Session } from "../api/types";
-import { plural, shortPath, show, signed, value, clock, compact, duration, score, usd } from "../format";
+import type { Dict, ExperimentDetail, Json, Look, Session } from "../api/types";
+import { plural, shortPath, show, signed, value, clock, compact, duration, interval, score, usd } from "../format";
 import { href, useSetting } from "../location";
 import { Answer, Command, Tabs, Tags } from "../parts/basics";
 import { Control } from "../parts/Control";
-import { Outcome, toneOf, Verdict, verdictWord } from "../parts/marks";
+import { Failed, Outcome, toneOf, Verdict, verdictWord } from "../parts/marks";
 import { baselineOf, labelOf, runsOf, useRunColours } from "../parts/runs";
 import { Figure } from "../plots/Figure";
 import { Forest } from "../plots/Forest";
@@ -16,9 +20,11 @@ import { CurvesTab } from "./CurvesTab";
 import { ItemsTab } from "./ItemsTab";
 import { NotesTab, RecordTab } from "./RecordTab";
 import { RolloutsTab } from "./RolloutsTab";
+import { useTitle } from "../title";
 
 export function ExperimentPage({ id, session }: { id: string; session: Session }) {
   const query = useExperiment(id);
+  useTitle(query.data?.experiment.name ?? id);
   return (
     <main id="main" tabIndex={-1}>
       <Answer query={query} lines={14}>
@@ -65,18 +71,28 @@ function Loaded({ detail, session }: { detail: ExperimentDetail; session: Sessio
 
 function Header({ detail, session, isWhole }: { detail: ExperimentDetail; session: Session; isWhole: boolean }) {
   const one = detail.experiment;
+  const best = one.runs.find((run) => run.is_best);
   return (
     <header className="stack tight">
       <div className="row">
-        <Outcome experiment={one} />
+        <span className="verdict">
+          <Outcome experiment={one} />
+        </span>
+        {best?.difference && (
+          <span className="verdict number">
+            {signed(best.difference.value)} <span className="quiet small">{interval(best.difference.low, best.difference.high)}</span>
+          </span>
+        )}
+        <Failed experiment={one} />
         <span className="quiet">{one.name}</span>
-        <Tags tags={one.tags} />
+        <EditTags detail={detail} session={session} />
         <span className="quiet small">{[...one.models, ...one.algorithms, ...one.backends].join(" · ")}</span>
         <span style={{ marginLeft: "auto" }} className="row no-print">
           <Control experiment={one} session={session} requests={detail.requests} />
         </span>
       </div>
       <h1>{detail.claim.text || one.name}</h1>
+      {one.status === "waiting" && <Plan detail={detail} />}
       {isWhole && one.description && one.description !== detail.claim.text && <p className="quiet">{one.description}</p>}
       {one.invalidated && (
         <p className="notice" style={toneOf("invalid")}>
@@ -91,6 +107,86 @@ function Header({ detail, session, isWhole }: { detail: ExperimentDetail; sessio
     </header>
   );
 }
+
+/** Its tags, and `archived`, which hides it from the list. */
+function EditTags({ detail, session }: { detail: ExperimentDetail; session: Session }) {
+  const one = detail.experiment;
+  const queries = useQueryClient();
+  const [text, setText] = useState("");
+  const send = useMutation({
+    mutationFn: (tags: string[]) => tell("PUT", path("experiments", one.id, "tags"), { tags }),
+    onSuccess: () => {
+      setText("");
+      void queries.invalidateQueries({ queryKey: ["experiment", one.id] });
+      void queries.invalidateQueries({ queryKey: ["experiments"] });
+    },
+  });
+  const may = !exported && session.scopes.some((scope) => scope === "write" || scope === "admin");
+  if (!may) return <Tags tags={one.tags} />;
+  const archived = one.tags.includes("archived");
+  return (
+    <>
+      <Tags tags={one.tags} />
+      <details className="menu edit no-print">
+        <summary aria-label="edit tags">⋯</summary>
+        <div className="stack tight">
+          {one.tags.map((tag) => (
+            <button key={tag} type="button" onClick={() => send.mutate(one.tags.filter((each) => each !== tag))}>
+              remove {tag}
+            </button>
+          ))}
+          <form
+            className="row tight"
+            onSubmit={(event) => {
+              event.preventDefault();
+              if (text.trim()) send.mutate([...one.tags, text.trim()]);
+            }}
+          >
+            <input aria-label="new tag" placeholder="new tag" value={text} maxLength={80} onChange={(event) => setText(event.target.value)} />
+            <button type="submit">add</button>
+          </form>
+          {!archived && (
+            <button type="button" onClick={() => send.mutate([...one.tags, "archived"])}>
+              archive: hide it from the list
+            </button>
+          )}
+          {send.error && <p role="alert" style={{ color: "var(--refuted)" }}>{send.error.message}</p>}
+        </div>
+      </details>
+    </>
+  );
+}
+
+/** What is asked for: how much would be trained, and what it may cost. */
+function Plan({ detail }: { detail: ExperimentDetail }) {
+  const one = detail.experiment;
+  const budget = Object.entries(asDict(detail.config["budget"])).filter(([name, limit]) => name !== "needs_approval" && limit !== null);
+  const steps = [...new Set(one.runs.map((run) => run.params["max_steps"]).filter(Boolean))];
+  const facts: [string, string][] = [
+    ["plan", [plural(one.n_runs, "run"), plural(one.n_arms, "arm"), ...one.models, ...one.algorithms, ...one.backends.map((name) => `on ${name}`)].join(" · ")],
+    ["steps per arm", steps.join(" / ") || "as many as its data gives"],
+    ["budget", budget.length ? budget.map(([name, limit]) => `${name.replace(/^max_/, "")} ${value(limit)}`).join(" · ") : "no limit is set"],
+  ];
+  return (
+    <section className="notice stack tight" style={toneOf("promising")} aria-label="plan">
+      <strong>Nothing was spent yet. This would be run:</strong>
+      <dl className="facts">
+        {facts.map(([name, text]) => (
+          <div key={name} style={{ display: "contents" }}>
+            <dt>{name}</dt>
+            <dd>{text}</dd>
+          </div>
+        ))}
+      </dl>
+      <div className="no-print">
+        <p className="small quiet">estimate of tokens, time and cost</p>
+        <Command text={`evsys plan ${(detail.commands["reproduce"] ?? "evsys run config.yaml").split(" ")[2] ?? "config.yaml"}`} />
+      </div>
+    </section>
+  );
+}
+
+const asDict = (it: Json | undefined): Dict => (it && typeof it === "object" && !Array.isArray(it) ? it : {});
 
 /** The claim beside the conclusion: one plot with its uncertainty, and what one must know to read it. */
 function Claim({ detail }: { detail: ExperimentDetail }) {
@@ -118,6 +214,7 @@ function Claim({ detail }: { detail: ExperimentDetail }) {
           <BestScore detail={detail} />
         )}
         {detail.interim.length > 0 && <Looks looks={detail.interim} />}
+        <Log detail={detail} />
       </div>
       <Facts detail={detail} />
     </div>
@@ -189,6 +286,19 @@ function BestScore({ detail }: { detail: ExperimentDetail }) {
       {one.best_run && ` by ${one.best_run}`}.
       {one.n_runs === 1 && " One run is no comparison: add a baseline or a second run."}
     </p>
+  );
+}
+
+/** The last lines that it printed, where somebody may want them: while it runs, and where it went wrong. */
+function Log({ detail }: { detail: ExperimentDetail }) {
+  const one = detail.experiment;
+  if (!detail.log || (one.status === "completed" && !one.n_failures)) return null;
+  const lines = detail.log.split("\n");
+  return (
+    <details open={one.status !== "running"}>
+      <summary>last lines of its output</summary>
+      <pre className="config mono" tabIndex={0} aria-label="output">{lines.slice(-40).join("\n")}</pre>
+    </details>
   );
 }
 

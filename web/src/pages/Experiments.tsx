@@ -8,14 +8,17 @@ import { ago, interval, plural, score, spend } from "../format";
 import { useKeys } from "../keys";
 import { href, navigate, useSettings, type Settings } from "../location";
 import { Choose, Empty, Failure, Sparkline, Tags, Bones } from "../parts/basics";
-import { Outcome, VERDICT_ORDER, verdictWord } from "../parts/marks";
+import { Failed, Outcome, toneOf, VERDICT_ORDER, verdictWord } from "../parts/marks";
 import { useMedia } from "../parts/media";
 import { VirtualRows } from "../parts/VirtualRows";
+import { titleOfWaiting, useTitle } from "../title";
+import { compareAddress } from "./Compare";
 
 const FILTERS = ["q", "status", "verdict", "model", "algorithm", "tag", "sort"] as const;
 const SORTS = [["", "newest first"], ["oldest", "oldest first"], ["score", "best score"], ["spend", "most spent"], ["name", "by name"]] as const;
 
 export function ExperimentsPage() {
+  useTitle("Experiments");
   const [settings, change] = useSettings();
   const overview = useOverview();
   const params = useMemo(() => Object.fromEntries(FILTERS.map((name) => [name, settings[name]])), [settings]);
@@ -28,12 +31,12 @@ export function ExperimentsPage() {
 
   const pick = useCallback(
     (id: string) => {
-      const next = picked.includes(id) ? picked.filter((one) => one !== id) : [...picked, id].slice(-2);
+      const next = picked.includes(id) ? picked.filter((one) => one !== id) : [...picked, id];
       change({ pick: next.join(",") });
     },
     [picked.join(","), change],
   );
-  const compare = () => navigate(href(["compare"], { a: picked[0], b: picked[1] }));
+  const compare = () => navigate(compareAddress(picked));
   useKeys({
     j: () => setCurrent((at) => Math.min(at + 1, total - 1)),
     k: () => setCurrent((at) => Math.max(at - 1, 0)),
@@ -43,9 +46,9 @@ export function ExperimentsPage() {
     },
     c: () => {
       const one = list.rowAt(current);
-      if (picked.length === 2) compare();
-      else if (one) pick(one.id);
+      if (one) pick(one.id);
     },
+    C: () => picked.length > 1 && compare(),
   });
 
   return (
@@ -55,6 +58,7 @@ export function ExperimentsPage() {
           <h1>Experiments</h1>
           {overview.data && <Summary overview={overview.data} />}
         </div>
+        {overview.data && <NeedsYou overview={overview.data} />}
         {reading && <Reading done={reading.done} of={reading.of} />}
         <Filters settings={settings} change={change} overview={overview.data} total={list.first ? total : null} />
       </header>
@@ -82,8 +86,8 @@ export function ExperimentsPage() {
       )}
       {picked.length > 0 && (
         <div className="compare-bar no-print" role="status">
-          <span>{picked.length === 1 ? "One marked: mark another to compare them." : "Two marked."}</span>
-          {picked.length === 2 && (
+          <span>{picked.length === 1 ? "One marked: mark others to compare them." : `${picked.length} marked.`}</span>
+          {picked.length > 1 && (
             <button type="button" className="primary" onClick={compare}>
               compare
             </button>
@@ -94,6 +98,25 @@ export function ExperimentsPage() {
         </div>
       )}
     </main>
+  );
+}
+
+/** What waits for somebody, first of all. */
+function NeedsYou({ overview }: { overview: Overview }) {
+  const waiting = overview.running.filter((one) => one.status === "waiting");
+  useEffect(() => titleOfWaiting(waiting.length), [waiting.length]);
+  if (!waiting.length) return null;
+  return (
+    <p className="notice" style={toneOf("promising")} role="status">
+      <strong>Needs you:</strong>{" "}
+      {waiting.slice(0, 5).map((one, at) => (
+        <span key={one.id}>
+          {at > 0 && ", "}
+          <a href={href(["e", one.id])}>{one.hypothesis || one.name}</a>
+        </span>
+      ))}
+      {waiting.length > 5 && ` and ${waiting.length - 5} more`} {waiting.length === 1 ? "waits" : "wait"} for an approval.
+    </p>
   );
 }
 
@@ -113,7 +136,7 @@ function Summary({ overview }: { overview: Overview }) {
 
 function Filters(props: {
   settings: Settings;
-  change: (changes: { [name: string]: string | null }) => void;
+  change: (changes: { [name: string]: string | null }, options?: { push?: boolean }) => void;
   overview: Overview | undefined;
   total: number | null;
 }) {
@@ -122,7 +145,8 @@ function Filters(props: {
   useKeys({ "/": () => search.current?.focus() });
   const [text, setText] = useState(settings["q"] ?? "");
   useEffect(() => setText(settings["q"] ?? ""), [settings["q"]]);
-  const set = (name: string) => (value: string) => change({ [name]: value });
+  const set = (name: string) => (value: string) => change({ [name]: value }, { push: true });
+  const active = (["status", "verdict", "model", "algorithm", "tag"] as const).filter((name) => settings[name]);
   const verdicts = [...VERDICT_ORDER, "none"].filter((verdict) => !overview || overview.by_verdict[verdict]);
   return (
     <div className="filters no-print" role="search">
@@ -137,11 +161,21 @@ function Filters(props: {
           change({ q: event.target.value });
         }}
       />
+      <details className="menu">
+        <summary>{active.length ? `filter: ${active.length}` : "filter"}</summary>
+        <div className="stack tight">
       <Choose label="status" all="any status" value={settings["status"] ?? ""} options={Object.keys(overview?.by_status ?? {}).sort()} onChange={set("status")} />
       <Choose label="verdict" all="any verdict" value={settings["verdict"] ?? ""} options={verdicts.map((verdict) => [verdict, verdict === "none" ? "no verdict" : verdictWord(verdict)])} onChange={set("verdict")} />
       <Choose label="model" all="any model" value={settings["model"] ?? ""} options={overview?.models ?? []} onChange={set("model")} />
       <Choose label="algorithm" all="any algorithm" value={settings["algorithm"] ?? ""} options={overview?.algorithms ?? []} onChange={set("algorithm")} />
       {Boolean(overview?.tags.length) && <Choose label="tag" all="any tag" value={settings["tag"] ?? ""} options={overview?.tags ?? []} onChange={set("tag")} />}
+        </div>
+      </details>
+      {active.map((name) => (
+        <button key={name} type="button" className="chip" onClick={() => set(name)("")} aria-label={`remove the filter ${name} ${settings[name]}`}>
+          {name}: {settings[name]} ✕
+        </button>
+      ))}
       <Choose label="order" value={settings["sort"] ?? ""} options={SORTS} onChange={set("sort")} />
       {props.total !== null && overview && props.total !== overview.total && <span className="quiet">{plural(props.total, "match").replace("matchs", "matches")}</span>}
     </div>
@@ -151,8 +185,8 @@ function Filters(props: {
 function Nothing({ filtered, clear }: { filtered: boolean; clear: () => void }) {
   if (!filtered) {
     return (
-      <Empty title="No experiments yet" command="evsys run examples/01_quickstart/config.yaml">
-        Whatever runs in this project shows up here by itself. A first one takes seconds:
+      <Empty title="No experiments yet" command="evsys init-project . && evsys new-experiment first">
+        Whatever runs in this project shows up here by itself. This writes a first experiment, and says how to run it:
       </Empty>
     );
   }
@@ -205,6 +239,7 @@ const Line = memo(function Line({ one, current, picked, onPick }: { one: Experim
       </span>
       <span role="cell" className="outcome" title={one.invalidated || one.sentence}>
         <Outcome experiment={one} />
+        <Failed experiment={one} />
       </span>
       <span role="cell" className="what">
         <a className="clip" href={to} style={{ color: "inherit" }} title={one.hypothesis || one.name}>
@@ -238,7 +273,6 @@ const Line = memo(function Line({ one, current, picked, onPick }: { one: Experim
       </span>
       <span role="cell" className="count number" title={one.n_failures ? plural(one.n_failures, "failure") : undefined}>
         {one.n_done}/{one.n_arms}
-        {one.n_failures > 0 && <span style={{ color: "var(--refuted)" }}> ✕</span>}
       </span>
       <span role="cell" className="when number quiet">
         {ago(one.ended ?? one.started)}

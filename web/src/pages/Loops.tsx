@@ -6,8 +6,10 @@ import { clock, plural, usd } from "../format";
 import { href } from "../location";
 import { Answer, Command, Empty } from "../parts/basics";
 import { State } from "../parts/marks";
+import { useTitle } from "../title";
 
 export function LoopsPage() {
+  useTitle("Loops");
   const query = useLoops();
   return (
     <main id="main" tabIndex={-1}>

@@ -18,19 +18,20 @@ export function Control({ experiment: one, session, requests }: { experiment: Ex
   const [asked, setAsked] = useState<Kind | null>(null);
   const last = requests.at(-1);
   if (exported || !session.scopes.some((scope) => scope === "write" || scope === "admin")) return null;
-  const running = one.status === "running";
+  const live = one.status === "running" || one.status === "waiting";
+  // What was approved is over once it runs; a stop is over once it has stopped.
+  const open = last && live && (last.kind === "stop" || one.status === "waiting");
   return (
     <>
-      {last && (
+      {open && (
         <span className="small quiet">
           {last.kind} asked for{last.answer ? `: ${last.answer}` : ""}
         </span>
       )}
-      {running && (
+      {live && (
         <>
-          {one.live?.awaits_approval && (
+          {one.status === "waiting" && (
             <>
-              <span className="quiet">waits for an approval</span>
               <button type="button" className="primary" onClick={() => setAsked("approve")}>
                 approve
               </button>

@@ -2,7 +2,7 @@
 
 import { useMemo } from "react";
 
-import { useCurves } from "../api/queries";
+import { useCurvesOf, type CurvePart } from "../api/queries";
 import { show } from "../format";
 import { useSettings } from "../location";
 import { Figure } from "../plots/Figure";
@@ -10,14 +10,46 @@ import { LinePlot } from "../plots/LinePlot";
 import { bandsOfRuns } from "../plots/seedBands";
 import { Answer, Choose, Empty } from "./basics";
 
-const X_WORDS: { [axis: string]: string } = { step: "steps", tokens: "tokens", minutes: "minutes" };
+const X_WORDS: { [axis: string]: string } = { step: "steps", tokens: "tokens", minutes: "minutes", usd: "dollars" };
 const SMOOTH = [["", "as logged"], ["0.6", "smoothed"], ["0.9", "smoothed more"]] as const;
 
+/** What one looks at first: how good it is, how it learns, how far it moves, how long and how varied its answers are. */
+const FIRST = [/^(val|eval|test)\/[^=]*$/, /^reward(\/mean)?$/, /(^|\/)loss$/, /(^|[/_])kl($|[/_])/, /entropy/, /(^|[/_])(length|turns|tokens_per_(task|sample|rollout))/];
+const COUNTS = /\/(stderr|tasks|failed_samples|unscored_tasks)$/;
+
+/** The metric of each kind that was logged, in the order of `FIRST`. */
+export const firstMetrics = (names: string[]): string[] =>
+  FIRST.flatMap((kind) => names.filter((name) => kind.test(name) && !COUNTS.test(name)).slice(0, 1));
+
+/** A chart for each metric that one looks at first; a click shows one large. */
+export function SmallCurves({ parts, metrics, colour }: { parts: CurvePart[]; metrics: string[]; colour: (run: string) => string }) {
+  return (
+    <div className="small-curves" role="group" aria-label="small charts">
+      {metrics.map((metric) => (
+        <SmallCurve key={metric} parts={parts} metric={metric} colour={colour} />
+      ))}
+    </div>
+  );
+}
+
+const NOTHING = new Set<string>();
+
+function SmallCurve({ parts, metric, colour }: { parts: CurvePart[]; metric: string; colour: (run: string) => string }) {
+  const [settings, change] = useSettings();
+  const query = useCurvesOf(parts, { metric, x: settings["x"] ?? "step", points: 120 });
+  const aligned = useMemo(() => bandsOfRuns(query.data?.series ?? [], Number(settings["smooth"] ?? 0) || 0), [query.data, settings["smooth"]]);
+  return (
+    <figure className="figure" aria-label={metric}>
+      <button type="button" className="plain clip" aria-pressed={settings["metric"] === metric} onClick={() => change({ metric, from: null, to: null })}>
+        {metric}
+      </button>
+      <LinePlot aligned={aligned} colour={colour} hidden={NOTHING} xLabel="" yLabel={metric} log={false} range={null} onRange={() => undefined} height={150} />
+    </figure>
+  );
+}
+
 export function CurvesFigure(props: {
-  id: string;
-  /** Only these runs or arms; all where empty. */
-  runs?: string[];
-  arms?: string[];
+  parts: CurvePart[];
   colour: (run: string) => string;
   labels?: { [run: string]: string };
   remark?: string;
@@ -27,7 +59,7 @@ export function CurvesFigure(props: {
   const from = settings["from"] ? Number(settings["from"]) : null;
   const to = settings["to"] ? Number(settings["to"]) : null;
   const range = useMemo(() => (from !== null && to !== null && to > from ? { from, to } : null), [from, to]);
-  const query = useCurves(props.id, { metric, x: axis, points: 500, run: props.runs, arm: props.arms, start: range?.from, end: range?.to });
+  const query = useCurvesOf(props.parts, { metric, x: axis, points: 500, start: range?.from, end: range?.to });
   const smoothing = Number(settings["smooth"] ?? 0) || 0;
   const hidden = useMemo(() => new Set((settings["hide"] ?? "").split("\n").filter(Boolean)), [settings["hide"]]);
   const aligned = useMemo(() => bandsOfRuns(query.data?.series ?? [], smoothing), [query.data, smoothing]);

@@ -26,6 +26,7 @@ export function ItemList({ items, a, b }: { items: Items; a: Side; b: Side }) {
   const [chosen, setTask] = useSetting("task");
   const rows = useMemo(() => items.items.filter((item) => only === "all" || item.change === only), [items, only]);
   const task = chosen || rows[0]?.task || "";
+  const shared = useMemo(() => commonStart(items.items.map((item) => item.prompt)), [items]);
   const current = rows.findIndex((item) => item.task === task);
   const move = (by: number) => rows.length && setTask(rows[Math.max(0, Math.min(rows.length - 1, current + by))]?.task ?? "");
   useKeys({ j: () => move(1), k: () => move(-1) });
@@ -36,9 +37,10 @@ export function ItemList({ items, a, b }: { items: Items; a: Side; b: Side }) {
       <div className="row">
         {items.difference && (
           <span style={{ fontSize: "var(--large)" }}>
-            {signed(items.difference.value)} <span className="quiet small">{interval(items.difference.low, items.difference.high)}</span>
+            {signed(items.difference.difference)} <span className="quiet small">{interval(items.difference.low, items.difference.high)}</span>
           </span>
         )}
+        {items.difference && <span className="small quiet">95 %, {items.difference.population}</span>}
         <span>
           {plural(items.gained + items.lost + items.same, "task")}: {items.gained} gained, {items.lost} lost, {items.same} same
         </span>
@@ -58,7 +60,7 @@ export function ItemList({ items, a, b }: { items: Items; a: Side; b: Side }) {
           label="tasks"
           keyOf={(item) => item.task}
           current={current}
-          render={(item) => <ItemLine item={item} chosen={item.task === task} onChoose={() => setTask(item.task)} />}
+          render={(item) => <ItemLine item={item} name={item.prompt ? `${shared ? "…" : ""}${item.prompt.slice(shared)}` : item.task} chosen={item.task === task} onChoose={() => setTask(item.task)} />}
         />
         <div className="reader" tabIndex={0} role="region" aria-label="answers">
           {task ? (
@@ -75,7 +77,15 @@ export function ItemList({ items, a, b }: { items: Items; a: Side; b: Side }) {
   );
 }
 
-function ItemLine({ item, chosen, onChoose }: { item: Item; chosen: boolean; onChoose: () => void }) {
+/** How many characters all prompts begin with, up to a space: they tell no task from another. */
+function commonStart(prompts: string[]): number {
+  const first = prompts[0] ?? "";
+  let at = 0;
+  while (at < first.length && prompts.every((one) => one[at] === first[at])) at += 1;
+  return prompts.length > 1 && at > 12 ? first.lastIndexOf(" ", at - 1) + 1 : 0;
+}
+
+function ItemLine({ item, name, chosen, onChoose }: { item: Item; name: string; chosen: boolean; onChoose: () => void }) {
   const signs = { gained: "▲", lost: "▼", same: "=", unpaired: "○" };
   const tones = { gained: "var(--supported)", lost: "var(--refuted)", same: "var(--quiet)", unpaired: "var(--quiet)" };
   return (
@@ -84,9 +94,9 @@ function ItemLine({ item, chosen, onChoose }: { item: Item; chosen: boolean; onC
         <span aria-hidden="true">{signs[item.change]}</span>
         <span className="hidden">{item.change}</span>
       </span>
-      <span role="cell" className="clip">
-        <button type="button" className="plain clip" style={{ color: "inherit", padding: 0, height: 24 }} onClick={onChoose}>
-          {item.task}
+      <span role="cell" className="clip" title={item.task}>
+        <button type="button" className="plain clip" style={{ color: "inherit", padding: 0, height: 24, maxWidth: "100%" }} onClick={onChoose}>
+          {name}
         </button>
       </span>
       <span role="cell" className="small quiet nowrap">

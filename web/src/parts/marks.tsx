@@ -18,8 +18,7 @@ const VERDICTS: { [verdict: string]: Look } = {
 
 const STATES: { [status: string]: Look } = {
   running: { word: "running", tone: "accent", shape: "turning" },
-  started: { word: "running", tone: "accent", shape: "turning" },
-  pending: { word: "waiting", tone: "quiet", shape: "ring" },
+  waiting: { word: "waiting", tone: "quiet", shape: "ring" },
   completed: { word: "completed", tone: "quiet", shape: "disc" },
   failed: { word: "failed", tone: "refuted", shape: "cross" },
   killed: { word: "killed", tone: "refuted", shape: "square" },
@@ -75,10 +74,21 @@ export const State = ({ status, detail }: { status: string; detail?: string }) =
   <Mark look={stateLook(status)} detail={detail} />
 );
 
+const APPROVAL: Look = { word: "waits for approval", tone: "promising", shape: "bar" };
+
 /** The verdict where there is one, else how far it is. */
 export function Outcome({ experiment: one }: { experiment: Experiment }) {
+  if (one.status === "waiting") return <Mark look={APPROVAL} />;
   if (one.status === "running") return <State status="running" detail={`${one.n_done}/${one.n_arms}`} />;
   return one.verdict ? <Verdict verdict={one.verdict} /> : <State status={one.status} />;
 }
+
+/** That arms failed, whatever the verdict is. */
+export const Failed = ({ experiment: one }: { experiment: Experiment }) =>
+  one.n_failures ? (
+    <span className="failed small" title={`${one.n_failures} of ${one.n_arms} arms failed or are unscored`}>
+      ✕ {one.n_failures} failed
+    </span>
+  ) : null;
 
 export const VERDICT_ORDER = Object.keys(VERDICTS);

@@ -33,14 +33,17 @@ export function Figure(props: {
         <h2>{props.title}</h2>
         {props.controls}
         {props.data && (
-          <span className="data no-print">
+          <details className="menu data no-print">
+            <summary aria-label={`${props.title}: numbers`}>⋯</summary>
+            <div className="stack tight">
             <button type="button" onClick={save} aria-label={`${props.title}: save the numbers as CSV`}>
-              CSV
+              save as CSV
             </button>
             <button type="button" onClick={() => void copy()} aria-label={`${props.title}: copy the numbers as Markdown`}>
-              {told || "Markdown"}
+              {told || "copy as Markdown"}
             </button>
-          </span>
+            </div>
+          </details>
         )}
       </header>
       {props.children}

@@ -14,7 +14,7 @@ export interface Range {
   to: number;
 }
 
-const HEIGHT = 300;
+const HEIGHT = 340;
 
 export function LinePlot(props: {
   aligned: Aligned;
@@ -25,7 +25,9 @@ export function LinePlot(props: {
   log: boolean;
   range: Range | null;
   onRange: (range: Range | null) => void;
+  height?: number;
 }) {
+  const height = props.height ?? HEIGHT;
   const { aligned, colour, hidden, xLabel, yLabel, log, range } = props;
   const theme = useTheme();
   const [box, width] = useWidth<HTMLDivElement>();
@@ -45,7 +47,7 @@ export function LinePlot(props: {
     const element = box.current;
     if (!element || !width) return undefined;
     const made = new uPlot(
-      options({ width, names, xLabel, yLabel, log, onRange: (value) => onRange.current(value) }),
+      options({ width, height, names, xLabel, yLabel, log, onRange: (value) => onRange.current(value) }),
       columns,
       element,
     );
@@ -58,7 +60,7 @@ export function LinePlot(props: {
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, [names, xLabel, yLabel, log, theme, width > 0]);
 
-  useEffect(() => plot.current?.setSize({ width, height: HEIGHT }), [width]);
+  useEffect(() => plot.current?.setSize({ width, height }), [width, height]);
   useEffect(() => {
     const made = plot.current;
     if (!made) return;
@@ -68,7 +70,7 @@ export function LinePlot(props: {
 
   const summary = shown.slice(0, 12).map((curve) => `${curve.run} ends at ${show(curve.mean.findLast((one) => one !== null))}`);
   return (
-    <div ref={box} style={{ height: HEIGHT }} role="img" aria-label={`${yLabel} over ${xLabel}: ${summary.join("; ")}`} />
+    <div ref={box} style={{ height }} role="img" aria-label={`${yLabel} over ${xLabel}: ${summary.join("; ")}`} />
   );
 }
 
@@ -78,6 +80,7 @@ function css(name: string): string {
 
 function options(given: {
   width: number;
+  height: number;
   names: string;
   xLabel: string;
   yLabel: string;
@@ -92,7 +95,7 @@ function options(given: {
   for (const [run, colour] of runs) {
     const at = series.length;
     series.push(
-      { label: run, stroke: colour, width: 2, points: { show: false }, spanGaps: true },
+      { label: run, stroke: colour, width: 2, points: { show: (made, at) => (made.data[at] ?? []).filter((one) => one != null).length < 4, size: 7, fill: colour }, spanGaps: true },
       { label: `${run} lowest`, stroke: "transparent", points: { show: false }, spanGaps: true },
       { label: `${run} highest`, stroke: "transparent", points: { show: false }, spanGaps: true },
     );
@@ -100,7 +103,7 @@ function options(given: {
   }
   return {
     width: given.width,
-    height: HEIGHT,
+    height: given.height,
     legend: { show: false },
     cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false } },
     scales: { x: { time: false }, y: given.log ? { distr: 3 } : {} },

@@ -25,7 +25,7 @@ from ...log import get_logger
 from ...record.jsonable import jsonable
 from ...record.jsonl_file import count_forks
 from ...redact import redact, redact_text
-from ..records import EXPERIMENT_FIELDS, RUN_FIELDS, check_fields, check_id
+from ..records import check_fields, check_id
 from .connection import Connection, new_id
 from .mirror import BATCH_BYTES, Mirror, StepLines, encode_record
 from .sender import FLUSH_S, RequestHandler, Sender
@@ -81,16 +81,18 @@ class DashboardClient:
         """Report a new experiment; returns its id. With an id that exists, that one is changed."""
         id = check_id(experiment_id) if experiment_id is not None else new_id()
         fields: dict[str, Any] = {"name": _text("the experiment's name", name), "status": "running"}
-        fields |= {"hypothesis": hypothesis, "description": description, "recipe_kind": recipe_kind}
-        fields |= {"config": dict(config or {}), "tags": list(tags), "parent_id": parent_experiment_id or ""}
+        told: dict[str, Any] = {"hypothesis": hypothesis, "description": description, "recipe_kind": recipe_kind}
+        told |= {"config": dict(config or {}), "tags": list(tags), "parent_id": parent_experiment_id or ""}
+        # What is not given is not told: one that exists keeps what it has.
+        fields |= {name: value for name, value in told.items() if value}
         self._report({"kind": "experiment", "id": id, "set": {"started": time.time(), **fields}})
         return id
 
     def update_experiment(self, experiment_id: str, **fields: Any) -> None:
-        """Change what is known of an experiment: `status`, `best_score`, `conclusion`, ... (EXPERIMENT_FIELDS)."""
+        """Change what is known of an experiment: `status`, `best_score`, `conclusion`, ... (`records.py`)."""
         if isinstance(fields.get("conclusion"), str):
             fields["conclusion_text"] = fields.pop("conclusion")
-        changes = check_fields("experiment", jsonable(fields), EXPERIMENT_FIELDS)
+        changes = check_fields("experiment", jsonable(fields))
         self._report({"kind": "experiment", "id": check_id(experiment_id), "set": changes})
 
     def create_run(
@@ -113,11 +115,11 @@ class DashboardClient:
         return id
 
     def update_run(self, run_id: str, *, experiment_id: str | None = None, **fields: Any) -> None:
-        """Change what is known of a run: `status`, `metrics`, `error`, ... (RUN_FIELDS).
+        """Change what is known of a run: `status`, `metrics`, `error`, ... (`records.py`).
 
         With the experiment it belongs to, one that is not known yet is made.
         """
-        changes = check_fields("run", jsonable(fields), RUN_FIELDS)
+        changes = check_fields("run", jsonable(fields))
         whose = {} if experiment_id is None else {"experiment": check_id(experiment_id)}
         self._report({"kind": "run", "id": check_id(run_id), **whose, "set": changes})
 

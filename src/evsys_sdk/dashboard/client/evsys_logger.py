@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...config.base import Strict
+from ...errors import EvsysError
+from ...experiment.jobs.background import cancel
+from ...history.views.answers import with_prompts
 from ...protocols import RunResult
-from ...record.events import read_events
+from ...record.events import Journal, Kind, read_events
 from ...record.jsonable import jsonable
-from ...record.layout import RunFiles
+from ...record.layout import ExperimentFiles, RunFiles
+from ...record.reader import ExperimentRecord
+from ...record.values import read_object
 from ...redact import redact, redact_text
 from ...training.callback import STOPPED_ON_DASHBOARD, Callback, EvalRecord, RunControl, RunInfo
 from ..local.records import read_list
@@ -85,7 +91,9 @@ class EvsysLogger(Callback):
         where: dict[str, Any] = {"name": record.name, "split": record.split, "step": record.step}
         self._client.log_eval_run(self._run_id, metrics=record.metrics, **where)
         if self.cfg.predictions and record.predictions:
-            self._client.log_predictions(self._run_id, record.predictions, **where)
+            config = read_object(ExperimentFiles(self._run_dir.parent).config) or {}
+            rows = with_prompts(config, record.predictions, record.split, record.name)
+            self._client.log_predictions(self._run_id, rows, **where)
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         kept = {"step": checkpoint.get("next_step"), "path": checkpoint.get("sampler") or checkpoint.get("state")}
@@ -144,7 +152,23 @@ class EvsysLogger(Callback):
         if request.get("kind") != "stop" or self._client is None:
             return
         if self.cfg.obey_stop:
-            reason = redact_text(str(request.get("reason") or "no reason was given"))
-            self._control.stop(f"{STOPPED_ON_DASHBOARD}{reason}", interrupted=True)
-        state, answer = ("taken", "it stops after this step") if self.cfg.obey_stop else ("refused", "obey_stop is off")
+            self._stop(request)
+        state, answer = (
+            ("taken", "it finishes its steps and stops") if self.cfg.obey_stop else ("refused", "obey_stop is off")
+        )
         self._client.answer_request(str(request.get("id")), state, answer)
+
+    def _stop(self, request: Mapping[str, Any]) -> None:
+        """Stop the whole experiment, as `evsys cancel` does; every running arm hears of the request, the first acts."""
+        folder, id = self._run_dir.parent, str(request.get("id"))
+        reason = redact_text(str(request.get("reason") or "no reason was given"))
+        author = redact_text(str(request.get("author") or ""))
+        with suppress(EvsysError):  # it runs on another machine: what can be stopped from here is this arm
+            if ExperimentRecord(folder).is_experiment:
+                with Journal.of(folder) as journal:
+                    own = journal.append(Kind.STOP_REQUESTED, subject=id, reason=reason, author=author)
+                heard = [one for one in read_events(folder) if one.kind == Kind.STOP_REQUESTED]
+                first = next(one.id for one in heard if one.text("subject") == id)
+                if first != own or cancel(folder, patience_s=0.0)["was_running"]:
+                    return
+        self._control.stop(f"{STOPPED_ON_DASHBOARD}{reason}", interrupted=True)

@@ -12,13 +12,16 @@ Leaving the block reports how it ended: completed, or failed with the exception.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from types import TracebackType
 from typing import Any, Self
 
 from ...errors import DataError
+from ...record.jsonable import jsonable
 from .client import DashboardClient
 
 
@@ -32,18 +35,22 @@ class ExperimentRun:
         experiment_name: str,
         recipe_kind: str = "",
         run_config: Mapping[str, Any] | None = None,
-        run_name: str = "run",
+        run_name: str = "",
         seed: int | None = None,
         hypothesis: str = "",
         description: str = "",
         tags: Sequence[str] = (),
         experiment_id: str | None = None,
     ) -> None:
-        """With `experiment_id` the run is added to an experiment that is there already."""
+        """Runs of one `experiment_name` are runs of one experiment, unless `experiment_id` names another.
+
+        Without a `run_name`, runs with the same config are seeds of one run.
+        """
         self.client = client
         self._about: dict[str, Any] = {"hypothesis": hypothesis, "description": description, "tags": tags}
-        self._name, self._run_name, self._seed = experiment_name, run_name, seed
         self._recipe, self._config = recipe_kind, dict(run_config or {})
+        self._name, self._seed = experiment_name, seed
+        self._run_name = run_name or (f"run-{_short_hash(self._config)}" if self._config else "run")
         self._given_experiment = experiment_id
         self._experiment_id = self._run_id = ""
 
@@ -62,7 +69,11 @@ class ExperimentRun:
 
     def __enter__(self) -> Self:
         if self._given_experiment is None:
-            self._experiment_id = self.client.create_experiment(self._name, recipe_kind=self._recipe, **self._about)
+            plain = "".join(char if char.isalnum() or char in "._-" else "-" for char in self._name)[:80].strip(".-")
+            id = f"{plain}-{_short_hash([self.client.connection.project, self._name])}".lstrip("-")
+            self._experiment_id = self.client.create_experiment(
+                self._name, recipe_kind=self._recipe, experiment_id=id, **self._about
+            )
         else:
             self._experiment_id = self._given_experiment
         self._run_id = self.client.create_run(
@@ -138,6 +149,10 @@ class ExperimentRun:
         if not id:
             raise DataError("this ExperimentRun was not entered. Write: with ExperimentRun(client, ...) as run: ...")
         return id
+
+
+def _short_hash(value: Any) -> str:
+    return sha256(json.dumps(jsonable(value), sort_keys=True).encode()).hexdigest()[:8]
 
 
 class BenchmarkRun:

@@ -154,6 +154,11 @@ def note_sent(path: Path, target: str, number: int, size: int) -> None:
     write_json(path.with_suffix(".sent"), {"target": target, "next": number, "bytes": size})
 
 
+def is_sent(path: Path) -> bool:
+    """Whether some server has it, or had it whole at some time."""
+    return path.with_suffix(".sent").exists()
+
+
 def is_all_sent(path: Path, target: str) -> bool:
     """Whether a server is known to have the whole stream."""
     try:

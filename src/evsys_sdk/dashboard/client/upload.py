@@ -19,11 +19,6 @@ from ..local.records import LocalRecords, read_list, read_text
 from ..views.source import NotFound, RolloutQuery
 from .client import DashboardClient
 
-_SAME = (
-    "name status verdict sentence metric mode best_run best_score best_low best_high n_runs n_arms n_done n_failures "
-    "spend tags models algorithms backends parent_id started ended invalidated flags varied config_sha256 hypothesis"
-)
-"""Fields that a summary and the dashboard share."""
 _PAGE = 500
 
 
@@ -45,14 +40,16 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
     """Report what came of an experiment; with `whole` also every step and rollout. Returns its id."""
     detail = read_detail(folder)
     id = experiment_id_of(folder)
-    told: dict[str, Any] = {name: getattr(detail.view, name) for name in _SAME.split()}
-    told |= {"config": detail.config, "conclusion": detail.conclusion, "commands": commands(detail)}
-    told |= {
-        "description": text(detail.config.get("description")),
-        "conclusion_text": read_text(ExperimentFiles(folder).conclusion_page),
-    }
-    # a null would make the dashboard forget what it knows
-    client.update_experiment(id, **{name: value for name, value in told.items() if value is not None})
+    # Its view follows from these on the server as it does here; whether a process works on it is known here alone.
+    client.update_experiment(
+        id,
+        name=detail.view.name,
+        status=detail.view.status,
+        config=detail.config,
+        conclusion=detail.conclusion,
+        commands=commands(detail),
+        conclusion_text=read_text(ExperimentFiles(folder).conclusion_page),
+    )
     for event in read_lines(ExperimentFiles(folder).journal):
         client.log_event(id, event)
     for position, line in enumerate(read_lines(ExperimentFiles(folder).spend)):

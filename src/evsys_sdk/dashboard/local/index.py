@@ -15,7 +15,7 @@ from pathlib import Path
 from ...history.index import HistoryIndex
 from ...log import get_logger
 from ...record.values import subfolders
-from ..shapes import Progress
+from ..shapes.experiment import Progress
 
 _MANY = 1000
 """More experiments than that are looked at by the thread."""

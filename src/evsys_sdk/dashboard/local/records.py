@@ -6,49 +6,35 @@ All reading of files for the dashboard is here and in `rollouts.py`, through the
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import EvsysError
 from ...history.detail import commands, read_detail
-from ...history.index import NO_VERDICT, ORDERS, Filters, HistoryIndex, fingerprint, select
-from ...history.index import count as count_experiments
-from ...history.notes import add_note
+from ...history.index import HistoryIndex, fingerprint
+from ...history.notes import add_note, set_tags
+from ...history.views.answers import load_tasks, task_texts
 from ...record.events import Journal, Kind
 from ...record.layout import ExperimentFiles, RunFiles
-from ...record.values import Object, items, mtime, number, part, read_lines, text
+from ...record.values import Object, items, mtime, number, part, read_lines, read_object, text
 from ...record.view.build import without_secrets
-from ...record.view.model import LIVE, ArmView, ExperimentView
+from ...record.view.model import ArmView, ExperimentView
 from ...record.view.question import is_score
 from ...redact import redact, redact_text
-from ..shapes import (
-    Anchor,
-    ControlRequest,
-    DataEntries,
-    DataRows,
-    Events,
-    Experiment,
-    Experiments,
-    NewControlRequest,
-    NewNote,
-    Overview,
-    RolloutDetail,
-    Rollouts,
-    SavedNote,
-)
+from ..shapes.experiment import ControlRequest, Experiment, NewControlRequest, NewNote, Progress, SavedNote, Tags
+from ..shapes.record import Anchor, DataEntries, DataRows, Events, RolloutDetail, Rollouts
+from ..views.lists import RecordLists
 from ..views.source import (
     ArmFiles,
     BadQuery,
     Change,
     DataKind,
     ExperimentData,
-    ExperimentQuery,
     NotFound,
     Points,
     RolloutQuery,
-    lighten,
     read_cursor,
     write_cursor,
 )
@@ -68,15 +54,12 @@ from .rows import (
 )
 
 _REQUESTS = {"stop": Kind.STOP_REQUESTED, "approve": Kind.APPROVED, "reject": Kind.REJECTED}
-_SPEND = {"usd": "usd", "tokens": "tokens_trained", "wall_s": "wall_s"}
-"""Column of the index -> what it is called where it is spent."""
-_RECENT = 40
 _SETTLED = ("completed", "failed", "budget")
 _MOST_FINISHED = 8
-_MOST_FACETS = 200
+_END_BYTES = 1 << 14
 
 
-class LocalRecords:
+class LocalRecords(RecordLists):
     """The experiments below some folders; safe to ask from several threads."""
 
     def __init__(self, roots: Sequence[Path], project: Path) -> None:
@@ -87,65 +70,21 @@ class LocalRecords:
         self._finished: dict[Path, tuple[str, ExperimentData]] = {}
         """Experiments that have ended, with what tells whether they still are what they were."""
         self._arm_names: dict[Path, tuple[tuple[float | None, ...], list[str]]] = {}
+        self._benchmarks: dict[tuple[Path, str, str], dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     # -- lists ---------------------------------------------------------------------------------------------------------
 
-    def overview(self) -> Overview:
-        with self._index.open() as index:
-            columns = ("status", "verdict", "count(*)", *(f"sum({column})" for column in _SPEND))
-            groups = index.rows(columns, tail="GROUP BY status, verdict")
-            facets = [_facets(index.rows((f"DISTINCT {name}",))) for name in ("tags", "models", "algorithms")]
-            running = select(index, Filters(statuses=LIVE), limit=_RECENT)
-        total = sum(group[2] for group in groups)
-        spend: dict[str, float] = {}
-        for at, name in enumerate(_SPEND.values(), start=3):
-            if known := [group[at] for group in groups if group[at] is not None]:
-                spend[name] = sum(known)
-        return Overview(
-            total=total,
-            by_status=_counts((str(group[0]), group[2]) for group in groups),
-            by_verdict=_counts((str(group[1]) or NO_VERDICT, group[2]) for group in groups),
-            spend=spend,
-            tags=facets[0],
-            models=facets[1],
-            algorithms=facets[2],
-            running=[lighten(experiment_of(one)) for one in running],
-            version=self.version(),
-            reading=self._index.progress(total),
-        )
+    def views(self) -> HistoryIndex:
+        """The views as they are now."""
+        return self._index.open()
 
-    def list_experiments(self, query: ExperimentQuery) -> Experiments:
-        if query.sort not in ORDERS:
-            raise BadQuery(f"sort is {query.sort[:40]!r}. It can be {', '.join(ORDERS)}.")
-        filters = Filters(
-            statuses=query.statuses,
-            verdicts=query.verdicts,
-            tags=query.tags,
-            algorithm=query.algorithm,
-            model=query.model,
-            search=query.search,
-        )
-        position, last = read_cursor(query.cursor, int, str) if query.cursor else (query.offset, "")
-        with self._index.open() as index:
-            if query.parent:
-                found = [one for one in select(index, filters, sort=query.sort) if one.parent_id == query.parent]
-                begin, total = max(position, 0), len(found)
-                page = found[begin : begin + query.limit]
-            else:
-                begin = _begin_after(index, filters, query.sort, max(position, 0), last)
-                page = select(index, filters, sort=query.sort, limit=query.limit, offset=begin)
-                # A first page that is not full has them all, and saves the count.
-                is_all = not begin and len(page) < query.limit
-                total = len(page) if is_all else count_experiments(index, filters)
-        end = begin + len(page)
-        following = write_cursor(end, page[-1].id) if page and end < total else None
-        return Experiments(items=[lighten(experiment_of(one)) for one in page], next=following, total=total)
+    def show(self, view: ExperimentView) -> Experiment:
+        """A view, with how its experiment is getting on."""
+        return experiment_of(view)
 
-    def experiments(self, ids: Sequence[str]) -> list[Experiment]:
-        with self._index.open() as index:
-            marks = ",".join("?" * len(ids))
-            return [lighten(experiment_of(one)) for one in index.views(f"id IN ({marks})", list(ids))]
+    def progress(self, found: int) -> Progress | None:
+        return self._index.progress(found)
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 
@@ -186,6 +125,7 @@ class LocalRecords:
             commands=commands(detail),
             registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
             looks=[redact(event) for event in events if event.get("kind") == Kind.LOOKED],
+            log=read_end(ExperimentFiles(detail.folder).console),
         )
 
     def _with_metrics(self, folder: Path, arm: ArmView) -> ArmView:
@@ -228,7 +168,23 @@ class LocalRecords:
 
     def rollout(self, id: str, rollout: str) -> RolloutDetail:
         folder = self._folder(id)
-        return self._rollouts.read(folder, self._arms(folder), rollout)
+        return self._rollouts.read(folder, self._arms(folder), rollout, lambda one: self._tasks(folder, one))
+
+    def prompts(self, id: str, split: str, name: str) -> dict[str, str]:
+        found = self._tasks(self._folder(id), (split, name)).values()
+        return {task.task_id: task_texts(task)["prompt"] for task in found}
+
+    def _tasks(self, folder: Path, benchmark: tuple[str, str]) -> dict[str, Any]:
+        """The tasks of a benchmark by the hash of their content; those of the last few benchmarks are kept."""
+        with self._lock:
+            known = self._benchmarks.get((folder, *benchmark))
+        if known is None:
+            known, _ = load_tasks(read_object(ExperimentFiles(folder).config) or {}, *benchmark)
+            with self._lock:
+                self._benchmarks[folder, *benchmark] = known
+                if len(self._benchmarks) > _MOST_FINISHED:
+                    self._benchmarks.pop(next(iter(self._benchmarks)))
+        return known
 
     def events(self, id: str, cursor: str, limit: int) -> Events:
         begin = int(read_cursor(cursor, int)[0]) if cursor else 0
@@ -252,6 +208,10 @@ class LocalRecords:
         return next(
             note_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
         )
+
+    def set_tags(self, id: str, tags: Tags) -> Tags:
+        set_tags(self._folder(id), tags.tags)
+        return tags
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
         from ...experiment.jobs.approval import is_awaited
@@ -335,28 +295,6 @@ def _read_arm(files: RunFiles) -> ArmFiles:
     )
 
 
-def _begin_after(index: HistoryIndex, filters: Filters, sort: str, position: int, last: str) -> int:
-    """Where the page after the experiment `last` begins: what came in since the page it ended moved everything."""
-    if not last or [one.id for one in select(index, filters, sort=sort, limit=1, offset=max(position - 1, 0))] == [
-        last
-    ]:
-        return position
-    found = select(index, filters, sort=sort)
-    return next((at + 1 for at, one in enumerate(found) if one.id == last), position)
-
-
-def _counts(words: Iterable[tuple[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for word, count in words:
-        found[word] = found.get(word, 0) + count
-    return found
-
-
-def _facets(rows: Iterable[Sequence[Any]]) -> list[str]:
-    """The words of a column that holds lists between bars."""
-    return sorted({word for (column,) in rows for word in str(column or "").split("|") if word})[:_MOST_FACETS]
-
-
 def read_list(path: Path) -> list[Object]:
     """The objects of a JSON file that holds a list; none where it cannot be read."""
     from json import loads
@@ -366,6 +304,16 @@ def read_list(path: Path) -> list[Object]:
     except (OSError, ValueError):
         return []
     return [part({"it": one}, "it") for one in items(found)]
+
+
+def read_end(path: Path) -> str:
+    """The last lines of a file without their secrets; none where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _END_BYTES))
+            return redact_text(file.read().decode(errors="replace").partition("\n")[2].strip())
+    except OSError:
+        return ""
 
 
 def read_text(path: Path) -> str:

@@ -6,14 +6,15 @@ import json
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
+from ...history.views.answers import task_texts
 from ...record.layout import RunFiles
 from ...record.values import number, subfolders, text
-from ..shapes import RolloutDetail, Rollouts
+from ..shapes.record import RolloutDetail, Rollouts
 from ..views.rollouts import Everything, Line, Selection, detail_of, page_of, preview_of, select_rollouts
 from ..views.source import NotFound, Object, RolloutQuery, read_cursor
 
@@ -71,8 +72,10 @@ class LocalRollouts:
 
         return page_of(self._remember(self._selections, asked, select), query)
 
-    def read(self, folder: Path, arms: Sequence[str], id: str) -> RolloutDetail:
-        """One rollout, whole."""
+    def read(
+        self, folder: Path, arms: Sequence[str], id: str, tasks: Callable[[tuple[str, str]], Mapping[str, Any]]
+    ) -> RolloutDetail:
+        """One rollout, whole; `tasks` reads those of a benchmark, by the hash of their content."""
         arm, name, begin = read_cursor(id, str, str, int)
         files = _files(folder, [arm]) if arm in arms else ()  # who asks does not say where we look
         file = next((file for file in files if str(file.path.relative_to(folder)) == name), None)
@@ -84,6 +87,8 @@ class LocalRollouts:
         with file.path.open("rb") as lines:
             lines.seek(begin)
             raw: Object = json.loads(lines.readline())
+        if raw.get("task") and (task := tasks((line.split, line.name)).get(text(raw["task"]))):
+            raw |= task_texts(task)
         return detail_of(line.show(), raw, [one.id for one in index.by_task[line.task] if one.step == line.step])
 
     def _remember[T](self, kept: list[tuple[tuple[Any, ...], T]], key: tuple[Any, ...], make: Callable[[], T]) -> T:
@@ -164,7 +169,8 @@ def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
                     yield _File(arm, path, split, name, int(digits))
         for place in sorted(subfolders(RunFiles(folder / arm).logs.folder)):
             split, path = _SPLITS.get(place, place), RunFiles(folder / arm).logs.below(place).rollouts
-            if split not in scored and path.is_file():
+            same = {"val", "eval"} if split == "val" else {split}  # both are logged as validation
+            if not same & scored and path.is_file():
                 yield _File(arm, path, split, "", None)
 
 

@@ -18,8 +18,10 @@ from ...record.reader import ExperimentRecord
 from ...record.values import Object, mtime, number, part, text
 from ...record.view.model import ExperimentView
 from ...redact import redact
-from ..shapes import ControlRequest, DataEntries, DataEntry, DataRows, Event, Experiment, Live, SavedNote
+from ..shapes.experiment import ControlRequest, Experiment, Live, SavedNote
+from ..shapes.record import DataEntries, DataEntry, DataRows, Event
 from ..views.curves import default_metric
+from ..views.lists import shown
 from ..views.source import DataKind, NotFound, read_cursor, write_cursor
 
 _METRICS = RunFiles(Path()).logs.metrics.as_posix()
@@ -30,15 +32,12 @@ _END_BYTES = 1 << 17
 
 def experiment_of(one: ExperimentView) -> Experiment:
     """A view as the API sends it."""
-    values = {name: getattr(one, name) for name in ExperimentView.__slots__}
     live = _live(one) if one.is_live else None
-    version = version_of(one.folder, unfinished=one.is_live)
-    return Experiment(**values, n_notes=len(one.notes), version=version, live=live)
+    return shown(one, version_of(one.folder, unfinished=one.is_live), live)
 
 
 def _live(one: ExperimentView) -> Live:
     """How a running experiment is getting on, from the ends of its files."""
-    from ...experiment.jobs.approval import is_awaited
     from ...experiment.jobs.live_status import experiment_status
 
     try:
@@ -52,11 +51,7 @@ def _live(one: ExperimentView) -> Live:
     lines = [*islice(latest, _RECENT)][::-1]
     metric = default_metric([key for key in (lines[-1] if lines else {}) if key != "step"])
     recent = [value for line in lines if (value := number(line.get(metric))) is not None]
-    awaits = is_awaited(one.folder)
-    named = metric if recent else ""
-    return Live(
-        arms_running=len(running), step=step, total_steps=total, metric=named, recent=recent, awaits_approval=awaits
-    )
+    return Live(arms_running=len(running), step=step, total_steps=total, metric=metric if recent else "", recent=recent)
 
 
 def version_of(folder: Path, *, unfinished: bool) -> int:

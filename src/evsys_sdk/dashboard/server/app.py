@@ -19,7 +19,7 @@ from ...errors import DataError, EvsysAuthError, EvsysError
 from ...log import get_logger
 from ...redact import redact_text
 from ...server.operations import Operations
-from ..shapes import Scope, Session
+from ..shapes.experiment import Scope, Session
 from ..views.source import BadQuery, NotFound, RecordSource
 from .auth import SCOPES, Gate, KeyGate, LocalGate
 from .ingest.ingest import GapError, Ingest
@@ -32,7 +32,7 @@ from .routes.sdk import add_sdk_routes
 from .security import Guard
 from .storage import schema
 from .storage.records import StoredRecords
-from .storage.rows import Lines
+from .storage.views import ViewMaker
 from .storage.writer import Busy, Writer
 
 
@@ -54,13 +54,14 @@ def local_app(
 
 def server_app(engine: Engine, hosts: Iterable[str]) -> Operations:
     """What `evsys dashboard serve` serves: what clients sent, by project."""
-    writer, ingest, lines, signal = Writer(engine), Ingest(), Lines(), Signal()
+    writer, ingest, signal = Writer(engine), Ingest(), Signal()
+    views = ViewMaker(engine, writer)
     gate = KeyGate(engine, writer)
     writer.after_commit.append(signal.ring)  # not earlier: a page that asks at once must find what it is told of
     writer.after_rollback.append(ingest.forget)
 
     def source(request: Request) -> StoredRecords:
-        return StoredRecords(engine, writer, lines, identity_of(request).project)
+        return StoredRecords(engine, writer, views, identity_of(request).project)
 
     def describe(request: Request) -> Session:
         table = schema.project

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, update
 from ...errors import DataError, EvsysAuthError, show
 from ..client.connection import new_id
 from ..records import check_id
-from ..shapes import Scope
+from ..shapes.experiment import Scope
 from .storage import schema
 from .storage.writer import Busy, Writer
 

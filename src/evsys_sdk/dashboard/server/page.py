@@ -32,7 +32,7 @@ class Page:
 
     async def answer(self, request: Request) -> Response:
         """A file of the page, or the page itself for an address that it makes sense of."""
-        if request.url.path.startswith(f"{API_PREFIX}/"):
+        if request.url.path.split("/")[1] == API_PREFIX.split("/")[1]:  # an address of the API that is mistyped
             raise HTTPException(404, f"there is no {request.url.path[:200]} here.")
         if not self._files:
             return HTMLResponse(_MISSING, 200)

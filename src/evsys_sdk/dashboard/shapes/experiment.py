@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ...record.view.model import Difference, ExperimentView
+from ...history.pairs import PairedDifference
+from ...record.view.model import ExperimentView
 
 type Scope = Literal["read", "write", "admin"]
 
@@ -51,8 +52,6 @@ class Live(Shape):
     """What `recent` shows; empty when nothing was logged yet."""
     recent: list[float]
     """The last values of `metric`, at most 40, oldest first."""
-    awaits_approval: bool = False
-    """Whether it waits for somebody's word before it starts."""
 
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)  # see `ExperimentView`
@@ -130,6 +129,12 @@ class NewNote(Shape):
     author: str = Field(default="", max_length=200)
 
 
+class Tags(Shape):
+    """All tags of an experiment."""
+
+    tags: list[Annotated[str, Field(max_length=80)]] = Field(max_length=50)
+
+
 class ControlRequest(Shape):
     """Something asked of a running experiment."""
 
@@ -193,6 +198,8 @@ class ExperimentDetail(Shape):
     conclusion_text: str
     """The conclusion as its author wrote it, Markdown."""
     requests: list[ControlRequest]
+    log: str
+    """The last lines that it printed; empty where its output was not kept."""
     config: dict[str, Any]
     conclusion: dict[str, Any]
 
@@ -230,6 +237,8 @@ class Item(Shape):
     a: float | None
     b: float | None
     change: Literal["gained", "lost", "same", "unpaired"]
+    prompt: str = ""
+    """The beginning of what it asks; empty where that is not known."""
 
 
 class Items(Shape):
@@ -242,6 +251,6 @@ class Items(Shape):
     gained: int
     lost: int
     same: int
-    difference: Difference | None
+    difference: PairedDifference | None
     items: list[Item]
     next: str | None

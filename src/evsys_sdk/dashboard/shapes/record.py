@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ...record.view.model import ArmView
+from ...history.pairs import PairedDifference
+from ...record.view.model import ArmView, RunView
 from .experiment import Experiment, Items, Shape
 
 
@@ -67,6 +68,8 @@ class RolloutDetail(Shape):
     text: str
     info: dict[str, Any]
     """What the verifier said."""
+    expected: str
+    """The answer that the task expects; empty where that is not known."""
     error: str
     raw: dict[str, Any]
     """As recorded."""
@@ -147,36 +150,30 @@ class Anchor(Shape):
     time: float
 
 
-class MetricDifference(Shape):
-    """One metric of two experiments, `b` minus `a`."""
-
-    metric: str
-    a: float
-    b: float
-    difference: float
-    low: float | None
-    high: float | None
-    n_tasks: int | None
-    remark: str
-
-
 class ConfigDifference(Shape):
-    """One config path in which two experiments differ."""
+    """One config path in which runs differ, with the value of each."""
 
     path: str
-    a: Any
-    b: Any
+    values: list[Any]
 
 
-class Comparison(Shape):
-    """Two experiments, by their best runs."""
+class ComparedRun(Shape):
+    """One run of a comparison, and how it differs from the first."""
 
-    a: Experiment
-    b: Experiment
-    metrics: list[MetricDifference]
-    config: list[ConfigDifference]
+    experiment: Experiment
+    run: str
+    score: RunView | None
+    differences: list[PairedDifference]
+    """By metric; none for the first run."""
     items: Items | None
-    """The tasks of the metric that decides, where both were scored on the same set."""
+    """The tasks of the metric that decides, where both runs were scored on the same set."""
+
+
+class ComparedRuns(Shape):
+    """Runs of any experiments; the first is what the others are compared with."""
+
+    runs: list[ComparedRun]
+    config: list[ConfigDifference]
 
 
 class DataEntry(Shape):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from ...history.query import Filters
 from ...record.runs import add_spend, config_runs
 from ...record.values import items, number, part, text
 from ...record.view.model import ExperimentView, RunView
 from ...record.view.question import is_score
-from ..shapes import ArmDetail, Claim, Edge, ExperimentDetail, Lineage, Look, Node, Spend, SpendLine
+from ..shapes.experiment import Claim, ExperimentDetail, Look
+from ..shapes.record import ArmDetail, Edge, Lineage, Node, Spend, SpendLine
 from .source import ExperimentData, ExperimentQuery, NotFound, Object, RecordSource
 
 _MOST_CHILDREN = 200
@@ -34,6 +36,7 @@ def describe_experiment(source: RecordSource, id: str) -> ExperimentDetail:
         commands=dict(data.commands),
         conclusion_text=data.conclusion_text,
         requests=list(data.requests),
+        log=data.log,
         config=data.config,
         conclusion=conclusion,
     )
@@ -145,7 +148,7 @@ def trace_lineage(source: RecordSource, id: str) -> Lineage:
     own = add("experiment", data.experiment.id, data.experiment.name, data.experiment.verdict or data.experiment.status)
     for parent in source.experiments([data.experiment.parent_id]) if data.experiment.parent_id else ():
         edges[add("experiment", parent.id, parent.name, parent.verdict or parent.status), own, "led to"] = None
-    children = source.list_experiments(ExperimentQuery(parent=data.experiment.id, limit=_MOST_CHILDREN))
+    children = source.list_experiments(ExperimentQuery(Filters(parent=data.experiment.id), limit=_MOST_CHILDREN))
     for child in children.items:
         edges[own, add("experiment", child.id, child.name, child.verdict or child.status), "led to"] = None
     for model in data.experiment.models:

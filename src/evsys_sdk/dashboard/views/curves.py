@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...record.view.model import ArmView
-from ..shapes import Curves, Series
+from ..shapes.experiment import Curves, Series
 from .source import BadQuery, Points, RecordSource
 
 MOST_POINTS = 2000
-AXES = {"step": "", "tokens": "tokens", "minutes": "time/step_s"}
+AXES = {"step": "", "tokens": "tokens", "minutes": "time/step_s", "usd": "tokens"}
 """What x can be, and the metric whose running sum it is."""
-_PREFERRED = ("loss", "train/loss", "reward/mean", "reward")
+_PREFERRED = ("reward/mean", "reward", "loss", "train/loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +50,31 @@ def draw_curves(source: RecordSource, id: str, query: CurveQuery) -> Curves:
     series: list[Series] = []
     for arm in arms:
         if arm.arm in found:
-            points = _on_axis(found[arm.arm], clock.get(arm.arm), query.x)
+            points = _on_axis(found[arm.arm], clock.get(arm.arm), query.x, arm.spend.get("usd", 0.0))
             series.append(_series(arm, points, query))
-    axes = [axis for axis, needed in AXES.items() if not needed or needed in names]
+    priced = any(arm.spend.get("usd") for arm in arms)
+    axes = [axis for axis, needed in AXES.items() if (not needed or needed in names) and (axis != "usd" or priced)]
     return Curves(metric=metric, x=query.x, axes=axes, metrics=names, series=series)
 
 
 def default_metric(names: Sequence[str]) -> str:
-    """The loss, or what else says most."""
+    """The reward, else the loss, else what comes first."""
     chosen = [*(name for name in _PREFERRED if name in names), *(name for name in names if "loss" in name), *names]
     return chosen[0] if chosen else ""
 
 
-def _on_axis(points: Points, clock: Points | None, x: str) -> Points:
-    """The points over another axis than the step: a running sum, carried forward to steps that have none."""
+def _on_axis(points: Points, clock: Points | None, x: str, usd: float) -> Points:
+    """The points over another axis than the step: a running sum, carried forward to steps that have none.
+
+    Dollars are those of the arm, spread over its steps as its tokens are.
+    """
     if x == "step":
         return points
     if clock is None:
         return Points([], [])
     scale = 60.0 if x == "minutes" else 1.0
+    if x == "usd":
+        scale = sum(value or 0.0 for value in clock.values) / usd if usd else math.inf
     at: list[float] = []
     total, position = 0.0, 0
     for step in points.steps:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...history.pairs import pair_scores
+from ...history.pairs import Side, compare_sides
 from ...history.views.compare import differing_paths
-from ...record.run_files.scores import metric_name
-from ...record.values import number, part, text
-from ...record.view.model import Difference, ExperimentView
-from ...record.view.question import is_score
-from ...record.view.task_scores import SetScores, add_score
-from ..shapes import Comparison, ConfigDifference, Item, Items, MetricDifference
+from ...record.view.model import ExperimentView
+from ...record.view.task_scores import SetScores, gather_scores
+from ..shapes.experiment import Item, Items
+from ..shapes.record import ComparedRun, ComparedRuns, ConfigDifference
 from .answers import baseline_of
-from .source import BadQuery, NotFound, Object, RecordSource, lighten
-
-type RunSets = dict[str, SetScores]
-"""The last scoring of each set by one run, over its seeds, by full metric name."""
+from .lists import lighten
+from .rollouts import LONGEST_PREVIEW
+from .source import BadQuery, ExperimentData, NotFound, Object, RecordSource
 
 _MOST_FLIPS = 200
+MOST_COMPARED = 26
 
 
 def list_items(
@@ -32,67 +30,72 @@ def list_items(
     for run in (a, b):
         if run and run not in runs:
             raise NotFound("run", run)
-    left, right = scores_of_run(one, scores, a), scores_of_run(one, scores, b)
-    return _items(left, right, a, b, metric or one.metric, limit, cursor)
+    sides = [Side(one, run, scores_of_run(one, scores, run)) for run in (a, b)]
+    return _with_prompts(source, id, _items(sides[0], sides[1], metric or one.metric, limit, cursor))
 
 
-def compare(source: RecordSource, a: str, b: str) -> Comparison:
-    """Two experiments, by their best runs."""
-    first, second = source.experiment(a), source.experiment(b)
-    views = (first.experiment, second.experiment)
-    chosen = [one.best_run or next((arm.run for arm in one.arms), "") for one in views]
-    left, right = [scores_of_run(one, source.scores(one.id), run) for one, run in zip(views, chosen, strict=True)]
-    paired = [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
-    metric = views[0].metric
-    has_tasks = metric in left and metric in right and any(left[metric].by_task)
-    return Comparison(
-        a=lighten(views[0]),
-        b=lighten(views[1]),
-        metrics=[
-            MetricDifference(
-                metric=pair.metric,
-                a=pair.first,
-                b=pair.second,
-                difference=pair.difference,
-                low=pair.low,
-                high=pair.high,
-                n_tasks=pair.n_tasks,
-                remark=pair.remark,
-            )
-            for pair in paired
-        ],
-        config=[
-            ConfigDifference(path=path, a=one, b=other)
-            for path, (one, other) in differing_paths([(first.config, chosen[0]), (second.config, chosen[1])])
-        ],
-        items=_items(left, right, chosen[0], chosen[1], metric, _MOST_FLIPS, "") if has_tasks else None,
-    )
+def compare(source: RecordSource, references: Sequence[str]) -> ComparedRuns:
+    """Runs of any experiments, each named as EXPERIMENT or EXPERIMENT:RUN, with the first."""
+    if not 1 < len(references) <= MOST_COMPARED:
+        raise BadQuery(f"give 2 to {MOST_COMPARED} runs to compare (got {len(references)}).")
+    chosen = [_find_run(source, reference) for reference in references]
+    sides = [
+        Side(data.experiment, run, scores_of_run(data.experiment, source.scores(data.experiment.id), run))
+        for data, run in chosen
+    ]
+    compared = [
+        ComparedRun(
+            experiment=lighten(data.experiment),
+            run=run,
+            score=data.experiment.run(run),
+            differences=compare_sides(sides[0], side) if at else [],
+            items=_compare_tasks(source, sides[0], side) if at else None,
+        )
+        for at, ((data, run), side) in enumerate(zip(chosen, sides, strict=True))
+    ]
+    config = differing_paths([(data.config, run) for data, run in chosen])
+    return ComparedRuns(runs=compared, config=[ConfigDifference(path=path, values=values) for path, values in config])
 
 
-def scores_of_run(one: ExperimentView, scores: Mapping[str, Sequence[Object]], run: str) -> RunSets:
+def _find_run(source: RecordSource, reference: str) -> tuple[ExperimentData, str]:
+    experiment, colon, run = reference.rpartition(":")
+    try:
+        data = source.experiment(reference)
+        run = data.experiment.best_run or next((arm.run for arm in data.experiment.arms), "")
+    except NotFound:
+        if not colon:
+            raise
+        data = source.experiment(experiment)
+        if run not in {arm.run for arm in data.experiment.arms}:
+            raise NotFound("run", reference) from None
+    return data, run
+
+
+def _compare_tasks(source: RecordSource, first: Side, second: Side) -> Items | None:
+    """The tasks of the metric that decides; none where not both have scores by task."""
+    metric = first.view.metric
+    if metric not in first.scores or metric not in second.scores or not any(first.scores[metric].by_task):
+        return None
+    return _with_prompts(source, second.view.id, _items(first, second, metric, _MOST_FLIPS, ""))
+
+
+def _with_prompts(source: RecordSource, id: str, items: Items) -> Items:
+    split, _, rest = items.metric.partition("/")
+    prompts = source.prompts(id, split, rest.rpartition("/")[0]) if items.items else {}
+    shown = [
+        one.model_copy(update={"prompt": prompts[one.task][:LONGEST_PREVIEW]}) if one.task in prompts else one
+        for one in items.items
+    ]
+    return items.model_copy(update={"items": shown})
+
+
+def scores_of_run(one: ExperimentView, scores: Mapping[str, Sequence[Object]], run: str) -> dict[str, SetScores]:
     """What one run scored, over all of its seeds."""
-    found: RunSets = {}
-    for arm in one.arms:
-        if arm.run != run:
-            continue
-        # Of a set that was scored during training as well, the last step counts; the model before training is no run.
-        latest: dict[str, tuple[float, Object, Object]] = {}
-        for line in scores.get(arm.arm, ()):
-            split, name, step = text(line.get("split")), text(line.get("name")), number(line.get("step")) or 0.0
-            for short, raw in part(line, "metrics").items():
-                metric = metric_name(split, name, short)
-                value = part({"it": raw}, "it") or {"value": raw}
-                if split != "baseline" and (metric not in latest or latest[metric][0] <= step):
-                    latest[metric] = (step, line, value)
-        for metric, (_, line, value) in latest.items():
-            add_score(found, metric, line, value)
-        for metric, score in arm.metrics.items():
-            if is_score(metric) and metric not in latest:
-                add_score(found, metric, {}, {"value": score, "stderr": arm.metrics.get(f"{metric}/stderr")})
-    return found
+    return gather_scores((scores.get(arm.arm, ()), arm.metrics) for arm in one.arms if arm.run == run)
 
 
-def _items(left: RunSets, right: RunSets, a: str, b: str, metric: str, limit: int, cursor: str) -> Items:
+def _items(one: Side, other: Side, metric: str, limit: int, cursor: str) -> Items:
+    left, right = one.scores, other.scores
     metrics = sorted({name for one in (left, right) for name, scores in one.items() if any(scores.by_task)})
     if metric not in metrics and metrics:
         metric = metrics[0]
@@ -101,16 +104,16 @@ def _items(left: RunSets, right: RunSets, a: str, b: str, metric: str, limit: in
     order = {"lost": 0, "gained": 1, "unpaired": 2, "same": 3}  # what got worse is what one looks for
     tasks.sort(key=lambda item: (order[item.change], item.task))
     begin = _position(cursor)
-    pair = pair_scores(metric, left[metric], right[metric]) if metric in left and metric in right else None
+    pair = next((pair for pair in compare_sides(one, other) if pair.metric == metric), None)
     return Items(
         metric=metric,
         metrics=metrics,
-        a=a,
-        b=b,
+        a=one.run,
+        b=other.run,
         gained=sum(item.change == "gained" for item in tasks),
         lost=sum(item.change == "lost" for item in tasks),
         same=sum(item.change == "same" for item in tasks),
-        difference=None if pair is None else Difference(value=pair.difference, low=pair.low, high=pair.high, p=None),
+        difference=pair,
         items=tasks[begin : begin + limit],
         next=str(begin + limit) if begin + limit < len(tasks) else None,
     )

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 from ...record.values import items, part, text
-from ..shapes import Rollout, RolloutDetail, Rollouts
+from ..shapes.record import Rollout, RolloutDetail, Rollouts
 from .source import BadQuery, Object, RolloutQuery, read_cursor, write_cursor
 
 type Place = tuple[int, str, str, str, str, int]
@@ -26,23 +26,26 @@ def preview_of(row: Mapping[str, Any]) -> str:
 
 
 def text_of(row: Mapping[str, Any]) -> str:
-    """What the model wrote, or the last message where that is all there is."""
+    """What the model wrote: where only messages are there, its last one; a tool's answer is none of its own."""
     for key in ("prediction", "text", "completion", "output"):
         if (found := row.get(key)) and isinstance(found, str):
             return found
-    messages = items(row.get("messages"))
-    return text(part({"it": messages[-1]}, "it").get("content")) if messages else ""
+    said = (one for one in map(part, reversed(items(row.get("messages")))) if one.get("role") == "assistant")
+    return text(next(said, dict[str, Any]()).get("content"))
 
 
 def detail_of(rollout: Rollout, raw: Object, group: Sequence[str]) -> RolloutDetail:
     """One rollout, whole; `group` are the ids of its task's samples, in order."""
     at = group.index(rollout.id) if rollout.id in group else -1
     messages = [cast(Object, one) for one in items(raw.get("messages")) if isinstance(one, dict)]
+    if not messages and (prompt := text(raw.get("prompt"))):
+        messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": text_of(raw)}]
     return RolloutDetail(
         rollout=rollout,
         messages=messages,
         text=text_of(raw),
         info=part(raw, "info"),
+        expected=text(raw.get("expected")),
         error=text(raw.get("error")),
         raw=raw,
         previous=group[at - 1] if at > 0 else None,

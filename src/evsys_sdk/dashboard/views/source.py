@@ -9,25 +9,22 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from ...errors import EvsysError, show
-from ..shapes import (
-    Anchor,
+from ...history.query import Filters
+from ..shapes.experiment import (
     ControlRequest,
-    DataEntries,
-    DataRows,
-    Events,
     Experiment,
     Experiments,
     NewControlRequest,
     NewNote,
     Overview,
-    RolloutDetail,
-    Rollouts,
     SavedNote,
+    Tags,
 )
+from ..shapes.record import Anchor, DataEntries, DataRows, Events, RolloutDetail, Rollouts
 
 type Object = dict[str, Any]
 type DataKind = Literal["dataset", "benchmark"]
@@ -49,14 +46,7 @@ class BadQuery(EvsysError):
 class ExperimentQuery:
     """Which experiments to list."""
 
-    search: str = ""
-    statuses: Sequence[str] = ()
-    verdicts: Sequence[str] = ()
-    """`none` stands for experiments without a conclusion."""
-    tags: Sequence[str] = ()
-    model: str = ""
-    algorithm: str = ""
-    parent: str = ""
+    filters: Filters = field(default_factory=Filters)
     sort: str = "newest"
     limit: int = 50
     cursor: str = ""
@@ -110,6 +100,7 @@ class ExperimentData:
     registered_at: float | None = None
     looks: Sequence[Object] = ()
     """What each look at the claim found, as in the journal."""
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +143,10 @@ class RecordSource(Protocol):
         """Every scoring of every arm, as in `scores.jsonl`, in the order of the steps."""
         ...
 
+    def prompts(self, id: str, split: str, name: str) -> dict[str, str]:
+        """What the tasks of a benchmark ask, by the names of the tasks, as far as it is known."""
+        ...
+
     def rollouts(self, id: str, query: RolloutQuery) -> Rollouts: ...
     def rollout(self, id: str, rollout: str) -> RolloutDetail: ...
     def events(self, id: str, cursor: str, limit: int) -> Events: ...
@@ -161,6 +156,7 @@ class RecordSource(Protocol):
         ...
 
     def add_note(self, id: str, note: NewNote) -> SavedNote: ...
+    def set_tags(self, id: str, tags: Tags) -> Tags: ...
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest: ...
     def data_entries(self, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries: ...
     def data_rows(self, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows: ...
@@ -168,11 +164,6 @@ class RecordSource(Protocol):
     def changes(self, since: int) -> list[Change]:
         """What changed after a version, oldest first."""
         ...
-
-
-def lighten(one: Experiment) -> Experiment:
-    """A line of a list: the view without what grows with its arms and notes."""
-    return replace(one, runs=[], arms=[], failures=[], notes=[])
 
 
 # Where a page ends, as text that clients hand back unread.

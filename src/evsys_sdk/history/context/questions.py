@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 from ...record.view.model import ExperimentView, RunView
 from ...record.view.question import is_score
+from ..cache import read_between_bars
 from ..effects import Effect
-from ..index import Filters, HistoryIndex
+from ..index import HistoryIndex
+from ..query import Filters
 
 _KEY = ("model", "backend", "metric", "mode", "tasks")
 _EFFECT_SUMS = (
@@ -281,6 +283,8 @@ class Verdicts:
 
     question: str
     verdict: str
+    where: str = ""
+    """The backend it was tested on."""
     count: int = 0
     id: str = ""
     """The latest of them, and its folder."""
@@ -326,7 +330,9 @@ class Claim:
                 again = f" and {one.count - 1} more" if one.count > 1 else ""
                 about = f" on {one.question}" if len(questions) > 1 else ""
                 parts.append(f"{_WORDS.get(verdict, verdict)} by {name(one.id)}{again}{about}")
-        return ", ".join(parts)
+        # Several questions name their model and backend themselves.
+        where = {one.where for one in self.verdicts if one.where}
+        return ", ".join(parts) + (f" on {where.pop()}" if len(questions) == 1 and where else "")
 
 
 def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str, ...], str]) -> list[Claim]:
@@ -338,11 +344,11 @@ def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str,
     merged: dict[tuple[str, str, str], Verdicts] = {}
     for text, models, backends, metric, tasks, verdict, count, started, name, folder in rows:
         key = " ".join(text.casefold().split()).rstrip(".")
-        model, backend = (names.strip("|").replace("|", "+") for names in (models, backends))
+        model, backend = ("+".join(read_between_bars(names)) for names in (models, backends))
         where = f"{model} on {backend}" if backend else model
         question = questions.get((model, backend, metric, tasks)) or ", ".join(filter(None, (where, metric, tasks)))
         if (key, question, verdict) not in merged:
-            merged[key, question, verdict] = Verdicts(question, verdict)
+            merged[key, question, verdict] = Verdicts(question, verdict, backend)
             claims.setdefault(key, Claim(text)).verdicts.append(merged[key, question, verdict])
         one = merged[key, question, verdict]
         one.count += count

@@ -18,7 +18,8 @@ from ...record.values import Object, number, part, text
 from ...record.view.model import ExperimentView, RunView
 from ..effects import Effect, in_order
 from ..find import shortest
-from ..index import ORDERS, Filters, HistoryIndex
+from ..index import HistoryIndex
+from ..query import Filters, page
 from ..text import clip, count_text, duration_text, interval_text, score_text, usd_text
 from .digest import Digest, Item, Section
 from .questions import (
@@ -67,8 +68,9 @@ def make_digest(
         Section("goal", "Goal", _goal(ask, goal), 0.03, "evsys history"),
         *_question_sections(ask, chosen, questions),
         _claim_section(ask, claims, "contradicted", "Contradicted claims (believe neither)", 0.05),
-        _claim_section(ask, claims, "settled", "Settled claims", 0.07),
+        _claim_section(ask, claims, "settled", "Settled claims", 0.09),
         _claim_section(ask, claims, "open", "Open claims", 0.04),
+        Section("trials", "Trials of claims", _trials(ask), 0.02, "evsys history"),
         _list_untried(questions),
         _list_distrusted(ask),
         _list_failed(ask),
@@ -103,9 +105,7 @@ class _Ask:
         self, condition: str, values: Sequence[Any] = (), *, order: str = "newest", most: int = _MOST_ITEMS
     ) -> list[ExperimentView]:
         """The first experiments that meet a condition."""
-        tail = f"ORDER BY {ORDERS[order].sql} LIMIT {most}"
-        found = self.index.views(self._within(condition), [*self._values, *values], tail)
-        return sorted(found, key=ORDERS[order].key)[:most]  # each root gave its own first ones
+        return page(self.index, (self._within(condition), [*self._values, *values]), sort=order, limit=most)[0]
 
     def count(self, condition: str, values: Sequence[Any] = ()) -> int:
         return sum(row[0] for row in self.rows(("count(*)",), condition, values))
@@ -117,7 +117,7 @@ class _Ask:
         return gather_claims(
             self.rows(
                 (*names, "count(*)", "max(started)", "id", "folder"),
-                "counts AND verdict != ''",
+                "counts AND verdict != '' AND same_evidence = ''",  # the same evidence is no second verdict
                 (),
                 f"GROUP BY {','.join(names)}",
             ),
@@ -260,6 +260,18 @@ def _claim_item(ask: _Ask, claim: Claim) -> Item:
         if claim.state == "open" and one.next:
             line, data["next"] = f"{line}. Next: {clip(one.next, _LONGEST // 2)}", one.next
     return Item(line, data)
+
+
+def _trials(ask: _Ask) -> list[Item]:
+    """How many supported claims are expected to be false: at most the sum of the rates at which claims were tested."""
+    columns = ("count(*)", "sum(error_rate)", "sum(verdict = 'supported')")
+    rows = ask.rows(columns, "error_rate IS NOT NULL AND same_evidence = ''")
+    tested, expected, supported = (sum(row[at] or 0 for row in rows) for at in range(3))
+    if not tested:
+        return []
+    told = f"{tested} tested, {supported} supported; expected to be false: "
+    data = {"tested": tested, "supported": supported, "expected_false": round(expected, 4)}
+    return [Item(f"{told}at most {expected:.2g}", data)]
 
 
 def _list_untried(questions: Sequence[QuestionDigest]) -> Section:

@@ -132,7 +132,7 @@ def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> 
         if recorded is None:
             remarks.append(f"the answers behind {split}/{label} were not kept")
             continue
-        tasks, problem = _load_tasks(detail, split, label)
+        tasks, problem = load_tasks(detail.config, split, label)
         lines = [one for one in recorded if text(one.get("task_id"))]
         answers += [_answer(f"{split}/{label}", one, tasks) for one in lines]
         changed = sum(text(one.get("task")) not in tasks for one in lines)
@@ -193,17 +193,20 @@ def _choose_scorings(run: RunRecord, benchmark: str | None) -> list[Object]:
     return [line for line in own if line.get("split") == "val"] or own
 
 
-def _load_tasks(detail: Detail, split: str, label: str) -> tuple[dict[str, Any], str]:
-    """The tasks of a benchmark of the config by the hash of their content; and why there are none."""
+def load_tasks(config: Object, split: str, label: str) -> tuple[dict[str, Any], str]:
+    """The tasks of a benchmark of a config by the hash of their content; and why there are none."""
     from ...config import Metadata
     from ...data.task_identity import task_id
+    from ...data.workspace.reference import slug
     from ...experiment.benchmark_plan import load_entry
 
     try:
-        entries = Metadata.model_validate(part(detail.config, "metadata")).benchmark
+        entries = Metadata.model_validate(part(config, "metadata")).benchmark
+        same = [one for one in entries if slug(one.label or "") == slug(label)]
         # An entry without a split is the test set; one that was written by tags is found by its label alone.
-        entry = next((one for one in entries if one.label == label and (one.split or "test") == split), None)
-        entry = entry or next((one for one in entries if one.label == label), None)
+        entry = next((one for one in same if (one.split or "test") == split), same[0] if same else None)
+        if entry is None and split == "eval" and not label:
+            return {task_id(task): task for task in _load_held_out(config)}, ""
         if entry is None:
             return {}, f"the config has no benchmark {split}/{label}: prompts are not shown"
         return {task_id(task): task for task in load_entry(entry).tasks}, ""
@@ -211,11 +214,41 @@ def _load_tasks(detail: Detail, split: str, label: str) -> tuple[dict[str, Any],
         return {}, f"the tasks of {split}/{label} cannot be read, so that prompts are not shown: {error}"
 
 
-def _answer(benchmark: str, line: Object, tasks: Mapping[str, Any]) -> Answer:
+def _load_held_out(config: Object) -> list[Any]:
+    """The held-out rows of `run.eval`, as the tasks they were scored as."""
+    from ...config import ExperimentConfig
+    from ...eval.row_tasks import tasks_of_rows
+    from ...experiment.arms.rows import row_reader
+
+    whole = ExperimentConfig.model_validate(config)
+    read = row_reader(whole.data_store)
+    scored = {run.eval.model_dump_json(): run.eval for run in whole.all_runs()}
+    return [
+        task
+        for one in scored.values()
+        if one.eval_data is not None
+        for task in tasks_of_rows(read(one.eval_data)[: one.n_samples])
+    ]
+
+
+def task_texts(task: Any) -> dict[str, str]:
+    """What a task asks and, where it says so, what it expects."""
     from ...data.chat import text_of
 
+    expected = getattr(task.verifier, "expected", None)
+    told = {} if expected is None else {"expected": _cut(expected if isinstance(expected, str) else show(expected))}
+    return {"prompt": _cut(text_of(task.instruction)), **told}
+
+
+def with_prompts(config: Object, rows: Sequence[Mapping[str, Any]], split: str, label: str) -> list[Object]:
+    """Answers that were just given, with what was asked."""
+    tasks, _ = load_tasks(config, split, label) if rows else ({}, "")
+    known = {task.task_id: task_texts(task) for task in tasks.values()}
+    return [{**known.get(text(row.get("task_id")), {}), **row} for row in rows]
+
+
+def _answer(benchmark: str, line: Object, tasks: Mapping[str, Any]) -> Answer:
     task = tasks.get(text(line.get("task")))
-    expected = getattr(task.verifier, "expected", None) if task is not None else None
     sample = number(line.get("sample"))
     return Answer(
         benchmark=benchmark,
@@ -224,8 +257,7 @@ def _answer(benchmark: str, line: Object, tasks: Mapping[str, Any]) -> Answer:
         reward=number(line.get("reward")),
         got=text(line.get("text")),
         remark=text(line.get("error")),
-        prompt=None if task is None else _cut(text_of(task.instruction)),
-        expected=None if expected is None else _cut(expected if isinstance(expected, str) else show(expected)),
+        **({} if task is None else task_texts(task)),
     )
 
 

@@ -1,16 +1,17 @@
-"""`evsys compare`: what differs between experiments, in their configs, their scores and their curves."""
+"""`evsys compare`: runs of any experiments with the first: scores, flipped tasks, curves, what differs in configs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...record.flat_config import flatten_config
 from ...record.runs import config_runs
 from ...record.values import Object
+from ...record.view.model import RunView
 from ..detail import Detail
-from ..pairs import PairedDifference, compare_pairs
+from ..pairs import PairedDifference, compare_sides
 from ..text import Page, interval_text, score_text, short_spend_text, text_or_json
 from .answers import Flips, find_flips
 from .curves import Curve, draw, read_training_curve, score_curve
@@ -19,9 +20,9 @@ from .listing import verdict_text
 _NOT_TOLD = ("name", "run", "runs", "matrix", "base_run", "parent_experiment_id", "output_dir")
 """Fields that differ between experiments as a matter of course, or are compared run by run."""
 ABSENT = "(not set)"
-_EXPERIMENT_HEADERS = ("", "experiment", "status", "verdict", "best run", "score", "95 % interval", "spend")
-_PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "tasks", "remark")
-_MOST_PATHS = 40
+_EXPERIMENT_HEADERS = ("", "experiment", "status", "verdict", "run", "score", "95 % interval", "spend")
+_PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "over", "remark")
+_MOST_PATHS = 12
 _MOST_FLIPS = 3
 _WIDE_ENOUGH = 100
 
@@ -31,7 +32,7 @@ type Difference = tuple[str, list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two experiments or more; the first is what the others are compared with."""
+    """Two runs or more, of any experiments; the first is what the others are compared with."""
 
     details: list[Detail]
     config: list[Difference]
@@ -48,13 +49,9 @@ class Comparison:
         return {
             "experiments": [detail.view.to_dict() for detail in self.details],
             "config": [{"path": path, "values": values} for path, values in self.config],
-            "differences": [
-                {"experiment": detail.view.id, "against": self.details[0].view.id, **pair.to_dict()}
-                for detail, pairs in others
-                for pair in pairs
-            ],
+            "differences": [{**self._names(detail), **pair.to_dict()} for detail, pairs in others for pair in pairs],
             "flips": [
-                {"experiment": detail.view.id, "against": self.details[0].view.id, **flips.to_dict()}
+                {**self._names(detail), **flips.to_dict()}
                 for detail, flips in zip(self.details[1:], self.flips, strict=True)
                 if flips is not None
             ],
@@ -64,18 +61,23 @@ class Comparison:
             ],
         }
 
+    def _names(self, other: Detail) -> dict[str, str]:
+        first = self.details[0]
+        named = {"experiment": other.view.id, "run": other.chosen_run}
+        return {**named, "against": first.view.id, "against_run": first.chosen_run}
+
 
 def compare_experiments(details: Sequence[Detail]) -> Comparison:
-    """Everything that can be told about the difference between the first experiment and the others."""
+    """Everything that can be told about the difference between the first run and the others."""
     loss: list[Curve] = []
     scores: list[Curve] = []
     for letter, detail in zip(letters(), details, strict=False):
         arm = detail.best_arm
         if arm is not None:
-            label = f"{letter} {detail.view.id}"
+            label = f"{letter} {detail.label}"
             loss += filter(None, [read_training_curve(arm, label)])
             scores += filter(None, [score_curve(arm, detail.view.metric, label)])
-    pairs = [compare_pairs(details[0], other) for other in details[1:]]
+    pairs = [compare_sides(details[0].side, other.side) for other in details[1:]]
     flips = [find_flips(details[0], other) for other in details[1:]]
     return Comparison(list(details), config_differences(details), pairs, flips, _same(loss), _same(scores))
 
@@ -86,15 +88,8 @@ def config_differences(details: Sequence[Detail]) -> list[Difference]:
 
 
 def differing_paths(configs: Sequence[tuple[Object, str]]) -> list[Difference]:
-    """Every path in which configs differ, each given with the run that stands for it where they share no run."""
-    named = [{str(run.get("name")): run for run in config_runs(config)} for config, _ in configs]
-    share_names = bool(set(named[0]).intersection(*named[1:]))
-    flat = [
-        flatten_config(
-            {name: value for name, value in config.items() if name not in _NOT_TOLD} | _runs(chosen, own, share_names)
-        )
-        for (config, chosen), own in zip(configs, named, strict=True)
-    ]
+    """Every path in which runs differ, each given as its config and its name; those of the run itself come first."""
+    flat = [flatten_config({"run": _own_run(config, run)} | _shared(config)) for config, run in configs]
     paths = dict.fromkeys(path for one in flat for path in one)
     return [
         (path, [one.get(path, ABSENT) for one in flat])
@@ -103,16 +98,14 @@ def differing_paths(configs: Sequence[tuple[Object, str]]) -> list[Difference]:
     ]
 
 
-def _runs(chosen: str, own: Mapping[str, Object], share_names: bool) -> Object:
-    """Runs by name where the experiments share names; else the chosen run of each."""
-    if share_names:
-        return {"runs": {name: _without_name(run) for name, run in own.items()}}
-    first = [own[name] for name in (chosen, *own) if name in own]
-    return {"run": _without_name(first[0])} if first else {}
+def _own_run(config: Object, name: str) -> Object:
+    runs = config_runs(config)
+    own = next((run for run in runs if run.get("name") == name), runs[0] if runs else {})
+    return {key: value for key, value in own.items() if key != "name"}
 
 
-def _without_name(run: Object) -> Object:
-    return {key: value for key, value in run.items() if key != "name"}
+def _shared(config: Object) -> Object:
+    return {name: value for name, value in config.items() if name not in _NOT_TOLD}
 
 
 def letters() -> str:
@@ -124,40 +117,39 @@ def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
     """The comparison, for a terminal or as Markdown."""
     page = Page(markdown=markdown)
     if markdown:
-        page.title(" against ".join(detail.view.id for detail in comparison.details))
+        page.title(" against ".join(detail.label for detail in comparison.details))
     columns = len(_EXPERIMENT_HEADERS) - (not markdown and page.width < _WIDE_ENOUGH)  # there is no room for the spend
     page.table(_EXPERIMENT_HEADERS[:columns], [row[:columns] for row in _experiment_rows(comparison)], (4, 1))
-    page.heading("Config")
-    headers = ["path", *letters()[: len(comparison.details)]]
-    rows = [[path, *map(text_or_json, values)] for path, values in comparison.config[:_MOST_PATHS]]
-    if rows:
-        page.table(headers, rows, range(1, len(headers)))  # the end of a path says most, so paths stay whole
-    else:
-        page.add("no difference")
-    if (left := len(comparison.config) - _MOST_PATHS) > 0:
-        page.add(f"... {left} more in --json")
     for letter, pairs, flips in zip(letters()[1:], comparison.pairs, comparison.flips, strict=False):
         page.heading(f"{letter} minus A, task by task")
         if pairs:
-            page.table([header or letter for header in _PAIR_HEADERS], _pair_rows(pairs), (0, 6))
+            page.table([header or letter for header in _PAIR_HEADERS], _pair_rows(pairs), (6, 0, 5))
         else:
-            other, first = comparison.details[letters().index(letter)].view.id, comparison.details[0].view.id
+            other, first = comparison.details[letters().index(letter)].label, comparison.details[0].label
             page.add(f"{other} has no scored metric in common with {first}.")
         if flips is not None:
             _add_flips(page, flips, letter)
     for curves in filter(None, (comparison.loss, comparison.scores)):
         shown, title = [(curve.label, curve.points) for curve in curves], curves[0].metric
         page.drawing(lambda width, shown=shown, title=title: draw(shown, title=title, width=width))
+    page.heading("What differs in the config")
+    headers = ["path", *letters()[: len(comparison.details)]]
+    rows = [[path, *map(text_or_json, values)] for path, values in comparison.config[:_MOST_PATHS]]
+    if rows:
+        page.table(headers, rows, range(1, len(headers)))  # the end of a path says most, so paths stay whole
+    else:
+        page.add("nothing")
+    if (left := len(comparison.config) - _MOST_PATHS) > 0:
+        page.add(f"... {left} more in --json")
     return str(page)
 
 
 def _experiment_rows(comparison: Comparison) -> list[list[str]]:
     rows: list[list[str]] = []
     for letter, detail in zip(letters(), comparison.details, strict=False):
-        one = detail.view
-        interval = interval_text(one.best_low, one.best_high, one.best_covers) or "-"
-        found = [letter, one.id, one.status, verdict_text(one), detail.chosen_run or "-", score_text(one.best_score)]
-        rows.append([*found, interval, short_spend_text(one.spend) or "-"])
+        one, run = detail.view, detail.view.run(detail.chosen_run) or RunView(detail.chosen_run)
+        found = [letter, one.id, one.status, verdict_text(one), run.run or "-", score_text(run.score)]
+        rows.append([*found, interval_text(run.low, run.high, run.covers) or "-", short_spend_text(run.spend) or "-"])
     return rows
 
 
@@ -169,7 +161,7 @@ def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:
             score_text(pair.second),
             f"{pair.difference:+.4g}{' *' if pair.is_clear else ''}",
             interval_text(pair.low, pair.high, pair.covers) or "-",
-            "-" if pair.n_tasks is None else str(pair.n_tasks),
+            pair.population,
             pair.remark or "-",
         ]
         for pair in pairs

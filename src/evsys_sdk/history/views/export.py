@@ -16,6 +16,7 @@ from ...errors import DataError, show
 from ...files import write_json, write_text
 from ...record.evidence import check_weights
 from ...record.flat_config import data_source, settings_of
+from ...record.layout import ExperimentFiles
 from ...record.runs import RunRecord, config_runs
 from ...record.values import Object, find_row, number, part, text
 from ..detail import Detail
@@ -24,6 +25,8 @@ from .answers import choose_arm
 
 ORIGIN = "evsys_export.json"
 README = "README.md"
+DOSSIER = "dossier"
+"""Folder with the journal, the config and the conclusion, for `evsys verify`."""
 BEST, LAST = "best", "last"
 
 
@@ -72,6 +75,11 @@ def export_weights(detail: Detail, folder: Path, *, arm: str | None = None, chec
         shutil.copytree(source, temporary)
         write_json(temporary / ORIGIN, found.to_dict())
         write_text(temporary / README, describe_page(found))
+        (temporary / DOSSIER).mkdir()
+        record = ExperimentFiles(detail.folder)
+        for path in (record.journal, record.config, record.conclusion, record.conclusion_page):
+            if path.is_file():
+                shutil.copy(path, temporary / DOSSIER / path.name)
         if folder.exists():
             folder.rmdir()
         temporary.rename(folder)

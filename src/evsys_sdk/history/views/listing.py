@@ -10,7 +10,7 @@ from ...record.view.model import ExperimentView
 from ..find import describe_roots
 from ..text import Page, date_text, is_unicode, score_text
 
-HEADERS = ("id", "started", "status", "verdict", "score", "best run", "arms", "hypothesis")
+HEADERS = ("id", "started", "status", "verdict", "score", "backend", "best run", "arms", "hypothesis")
 _WIDE_ENOUGH = 110
 _DEEPEST = 12
 """Beyond this, lines of a tree move no further to the right."""
@@ -39,10 +39,10 @@ def list_page(
     if markdown and tree:
         page.add(*(f"{'  ' * min(line.depth, _DEEPEST)}- {_story(line)}" for line in lines))
     elif markdown or page.width >= _WIDE_ENOUGH:
-        page.table(HEADERS, rows, (7, 5))
+        page.table(HEADERS, rows, (8, 6))
     else:  # the claim would be a few letters; the id is what other commands take, so it stays whole if it can
-        narrow = [[row[0], row[1][:10], *row[2:5], row[6].partition(" ")[0]] for row in rows]
-        page.table([*HEADERS[:5], HEADERS[6]], narrow, (0,))
+        narrow = [[row[0], row[1][:10], *row[2:6], row[7].partition(" ")[0]] for row in rows]
+        page.table([*HEADERS[:6], HEADERS[7]], narrow, (0,))
     page.add(*_remarks(lines, total))
     return str(page).rstrip("\n")
 
@@ -78,6 +78,7 @@ def _cells(line: TreeLine, *, tree: bool) -> list[str]:
         one.status,
         verdict_text(one),
         score_text(one.best_score),
+        ", ".join(one.backends) or "-",
         one.best_run or "-",
         arms_text(one),
         one.hypothesis,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,11 @@ def plot_comparison(comparison: Comparison, path: str) -> None:
     """The curves of the best arms, and the best score of each experiment that is in the metric of the first."""
     metric = comparison.details[0].view.metric
     runs = [
-        RunView(
-            f"{letter} {one.id}", score=one.best_score, low=one.best_low, high=one.best_high, covers=one.best_covers
-        )
-        for letter, one in zip(letters(), [detail.view for detail in comparison.details], strict=False)
-        if one.metric == metric
+        replace(run, run=f"{letter} {detail.label}", is_baseline=False)
+        for letter, detail in zip(letters(), comparison.details, strict=False)
+        if detail.view.metric == metric and (run := detail.view.run(detail.chosen_run))
     ]
-    title = " against ".join(detail.view.id for detail in comparison.details)
+    title = " against ".join(detail.label for detail in comparison.details)
     _draw(path, _Picture(title, comparison.loss, comparison.scores, runs, metric))
 
 

@@ -1,4 +1,4 @@
-"""Which claims were tried, and how often: from the records of a project, and from a list that stays when they go.
+"""Which claims were tested, and how often: from the records of a project, and from a list that stays when they go.
 
 earlier = note_claim("study-1f2e3d4c", claim, folder)
 """
@@ -6,10 +6,11 @@ earlier = note_claim("study-1f2e3d4c", claim, folder)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from ...errors import EvsysError
 from ...log import get_logger
@@ -22,76 +23,64 @@ from ..reader import ExperimentRecord
 from ..values import Object, items, subfolders, text
 from .known_folders import is_lasting, read_output_roots
 
-_SAME = 0.5
-"""Part of the smaller set of questions from which on two sets are one that was edited."""
+_SAME_TASKS = 0.25
+"""Share of the kept hashes that two task sets must have in common; sets of different tasks share none."""
 _EARLIER = "earlier_attempts"
-"""By their ids, the other experiments that had tried the same before this one."""
-_SKETCHED = 64
-"""Hashes in a sketch; a set of no more questions is known completely by it."""
+_TOLD = ("family", "about", "changes", "tasks", "evidence", "attempt", _EARLIER)
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What two experiments must have in common to have tried the same."""
+    """What an experiment tests, as its journal and the project's list hold it."""
 
     family: str
-    """Hash of all of it, tasks included."""
+    """Hash of all of it."""
     about: str
-    """Hash of metric, direction and baseline."""
-    sketch: list[str]
-    """The least hashes of its questions: two sets share as many of them as they share questions."""
-    n_questions: int
+    """Hash of metric, direction, model and backend."""
+    changes: list[str]
+    """What each compared run changes, hashed."""
+    tasks: list[str]
+    """The least hashes of its questions: enough to know the set again with tasks added or left out."""
+    evidence: str
+    """Hash of arms, seeds, data, tasks and own code: the same for an experiment that is simply run again."""
 
-    def is_tried_by(self, claim: Object) -> bool:
-        """Whether another one is the same, or the same with a few tasks more or less."""
-        if claim.get("family") == self.family:
-            return True
-        theirs = [text(one) for one in items(claim.get("sketch"))]
-        return claim.get("about") == self.about and share_questions(self.sketch, theirs) >= _SAME
-
-
-class Sketch(TypedDict):
-    """What is kept of a set of questions."""
-
-    sketch: list[str]
-    n_questions: int
-
-
-def sketch_questions(hashes: set[str]) -> Sketch:
-    """As little of a set of questions as tells, later, how much of it another one has."""
-    return {"sketch": sorted(hashes)[:_SKETCHED], "n_questions": len(hashes)}
-
-
-def share_questions(one: Sequence[str], other: Sequence[str]) -> float:
-    """Which part of the smaller of two sets of questions is in the other, by their sketches.
-
-    Only hashes below the least of the two ends are compared: beyond it, the shorter sketch has forgotten some.
-    """
-    if not one or not other:
-        return 0.0
-    end = min(
-        max(one) if len(one) >= _SKETCHED else "g", max(other) if len(other) >= _SKETCHED else "g"
-    )  # "g": all hex
-    seen = [{question for question in sketch if question <= end} for sketch in (one, other)]
-    return len(seen[0] & seen[1]) / (min(map(len, seen)) or 1)
+    def is_family_of(self, other: Object) -> bool:
+        """Whether another experiment tested one of the same changes on the same tasks."""
+        theirs = {text(one) for one in items(other.get("tasks"))}
+        fewest = min(len(self.tasks), len(theirs)) or 1
+        changes = {text(one) for one in items(other.get("changes"))}
+        return (
+            other.get("about") == self.about
+            and not changes.isdisjoint(self.changes)
+            and len(theirs.intersection(self.tasks)) >= _SAME_TASKS * fewest
+        )
 
 
 def note_claim(experiment: str, claim: Claimed, folder: Path) -> list[str]:
-    """Note that an experiment is about to try a claim; returns which experiments have tried it before."""
+    """Note that an experiment is about to test a claim, for the first time or with more seeds or arms.
+
+    Returns which experiments have tested it before, once for each analysis.
+    """
     folder, file = folder.resolve(), workspace_dir() / CLAIMS
     if not is_lasting(folder.parent):
-        return _find_others(experiment, claim, folder.parent)
+        return _find_analyses(claim, folder.parent)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # Under the lock, so that of two that start at once each has a number of its own.
         with exclusive(lock_beside(file), str(file)), JsonlFile(file) as claims:
-            others = _find_others(experiment, claim, folder.parent)
-            own = {"experiment": experiment, "attempt": len(others) + 1, _EARLIER: others, **asdict(claim)}
+            earlier = _find_analyses(claim, folder.parent)
+            own = {"experiment": experiment, "attempt": len(earlier) + 1, _EARLIER: earlier, **asdict(claim)}
             claims.append({**own, "path": str(folder), "time": time.time()})
-            return others
+            return earlier
     except (OSError, EvsysError) as error:
         get_logger(__name__).warning("%s: this claim could not be noted: %s", file, error)
-        return _find_others(experiment, claim, folder.parent)
+        return _find_analyses(claim, folder.parent)
+
+
+def find_same_evidence(evidence: str, folder: Path) -> Object:
+    """The earliest experiment with the same evidence that has scores; empty where there is none."""
+    found = (one for one in _list_claims(folder.resolve().parent) if one.get("evidence") == evidence)
+    return next(found, dict[str, Any]())
 
 
 def read_claims() -> Iterator[Object]:
@@ -100,27 +89,39 @@ def read_claims() -> Iterator[Object]:
     return read_records(file) if file.is_file() else iter(())
 
 
-def _find_others(experiment: str, claim: Claimed, root: Path) -> list[str]:
-    """Which other experiments have tried the same, by their ids."""
-    roots = dict.fromkeys([root, project_root() / DEFAULT_ROOT, *read_output_roots()])
-    told = [*read_claims(), *(one for place in roots for one in _claims_below(place))]
-    same = {text(one.get("experiment")): one for one in told if claim.is_tried_by(one)}
+def _find_analyses(claim: Claimed, root: Path) -> list[str]:
+    """The experiments of a family, by their ids, once for each analysis."""
+    told: Counter[str] = Counter()
+    known: set[str] = set()
+    for one in filter(claim.is_family_of, _list_claims(root)):
+        told[text(one.get("experiment"))] += 1
+        known |= {text(name) for name in items(one.get(_EARLIER))}
     # What these knew of counts as well, though nothing else may be left of it.
-    known = {text(name) for one in same.values() for name in items(one.get(_EARLIER))}
-    same = {name: {"experiment": name} for name in known} | same
-    return sorted(name for name, one in same.items() if name not in ("", experiment) and _was_tried(one))
+    return sorted([*told.elements(), *(known - told.keys())])
 
 
-def _claims_below(root: Path) -> Iterator[Object]:
-    for name in subfolders(root):
-        first = first_event(root / name)
-        if first is not None and first.text("family"):
-            told = {key: first.get(key) for key in ("family", "about", "sketch", _EARLIER)}
-            yield {"experiment": first.text("experiment_id"), "path": str(root / name), **told}
+def _list_claims(root: Path) -> Iterator[Object]:
+    """Everything that was tested and has scores: the project's list, then records that are not in it."""
+    listed: Counter[str] = Counter()
+    for one in read_claims():
+        listed[text(one.get("experiment"))] += 1
+        if _has_scores(one):
+            yield one
+    for place in dict.fromkeys([root, project_root() / DEFAULT_ROOT, *read_output_roots()]):
+        for name in subfolders(place):
+            first = first_event(place / name)
+            if first is None or not first.text("evidence") or first.text("same_evidence"):
+                continue
+            told = {key: first.get(key) for key in _TOLD}
+            one = {"experiment": first.text("experiment_id"), "path": str(place / name), **told}
+            if _has_scores(one):
+                analyses = 1 + sum(event.get("extended") is True for event in ExperimentRecord(place / name).events)
+                yield from [one] * (analyses - listed.get(first.text("experiment_id"), 0))
+                listed[first.text("experiment_id")] = analyses
 
 
-def _was_tried(claim: Object) -> bool:
-    """Whether somebody may have seen a score of it: not where it ended, or was killed, before it had any."""
+def _has_scores(claim: Object) -> bool:
+    """Whether a score of it may have been seen: not where it ended, or was killed, before it had any."""
     record = ExperimentRecord(Path(text(claim.get("path"))))
     if record.experiment_id != claim.get("experiment"):  # it was removed, so nothing shows that there was none
         return True

@@ -67,6 +67,8 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         verdict=outcome.verdict,
         sentence=_short(outcome.sentence),
         next=_short(outcome.next),
+        error_rate=number(record.conclusion.get("error_rate")),
+        same_evidence=start.text("same_evidence"),
         metric=outcome.metric,
         mode=outcome.mode,
         baseline=baseline,
@@ -87,7 +89,7 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         failures=[Failure(arm.name, redact_text(arm.problem)) for arm in problems],
         n_failures=len(problems),
         spend=record.spend,
-        tags=_texts(metadata.get("tags")) or _texts(start.get("tags")),
+        tags=_tags(record, metadata),
         parent_id=text(config.get("parent_experiment_id")),
         notes=record.notes,
         invalidated=record.invalidated,
@@ -292,6 +294,11 @@ def _varied(run: Object, paths: Sequence[str]) -> dict[str, Any]:
 
 def _kinds(runs: Sequence[Object], block: str, key: str) -> list[str]:
     return list(dict.fromkeys(name for run in runs if (name := text(part(run, block).get(key)))))
+
+
+def _tags(record: ExperimentRecord, metadata: Object) -> list[str]:
+    given = record.tags
+    return (_texts(metadata.get("tags")) or _texts(record.start.get("tags"))) if given is None else given
 
 
 def _texts(value: Any) -> list[str]:

@@ -135,6 +135,10 @@ class ExperimentView:
     """The verdict in one sentence."""
     next: str = ""
     """What its conclusion suggests."""
+    error_rate: float | None = None
+    """False positive rate at which its claim was tested; None without a claim or a conclusion."""
+    same_evidence: str = ""
+    """The earlier experiment with the same arms, seeds, data and tasks; this one is no further evidence."""
     metric: str = ""
     """Full name of the metric of its scores; that of the question, unless nothing was scored by that one yet."""
     mode: str = "max"

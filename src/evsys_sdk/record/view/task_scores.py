@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..run_files.scores import task_scores
-from ..runs import RunRecord
-from ..values import number, text
+from ..runs import RunRecord, each_score
+from ..values import Object, number, text
 from .question import is_score
 
 type ByTask = dict[str, float]
@@ -29,13 +29,19 @@ class SetScores:
 
 def scores_of(arms: Iterable[RunRecord]) -> dict[str, SetScores]:
     """The last scoring of each set by the seeds of a run, by full metric name; without one, the plain metrics."""
+    return gather_scores((arm.score_lines, arm.metrics) for arm in arms)
+
+
+def gather_scores(seeds: Iterable[tuple[Iterable[Object], Mapping[str, float]]]) -> dict[str, SetScores]:
+    """The same from the scorings and the metrics of each seed."""
     found: dict[str, SetScores] = {}
-    for arm in arms:
+    for lines, metrics in seeds:
         # Steps in order, so that the last one stays.
-        latest = {metric: (line, value) for metric, _, line, value in arm.scores if line.get("split") != "baseline"}
+        scored = each_score(lines)
+        latest = {metric: (line, value) for metric, _, line, value in scored if line.get("split") != "baseline"}
         for metric, (line, value) in latest.items():
             add_score(found, metric, line, value)
-        for metric, score in arm.metrics.items():
+        for metric, score in metrics.items():
             if is_score(metric) and metric not in latest:
                 add_score(found, metric, {}, {"value": score})
     return found

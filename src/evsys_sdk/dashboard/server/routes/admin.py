@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from ...client.connection import API_PREFIX
-from ...shapes import Problem, Scope, Session, Shape
+from ...shapes.experiment import Problem, Scope, Session, Shape
 from ...views.source import NotFound
 from ..auth import Gate, KeyGate, list_keys, make_key, revoke_key
 from ..security import COOKIE, session_cookie

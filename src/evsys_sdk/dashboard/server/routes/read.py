@@ -9,36 +9,39 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Engine, select
 
+from ....history.query import ARCHIVED, Filters
 from ....redact import redact
-from ...shapes import (
-    Anchor,
-    ArmDetail,
-    Comparison,
+from ...shapes.experiment import (
     ControlRequest,
     Curves,
-    DataEntries,
-    DataRows,
-    Events,
     ExperimentDetail,
     Experiments,
     Items,
-    Lineage,
-    LoopPage,
-    Loops,
     NewControlRequest,
     NewNote,
     Overview,
-    RolloutDetail,
-    Rollouts,
     SavedNote,
     Session,
+    Tags,
+)
+from ...shapes.loops import LoopPage, Loops
+from ...shapes.record import (
+    Anchor,
+    ArmDetail,
+    ComparedRuns,
+    DataEntries,
+    DataRows,
+    Events,
+    Lineage,
+    RolloutDetail,
+    Rollouts,
     Spend,
 )
 from ...views import answers, curves, items
 from ...views.source import LARGEST_PAGE, ExperimentQuery, RecordSource, RolloutQuery
 from ..live import Signal, stream_changes
 from ..storage import schema
-from ..storage.rows import read_object
+from ..storage.views import read_object
 from .routing import GuardedRouter
 
 type Sources = Callable[[Request], RecordSource]
@@ -104,13 +107,14 @@ def _list_routes(routes: GuardedRouter, source: Sources) -> None:
         offset: Offset = 0,
     ) -> Experiments:
         """A page of the experiments that meet all filters."""
-        query = ExperimentQuery(q, status, verdict, tag, model, algorithm, parent, sort, limit, cursor, offset)
-        return source(request).list_experiments(query)
+        without = () if ARCHIVED in tag else (ARCHIVED,)
+        filters = Filters(status, verdict, tag, algorithm, model, search=q, parent=parent, without=without)
+        return source(request).list_experiments(ExperimentQuery(filters, sort, limit, cursor, offset))
 
-    @routes.add("GET", "/compare", "read", response_model=Comparison)
-    def compare(request: Request, a: Word, b: Word) -> Comparison:
-        """Two experiments, by their best runs."""
-        return items.compare(source(request), a, b)
+    @routes.add("GET", "/compare", "read", response_model=ComparedRuns)
+    def compare(request: Request, of: Words = _NONE, a: Word = "", b: Word = "") -> ComparedRuns:
+        """Runs of any experiments with the first one; `a` and `b` name the first two."""
+        return items.compare(source(request), [*filter(None, (a, b)), *of])
 
 
 def _experiment_routes(routes: GuardedRouter, source: Sources) -> None:
@@ -228,6 +232,11 @@ def _change_routes(routes: GuardedRouter, source: Sources) -> None:
     def add_note(request: Request, id: str, note: NewNote) -> SavedNote:
         """Note something about an experiment."""
         return source(request).add_note(id, note)
+
+    @routes.add("PUT", "/experiments/{id}/tags", "write", response_model=Tags)
+    def set_tags(request: Request, id: str, tags: Tags) -> Tags:
+        """Replace the tags of an experiment; `archived` hides it from lists."""
+        return source(request).set_tags(id, tags)
 
     @routes.add("GET", "/experiments/{id}/requests", "read", response_model=list[ControlRequest])
     def read_requests(request: Request, id: str) -> list[ControlRequest]:

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
 from ...client.connection import API_PREFIX
-from ...shapes import Problem, Scope, Shape
+from ...shapes.experiment import Problem, Scope, Shape
 from ..auth import Identity, require
 
 _SCOPE_KEY = "x-evsys-scope"

@@ -18,7 +18,8 @@ from sqlalchemy import Connection, Engine
 from ....errors import DataError
 from ...client.connection import new_id
 from ...records import check_id
-from ...shapes import DataEntry, Shape
+from ...shapes.experiment import Shape
+from ...shapes.record import DataEntry
 from ...views.source import DataKind, NotFound
 from ..ingest import wire
 from ..ingest.ingest import Ingest, open_requests

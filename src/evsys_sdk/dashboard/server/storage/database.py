@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from ....errors import ConfigError, DataError, MissingExtraError, show
 from ....log import get_logger
 from ....redact import redact_text
+from . import schema
 
 _MIGRATIONS = Path(__file__).parents[1] / "migrations"
 _NETWORK_FILESYSTEMS = {
@@ -80,7 +81,10 @@ def connect(address: str) -> Engine:
         raise ConfigError(f"--database {hide_password(address)}: only SQLite files and PostgreSQL are known.")
     try:
         # asked first (`pool_pre_ping`), a connection that the database closed meanwhile costs no request
-        return sqlalchemy.create_engine(url.set(drivername="postgresql+psycopg"), pool_size=10, pool_pre_ping=True)
+        # From a database in SQL_ASCII, text comes as bytes unless the client says what it is.
+        options = {"connect_args": {"client_encoding": "utf8"}}
+        url = url.set(drivername="postgresql+psycopg")
+        return sqlalchemy.create_engine(url, pool_size=10, pool_pre_ping=True, **options)
     except ModuleNotFoundError:
         raise MissingExtraError("a dashboard in PostgreSQL", "postgres") from None
 
@@ -138,7 +142,11 @@ def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
                 _copy(path, kept)
         config = _config()
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        if present is None:
+            schema.metadata.create_all(connection)
+            command.stamp(config, "head")
+        else:
+            command.upgrade(config, "head")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.engine import RowMapping
 from ....data.jsonl import parse_json
 from ....data.workspace.reference import check_name, content_id
 from ....errors import DataError, show
-from ...shapes import DataEntries, DataEntry, DataRows
+from ...shapes.record import DataEntries, DataEntry, DataRows
 from ...views.source import DataKind, NotFound, read_cursor, write_cursor
 from . import schema
 

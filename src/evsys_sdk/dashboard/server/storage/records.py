@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, insert, or_, select
+from sqlalchemy import Connection, Engine, insert, select
 from sqlalchemy.engine import RowMapping
 
-from ....history.index import NO_VERDICT, ORDERS
 from ....record.events import Kind
-from ....record.values import number
+from ....record.values import part, text
+from ....record.view.model import ExperimentView
 from ....record.view.question import is_score
 from ...client.connection import new_id
-from ...shapes import (
-    Anchor,
-    ControlRequest,
-    DataEntries,
-    DataRows,
-    Event,
-    Events,
-    Experiment,
-    Experiments,
-    NewControlRequest,
-    NewNote,
-    Overview,
-    RolloutDetail,
-    Rollouts,
-    SavedNote,
-)
+from ...shapes.experiment import ControlRequest, Experiment, Live, NewControlRequest, NewNote, SavedNote, Tags
+from ...shapes.record import Anchor, DataEntries, DataRows, Event, Events, RolloutDetail, Rollouts
+from ...views.curves import default_metric
+from ...views.lists import RecordLists, shown
 from ...views.source import (
     ArmFiles,
-    BadQuery,
     Change,
     DataKind,
     ExperimentData,
-    ExperimentQuery,
     NotFound,
     Object,
     Points,
@@ -47,103 +34,57 @@ from ...views.source import (
 )
 from . import schema, store
 from .datasets import data_entries, data_rows
-from .reported import read_records
-from .rollouts import list_rollouts, read_rollout
-from .rows import IDENTITY, Lines, count_words, event_of, list_words, make_views, note_of, read_object, read_objects
+from .rollouts import list_rollouts, read_prompts, read_rollout
+from .views import StoredViews, ViewMaker, as_scored, read_object, read_records
 from .writer import Writer
 
-_MOST_RUNNING = 40
-"""Running experiments of the overview."""
-# All ascending, those without a score last: one comparison then finds what comes after a cursor in any order.
-_KEYS: dict[str, ColumnElement[Any]] = {
-    "newest": -func.coalesce(schema.experiment.c.started, schema.experiment.c.received),
-    "oldest": func.coalesce(schema.experiment.c.started, schema.experiment.c.received),
-    "score": case(
-        (schema.experiment.c.best_score.is_(None), 1e308),
-        (schema.experiment.c.mode == "min", schema.experiment.c.best_score),
-        else_=-schema.experiment.c.best_score,
-    ),
-    "spend": -func.coalesce(schema.experiment.c.usd, 0.0),
-    "name": schema.experiment.c.name,
-}
+_RECENT = 40
 
 
-class StoredRecords:
+class StoredRecords(RecordLists):
     """One project; safe to ask from several threads."""
 
-    def __init__(self, engine: Engine, writer: Writer, lines: Lines, project: str) -> None:
-        self._engine, self._writer, self._lines, self.project = engine, writer, lines, project
+    def __init__(self, engine: Engine, writer: Writer, views: ViewMaker, project: str) -> None:
+        self._engine, self._writer, self._maker, self.project = engine, writer, views, project
+        self._versions: dict[str, int] = {}
         self._mine = schema.experiment.c.project_id == project
 
     # -- lists ---------------------------------------------------------------------------------------------------------
 
-    def overview(self) -> Overview:
-        table = schema.experiment
-        columns = (table.c.status, table.c.verdict, table.c.tags, table.c.models, table.c.algorithms, table.c.spend)
+    @contextmanager
+    def views(self) -> Generator[StoredViews]:
+        """The views as they are now."""
+        self._maker.refresh(self.project)
         with self._engine.connect() as connection:
-            rows = connection.execute(select(*columns).where(self._mine)).all()
-            is_running = select(*IDENTITY).where(self._mine, table.c.status == "running").limit(_MOST_RUNNING)
-            running = self._read_lines(connection, is_running)
-            version = self._version(connection)
-        spend: dict[str, float] = {}
-        for row in rows:
-            for name, value in read_object(row[5]).items():
-                spend[name] = spend.get(name, 0.0) + (number(value) or 0.0)
-        return Overview(
-            total=len(rows),
-            by_status=count_words(str(row[0]) for row in rows),
-            by_verdict=count_words(str(row[1]) or NO_VERDICT for row in rows),
-            spend=spend,
-            tags=list_words(row[2] for row in rows),
-            models=list_words(row[3] for row in rows),
-            algorithms=list_words(row[4] for row in rows),
-            running=running,
-            version=version,
-        )
+            yield StoredViews(connection, self.project, self._versions, self._maker.known)
 
-    def list_experiments(self, query: ExperimentQuery) -> Experiments:
-        if query.sort not in ORDERS:
-            raise BadQuery(f"sort is {query.sort[:40]!r}. It can be {', '.join(ORDERS)}.")
-        table, key = schema.experiment, _KEYS[query.sort]
-        conditions = [self._mine, *_conditions(query)]
-        page = select(*IDENTITY, key.label("place")).where(*conditions)
-        if query.cursor:
-            kind = str if query.sort == "name" else (int, float)
-            place, id = read_cursor(query.cursor, kind, str)
-            page = page.where(or_(key > place, and_(key == place, table.c.id > id)))
-        # one more than is shown: whether there is another page is known without counting
-        page = page.order_by(key, table.c.id).limit(query.limit + 1).offset(0 if query.cursor else query.offset)
-        with self._engine.connect() as connection:
-            rows = connection.execute(page).mappings().all()
-            total = int(connection.execute(select(func.count()).select_from(table).where(*conditions)).scalar_one())
-            shown = rows[: query.limit]
-            found = self._lines.read(connection, self.project, shown)
-        more = len(rows) > query.limit and shown
-        following = write_cursor(shown[-1]["place"], shown[-1]["id"]) if more else None
-        return Experiments(items=found, next=following, total=total)
-
-    def experiments(self, ids: Sequence[str]) -> list[Experiment]:
-        with self._engine.connect() as connection:
-            return self._read_lines(connection, select(*IDENTITY).where(self._mine, schema.experiment.c.id.in_(ids)))
+    def show(self, view: ExperimentView) -> Experiment:
+        """A view, with how its experiment is getting on."""
+        live = None
+        if view.is_live:
+            with self._engine.connect() as connection:
+                live = _read_live(connection, self.project, view)
+        return shown(view, self._versions.get(view.id, 0), live)
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 
     def experiment(self, id: str) -> ExperimentData:
+        with self.views() as views:
+            found = views.load([(id, 0)])
         with self._engine.connect() as connection:
-            row = self._row(connection, id)
+            self._row(connection, id)
             events = self._events(connection, id, (Kind.NOTE, Kind.STARTED, Kind.LOOKED))
             requests = self._requests(connection, id)
             [record] = read_records(connection, self.project, [id])
-            [experiment] = make_views(connection, self.project, [record])
         started = next((event for event in events if event.kind == Kind.STARTED), None)
         return ExperimentData(
-            experiment=experiment,
+            experiment=self.show(found[0] if found else record.view()),
             config=record.config or {},
-            conclusion=read_object(row["conclusion"]),
-            conclusion_text=str(row["conclusion_text"]),
-            notes=[note_of(event) for event in events if event.kind == Kind.NOTE],
+            conclusion=part(record.told, "conclusion"),
+            conclusion_text=text(record.told.get("conclusion_text")),
+            notes=[_note(event) for event in events if event.kind == Kind.NOTE],
             requests=requests,
-            commands={key: str(value) for key, value in read_object(row["commands"]).items()},
+            commands={key: str(value) for key, value in part(record.told, "commands").items()},
             registered_at=started.time if started and started.data.get("hypothesis_sha256") else None,
             looks=[event.data for event in events if event.kind == Kind.LOOKED],
         )
@@ -156,7 +97,7 @@ class StoredRecords:
         with self._engine.connect() as connection:
             rows = connection.execute(select(*columns).where(*mine)).all()
         found = {
-            str(arm): ArmFiles(read_objects(checkpoints), read_objects(datasets), read_objects(benchmarks))
+            str(arm): ArmFiles(_read_objects(checkpoints), _read_objects(datasets), _read_objects(benchmarks))
             for arm, checkpoints, datasets, benchmarks in rows
         }
         return {arm: found[arm] for arm in arms}
@@ -197,8 +138,12 @@ class StoredRecords:
         with self._engine.connect() as connection:
             self._row(connection, id)
             for arm, line in connection.execute(query):
-                found.setdefault(str(arm), []).append(read_object(line))
+                found.setdefault(str(arm), []).append(as_scored(read_object(line)))
         return found
+
+    def prompts(self, id: str, split: str, name: str) -> dict[str, str]:
+        with self._engine.connect() as connection:
+            return read_prompts(connection, self.project, id, split, name)
 
     def rollouts(self, id: str, query: RolloutQuery) -> Rollouts:
         with self._engine.connect() as connection:
@@ -218,7 +163,7 @@ class StoredRecords:
             rows = connection.execute(select(table).where(*mine).order_by(table.c.no).limit(limit + 1)).mappings().all()
         page = rows[:limit]
         following = write_cursor(page[-1]["no"]) if len(rows) > limit and page else None
-        return Events(items=[event_of(row) for row in page], next=following)
+        return Events(items=[_event(row) for row in page], next=following)
 
     def spend_lines(self, id: str) -> list[Object]:
         table = schema.spend_line
@@ -247,6 +192,17 @@ class StoredRecords:
 
         self._writer.call(write)
         return made
+
+    def set_tags(self, id: str, tags: Tags) -> Tags:
+        event = {"id": new_id(), "time": time.time(), "kind": Kind.TAGGED, "tags": tags.tags}
+
+        def write(connection: Connection) -> None:
+            self._row(connection, id)
+            store.put_event(connection, self.project, id, event)
+            store.touch(connection, self.project, [id])
+
+        self._writer.call(write)
+        return tags
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
         made = ControlRequest(id=new_id(), time=time.time(), state="open", answer="", **request.model_dump())
@@ -293,14 +249,11 @@ class StoredRecords:
             raise NotFound("experiment", id)
         return found
 
-    def _read_lines(self, connection: Connection, query: Any) -> list[Experiment]:
-        return self._lines.read(connection, self.project, connection.execute(query).mappings().all())
-
     def _events(self, connection: Connection, id: str, kinds: Sequence[str]) -> list[Event]:
         table = schema.event
         mine = (table.c.project_id == self.project, table.c.experiment_id == id, table.c.kind.in_(kinds))
         rows = connection.execute(select(table).where(*mine).order_by(table.c.no)).mappings().all()
-        return [event_of(row) for row in rows]
+        return [_event(row) for row in rows]
 
     def _requests(self, connection: Connection, id: str) -> list[ControlRequest]:
         table = schema.request
@@ -309,21 +262,33 @@ class StoredRecords:
         return [ControlRequest(**{name: row[name] for name in ControlRequest.model_fields}) for row in rows]
 
 
-def _conditions(query: ExperimentQuery) -> list[ColumnElement[bool]]:
-    table = schema.experiment
-    found: list[ColumnElement[bool]] = []
-    if query.statuses:
-        found.append(table.c.status.in_(query.statuses))
-    if query.verdicts:
-        found.append(table.c.verdict.in_(["" if verdict == NO_VERDICT else verdict for verdict in query.verdicts]))
-    if query.parent:
-        found.append(table.c.parent_id == query.parent)
-    for column, word in [*((table.c.tags, tag) for tag in query.tags), (table.c.algorithms, query.algorithm)]:
-        if word:
-            # with its quotes, as the column holds a JSON list: a whole word, and not the beginning of another
-            quoted = json.dumps(word.lower(), ensure_ascii=False)
-            found.append(func.lower(column).contains(quoted, autoescape=True))
-    if query.model:
-        found.append(func.lower(table.c.models).contains(query.model.lower(), autoescape=True))
-    found += [table.c.words.contains(word, autoescape=True) for word in query.search.casefold().split()]
-    return found
+def _event(row: RowMapping) -> Event:
+    """A line of a journal."""
+    return Event(id=str(row["id"]), time=row["time"], kind=str(row["kind"]), data=read_object(row["data"]))
+
+
+def _note(event: Event) -> SavedNote:
+    """A note, which is an event too."""
+    said, author = text(event.data.get("text")), text(event.data.get("author"))
+    return SavedNote(id=event.id, text=said, author=author, time=event.time)
+
+
+def _read_objects(value: Any) -> list[Object]:
+    """The objects of JSON text that holds a list."""
+    return [] if value == "[]" else [cast(Object, one) for one in json.loads(value) if isinstance(one, dict)]
+
+
+def _read_live(connection: Connection, project: str, view: ExperimentView) -> Live:
+    run, latest, key, point = schema.run, schema.metric_latest, schema.metric_key, schema.metric_point
+    mine = (run.c.project_id == project, run.c.experiment_id == view.id, run.c.status == "started")
+    arms = connection.execute(select(run.c.no, run.c.step, run.c.total_steps).where(*mine)).all()
+    furthest = max(arms, key=lambda arm: arm[1] if arm[1] is not None else -1, default=None)
+    if furthest is None:
+        return Live(arms_running=0, step=None, total_steps=None, metric="", recent=[])
+    logged = select(key.c.id, key.c.name).join(latest, latest.c.key_id == key.c.id)
+    keys = {str(name): no for no, name in connection.execute(logged.where(latest.c.run_no == furthest[0])).all()}
+    metric = default_metric(sorted(keys))
+    same = (point.c.run_no == furthest[0], point.c.key_id == keys.get(metric, -1), point.c.value.is_not(None))
+    recent = select(point.c.value).where(*same).order_by(point.c.step.desc()).limit(_RECENT)
+    values = [float(value) for value in connection.execute(recent).scalars()][::-1]
+    return Live(arms_running=len(arms), step=furthest[1], total_steps=furthest[2], metric=metric, recent=values)

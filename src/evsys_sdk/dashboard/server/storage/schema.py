@@ -22,6 +22,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from ....history.cache import COLUMNS, LISTED
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -97,27 +99,33 @@ experiment = Table(
     Column("id", Id, primary_key=True),
     Column("version", BigInteger, nullable=False),
     Column("received", Double, nullable=False),
-    *(
-        Column(name, Text, nullable=False, default="")
-        for name in ("name", "description", "hypothesis", "status", "verdict", "sentence", "metric", "mode", "best_run")
-    ),
-    *(
-        Column(name, Text, nullable=False, default="")
-        for name in ("parent_id", "invalidated", "conclusion_text", "recipe_kind", "config_sha256")
-    ),
-    *(Column(name, Double) for name in ("best_score", "best_low", "best_high", "started", "ended", "usd")),
-    *(Column(name, Integer) for name in ("n_runs", "n_arms", "n_done", "n_failures")),
-    Column("n_notes", Integer, nullable=False, default=0),
-    *(
-        Column(name, Text, nullable=False, default="[]")
-        for name in ("tags", "models", "algorithms", "backends", "varied", "flags")
-    ),
-    *(Column(name, Text, nullable=False, default="{}") for name in ("spend", "config", "conclusion", "commands")),
-    Column("words", Text, nullable=False, default=""),
+    Column("heard", Double, nullable=False),
+    Column("told", Text, nullable=False),
     Index(None, "project_id", "received", "id"),
     Index(None, "project_id", "version"),
-    Index(None, "project_id", "parent_id"),
 )
+
+_COLUMN_TYPES = {"TEXT": Text, "REAL": Double, "INTEGER": BigInteger}
+experiment_view = Table(
+    "experiment_view",
+    metadata,
+    Column("project_id", Id, primary_key=True),
+    Column("folder", Id, primary_key=True),  # its id: the name is that of the same column on a disk
+    Column("version", BigInteger, nullable=False),
+    Column("made_by", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    *(Column(name, _COLUMN_TYPES[COLUMNS[name][0]]) for name in LISTED),
+)
+"""The views of experiments, made again when `version` has changed; `history/query.py` asks it."""
+experiment_detail = Table(
+    "experiment_detail",
+    metadata,
+    Column("project_id", Id, primary_key=True),
+    Column("folder", Id, primary_key=True),
+    Column("text", Text, nullable=False),
+    Column("view", Text, nullable=False),
+)
+"""What is needed of a few only, kept apart so that lists read little; as on a disk."""
 
 run = Table(
     "run",

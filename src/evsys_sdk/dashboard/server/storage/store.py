@@ -14,18 +14,13 @@ from sqlalchemy.dialects.postgresql import insert as insert_postgres
 from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 
 from ....errors import DataError, show
-from ....record.events import Kind
-from ....record.values import items
-from ...records import EXPERIMENT_FIELDS, RUN_FIELDS, check_fields
-from ...shapes import LoopPage
+from ...records import STATEMENTS, check_fields
+from ...shapes.loops import LoopPage
 from ...views.rollouts import preview_of
 from ..ingest.wire import LARGEST_NUMBER, Object, check_ids, number, whole
 from . import schema
 
 _LONGEST_TEXT = 1_000_000
-_LONGEST_NOTE = 20_000
-"""How much of a note is searched."""
-_SEARCHED = ("name", "hypothesis", "description", "sentence", "conclusion_text", "tags")
 # Made once, because every batch or every run needs them, and making a statement takes longer than running it.
 _FIND_EXPERIMENT = select(schema.experiment.c.id).where(
     schema.experiment.c.project_id == bindparam("of"), schema.experiment.c.id == bindparam("named")
@@ -47,7 +42,7 @@ _COUNT_UP = (
 _MARK_CHANGED = (
     update(schema.experiment)
     .where(schema.experiment.c.project_id == bindparam("of"), schema.experiment.c.id == bindparam("changed"))
-    .values(version=bindparam("now"))
+    .values(version=bindparam("now"), heard=bindparam("at"))
 )
 
 
@@ -60,21 +55,19 @@ class RunRef:
 
 
 def put_experiment(connection: Connection, project: str, id: str, fields: Mapping[str, Any]) -> None:
-    """Make an experiment, or change the given fields of it."""
+    """Make an experiment, or change the given fields of what is stated of it."""
     check_ids(id)
-    columns = _columns("experiment", fields, EXPERIMENT_FIELDS)
+    stated = {name: _fit("experiment", name, value) for name, value in check_fields("experiment", fields).items()}
     table, where = schema.experiment, _same_experiment(project, id)
-    present = connection.execute(select(*(table.c[name] for name in _SEARCHED)).where(*where)).mappings().first()
-    # A record tells only what has changed, and the words of the other fields must stay findable.
-    merged = {**(dict(present) if present else {}), **columns}
-    words = " ".join(str(merged.get(name) or "") for name in _SEARCHED).casefold()[:_LONGEST_TEXT]
-    columns["words"] = " ".join([words, *(_read_notes(connection, project, id) if present else ())])
+    present = connection.execute(select(table.c.told).where(*where)).scalar()
+    known: Object = {"name": id, "status": "running"} if present is None else json.loads(present)
+    told = _json({name: value for name, value in {**known, **stated}.items() if value is not None})
     if present is None:
         now = time.time()
-        fresh = {"name": id, "status": "running", "version": 0, "received": now, "started": now} | columns
-        connection.execute(insert(table).values(project_id=project, id=id, **fresh))
+        values = {"project_id": project, "id": id, "version": 0, "received": now, "heard": now, "told": told}
+        connection.execute(insert(table).values(**values))
     else:
-        connection.execute(update(table).where(*where).values(**columns))
+        connection.execute(update(table).where(*where).values(told=told))
 
 
 def ensure_experiment(connection: Connection, project: str, id: str) -> None:
@@ -87,7 +80,7 @@ def ensure_experiment(connection: Connection, project: str, id: str) -> None:
 def put_run(connection: Connection, project: str, id: str, experiment: str | None, fields: Mapping[str, Any]) -> RunRef:
     """Make a run of an experiment, or change the given fields of it."""
     check_ids(id, experiment)
-    columns = _columns("run", fields, RUN_FIELDS)
+    columns = _run_columns(fields)
     known = find_run(connection, project, id)
     if known is not None:
         if experiment not in (None, known.experiment_id):
@@ -173,9 +166,7 @@ def put_event(connection: Connection, project: str, experiment: str, event: Obje
     data = {key: value for key, value in event.items() if key not in ("id", "time", "kind")}
     values = {"project_id": project, "experiment_id": experiment, "id": id, "kind": kind}
     values |= {"time": number(event.get("time")), "data": _json(data)}
-    # Only once, however often it is sent: a note would be counted again.
-    if insert_new(connection, schema.event, values, ("project_id", "experiment_id", "id")):
-        _after_event(connection, project, experiment, kind, data)
+    insert_new(connection, schema.event, values, ("project_id", "experiment_id", "id"))
 
 
 def put_spend(connection: Connection, project: str, experiment: str, at: int, line: Object) -> None:
@@ -259,7 +250,8 @@ def touch(connection: Connection, project: str, experiments: Sequence[str]) -> i
     """Give experiments that changed a new version, which is what pages are told; returns it."""
     version = int(connection.execute(_COUNT_UP, {"of": project}).scalar_one())
     if experiments:
-        connection.execute(_MARK_CHANGED, [{"of": project, "changed": id, "now": version} for id in experiments])
+        now = {"of": project, "now": version, "at": time.time()}
+        connection.execute(_MARK_CHANGED, [{**now, "changed": id} for id in experiments])
     return version
 
 
@@ -285,32 +277,6 @@ def metric_name(split: str, name: str, metric: str) -> str:
     return f"{split}/{metric}" if name in ("", split) else f"{split}/{name}/{metric}"
 
 
-def _after_event(connection: Connection, project: str, experiment: str, kind: str, data: Object) -> None:
-    """What an event changes in the experiment's own line."""
-    table, where = schema.experiment, _same_experiment(project, experiment)
-    if kind == Kind.NOTE:
-        changed = {"n_notes": table.c.n_notes + 1, "words": table.c.words + " " + _words_of(data)}
-        connection.execute(update(table).where(*where).values(**changed))
-    elif kind in (Kind.INVALIDATED, Kind.REINSTATED):
-        reason = str(data.get("reason") or "no reason was given")[:2000] if kind == Kind.INVALIDATED else ""
-        connection.execute(update(table).where(*where).values(invalidated=reason))
-    elif kind == Kind.AUDITED:
-        flags = [str(flag)[:200] for flag in items(data.get("flags"))[:100]]
-        connection.execute(update(table).where(*where).values(flags=_json(flags)))
-
-
-def _read_notes(connection: Connection, project: str, experiment: str) -> list[str]:
-    """What the notes of an experiment are found by."""
-    table = schema.event
-    mine = (table.c.project_id == project, table.c.experiment_id == experiment, table.c.kind == Kind.NOTE)
-    notes = connection.execute(select(table.c.data).where(*mine).order_by(table.c.no)).scalars()
-    return [_words_of(json.loads(data)) for data in notes]
-
-
-def _words_of(note: Object) -> str:
-    return str(note.get("text", "")).casefold()[:_LONGEST_NOTE]
-
-
 def _insert(connection: Connection, table: Table) -> Any:
     return (insert_postgres if connection.dialect.name == "postgresql" else insert_sqlite)(table)
 
@@ -319,28 +285,26 @@ def _same_experiment(project: str, id: str) -> tuple[Any, Any]:
     return schema.experiment.c.project_id == project, schema.experiment.c.id == id
 
 
-def _columns(kind: str, fields: Mapping[str, Any], known: Mapping[str, Any]) -> Object:
-    """Fields as they are stored; null is stored as "not known"."""
+def _run_columns(fields: Mapping[str, Any]) -> Object:
+    """The fields of a run as they are stored; null is stored as "not known"."""
     found: Object = {}
-    for name, value in check_fields(kind, fields, known).items():
+    for name, value in check_fields("run", fields).items():
         if isinstance(value, (list, dict)):
             found[name] = _json(value)
         elif value is None:
-            found[name] = {str: "", list: "[]", dict: "{}"}.get(known[name])
-        elif isinstance(value, str):
-            found[name] = value[:_LONGEST_TEXT]
+            wanted: Any = STATEMENTS["run"][name]
+            found[name] = {str: "", list: "[]", dict: "{}"}.get(wanted)
         else:
-            found[name] = _fit(kind, name, value)
-    if kind == "experiment" and isinstance(fields.get("spend"), dict):
-        # A column of its own, because lists are sorted by it in the database.
-        found["usd"] = number(fields["spend"].get("usd"))
+            found[name] = _fit("run", name, value)
     return found
 
 
-def _fit(kind: str, name: str, value: int | float) -> int | float:
-    if number(value) is None or (isinstance(value, int) and abs(value) > LARGEST_NUMBER):
-        raise DataError(f"{name} of a {kind} is {show(value)}, which is too large.")
-    if kind == "experiment" and isinstance(value, int) and name.startswith("n_") and abs(value) >= 1 << 31:
+def _fit(kind: str, name: str, value: Any) -> Any:
+    """A value that a column or a browser can hold."""
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    too_large = isinstance(value, int) and abs(value) > LARGEST_NUMBER
+    if too_large or (isinstance(value, float) and number(value) is None):
         raise DataError(f"{name} of a {kind} is {show(value)}, which is too large.")
     return value
 

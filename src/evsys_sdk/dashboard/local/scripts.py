@@ -1,0 +1,182 @@
+"""The experiments of a project with what scripts reported offline: the mirror of the dashboard's client, read here.
+
+A script that reports with `EVSYS_OFFLINE=1` writes the records that it would send. They are read into a database beside
+them, by the code that a server takes them in with, and shown among the experiments of the project. The database can be
+removed at any time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from ...errors import EvsysError
+from ...history.cache import SEARCHED, Row
+from ...history.index import HistoryIndex
+from ...log import get_logger
+from ...record.view.model import ExperimentView
+from ..client.client import DashboardClient
+from ..client.mirror import StreamReader, is_sent, read_header, streams
+from ..server.auth import LOCAL, make_project
+from ..server.ingest.ingest import Ingest
+from ..server.storage import schema
+from ..server.storage.database import open_database
+from ..server.storage.records import StoredRecords
+from ..server.storage.views import StoredViews, ViewMaker
+from ..server.storage.writer import Writer
+from ..shapes.experiment import ControlRequest, Experiment, NewControlRequest, NewNote, Progress, SavedNote, Tags
+from ..views.lists import RecordLists
+from ..views.source import BadQuery, Change, RecordSource
+from .records import LocalRecords
+
+_DATABASE = "local.sqlite3"
+
+
+class ProjectRecords(RecordLists):
+    """What a project recorded and what its scripts reported; safe to ask from several threads."""
+
+    def __init__(self, local: LocalRecords, mirror: Path) -> None:
+        self._local, self._mirror = local, mirror
+        self._stored: StoredRecords | None = None
+        self._sizes: dict[Path, int] = {}
+        self._changed: dict[str, int] = {}
+        """Experiments of scripts, and when they last changed, in milliseconds."""
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        """Every other question is about one experiment, whose id comes first; those about data are the project's."""
+        if name.startswith("data_"):
+            return getattr(self._local, name)
+
+        def ask(id: str, *more: Any) -> Any:
+            return getattr(self._of(id), name)(id, *more)
+
+        return ask
+
+    @contextmanager
+    def views(self) -> Generator[_Joined]:
+        with ExitStack() as stack:
+            index = stack.enter_context(self._local.views())
+            stored = self._read_mirror()
+            yield _Joined(index, stack.enter_context(stored.views()) if stored else None)
+
+    def show(self, view: ExperimentView) -> Experiment:
+        return self._local.show(view) if view.path or self._stored is None else self._stored.show(view)
+
+    def progress(self, found: int) -> Progress | None:
+        return self._local.progress(found)
+
+    def version(self) -> int:
+        return max([self._local.version(), *self._changed.values()])
+
+    def changes(self, since: int) -> list[Change]:
+        self._read_mirror()
+        own = [Change("experiment", id, at) for id, at in self._changed.items() if at > since]
+        return sorted([*self._local.changes(since), *own], key=lambda one: one.version)
+
+    def add_note(self, id: str, note: NewNote) -> SavedNote:
+        if self._of(id) is self._local:
+            return self._local.add_note(id, note)
+        with DashboardClient(offline=True, log_dir=self._mirror.parent) as client:
+            made = client.add_note(id, note.text, author=note.author)
+        return SavedNote(id=made, text=note.text, author=note.author, time=time.time())
+
+    def set_tags(self, id: str, tags: Tags) -> Tags:
+        if self._of(id) is self._local:
+            return self._local.set_tags(id, tags)
+        with DashboardClient(offline=True, log_dir=self._mirror.parent) as client:
+            client.update_experiment(id, tags=tags.tags)
+        return tags
+
+    def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
+        if self._of(id) is not self._local:
+            raise BadQuery("a script that reports offline hears nothing. Stop it where it runs.")
+        return self._local.add_request(id, request)
+
+    def _of(self, id: str) -> RecordSource:
+        """Who knows an experiment; what the project recorded itself comes first."""
+        stored = self._read_mirror()
+        if stored is None or id not in self._changed:
+            return self._local
+        with self._local.views() as index:
+            return self._local if index.rows(("id",), "id = ?", [id]) else stored
+
+    def _read_mirror(self) -> StoredRecords | None:
+        """Take in what was added to the mirror since the last look; what a server has is shown by that server."""
+        with self._lock:
+            for path in streams(self._mirror) if self._mirror.is_dir() else ():
+                size = path.stat().st_size
+                if self._sizes.get(path) != size and not is_sent(path):
+                    self._sizes[path] = size
+                    try:
+                        self._take(path)
+                    except (EvsysError, OSError) as error:
+                        get_logger(__name__).warning("%s is not shown: %s", path, error)
+            return self._stored
+
+    def _take(self, path: Path) -> None:
+        read_header(path)  # refuses what is no stream
+        if self._stored is None:
+            engine = open_database(str(self._mirror / _DATABASE))
+            self._writer, self._ingest, self._engine = Writer(engine), Ingest(), engine
+            self._writer.after_rollback.append(self._ingest.forget)
+            self._writer.call(lambda connection: make_project(connection, LOCAL))
+            self._stored = StoredRecords(engine, self._writer, ViewMaker(engine, self._writer), LOCAL)
+            self._note_changes(self._stored, 0)
+        before, reader, table = self._stored.version(), StreamReader(path), schema.stream
+        with self._engine.connect() as connection:
+            mine = (table.c.project_id == LOCAL, table.c.id == reader.stream)
+            known = connection.execute(select(table.c.next_seq).where(*mine)).scalar()
+        reader.go_to(int(known or 0))
+        while (batch := reader.read()) is not None:
+            lines = batch.data.removesuffix(b"\n").split(b"\n")
+            place = (reader.stream, batch.first, lines)
+            self._writer.call(lambda connection, place=place: self._ingest.take(connection, LOCAL, *place))
+            reader.advance(batch)
+        reader.close()
+        self._note_changes(self._stored, before)
+
+    def _note_changes(self, stored: StoredRecords, since: int) -> None:
+        now = int(time.time() * 1000)
+        self._changed |= {one.id: now for one in stored.changes(since)}
+
+
+class _Joined:
+    """Two tables of views as one; of an experiment that both have, the project's own counts."""
+
+    text = SEARCHED
+
+    def __init__(self, index: HistoryIndex, stored: StoredViews | None) -> None:
+        self._index, self._stored = index, stored
+        self._hidden: list[str] = []
+        if stored is not None:
+            ids = [row[0] for _, rows in stored.rows_by_root(("folder",)) for row in rows]
+            self._hidden = [row[0] for row in index.rows(("id",), f"id IN ({','.join('?' * len(ids))})", ids)]
+
+    def rows_by_root(
+        self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
+    ) -> list[tuple[Any, Sequence[Row]]]:
+        found: list[tuple[Any, Sequence[Row]]] = [*self._index.rows_by_root(columns, condition, values, tail)]
+        if self._stored is not None:
+            wanted = condition.replace(SEARCHED, self._stored.text)
+            if self._hidden:
+                other = f"folder NOT IN ({','.join('?' * len(self._hidden))})"
+                wanted = f"({wanted}) AND {other}" if wanted else other
+            found += self._stored.rows_by_root(columns, wanted, [*values, *self._hidden], tail)
+        return found
+
+    def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
+        own = len(self._index.roots)
+        found: list[ExperimentView] = []
+        for place in places:
+            if place[1] < own:
+                found += self._index.load([place])
+            elif self._stored is not None:
+                found += self._stored.load([place])
+        return found

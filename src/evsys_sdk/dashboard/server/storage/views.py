@@ -1,0 +1,315 @@
+"""The views of experiments in the database: made by the code that views a disk, stored, and asked by the same queries.
+
+What clients reported takes the place of files (`ReportedRecord`). A view is stored with the version of the experiment
+that it was made of, and made again when that has changed or when nobody has reported for long.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, and_, or_, select
+from sqlalchemy.engine import RowMapping
+
+from ....history.cache import COLUMNS, LISTED, searched_text, view_version
+from ....record.events import Event, Kind
+from ....record.ledger import Tally
+from ....record.reader import ExperimentRecord
+from ....record.runs import STARTED, RunRecord, config_runs, plain_spend
+from ....record.values import UNFINISHED, Object, items, part, text
+from ....record.view.build import Liveness, view
+from ....record.view.model import LIVE, ExperimentView
+from ...records import STATEMENTS
+from ..ingest.wire import number
+from . import schema, store
+from .writer import Busy, Writer
+
+_EVENTS = (
+    *(Kind.STARTED, Kind.RESUMED, Kind.ENDED, Kind.NOTE, Kind.TAGGED, Kind.INVALIDATED, Kind.REINSTATED, Kind.AUDITED),
+    *(Kind.DIAGNOSED, Kind.APPROVAL_AWAITED, Kind.APPROVED, Kind.REJECTED),
+)
+"""What a view asks a journal for."""
+_FROM_THE_RECORD = ("status", "started", "ended", "spend", "flags", "invalidated")
+"""What a view takes from the record, which knows what was stated of it and what the journal has."""
+_QUIET_S = 900.0
+"""Longest silence after which a running experiment is still taken to be alive."""
+_LOOK_S = 5.0
+"""How often it is looked whether a running experiment has fallen silent."""
+_BATCH = 200
+_MOST_KNOWN = 20_000
+
+
+type KnownViews = dict[tuple[str, str, int, str], ExperimentView]
+"""Views that were read before, by project, id, version and status; nobody changes a view."""
+
+
+class StoredViews:
+    """The views of one project: a `ViewTable` of `history/query.py`."""
+
+    text = (
+        "(SELECT text FROM experiment_detail AS detail WHERE detail.project_id = experiment_view.project_id "
+        "AND detail.folder = experiment_view.folder)"
+    )
+
+    def __init__(self, connection: Connection, project: str, versions: dict[str, int], known: KnownViews) -> None:
+        """`versions` is told the version of each experiment whose view is loaded, and `known` the view."""
+        self._connection, self._project, self._versions, self._known = connection, project, versions, known
+        self._is_postgres = connection.dialect.name == "postgresql"
+
+    def rows_by_root(
+        self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
+    ) -> list[tuple[str, Sequence[tuple[Any, ...]]]]:
+        """Columns of the rows that meet a condition."""
+        within = f"project_id = ? AND ({condition})" if condition else "project_id = ?"
+        sql = f"SELECT {', '.join(columns)} FROM {schema.experiment_view.name} WHERE {within} {tail}"
+        if self._is_postgres:
+            sql = sql.replace("instr(", "strpos(").replace("?", "%s")
+        found = self._connection.exec_driver_sql(sql, (self._project, *values)).all()
+        return [("", [tuple(row) for row in found])]
+
+    def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
+        """The views of some experiments."""
+        table, detail, ids = schema.experiment_view, schema.experiment_detail, [id for id, _ in places]
+        mine = (table.c.project_id == self._project, table.c.folder.in_(ids))
+        stamps: dict[str, tuple[str, str, int, str]] = {}
+        for id, version, status in self._connection.execute(
+            select(table.c.folder, table.c.version, table.c.status).where(*mine)
+        ):
+            stamps[str(id)], self._versions[str(id)] = (self._project, str(id), int(version), str(status)), int(version)
+        missing = [id for id, stamp in stamps.items() if stamp not in self._known]
+        asked = select(detail.c.folder, detail.c.view).where(detail.c.project_id == self._project)
+        for id, line in self._connection.execute(asked.where(detail.c.folder.in_(missing))) if missing else ():
+            self._known[stamps[str(id)]] = ExperimentView.from_json(line)
+        found = {id: self._known[stamp] for id, stamp in stamps.items() if stamp in self._known}
+        return [found[id] for id in ids if id in found]
+
+
+class ViewMaker:
+    """Makes the views of what has changed, before they are asked; safe to use from several threads."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self._engine, self._writer = engine, writer
+        self._made: dict[str, tuple[int, float]] = {}
+        """Project -> its version when all views were made, and when that was."""
+        self.known: KnownViews = {}
+
+    def refresh(self, project: str) -> None:
+        """A server with too much to write answers with the views that it has."""
+        table, now = schema.project, time.monotonic()
+        with self._engine.connect() as connection:
+            version = connection.execute(select(table.c.version).where(table.c.id == project)).scalar() or 0
+            known, at = self._made.get(project, (-1, 0.0))
+            if known == version and now - at < _LOOK_S:
+                return
+            changed = _list_changed(connection, project)
+        if len(self.known) > _MOST_KNOWN:
+            self.known.clear()
+        with suppress(Busy):
+            for begin in range(0, len(changed), _BATCH):
+                batch = changed[begin : begin + _BATCH]
+                self._writer.call(lambda connection, batch=batch: _store_views(connection, project, batch))
+            self._made[project] = (version, now)
+
+
+def _list_changed(connection: Connection, project: str, among: Sequence[str] | None = None) -> list[str]:
+    table, made = schema.experiment, schema.experiment_view
+    same = and_(made.c.project_id == table.c.project_id, made.c.folder == table.c.id)
+    silent = and_(made.c.status.in_(LIVE), table.c.heard < time.time() - _QUIET_S)
+    other = or_(made.c.version.is_(None), made.c.version != table.c.version, made.c.made_by != view_version(), silent)
+    asked = select(table.c.id).outerjoin(made, same).where(table.c.project_id == project, other)
+    asked = asked.order_by(table.c.version.desc()) if among is None else asked.where(table.c.id.in_(among))
+    return [str(id) for id in connection.execute(asked).scalars()]
+
+
+def _store_views(connection: Connection, project: str, ids: Sequence[str]) -> None:
+    # Asked again: another request may have had the same views made meanwhile.
+    records = read_records(connection, project, _list_changed(connection, project, ids))
+    rows: list[Object] = []
+    details: list[Object] = []
+    for record in records:
+        one = record.view()
+        place = {"project_id": project, "folder": one.id}
+        about = {"version": record.row["version"], "status": one.status, "made_by": view_version()}
+        rows.append({**place, **about, **{name: COLUMNS[name][1](one) for name in LISTED}})
+        details.append({**place, "text": searched_text(one), "view": one.to_json()})
+    store.upsert(connection, schema.experiment_view, rows, ("project_id", "folder"))
+    store.upsert(connection, schema.experiment_detail, details, ("project_id", "folder"))
+
+
+class ReportedRun(RunRecord):
+    """An arm as its client reported it."""
+
+    reported_step: int | None = None
+    reported_config: Object | None = None
+
+    @property
+    def config(self) -> Object | None:
+        return self.reported_config
+
+    @property
+    def last_metrics(self) -> Object:
+        return {} if self.reported_step is None else {"step": self.reported_step}
+
+
+class ReportedRecord(ExperimentRecord):
+    """An experiment as its client reported it."""
+
+    def __init__(self, row: RowMapping, runs: list[RunRecord], events: list[Event], tally: Tally) -> None:
+        super().__init__(Path(str(row["id"])))
+        self.told = read_object(row["told"])
+        self.row, self.runs, self.events, self.tally = row, runs, events, tally
+        self.config = _with_runs(part(self.told, "config"), runs)
+        conclusion = part(self.told, "conclusion")
+        self.conclusion = conclusion if text(conclusion.get("verdict")) else {}
+        status = text(self.told.get("status"))
+        self.ending = UNFINISHED if status in ("", *LIVE) else status
+        if spend := plain_spend(part(self.told, "spend")):
+            self.spend = spend
+
+    @property
+    def experiment_id(self) -> str:
+        return str(self.row["id"])
+
+    @property
+    def began(self) -> float | None:
+        known = (self.start.time, number(self.told.get("started")), self.row["received"])
+        return next(at for at in known if at is not None)
+
+    @property
+    def ended(self) -> float | None:
+        if self.ending == UNFINISHED:
+            return None
+        return number(self.told.get("ended")) or next(
+            (event.time for event in reversed(self.events) if event.kind == Kind.ENDED), None
+        )
+
+    @property
+    def invalidated(self) -> str:
+        return super().invalidated or text(self.told.get(_FROM_THE_RECORD[-1]))
+
+    def view(self) -> ExperimentView:
+        """The view, with what the client stated in place of what follows from its reports."""
+        running = self.ending == UNFINISHED and time.time() - self.row["heard"] < _QUIET_S
+        found = view(self, Liveness(running))
+        stated: Object = {}
+        for name, value in self.told.items():
+            if name == "tags" and self.tags is not None:  # they were edited since
+                continue
+            if name in ExperimentView.__slots__ and name not in _FROM_THE_RECORD:
+                is_list = STATEMENTS["experiment"].get(name) is list
+                kept: Any = [one for one in items(value) if isinstance(one, str)] if is_list else value
+                stated |= {name: kept} if kept not in ("", [], {}) else {}
+        return replace(found, **stated, path="")
+
+
+def read_records(connection: Connection, project: str, ids: Sequence[str]) -> list[ReportedRecord]:
+    """Everything that views of these experiments need, with one query for each table."""
+    if not ids:
+        return []
+    table = schema.experiment
+    rows = connection.execute(select(table).where(table.c.project_id == project, table.c.id.in_(ids))).mappings().all()
+    events = _read_events(connection, project, ids)
+    runs = _read_runs(connection, project, ids, events)
+    tallies = _read_tallies(connection, project, ids)
+    return [
+        ReportedRecord(row, runs.get(row["id"], []), events.get(row["id"], []), tallies.get(row["id"]) or Tally())
+        for row in rows
+    ]
+
+
+def read_object(value: Any) -> Object:
+    """JSON text that holds an object."""
+    return {} if value in ("{}", "", None) else part({"it": json.loads(value)}, "it")
+
+
+def _read_events(connection: Connection, project: str, ids: Sequence[str]) -> dict[str, list[Event]]:
+    table = schema.event
+    mine = (table.c.project_id == project, table.c.experiment_id.in_(ids), table.c.kind.in_(_EVENTS))
+    found: dict[str, list[Event]] = {}
+    for row in connection.execute(select(table).where(*mine).order_by(table.c.no)).mappings():
+        event = Event(str(row["kind"]), str(row["id"]), row["time"], read_object(row["data"]))
+        found.setdefault(str(row["experiment_id"]), []).append(event)
+    return found
+
+
+def _read_tallies(connection: Connection, project: str, ids: Sequence[str]) -> dict[str, Tally]:
+    table = schema.spend_line
+    mine = (table.c.project_id == project, table.c.experiment_id.in_(ids))
+    found: dict[str, Tally] = {}
+    for id, line in connection.execute(
+        select(table.c.experiment_id, table.c.line).where(*mine).order_by(table.c.number)
+    ):
+        found.setdefault(str(id), Tally()).take(str(line).encode())
+    return found
+
+
+def _read_runs(
+    connection: Connection, project: str, ids: Sequence[str], events: Mapping[str, Iterable[Event]]
+) -> dict[str, list[RunRecord]]:
+    run, latest, key, score = schema.run, schema.metric_latest, schema.metric_key, schema.score
+    mine = (run.c.project_id == project, run.c.experiment_id.in_(ids))
+    last: dict[int, dict[str, tuple[float, float]]] = {}
+    joined = select(latest.c.run_no, key.c.name, latest.c.step, latest.c.last).join(key, key.c.id == latest.c.key_id)
+    for no, name, step, value in connection.execute(joined.join(run, run.c.no == latest.c.run_no).where(*mine)):
+        if value is not None:
+            last.setdefault(no, {})[name] = (step, value)
+    lines: dict[int, list[Object]] = {}
+    scored = select(score.c.run_no, score.c.line).join(run, run.c.no == score.c.run_no).where(*mine)
+    for no, line in connection.execute(scored.order_by(score.c.step)):
+        lines.setdefault(no, []).append(as_scored(read_object(line)))
+    found: dict[str, list[RunRecord]] = {}
+    for row in connection.execute(select(run).where(*mine).order_by(run.c.no)).mappings():
+        noticed = [
+            event.text("text") for event in events.get(row["experiment_id"], ()) if event.text("arm") == row["arm"]
+        ]
+        made = _make_run(row, last.get(row["no"], {}), lines.get(row["no"], []), noticed)
+        found.setdefault(str(row["experiment_id"]), []).append(made)
+    return found
+
+
+def _make_run(
+    row: RowMapping, last: Mapping[str, tuple[float, float]], lines: list[Object], findings: Sequence[str]
+) -> RunRecord:
+    """An arm; the last values that it logged stand for a result that it did not sum up itself."""
+    told = {name: value for name, raw in read_object(row["metrics"]).items() if (value := number(raw)) is not None}
+    made = ReportedRun(
+        Path(str(row["experiment_id"])),
+        str(row["arm"]),
+        str(row["run"]),
+        row["seed"],
+        STARTED if row["status"] == "running" else str(row["status"]),
+        str(row["error"]),
+        str(row["unscored"]),
+        told or {name: value for name, (_, value) in last.items()},
+        plain_spend(read_object(row["spend"])),
+        findings=tuple(findings),
+    )
+    # In place of what a `RunRecord` reads from its folder.
+    reported: Object = {"result": None, "starts": [], "score_lines": lines, "checkpoints": []}
+    reported["logged"] = {name: [point] for name, point in last.items()}
+    reported["_progress"] = {"total_steps": row["total_steps"]}
+    vars(made).update(reported, reported_step=row["step"], reported_config=read_object(row["config"]))
+    return made
+
+
+def _with_runs(config: Object, runs: Sequence[RunRecord]) -> Object:
+    """The config with that of each run, which scripts report run by run."""
+    if config_runs(config):
+        return config
+    own = {run.run: {**run.config, "name": run.run} for run in reversed(runs) if run.config}
+    return {**config, "runs": list(reversed(own.values()))} if own else config
+
+
+def as_scored(line: Object) -> Object:
+    """A scoring with each metric as `scores.jsonl` has it; scripts send plain numbers."""
+    metrics = part(line, "metrics")
+    return {
+        **line,
+        "metrics": {name: one if isinstance(one, dict) else {"value": one} for name, one in metrics.items()},
+    }

@@ -1,0 +1,118 @@
+"""Lists of experiments, of a disk and of a database alike: the overview, pages, and some of them by id."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from ...history.cache import read_between_bars
+from ...history.query import NO_VERDICT, ORDERS, Filters, ViewTable, count, page, select
+from ...record.view.model import LIVE, ExperimentView
+from ..shapes.experiment import Experiment, Experiments, Live, Overview, Progress
+from .source import BadQuery, ExperimentQuery, read_cursor, write_cursor
+
+_MOST_RUNNING = 40
+_MOST_FACETS = 200
+_SPEND = {"usd": "usd", "tokens": "tokens_trained", "wall_s": "wall_s"}
+"""Column -> what it is called where it is spent."""
+_GROUPS = "GROUP BY status, verdict"
+
+
+class RecordLists(ABC):
+    """The lists of a record, over its table of views."""
+
+    @abstractmethod
+    def views(self) -> AbstractContextManager[ViewTable]:
+        """The views as they are now."""
+
+    @abstractmethod
+    def version(self) -> int:
+        """Grows with every change of the record."""
+
+    @abstractmethod
+    def show(self, view: ExperimentView) -> Experiment:
+        """A view, with how its experiment is getting on."""
+
+    def progress(self, found: int) -> Progress | None:
+        """How far the first look has come, if it still goes on and has `found` so many."""
+        return None
+
+    def overview(self) -> Overview:
+        """The project in one look."""
+        with self.views() as table:
+
+            def rows(*columns: str, tail: str = "") -> list[Any]:
+                return [row for _, found in table.rows_by_root(columns, tail=tail) for row in found]
+
+            groups = rows("status", "verdict", "count(*)", *(f"sum({name})" for name in _SPEND), tail=_GROUPS)
+            facets = [_facets(rows(f"DISTINCT {name}")) for name in ("tags", "models", "algorithms")]
+            running = select(table, Filters(statuses=LIVE), limit=_MOST_RUNNING)
+        by_status: dict[str, int] = {}
+        by_verdict: dict[str, int] = {}
+        spend: dict[str, float] = {}
+        for status, verdict, number, *sums in groups:
+            by_status[status] = by_status.get(status, 0) + number
+            by_verdict[verdict or NO_VERDICT] = by_verdict.get(verdict or NO_VERDICT, 0) + number
+            for name, total in zip(_SPEND.values(), sums, strict=True):
+                if total is not None:
+                    spend[name] = spend.get(name, 0.0) + total
+        total = sum(by_status.values())
+        return Overview(
+            total=total,
+            by_status=by_status,
+            by_verdict=by_verdict,
+            spend=spend,
+            tags=facets[0],
+            models=facets[1],
+            algorithms=facets[2],
+            running=[lighten(self.show(one)) for one in running],
+            version=self.version(),
+            reading=self.progress(total),
+        )
+
+    def list_experiments(self, query: ExperimentQuery) -> Experiments:
+        """A page of the experiments that meet all filters."""
+        if query.sort not in ORDERS:
+            raise BadQuery(f"sort is {query.sort[:40]!r}. It can be {', '.join(ORDERS)}.")
+        kinds = [str if key == "name" else (int, float) for key in ORDERS[query.sort]]
+        after = tuple(read_cursor(query.cursor, *kinds, str, int)) if query.cursor else None
+        with self.views() as table:
+            found, following = page(
+                table,
+                query.filters.condition(table.text),
+                sort=query.sort,
+                limit=query.limit,
+                offset=0 if after else query.offset,
+                after=after,
+            )
+            # A first page that is not full has them all, and saves the count.
+            is_all = after is None and not query.offset and following is None
+            total = len(found) if is_all else count(table, query.filters)
+        shown = [lighten(self.show(one)) for one in found]
+        return Experiments(items=shown, next=write_cursor(*following) if following else None, total=total)
+
+    def experiments(self, ids: Sequence[str]) -> list[Experiment]:
+        """Those of the ids that are there."""
+        marks = ",".join("?" * len(ids))
+        with self.views() as table:
+            found, _ = page(table, (f"id IN ({marks})", list(ids)))
+        return [lighten(self.show(one)) for one in found]
+
+
+def shown(view: ExperimentView, version: int, live: Live | None) -> Experiment:
+    """A view as the API sends it."""
+    values = {name: getattr(view, name) for name in ExperimentView.__slots__}
+    return Experiment(**values, n_notes=len(view.notes), version=version, live=live)
+
+
+def lighten(one: Experiment) -> Experiment:
+    """A line of a list: the view without what grows with its arms and notes."""
+    return replace(one, runs=[], arms=[], failures=[], notes=[])
+
+
+def _facets(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """The words of a column that holds lists between bars."""
+    return sorted({word for (column,) in rows for word in read_between_bars(column)})[:_MOST_FACETS]

@@ -1,0 +1,183 @@
+"""Queries over views, written once for a disk and for a server: filters, search, order, pages and counts.
+
+A `ViewTable` has one row for each experiment: the cache of a disk (`index.py`), or a table of a dashboard's database
+(`dashboard/server/storage/views.py`). Conditions are SQL that SQLite and PostgreSQL share, but for `instr` and the
+marks of values, which the latter's table translates.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..errors import DataError, closest, show
+from ..record.view.model import STATUSES, VERDICTS, ExperimentView
+from .cache import SEARCHED, Row
+
+NO_VERDICT = "none"
+ARCHIVED = "archived"
+"""The tag of experiments that the lists of a dashboard leave out unless they are asked for."""
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+ORDERS: dict[str, tuple[str, ...]] = {
+    "newest": ("-coalesce(started, 0)",),
+    "oldest": ("coalesce(started, 0)",),
+    "score": ("CASE WHEN score IS NULL THEN 1e308 WHEN mode = 'min' THEN score ELSE -score END",),
+    "spend": ("-coalesce(usd, 0)", "-coalesce(wall_s, 0)"),
+    "name": ("name",),
+}
+"""What lists are sorted by, always ascending: one comparison then finds what comes after a place in any order."""
+
+type Place = tuple[Any, ...]
+"""Where an experiment stands in a list: the values it is sorted by, its folder, and the number of its root."""
+
+
+class ViewTable(Protocol):
+    """Rows with the columns of `cache.COLUMNS`, each with its view."""
+
+    text: str
+    """The SQL expression that searches look at."""
+
+    def rows_by_root(
+        self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
+    ) -> Sequence[tuple[Any, Sequence[Row]]]:
+        """Columns of the rows that meet a condition; on a disk, root by root."""
+        ...
+
+    def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
+        """The views of some folders, each named with the number of its root."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Conditions, all of which must hold; of several values for one, any may."""
+
+    statuses: Sequence[str] = ()
+    verdicts: Sequence[str] = ()
+    """`none` stands for experiments without a conclusion."""
+    tags: Sequence[str] = ()
+    """Of several, all must be there."""
+    algorithm: str = ""
+    model: str = ""
+    """Part of the model's name."""
+    since: float | None = None
+    metric_above: float | None = None
+    """Only experiments whose best score is above this."""
+    search: str = ""
+    """Words that must all occur in name, hypothesis, description, notes or conclusion."""
+    parent: str = ""
+    """The id of the experiment that they were derived from."""
+    without: Sequence[str] = ()
+    """Tags that must not be there."""
+
+    def condition(self, text: str = SEARCHED) -> tuple[str, list[Any]]:
+        """The same as an SQL condition; `text` is the expression that is searched."""
+        parts: list[str] = []
+        values: list[Any] = []
+
+        def add(part: str, *given: Any) -> None:
+            parts.append(part)
+            values.extend(given)
+
+        if self.statuses:
+            add(f"status IN ({_marks(self.statuses)})", *self.statuses)
+        if self.verdicts:
+            wanted = ["" if verdict == NO_VERDICT else verdict for verdict in self.verdicts]
+            add(f"verdict IN ({_marks(wanted)})", *wanted)
+        for tag in self.tags:
+            add("instr(tags, ?) > 0", f"|{tag.casefold()}|")
+        for tag in self.without:
+            add("instr(tags, ?) = 0", f"|{tag.casefold()}|")
+        if self.algorithm:
+            add("instr(algorithms, ?) > 0", f"|{self.algorithm.casefold()}|")
+        if self.model:
+            add("instr(models, ?) > 0", self.model.casefold())
+        if self.parent:
+            add("parent = ?", self.parent)
+        if self.since is not None:
+            add("started >= ?", self.since)
+        if self.metric_above is not None:
+            add("score > ?", self.metric_above)
+        for word in self.search.casefold().split():
+            add(f"instr({text}, ?) > 0", word)
+        return " AND ".join(parts), values
+
+
+def select(
+    table: ViewTable, filters: Filters | None = None, *, sort: str = "newest", limit: int | None = None
+) -> list[ExperimentView]:
+    """The experiments that meet the filters, in order."""
+    return page(table, (filters or Filters()).condition(table.text), sort=sort, limit=limit)[0]
+
+
+def page(
+    table: ViewTable,
+    condition: tuple[str, Sequence[Any]],
+    *,
+    sort: str = "newest",
+    limit: int | None = None,
+    offset: int = 0,
+    after: Place | None = None,
+) -> tuple[list[ExperimentView], Place | None]:
+    """The experiments that meet an SQL condition, from `offset` on or `after` a place; and where the next page begins.
+
+    A place names the last experiment that was shown, not a number: a new experiment moves all numbers.
+    """
+    keys = [*ORDERS[sort], "folder"]
+    wanted, values = condition[0], list(condition[1])
+    if after is not None:
+        later = f"({', '.join(keys)}) >= ({_marks(keys)})"  # also the last one itself: another root may have its equal
+        wanted, values = f"({wanted}) AND {later}" if wanted else later, [*values, *after[:-1]]
+    end = "" if limit is None else f" LIMIT {offset + limit + 2}"
+    found = table.rows_by_root(keys, wanted, values, f"ORDER BY {', '.join(keys)}{end}")
+    places: list[Place] = sorted((*row, number) for number, (_, rows) in enumerate(found) for row in rows)
+    places = [place for place in places if after is None or place > after][offset:]
+    shown = places[:limit]
+    following = shown[-1] if shown and len(shown) < len(places) else None
+    return table.load([(place[-2], place[-1]) for place in shown]), following
+
+
+def count(table: ViewTable, filters: Filters | None = None) -> int:
+    """How many experiments meet the filters."""
+    condition = (filters or Filters()).condition(table.text)
+    return sum(row[0] for _, rows in table.rows_by_root(("count(*)",), *condition) for row in rows)
+
+
+def check_word(value: str, known: Sequence[str], option: str) -> str:
+    """`value`, if it is one of the words an option takes."""
+    if value in known:
+        return value
+    guess = closest(value, known)
+    hint = f"Did you mean '{guess}'?" if guess else f"Choose among {', '.join(known)}."
+    raise DataError(f"{option} {show(value)}: there is no such value. {hint}")
+
+
+def check_status(value: str) -> str:
+    """`value`, if experiments can have that status."""
+    return check_word(value, STATUSES, "--status")
+
+
+def check_verdict(value: str) -> str:
+    """`value`, if experiments can have that verdict."""
+    return check_word(value, (*VERDICTS, NO_VERDICT), "--verdict")
+
+
+def parse_since(text: str) -> float:
+    """`7d`, `12h`, `2w`, or a date as `2026-01-31`, as seconds since 1970."""
+    if found := _AGO.fullmatch(text.strip()):
+        return time.time() - float(found[1]) * _SECONDS[found[2]]
+    try:
+        from datetime import datetime
+
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        message = f"--since {show(text)}: this is no date. Write one as 2026-01-31, or how long ago as 7d, 12h or 2w."
+        raise DataError(message) from None
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ",".join("?" * len(values))
