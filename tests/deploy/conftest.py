@@ -1,19 +1,16 @@
-"""A small project with an experiment that was run on the mock backend, and adapters made of numpy."""
+"""A small project with an experiment that was run on the mock backend, and what looks like an adapter."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from evsys_sdk import ExperimentConfig
-from evsys_sdk.deploy.weights import write_safetensors
 from evsys_sdk.experiment import Experiment
 
 COLOURS = ["red", "green", "blue", "pink"]
@@ -62,31 +59,16 @@ def trained(project: Path, record: Path) -> Path:
 
 
 @pytest.fixture
-def write_tensors() -> Callable[..., Path]:
-    def write(path: Path, tensors: dict[str, np.ndarray], dtype: str = "F32") -> Path:
-        shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        write_safetensors(path, shapes, dict.fromkeys(tensors, dtype), lambda name: tensors[name].astype(np.float32))
-        return path
-
-    return write
-
-
-@pytest.fixture
-def as_adapter(trained: Path, write_tensors: Callable[..., Path]) -> Path:
+def as_adapter(trained: Path) -> Path:
     """The same experiment as if it had trained an adapter of a real model, whose folder is returned."""
-    random = np.random.default_rng(0)
     base = trained / "base"
-    layer = "model.layers.0.self_attn.q_proj"
-    weights = {f"{layer}.weight": random.normal(size=(8, 8)), "model.embed_tokens.weight": random.normal(size=(5, 8))}
-    write_tensors(base / "model.safetensors", weights)
+    base.mkdir()
     (base / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 5}), "utf-8")
     (base / "tokenizer.json").write_text("{}", "utf-8")
     (base / "chat_template.jinja").write_text("{{ messages }}", "utf-8")
     for sampler in (trained / "outputs" / "routing").glob("*/checkpoints/*/sampler"):
         (sampler / "weights.npz").unlink()
-        low = {"lora_A": random.normal(size=(2, 8)), "lora_B": random.normal(size=(8, 2))}
-        tensors = {f"base_model.model.{layer}.{name}.weight": value for name, value in low.items()}
-        write_tensors(sampler / "adapter_model.safetensors", tensors)
+        (sampler / "adapter_model.safetensors").write_bytes(b"weights")
         config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "somewhere"}
         (sampler / "adapter_config.json").write_text(json.dumps(config), "utf-8")
     _forget_weights(trained / "outputs/routing/journal.jsonl")

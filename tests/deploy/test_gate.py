@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from evsys_sdk import ExperimentConfig
 from evsys_sdk.cli.main import main
 from evsys_sdk.deploy.deployments import Deployments
 from evsys_sdk.deploy.gate import Decision, judge
-from evsys_sdk.deploy.judged import Gap, Scored, measure_gap
+from evsys_sdk.deploy.judged import Gap, Judged, Scored, judge_source, measure_gap
 from evsys_sdk.deploy.policy import GatePolicy, load_policy
 from evsys_sdk.deploy.ship import ship
 from evsys_sdk.deploy.source import find_source
 from evsys_sdk.errors import ConfigError, DataError
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.record.project_files.journals import read_promotions
+from evsys_sdk.record.view.question import Question
 
 CODES = {f"item {n}": "abcd"[n % 4] for n in range(24)}
 TARGET, CANARY = "test/codes/pass@1", "test/safety/pass@1"
@@ -190,7 +192,7 @@ def test_candidates_on_one_set_of_tasks_share_the_error_rate(project: Path) -> N
 
 def scored(values: Any, sha256: str = "x", **fields: Any) -> Scored:
     by_task = {f"t{n}": float(value) for n, value in enumerate(values)}
-    return Scored(float(np.mean(values)), by_task, fields.pop("clusters", {}), sha256, **fields)
+    return Scored(float(np.mean(values)), by_task, fields.pop("clusters", {}), Question("m", "test", sha256), **fields)
 
 
 def test_luck_alone_passes_no_more_often_than_it_may() -> None:
@@ -235,6 +237,35 @@ def test_what_cannot_be_compared_is_said(candidate: Scored, told: str) -> None:
     found = measure_gap(candidate, scored([0, 1, 0]), error=0.025, lower_is_better=False)
     assert isinstance(found, str)
     assert told in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"backend": "local"}, "the backends differ (mock and local)"),
+        ({"model": "other"}, "the models differ (tiny and other)"),
+    ],
+)
+def test_scores_of_another_model_or_backend_are_not_compared(
+    changes: dict[str, str], told: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = judge_source(find_source("early"))
+    known = {metric: replace(one, question=replace(one.question, **changes)) for metric, one in real.scores.items()}
+
+    def find_other(*_: object) -> Judged:
+        return replace(real, scores=known)
+
+    monkeypatch.setattr("evsys_sdk.deploy.gate.find_judged", find_other)
+    decision = judge(find_source("good"), "early", policy())
+    assert not decision.passed
+    assert all(told in one.reason for one in decision.failures)
+    assert len(decision.failures) == 2
+
+
+def test_a_policy_against_the_direction_of_the_experiment_is_refused(project: Path) -> None:
+    decision = judge(find_source("good"), "early", policy(target={"metric": TARGET, "direction": "decrease"}))
+    assert "asks for a increasing" not in decision.sentence
+    assert "should increase" in decision.sentence
 
 
 def test_a_policy_is_checked_with_the_line_of_each_problem(tmp_path: Path) -> None:

@@ -57,11 +57,12 @@ def test_adapter_tokenizer_and_card_are_one_commit(hub: Hub, as_adapter: Path) -
 
 def test_what_the_next_one_does_not_have_goes(hub: Hub, as_adapter: Path) -> None:
     assert deploy(hub, as_adapter).returncode == 0
-    done = deploy(hub, as_adapter, "layout=merged_safetensors")
+    (as_adapter / "chat_template.jinja").unlink()
+    done = deploy(hub, as_adapter)
     assert done.returncode == 0, done.stderr
     files = hub.repos["team/colours"]
-    assert "model.safetensors" in files
-    assert "adapter_model.safetensors" not in files
+    assert "tokenizer.json" in files
+    assert "chat_template.jinja" not in files
     assert Deployments.read().find("hub").id == "hub.2"
 
 

@@ -13,8 +13,8 @@ import pytest
 from evsys_sdk.cli.main import main
 from evsys_sdk.deploy.catalog import DeployedModels
 from evsys_sdk.deploy.deployments import Deployment, Deployments, Staged
-from evsys_sdk.deploy.policy import GatePolicy, Rollout
-from evsys_sdk.deploy.rollout import Step, judge_shadow, judge_stage, take_step
+from evsys_sdk.deploy.policy import GatePolicy, RolloutPolicy
+from evsys_sdk.deploy.rollout import RolloutStep, judge_shadow, judge_stage, take_step
 from evsys_sdk.deploy.ship import roll_back, ship
 from evsys_sdk.deploy.source import find_source
 from evsys_sdk.errors import DataError
@@ -50,7 +50,7 @@ class Told:
         return self.by_pair
 
 
-def step(candidate: float, live: float, n: int = 200, **rollout: object) -> Step:
+def step(candidate: float, live: float, n: int = 200, **rollout: object) -> RolloutStep:
     scores = {"production.2": [candidate] * n, "production.1": [live] * n}
     return take_step("production", make_policy(**rollout), Told(scores))
 
@@ -107,7 +107,7 @@ def test_too_few_scores_wait_and_change_nothing(staged: Path) -> None:
 
 
 def test_it_does_not_matter_how_often_somebody_looks() -> None:
-    policy, chance = Rollout(min_scores=10, margin=0.05), random.Random(0)
+    policy, chance = RolloutPolicy(min_scores=10, margin=0.05), random.Random(0)
     for _ in range(20):
         candidate, live = ([float(chance.random() < 0.6) for _ in range(300)] for _ in range(2))
         seen = [judge_stage(STAGED, candidate[:n], live[:n], policy, 0.05) for n in range(1, 301)]
@@ -120,7 +120,7 @@ def test_a_candidate_that_is_much_worse_hardly_ever_goes_on() -> None:
     for _ in range(400):
         candidate = [float(chance.random() < 0.5) for _ in range(480)]
         live = [float(chance.random() < 0.6) for _ in range(480)]
-        wrong += judge_stage(STAGED, candidate, live, Rollout(margin=0.1), 0.025).action == "next"
+        wrong += judge_stage(STAGED, candidate, live, RolloutPolicy(margin=0.1), 0.025).action == "next"
     assert wrong <= 20, "at the margin the rate of error is 2.5 %"
 
 
@@ -167,7 +167,7 @@ def shadowed(trained: Path) -> Path:
     return trained
 
 
-def follow(*pairs: tuple[float, float], times: int = 20, **rollout: object) -> Step:
+def follow(*pairs: tuple[float, float], times: int = 20, **rollout: object) -> RolloutStep:
     return take_step("production", make_policy(min_scores=20, **rollout), Told({}, list(pairs) * times))
 
 
@@ -200,7 +200,7 @@ def test_pairs_tell_what_two_groups_cannot() -> None:
     chance = random.Random(3)
     easy = [float(chance.random() < 0.5) for _ in range(80)]  # tasks differ much, the two hardly
     pairs = [(max(0.0, one - 0.02), one) for one in easy]
-    policy = Rollout(min_scores=80, margin=0.15)
+    policy = RolloutPolicy(min_scores=80, margin=0.15)
     both = [one for one, _ in pairs], [other for _, other in pairs]
     assert judge_stage(STAGED, *both, policy, 0.025).action == "wait"
     assert judge_shadow(STAGED, pairs, policy, 0.025).action == "next"
@@ -210,7 +210,7 @@ def test_a_shadow_that_is_worse_by_the_margin_hardly_ever_goes_on() -> None:
     chance, wrong = random.Random(5), 0
     for _ in range(400):
         pairs = [(one - float(chance.random() < 0.1), one) for one in (1.0 for _ in range(480))]
-        wrong += judge_shadow(STAGED, pairs, Rollout(margin=0.1), 0.025).action == "next"
+        wrong += judge_shadow(STAGED, pairs, RolloutPolicy(margin=0.1), 0.025).action == "next"
     assert wrong <= 20, "at the margin the rate of error is 2.5 %"
 
 

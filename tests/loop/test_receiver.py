@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 import socket
 import time
 from collections.abc import Iterator
@@ -17,10 +16,8 @@ import pytest
 
 from evsys_sdk.cli.main import main
 from evsys_sdk.errors import ConfigError
-from evsys_sdk.loop.traces.otlp import read_protobuf
 from evsys_sdk.loop.traces.receiver import Receiver, ReceiverSettings
 from evsys_sdk.loop.traces.store import LiveStore, TraceStore, import_traces
-from evsys_sdk.loop.traces.trace import BadRecord
 
 FIXTURES = Path(__file__).parent / "fixtures"
 JSON = {"content-type": "application/json"}
@@ -221,7 +218,7 @@ def test_many_clients_at_once_and_an_import_beside_them(receiver: Receiver) -> N
 @pytest.mark.parametrize(
     ("status", "said", "path", "headers", "body"),
     [
-        (404, "only /v1/traces and /v1/logs", "/v1/metrics", JSON, b"{}"),
+        (404, "'/v1/metrics' is neither", "/v1/metrics", JSON, b"{}"),
         (415, "content type 'text/plain'", "/v1/traces", {"content-type": "text/plain"}, b"{}"),
         (415, "encoding 'br'", "/v1/traces", {**JSON, "content-encoding": "br"}, b"{}"),
         (400, "not JSON", "/v1/traces", JSON, b"{"),
@@ -231,12 +228,12 @@ def test_many_clients_at_once_and_an_import_beside_them(receiver: Receiver) -> N
         (413, "longer than 0.2 MB.", "/v1/traces", JSON, b" " * 300_000),
         (
             413,
-            "unpacked",
+            "longer than 0.2 MB.",
             "/v1/traces",
             {**JSON, "content-encoding": "gzip"},
             gzip.compress(b" " * 10_000_000, mtime=0),
         ),
-        (403, "a page of 'http://evil.example'", "/v1/traces", {**JSON, "origin": "http://evil.example"}, b"{}"),
+        (403, "no page of 'http://evil.example'", "/v1/traces", {**JSON, "origin": "http://evil.example"}, b"{}"),
         (403, "not to 'evil.example'", "/v1/traces", {**JSON, "host": "evil.example"}, b"{}"),
     ],
 )
@@ -251,48 +248,35 @@ def test_what_it_does_not_take_it_refuses_with_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("status", "head"),
-    [
-        (413, f"Host: 127.0.0.1\r\nContent-Length: {'9' * 5000}"),
-        (411, "Host: 127.0.0.1\r\nContent-Length: \xb2"),
-        (403, "Host: [\r\nContent-Length: 2"),
-    ],
-    ids=["thousands of digits", "a digit that is no number", "no address"],
+    "head",
+    [f"Host: 127.0.0.1\r\nContent-Length: {'9' * 5000}", "Host: 127.0.0.1\r\nContent-Length: \xb2"],
+    ids=["thousands of digits", "a digit that is no number"],
 )
-def test_a_head_that_nobody_sends_by_mistake_is_answered_too(receiver: Receiver, status: int, head: str) -> None:
+def test_a_bad_head_is_refused(receiver: Receiver, head: str) -> None:
     request = f"POST /v1/traces HTTP/1.1\r\nContent-Type: application/json\r\n{head}\r\n\r\n"
     with connect(receiver) as client:
         client.sendall(request.encode("latin-1"))
-        assert client.recv(100).startswith(f"HTTP/1.1 {status} ".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 4")
 
 
 def test_a_refusal_in_protobuf(receiver: Receiver) -> None:
     answer = httpx.post(f"{receiver.url}/v1/traces", content=b"\x0a\x05ab", headers=PROTOBUF)
     assert answer.status_code == 400
     assert answer.content[:3] == b"\x08\x03\x12"
-    assert b"the request is cut off" in answer.content
-
-
-def test_a_client_that_lies_about_its_length_is_let_go(project: Path) -> None:
-    settings = ReceiverSettings(port=0, idle_s=0.3)
-    with Receiver(settings, LiveStore("live")) as receiver:
-        with connect(receiver) as client:
-            client.sendall(f"{HEAD}Content-Length: 99\r\n\r\n{{".encode())
-            assert client.recv(100) == b""
-        assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
+    assert b"not protobuf of OTLP" in answer.content
 
 
 @pytest.mark.parametrize("start", ["", f"{HEAD}Content-Length: 9999\r\n\r\n"], ids=["head", "body"])
 def test_a_client_that_sends_little_by_little_is_let_go(project: Path, start: str) -> None:
-    settings = ReceiverSettings(port=0, read_s=0.3, max_connections=1)
+    settings = ReceiverSettings(port=0, read_s=0.3)
     with Receiver(settings, LiveStore("live")) as receiver, connect(receiver) as client:
         client.sendall(start.encode())
         client.settimeout(0.05)
         for _ in range(200):  # never silent for long
             try:
                 client.sendall(b"P")
-                assert client.recv(100) == b""
-                break
+                if client.recv(1000) == b"":  # after a response with status 408, where a request had begun
+                    break
             except TimeoutError:
                 continue
             except ConnectionError:  # it was let go between the two
@@ -302,27 +286,16 @@ def test_a_client_that_sends_little_by_little_is_let_go(project: Path, start: st
         assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
 
 
-def test_connections_that_send_nothing_are_counted_too(project: Path) -> None:
-    with Receiver(ReceiverSettings(port=0, max_open=1), LiveStore("live")) as receiver:
-        with connect(receiver), connect(receiver) as second:
-            assert second.recv(100) == b""
-        for _ in range(200):  # until the first has been let go
-            try:
-                assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
+def test_too_many_connections_are_asked_to_try_again(project: Path) -> None:
+    with Receiver(ReceiverSettings(port=0, max_connections=2), LiveStore("live")) as receiver:
+        with connect(receiver), connect(receiver):  # both send nothing
+            assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 503
+        for _ in range(200):  # until they are closed
+            if httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200:
                 break
-            except httpx.TransportError:
-                time.sleep(0.05)
+            time.sleep(0.05)
         else:
-            pytest.fail("its place is not given back")
-
-
-def test_too_many_at_once_are_asked_to_come_again(project: Path) -> None:
-    with Receiver(ReceiverSettings(port=0, max_connections=1), LiveStore("live")) as receiver:
-        receiver.room.acquire()
-        answer = httpx.post(f"{receiver.url}/v1/traces", json=request(span(1)))
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-        receiver.room.release()
-        assert httpx.post(f"{receiver.url}/v1/traces", json=request(span(1))).status_code == 200
+            pytest.fail("their places are not given back")
 
 
 def test_keys(project: Path) -> None:
@@ -335,16 +308,7 @@ def test_keys(project: Path) -> None:
         assert httpx.post(url, json=request(span(2)), headers={"x-api-key": "secret-1"}).status_code == 200
 
 
-def test_random_bytes_are_no_request() -> None:
-    chance = random.Random(0)
-    for _ in range(3000):
-        try:
-            read_protobuf(chance.randbytes(chance.randrange(40)))
-        except BadRecord:
-            continue
-
-
-def test_values_inside_values_end_somewhere() -> None:
+def test_values_nested_too_deeply_are_refused(receiver: Receiver) -> None:
     body = b""
     for _ in range(200):
         body = b"\x0a" + _length(body) + body  # array of
@@ -352,8 +316,8 @@ def test_values_inside_values_end_somewhere() -> None:
     body = b"\x12" + _length(body) + body
     for tag in (b"\x4a", b"\x12", b"\x12", b"\x0a"):
         body = tag + _length(body) + body
-    with pytest.raises(BadRecord, match="too many values inside values"):
-        read_protobuf(body)
+    answer = httpx.post(f"{receiver.url}/v1/traces", content=body, headers=PROTOBUF)
+    assert answer.status_code == 400
 
 
 def _length(body: bytes) -> bytes:

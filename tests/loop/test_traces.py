@@ -148,21 +148,6 @@ def test_personal_things_stay_where_that_is_asked_for(project: Path, write: Writ
     assert "sk-abc" not in trace["messages"][0]["content"]
 
 
-def test_long_files_are_read_by_two_processes_with_the_same_outcome(
-    project: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = write("a.jsonl", *(chat(n, f"q{n} a{n}@example.com", "a") for n in range(50)), "oops")
-    one = import_traces("one", [file], most_bad=1.0)
-    monkeypatch.setattr("evsys_sdk.loop.traces.reading._LONG", 1)
-    monkeypatch.setattr("evsys_sdk.loop.traces.reading._PIECE", 500)
-    salt = TraceStore("one").salt()
-    TraceStore("two").folder.mkdir(parents=True)
-    (TraceStore("two").folder / "salt").write_bytes(salt)
-    two = import_traces("two", [file], most_bad=1.0)
-    assert TraceStore("one").file.read_bytes() == TraceStore("two").file.read_bytes()
-    assert (one.counts, one.redacted) == (two.counts, two.redacted)
-
-
 def test_the_newest_are_held_out_and_never_trained_on(project: Path, write: Write) -> None:
     import_traces("s", [write("a.jsonl", *(chat(n, f"q{n}", f"a{n}") for n in range(20)))])
     first = seal_round("s", share=0.25)

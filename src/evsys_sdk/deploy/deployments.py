@@ -1,8 +1,8 @@
 """Everything that was shipped, told from the list of promotions: which deployment is live under which name.
 
 A name (`production`, `canary`) has numbered deployments: `production.1`, `production.2`. The last one that was made or
-gone back to is the live one; beside it there may be one on its way to all requests: it answers a share of them, or is
-their shadow, whose answers nobody sees.
+gone back to is the live one; next to it there may be one on its way to all requests: it answers a share of them, or is
+their shadow, whose answers no one sees.
 Nothing else holds that state, so nothing can disagree with it.
 """
 
@@ -82,7 +82,7 @@ class Staged:
     since: float
     """When it got this share."""
     is_shadow: bool = False
-    """Whether these requests are answered by what is live as well, and nobody sees the answers of this one."""
+    """Whether these requests are answered by what is live as well, and no one sees the answers of this one."""
 
     @property
     def told(self) -> str:
@@ -174,7 +174,7 @@ class Deployments:
         return found
 
     def before(self, deployment: Deployment) -> Deployment | None:
-        """What a name falls back to: the deployment before it that nobody took back."""
+        """What a name falls back to: the deployment before it that no one took back."""
         taken_back = {one.replaced for one in self.rollbacks}
         earlier = [one for one in self.of(deployment.name) if one.number < deployment.number]
         fit = self.once_live.keys() - taken_back
@@ -182,7 +182,7 @@ class Deployments:
 
 
 def check_promotions() -> None:
-    """Refuse to go on from a list of promotions that somebody changed."""
+    """Refuse to continue from a list of promotions that somebody changed."""
     if problems := broken_promotions():
         raise DataError(
             f"{problems[0]} The list of promotions was changed by hand. Restore {promotions_file()} from a copy, or "

@@ -84,7 +84,7 @@ def judge(source: Source, current: str, policy: GatePolicy, *, imports: Sequence
             candidate=source.to_dict(),
             current={"label": live.label, "weights_sha256": live.weights_sha256, "reference": live.reference},
             score=target.value if target else None,
-            tasks_sha256=target.sha256 if target else "",
+            tasks_sha256=target.question.tasks if target else "",
             policy=policy.model_dump(mode="json"),
             checks=[check.to_dict() for check in checks],
         )
@@ -142,7 +142,7 @@ def first_failure(decision: Event) -> str:
 def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: str = "") -> Iterator[GateCheck]:
     """What the scores decide; `until` names the decision that is recomputed: later candidates do not count then."""
     target = candidate.score(policy.target.metric)
-    attempt = 1 + _other_candidates(target.sha256 if target else "", candidate.weights_sha256, until)
+    attempt = 1 + _other_candidates(target.question.tasks if target else "", candidate.weights_sha256, until)
     # Every further candidate on the same tasks gets a smaller
     # part of the error rate, so that trying often is no way in.
     error = attempt_error(attempt, policy.error)
@@ -169,6 +169,10 @@ def _check_gap(
             return GateCheck(name, "failed", reason)
         if found.problem:
             return GateCheck(name, "failed", f"{wanted.metric} of {whose} is incomplete: {found.problem}.")
+        asked = {"max": "increase", "min": "decrease"}.get(found.question.direction, wanted.direction)
+        if asked != wanted.direction:
+            reason = f"{wanted.metric} should {asked} in {judged.label}, and {wanted.direction} by the policy."
+            return GateCheck(name, "failed", reason)
         scores.append(found)
     lower = wanted.direction == "decrease"
     gap = measure_gap(scores[0], scores[1], error=error, lower_is_better=lower)

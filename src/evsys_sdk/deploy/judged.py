@@ -15,6 +15,7 @@ from ..experiment.statistics.two_level import RunScores, compare
 from ..record.run_files.scores import metric_name, task_scores
 from ..record.runs import RunRecord
 from ..record.values import Object, items, number, part, text
+from ..record.view.question import Question, split_of
 from .deployments import Deployments
 from .source import Source, find_source, hash_weights
 
@@ -29,8 +30,8 @@ class Scored:
     value: float
     by_task: dict[str, float]
     clusters: dict[str, str]
-    sha256: str
-    """Of the tasks."""
+    question: Question
+    """What it answers; its tasks are named by their whole hash, and its direction where the experiment has one."""
     problem: str = ""
     """Why this is not the score of all tasks."""
     costs: dict[str, float] = field(default_factory=dict[str, float])
@@ -56,13 +57,13 @@ def judge_source(source: Source) -> Judged:
     step = _step_of(source)
     lines = ((metric, line, value) for metric, at, line, value in source.arm.scores if at == step)
     label = f"{source.experiment}/{source.arm.name}@{source.checkpoint}"
-    scores = _collect((m, s, v) for m, s, v in lines if s.get("split") != "baseline")
+    scores = _collect(source, ((m, s, v) for m, s, v in lines if s.get("split") != "baseline"))
     return Judged(label, source.sha256, scores, f"{source.detail.folder}/{source.arm.name}")
 
 
 def judge_base(source: Source) -> Judged:
     """The model before training, by the same metric names."""
-    scores = _collect(_baseline_lines(source.arm))
+    scores = _collect(source, _baseline_lines(source.arm))
     if not scores:
         raise DataError(
             f"{source.detail.folder}: the model before training was not scored there. Add `models: [base]` to its "
@@ -108,8 +109,8 @@ class Gap:
 def measure_gap(candidate: Scored, current: Scored, *, error: float, lower_is_better: bool) -> Gap | str:
     """The difference with its interval, over the luck of the tasks alone: the weights are what they are. Or why not."""
     tasks = sorted(set(candidate.by_task) & set(current.by_task))
-    if candidate.sha256 != current.sha256:
-        return f"the tasks differ (sha256 {candidate.sha256[:12]} and {current.sha256[:12]})"
+    if other := _find_difference(candidate.question, current.question):
+        return other
     if len(tasks) < 2:
         return "there are no scores by task to compare"
     if len(tasks) < max(len(candidate.by_task), len(current.by_task)):
@@ -129,6 +130,16 @@ def measure_gap(candidate: Scored, current: Scored, *, error: float, lower_is_be
     return Gap(estimate, estimate - half, estimate + half, len(tasks))
 
 
+def _find_difference(one: Question, other: Question) -> str:
+    """In what two questions differ, so that their scores cannot be compared; empty where they are the same."""
+    for name in ("metric", "split", "tasks", "model", "backend"):
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if mine != theirs:
+            shown = f"sha256 {mine[:12]} and {theirs[:12]}" if name == "tasks" else f"{mine or '?'} and {theirs or '?'}"
+            return f"the {name if name.endswith('s') else f'{name}s'} differ ({shown})"
+    return ""
+
+
 def _step_of(source: Source) -> float:
     line = next((one for one in source.arm.checkpoints if text(one.get("name")) == source.checkpoint), None)
     step = number((line or {}).get("next_step"))
@@ -146,11 +157,21 @@ def _baseline_lines(arm: RunRecord) -> Iterator[tuple[str, Object, Object]]:
                 yield metric_name(split, name, metric), line, part({"it": value}, "it")
 
 
-def _collect(lines: Iterator[tuple[str, Object, Object]]) -> dict[str, Scored]:
-    return {metric: found for metric, line, value in lines if (found := _read(line, value)) is not None}
+def _collect(source: Source, lines: Iterator[tuple[str, Object, Object]]) -> dict[str, Scored]:
+    view = source.detail.view
+    run = view.run(source.arm.run)
+    # Of the run itself: an experiment may compare several models.
+    model, backend = (run.model, run.backend) if run is not None else ("", "")
+    found: dict[str, Scored] = {}
+    for metric, line, value in lines:
+        direction = view.question.direction if view.question.metric == metric else ""
+        question = Question(metric, split_of(metric), text(line.get("sha256")), direction, model, backend)
+        if (scored := _read(line, value, question)) is not None:
+            found[metric] = scored
+    return found
 
 
-def _read(line: Object, value: Object) -> Scored | None:
+def _read(line: Object, value: Object, question: Question) -> Scored | None:
     score = number(value.get("value"))
     if score is None:
         return None
@@ -160,7 +181,7 @@ def _read(line: Object, value: Object) -> Scored | None:
     problem = f"{len(unscored)} tasks could not be scored" if unscored else ""
     if failed and not problem:
         problem = f"{failed:g} answers failed on the side of the harness"
-    return Scored(score, task_scores(line, value) or {}, clusters, text(line.get("sha256")), problem, _costs(line))
+    return Scored(score, task_scores(line, value) or {}, clusters, question, problem, _costs(line))
 
 
 def _costs(line: Object) -> dict[str, float]:

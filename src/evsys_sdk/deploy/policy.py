@@ -52,7 +52,7 @@ class Limit(Strict):
     """Compared with what is live."""
 
 
-class Limits(Strict):
+class RolloutLimits(Strict):
     """What answering the tasks of the target may take, on average."""
 
     tokens_per_task: Limit = Limit()
@@ -91,7 +91,7 @@ class Shadow(Strict):
     and requests without either have no score. `nothing`: all have one, by a verifier that needs no expected answer."""
 
 
-class Rollout(Strict):
+class RolloutPolicy(Strict):
     """How what passed the gate comes to answer all requests: a share of them first, then more, by live scores."""
 
     shadow: Shadow = Shadow()
@@ -120,13 +120,13 @@ class GatePolicy(Strict):
     """What must get better."""
     canaries: list[Canary] = []
     """What must not get worse."""
-    limits: Limits = Limits()
+    limits: RolloutLimits = RolloutLimits()
     """What answering may take."""
     integrity: Integrity = Integrity()
     """What must hold of the record."""
     error: float = Field(default=0.025, gt=0, lt=0.5)
     """How often luck alone may let weights pass that are no better, over all candidates judged on one set of tasks."""
-    rollout: Rollout = Rollout()
+    rollout: RolloutPolicy = RolloutPolicy()
     """How requests move over to it, in `evsys deployments step`."""
     watch: Watch = Watch()
     """What happens after it went live, in `evsys loop`."""

@@ -24,7 +24,7 @@ from ..record.events import Kind
 from ..record.project_files.journals import PromotionLog, lock_promotions
 from .deployers.openai_server import OpenAIServer
 from .deployments import Deployment, Deployments, Staged, check_promotions
-from .policy import GatePolicy, Rollout
+from .policy import GatePolicy, RolloutPolicy
 from .source import Source
 
 type Action = Literal["wait", "next", "back"]
@@ -45,7 +45,7 @@ class LiveScores(Protocol):
 
 
 def check_stage(source: Source, kind: str, name: str, *, share: float | None, shadow: float | None) -> None:
-    """Refuse a share of the requests, or a shadow, for what cannot stand beside what is live."""
+    """Refuse a share of the requests, or a shadow, for what cannot stand next to what is live."""
     if share is None and shadow is None:
         return
     option = "--share" if shadow is None else "--shadow"
@@ -84,7 +84,7 @@ def is_chosen(staged: Staged, asker: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RolloutStep:
     """What live scores say about a stage, and what was done."""
 
     action: Action
@@ -102,8 +102,8 @@ class Step:
         return asdict(self)
 
 
-def take_step(name: str, policy: GatePolicy, scores: LiveScores) -> Step:
-    """Look at a stage, and go on to the next, or back, where the scores say so. Doing it again changes nothing."""
+def take_step(name: str, policy: GatePolicy, scores: LiveScores) -> RolloutStep:
+    """Look at a stage, and continue to the next, or back, where the scores say so. Doing it again changes nothing."""
     check_promotions()
     staged, candidate, live = _find_staged(name)
     if staged.is_shadow:
@@ -139,11 +139,11 @@ def _find_staged(name: str) -> tuple[Staged, Deployment, Deployment]:
 
 
 def judge_stage(
-    staged: Staged, candidate: Sequence[float], live: Sequence[float], policy: Rollout, error: float
-) -> Step:
-    """Wait, go on or go back, by what two groups of requests earned."""
+    staged: Staged, candidate: Sequence[float], live: Sequence[float], policy: RolloutPolicy, error: float
+) -> RolloutStep:
+    """Wait, continue or go back, by what two groups of requests earned."""
 
-    def look(count: int, error: float) -> Step:
+    def look(count: int, error: float) -> RolloutStep:
         (mean, variance), (other, other_variance) = estimate_mean(candidate[:count]), estimate_mean(live[:count])
         # Welch's degrees of freedom lie between count - 1 and twice that: the smaller number is the careful one.
         reach = t_quantile(1 - error, count - 1) * math.sqrt(variance + other_variance)
@@ -156,10 +156,10 @@ def judge_stage(
     return _look(staged, have, look, (len(candidate), len(live)), told, policy, error)
 
 
-def judge_shadow(staged: Staged, pairs: Sequence[Pair], policy: Rollout, error: float) -> Step:
+def judge_shadow(staged: Staged, pairs: Sequence[Pair], policy: RolloutPolicy, error: float) -> RolloutStep:
     """The same by pairs: both answered each request, so only their differences count."""
 
-    def look(count: int, error: float) -> Step:
+    def look(count: int, error: float) -> RolloutStep:
         first = pairs[:count]
         mean, other = (sum(pair[at] for pair in first) / count for at in (0, 1))
         # Two pairs that were not seen, one each way: a few scores tell too little about what is rare and costs much.
@@ -173,9 +173,9 @@ def judge_shadow(staged: Staged, pairs: Sequence[Pair], policy: Rollout, error: 
 
 
 def _look(
-    staged: Staged, have: int, look: Callable[[int, float], Step], seen: tuple[int, int], told: str, policy: Rollout,
-    error: float,
-) -> Step:  # fmt: skip
+    staged: Staged, have: int, look: Callable[[int, float], RolloutStep], seen: tuple[int, int], told: str,
+    policy: RolloutPolicy, error: float,
+) -> RolloutStep:  # fmt: skip
     """Every look that there are scores for; of more than one needs only the first count, whoever looks when."""
     count, looks = policy.min_scores, 0
     while have >= count:
@@ -184,12 +184,12 @@ def _look(
         if step.action != "wait":
             return step
         count, looks = 2 * count, looks + 1
-    return Step("wait", staged.deployment, staged.share, told.format(count), *seen)
+    return RolloutStep("wait", staged.deployment, staged.share, told.format(count), *seen)
 
 
 def _decide(
     staged: Staged, found: tuple[float, float], seen: tuple[int, int], said: str, margin: float, following: float
-) -> Step:
+) -> RolloutStep:
     difference, reach = found
     low, high = difference - reach, difference + reach
     said += f"; the difference lies between {low:+.3f} and {high:+.3f}"
@@ -200,7 +200,7 @@ def _decide(
         action, said, share = "next", f"{said}: not worse by {margin:g}", following
     elif high < 0:
         action, said, share = "back", f"{said}: it is worse", 0.0
-    return Step(action, staged.deployment, share, f"{said}.", *seen, difference, low, high)
+    return RolloutStep(action, staged.deployment, share, f"{said}.", *seen, difference, low, high)
 
 
 def estimate_mean(scores: Sequence[float]) -> tuple[float, float]:

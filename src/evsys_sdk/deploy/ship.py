@@ -1,4 +1,4 @@
-"""Shipping: build beside its place, move there at once, write down what it was made of. And going back.
+"""Shipping: build next to its place, move there at once, write down what it was made of. And going back.
 
 deployment = ship(find_source("routing"), "peft_dir", name="production")
 roll_back("production", reason="live scores fell")
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..config.base import expand_variables
 from ..config.building import build_extension
 from ..errors import DataError, show
 from ..experiment.audit.audit import AuditReport, audit_experiment
@@ -24,6 +25,7 @@ from ..record.project_files.journals import PromotionLog, lock_promotions
 from ..record.values import number, text
 from ..registry import get_deployer
 from ..settings import requires_gate
+from ..user_code import default_limit_s, limit_user_code
 from .deployer import Built, Deployer, Publisher
 from .deployments import Deployment, Deployments, check_promotions
 from .gate import find_pass
@@ -65,7 +67,9 @@ def ship(
     what they answer to that part.
     """
     given, gated = dict(params or {}), gated or requires_gate()
-    deployer: Deployer = build_extension(get_deployer(kind), given, what=f"deployer '{kind}'", path="--param")
+    deployer: Deployer = build_extension(
+        get_deployer(kind), expand_variables(given), what=f"deployer '{kind}'", path="--param"
+    )
     check_name(name)
     check_promotions()
     audit = audit_experiment(source.detail.folder)
@@ -81,7 +85,8 @@ def ship(
         check_stage(source, kind, name, share=share, shadow=shadow)
         number = max((one.number for one in Deployments.read().of(name)), default=0) + 1
         place = folder.absolute() if folder else _clear(deployments_dir() / name, number)
-        built = _build(deployer, source, place, audit)
+        with limit_user_code(f"deployer '{kind}'", limit_s=default_limit_s(3600), exit_code=2):
+            built = _build(deployer, source, place, audit)
         files = sorted(path for path in place.rglob("*") if path.is_file())
         with PromotionLog.open() as log:
             log.append(
@@ -158,7 +163,7 @@ def _clear(shelf: Path, number: int) -> Path:
 def _build(deployer: Deployer, source: Source, place: Path, audit: AuditReport) -> Built:
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise DataError(f"{place}: there is something already. Name an empty folder with --out.")
-    # Built beside its place under a hidden name and renamed at the end, which is one step: whoever looks finds nothing
+    # Built next to its place under a hidden name and renamed at the end, which is one step: whoever looks finds nothing
     # or all of it, and what a killed process leaves is swept away by the next deployment.
     staged = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     staged.mkdir(parents=True)
@@ -177,7 +182,7 @@ def _build(deployer: Deployer, source: Source, place: Path, audit: AuditReport) 
     return built
 
 
-# The model card beside shipped weights: what they are, what was concluded of them, on which rows, and who checked.
+# The model card next to shipped weights: what they are, what was concluded of them, on which rows, and who checked.
 
 
 def write_card(source: Source, audit: AuditReport, *, kind: str, library: str) -> str:

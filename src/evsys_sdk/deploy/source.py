@@ -57,7 +57,7 @@ class Source:
 
     @property
     def system_prompt(self) -> str:
-        """What the recipe tuned instead of weights, or beside them."""
+        """What the recipe tuned instead of weights, or next to them."""
         return text(part(self.arm.result, "extras").get("system_prompt"))
 
     @property

@@ -29,7 +29,7 @@ from ..paths import workspace_dir
 from ..record.jsonl_file import JsonlFile, parse_object, read_records
 from ..registry import get_inference
 from ..training.blocking import run_blocking
-from .questions import Asked, follow_settled, is_new, pairs_of, sort_by_kind
+from .questions import AskedQuestion, follow_settled, is_new, pairs_of, sort_by_kind
 from .system import SystemConfig
 from .traces.feedback import as_taught, list_corrections
 from .traces.rounds import find_taken, find_trained, read_rounds
@@ -127,30 +127,30 @@ def _judge_volume(count: int, fewest: int) -> Reason:
     return Reason("volume", False if count < fewest else None, told, float(count))
 
 
-def _rewards(asked: Sequence[Asked]) -> list[float]:
+def _rewards(asked: Sequence[AskedQuestion]) -> list[float]:
     return [one.reward for one in asked if one.reward is not None]
 
 
-def _failure_share(asked: Sequence[Asked]) -> float:
+def _failure_share(asked: Sequence[AskedQuestion]) -> float:
     rewards = _rewards(asked)
     return sum(reward < 0.5 for reward in rewards) / len(rewards) if rewards else 0.0
 
 
-def _judge_failures(new: Sequence[Asked], most: float) -> Reason:
+def _judge_failures(new: Sequence[AskedQuestion], most: float) -> Reason:
     rewards = _rewards(new)
     share, low = _failure_share(new), _lower_end(sum(reward < 0.5 for reward in rewards), len(rewards))
     told = f"{share:.0%} of {len(rewards)} judged answers failed (at least {low:.0%}; {most:.0%} are allowed)."
     return Reason("failures", True if rewards and low > most else None, told, share)
 
 
-def _judge_novelty(new: Sequence[Asked], strange: set[str], most: float) -> Reason:
+def _judge_novelty(new: Sequence[AskedQuestion], strange: set[str], most: float) -> Reason:
     count = sum(one.question in strange for one in new)
     share, low = count / len(new), _lower_end(count, len(new))
     told = f"{share:.0%} of the questions are unlike those that were trained on ({most:.0%} are allowed)."
     return Reason("novelty", True if low > most else None, told, share)
 
 
-def _judge_drift(new: Sequence[Asked], known: Sequence[Asked], most: float) -> Reason:
+def _judge_drift(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], most: float) -> Reason:
     before, after = _rewards(known), _rewards(new)
     if len(before) < 2 or len(after) < 2:
         return Reason("drift", None, "There are too few rewards to tell whether they fell.")
@@ -163,7 +163,7 @@ def _judge_drift(new: Sequence[Asked], known: Sequence[Asked], most: float) -> R
 
 
 def _judge_lessons(
-    new: Sequence[Asked], strange: set[str], fewest: int, bar: float, least_reward: float | None
+    new: Sequence[AskedQuestion], strange: set[str], fewest: int, bar: float, least_reward: float | None
 ) -> Reason:
     """Good answers that say something else than those below a bar, or answer what was never asked before."""
     asked, failed = Counter(one.kind for one in new), dict[str, Counter[str]]()
@@ -181,7 +181,9 @@ def _judge_lessons(
     return Reason("lessons", False if count < fewest else None, told, float(count))
 
 
-def _judge_contradiction(new: Sequence[Asked], known: Sequence[Asked], most: float) -> tuple[set[str], Reason]:
+def _judge_contradiction(
+    new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], most: float
+) -> tuple[set[str], Reason]:
     """Good feedback for other answers than the one that was settled, while that one is still liked as well: poison.
 
     When the settled answer fails now, the world has changed, and there is something to learn.
@@ -208,7 +210,7 @@ def _judge_waiting(fresh: Sequence[dict[str, Any]], most_days: float, now: float
     return Reason("waiting", True if days > most_days else None, told, days)
 
 
-def _find_strange(new: Sequence[Asked], known: Sequence[Asked]) -> set[str]:
+def _find_strange(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion]) -> set[str]:
     """The questions that are unlike those that were trained on."""
     seen = {pair for one in known for pair in pairs_of(one.question)}
     return {one.question for one in new if is_new(one.question, seen)}
@@ -271,7 +273,7 @@ def ask_opinion(
     if answer is None:
         client = as_chat_client(
             build_extension(
-                get_inference(spec.kind), spec.params, what=f"inference client '{spec.kind}'", path="decide.opinion"
+                get_inference(spec.kind), spec.arguments, what=f"inference client '{spec.kind}'", path="decide.opinion"
             )
         )
         asked = [{"role": "user", "content": question}]

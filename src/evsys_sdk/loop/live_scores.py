@@ -80,7 +80,7 @@ class TracedScores:
         return [(one["scores"][0], one["scores"][1]) for one in kept]
 
     def _find(self, candidate: Deployment, live: Deployment, since: float) -> list[tuple[Trace, Trace]]:
-        """What was answered, beside what the shadow would have."""
+        """What was answered, next to what the shadow would have."""
         answers = {
             one["id"]: one
             for one in self._store.shadows.read()

@@ -90,7 +90,7 @@ class Loop:
         return [tell_round(made, self.folder, given_up.get(made["number"], "")) for made in read_rounds(self._store)]
 
     def approve(self) -> str:
-        """Let the step that waits for a person go on; says which."""
+        """Let the step that waits for a person continue; says which."""
         waiting = self.waiting(self.rounds())
         if waiting is None:
             raise DataError(f"nothing in the loop of '{self.system.name}' waits to be approved.")

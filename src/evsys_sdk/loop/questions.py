@@ -51,7 +51,7 @@ def is_new(question: str, seen: set[tuple[str, str]]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedQuestion:
     """One trace, as far as judging it needs."""
 
     question: str
@@ -64,7 +64,7 @@ class Asked:
         return self.reward is not None and self.reward < 0.5
 
 
-def sort_by_kind(*groups: Sequence[Trace]) -> list[list[Asked]]:
+def sort_by_kind(*groups: Sequence[Trace]) -> list[list[AskedQuestion]]:
     """The traces of each group with the kinds of their questions; what is usual is told from all groups together."""
     questions = [[question_of(one) for one in group] for group in groups]
     counted = Counter(word for asked in questions for one in asked for word in set(one.split()))
@@ -76,12 +76,15 @@ def sort_by_kind(*groups: Sequence[Trace]) -> list[list[Asked]]:
         return " ".join([word if word in usual else "_" for word in question.split()])
 
     return [
-        [Asked(asked, kind(asked), answer_of(one), one["reward"]) for asked, one in zip(texts, group, strict=True)]
+        [
+            AskedQuestion(asked, kind(asked), answer_of(one), one["reward"])
+            for asked, one in zip(texts, group, strict=True)
+        ]
         for texts, group in zip(questions, groups, strict=True)
     ]
 
 
-def find_settled_answers(known: Iterable[Asked], least_reward: float) -> dict[str, str]:
+def find_settled_answers(known: Iterable[AskedQuestion], least_reward: float) -> dict[str, str]:
     """Kind of question -> the one answer that was good; kinds that are answered in many ways are not in it."""
     answers: dict[str, Counter[str]] = {}
     for one in known:
@@ -114,7 +117,7 @@ class Standing:
         return self.failed >= _FEWEST_FAILED and self.liked < _STILL_GOOD * (self.liked + self.failed)
 
 
-def follow_settled(new: Iterable[Asked], known: Iterable[Asked]) -> list[Standing]:
+def follow_settled(new: Iterable[AskedQuestion], known: Iterable[AskedQuestion]) -> list[Standing]:
     """What became of each settled answer."""
     settled, counts = find_settled_answers(known, 0.5), Counter[tuple[str, str]]()
     for one in new:

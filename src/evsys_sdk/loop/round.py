@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from ..config import ExperimentConfig, load_yaml, validate_yaml
-from ..config.yaml_text import read_yaml_file, write_yaml
+from ..config.yaml_text import read_yaml_file
+from ..config.yaml_write import write_yaml
 from ..deploy.deployers.openai_server import WEIGHTS
 from ..deploy.deployments import Deployment, Deployments
 from ..deploy.gate import first_failure

@@ -70,7 +70,7 @@ class DeploySpec(Strict):
     params: dict[str, Any] = {}
     """Of the deployer."""
     shadow: float | None = Field(default=None, gt=0, le=1)
-    """Part of the requests that it answers first, unseen, beside what is live; then by the stages of the policy."""
+    """Part of the requests that it answers first, unseen, next to what is live; then by the stages of the policy."""
 
 
 class LimitsSpec(Strict):

@@ -1,4 +1,4 @@
-"""The adapter by itself, with tokenizer and chat template beside it: `peft_dir` as PEFT, vLLM and others load it, and
+"""The adapter by itself, with tokenizer and chat template next to it: `peft_dir` as PEFT, vLLM and others load it, and
 `vllm` with the settings and the command by which vLLM serves it.
 """
 
@@ -15,7 +15,7 @@ from ...config.base import Strict
 from ...files import write_json, write_text
 from ..deployer import Built
 from ..source import ADAPTER, ADAPTER_CONFIG, Source, read_adapter_config
-from ..weights import copy_tokenizer, find_base, read_chat_template
+from ..weights import copy_tokenizer, find_base, find_tool_parser, read_chat_template, refer_to_base
 
 
 class PeftDir:
@@ -39,9 +39,11 @@ class PeftDir:
         base = find_base(source.base_model, self.cfg.base)
         shutil.copyfile(source.weights / ADAPTER, folder / ADAPTER)
         # The config that PEFT wrote may name the base by a folder of the machine that trained.
-        write_json(folder / ADAPTER_CONFIG, {**config, "base_model_name_or_path": source.base_model})
+        write_json(folder / ADAPTER_CONFIG, {**config, "base_model_name_or_path": refer_to_base(source.base_model)})
         copied = copy_tokenizer(base, folder)
-        return Built(facts={"tokenizer": copied, "chat_template": bool(read_chat_template(base))})
+        facts = {"tokenizer": copied, "chat_template": bool(read_chat_template(base))}
+        parser = find_tool_parser(base)
+        return Built(facts={**facts, "tool_call_parser": parser} if parser else facts)
 
 
 class VLLM:
@@ -66,14 +68,16 @@ class VLLM:
         self.cfg = self.Config(**params)
 
     def build(self, source: Source, folder: Path) -> Built:
-        PeftDir(base=self.cfg.base).build(source, folder)
+        parser = PeftDir(base=self.cfg.base).build(source, folder).facts.get("tool_call_parser")
         rank = int(read_adapter_config(source)["r"])
-        base = self.cfg.base or source.base_model
+        base = refer_to_base(self.cfg.base or source.base_model)
         settings: dict[str, Any] = {
             "enable-lora": True,
             "max-lora-rank": _round_rank(rank),
             "port": self.cfg.port,
             "max-model-len": self.cfg.max_model_len,
+            "enable-auto-tool-choice": True if parser else None,
+            "tool-call-parser": parser,
         }
         lines = [f"{key}: {str(value).lower()}" for key, value in settings.items() if value is not None]
         write_text(folder / "vllm.yaml", "\n".join([*lines, ""]))
@@ -83,7 +87,7 @@ class VLLM:
         script = f'#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd)\nexec {command}\n'
         write_text(folder / "serve.sh", script)
         (folder / "serve.sh").chmod(0o755)
-        return Built(facts={"command": "sh serve.sh", "served_name": self.cfg.served_name})
+        return Built(facts={"command": "sh serve.sh", "served_name": self.cfg.served_name, "tool_call_parser": parser})
 
 
 def _round_rank(rank: int) -> int:

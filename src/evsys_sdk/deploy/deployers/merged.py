@@ -15,28 +15,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...config.base import Strict
 from ...errors import DataError, MissingExtraError
-from ...files import write_json
 from ...record.values import number, part
 from ..deployer import Built
-from ..source import ADAPTER, Source, read_adapter_config
-from ..weights import (
-    CONFIG,
-    Adapter,
-    Floats,
-    Merged,
-    copy_tokenizer,
-    find_base,
-    read_chat_template,
-    read_config,
-    round_half,
-    weight_files,
-    write_safetensors,
-)
+from ..source import Source
+from ..weights import copy_tokenizer, find_base, merge_adapter, read_chat_template, read_config
 
-_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+type Floats = NDArray[np.float32]
 
 
 class MergedSafetensors:
@@ -59,20 +47,10 @@ class MergedSafetensors:
     def build(self, source: Source, folder: Path) -> Built:
         source.require_adapter(self.name)
         base = find_base(source.base_model, self.cfg.base)
-        config = read_config(base)
-        adapter = Adapter.read(source.weights / ADAPTER, read_adapter_config(source))
-        merged = Merged.of(weight_files(base), adapter)
-        shapes = merged.names()
-        dtypes = {name: _DTYPES.get(self.cfg.dtype) or merged.dtype(name) for name in shapes}
-        write_safetensors(folder / "model.safetensors", shapes, dtypes, merged.read)
-        if merged.unties_head:
-            config["tie_word_embeddings"] = False
-        if self.cfg.dtype != "as_base":
-            config.pop("torch_dtype", None)
-            config["dtype"] = self.cfg.dtype
-        write_json(folder / CONFIG, config)
+        merged = merge_adapter(source, base, self.cfg.dtype)
+        merged.save_pretrained(str(folder))
         copy_tokenizer(base, folder)
-        return Built(facts={"dtype": self.cfg.dtype, "changed": len(adapter.changes), "tensors": len(shapes)})
+        return Built(facts={"dtype": self.cfg.dtype, "tensors": len(merged.state_dict())})
 
 
 _ARCHITECTURES = {"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
@@ -105,10 +83,9 @@ class GGUF:
             return self._convert(source, path, Path(self.cfg.converter))
         base = find_base(source.base_model, self.cfg.base)
         config = read_config(base)
-        merged = Merged.of(weight_files(base), Adapter.read(source.weights / ADAPTER, read_adapter_config(source)))
         writer = _Writer.open(path, config, self.cfg.outtype)
         writer.describe(source.detail.view.name, Vocabulary.read(base, int(config["vocab_size"])), base)
-        writer.write(merged)
+        writer.write(merge_adapter(source, base, "float32"))
         return Built(facts={"outtype": self.cfg.outtype, "architecture": writer.arch_name})
 
     def _convert(self, source: Source, path: Path, converter: Path) -> Built:
@@ -188,13 +165,16 @@ class _Writer:
         if template := read_chat_template(base):
             out.add_chat_template(template)
 
-    def write(self, merged: Merged) -> None:
-        """Every tensor, and the file."""
-        for name in merged.names():
+    def write(self, merged: Any) -> None:
+        """Every tensor of a model, and the file."""
+        tensors: dict[str, Any] = merged.state_dict()
+        if merged.config.tie_word_embeddings:
+            tensors.pop("lm_head.weight", None)
+        for name, tensor in tensors.items():
             target = self.names.get_name(name, try_suffixes=(".weight", ".bias"))
             if target is None:
                 raise DataError(f"the tensor {name!r} has no place in a GGUF file of this kind. Use --param converter.")
-            self._add(target, self._arrange(name, merged.read(name)))
+            self._add(target, self._arrange(name, tensor.numpy()))
         if (factors := self._rope_factors()) is not None:
             self._add("rope_freqs.weight", factors)
         self.out.write_header_to_file()
@@ -212,7 +192,9 @@ class _Writer:
             packed = self.gguf.quants.quantize(tensor, kinds.Q8_0)
             self.out.add_tensor(name, packed, raw_dtype=kinds.Q8_0)
         else:
-            self.out.add_tensor(name, round_half(tensor))
+            if float(np.abs(tensor).max()) > 65504:
+                raise DataError(f"{name} has a weight that half precision cannot hold. Use another base or checkpoint.")
+            self.out.add_tensor(name, tensor.astype("<f2"))
 
     def _arrange(self, name: str, tensor: Floats) -> Floats:
         """llama.cpp turns neighbours of a head where transformers turns its halves, so Llama's rows change places."""
@@ -223,7 +205,7 @@ class _Writer:
         return np.ascontiguousarray(tensor.reshape(shape).swapaxes(1, 2).reshape(tensor.shape))
 
     def _rope(self, name: str, default: float) -> float:
-        # Newer versions of transformers keep these in a block of their own, older ones beside everything else.
+        # Newer versions of transformers keep these in a block of their own, older ones next to everything else.
         for place in (part(self.config, "rope_parameters"), self.config):
             if (value := number(place.get(name))) is not None:
                 return value

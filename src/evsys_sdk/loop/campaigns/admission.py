@@ -5,13 +5,13 @@ from __future__ import annotations
 from ...config import ExperimentConfig
 from ...errors import EvsysError
 from ...experiment.parents import latest_attempt
-from ...experiment.plan.plan import Plan, plan_experiment
+from ...experiment.plan.plan import ExperimentPlan, plan_experiment
 from ...experiment.plan.plan_hash import hash_plan
 from ...record.events import Kind
 from ...record.project_files.journals import change_campaign
 from ...record.reader import ExperimentRecord
 from .campaign import Campaign, campaign_of, load_campaign, tell_campaign
-from .progress import OPEN, Progress, measure_progress
+from .progress import OPEN, CampaignProgress, measure_progress
 
 
 class CampaignRefusal(EvsysError):
@@ -23,7 +23,7 @@ class CampaignRefusal(EvsysError):
 def admit(config: ExperimentConfig) -> int | None:
     """Let an experiment into its campaign and return the number of its attempt; refuse it with the reason.
 
-    One that was started before goes on: it was let in, and its own budget limits it.
+    One that was started before continues: it was let in, and its own budget limits it.
     """
     name = campaign_of(config)
     if name is None:
@@ -44,7 +44,7 @@ def admit(config: ExperimentConfig) -> int | None:
         return len(campaign.admissions) + 1
 
 
-def _refuse(campaign: Campaign, progress: Progress, plan: Plan, plan_id: str) -> None:
+def _refuse(campaign: Campaign, progress: CampaignProgress, plan: ExperimentPlan, plan_id: str) -> None:
     name, needed = campaign.name, plan.total.tokens
     if progress.state != OPEN:
         raise CampaignRefusal(
@@ -65,6 +65,6 @@ def _refuse(campaign: Campaign, progress: Progress, plan: Plan, plan_id: str) ->
     above = campaign.terms.approve_tokens
     if above is not None and needed > above and plan_id not in campaign.approvals:
         raise CampaignRefusal(
-            f"this may take {needed:,} tokens, and above {above:,} the campaign '{name}' wants a person's word. "
+            f"this may take {needed:,} tokens, and above {above:,} the campaign '{name}' needs human approval. "
             f"Ask for: evsys campaign approve {name} {plan_id} --by NAME"
         )

@@ -50,7 +50,7 @@ class Candidate:
     taken_until: float = 0.0
 
     def holder(self, now: float) -> str:
-        """Who works on it at the moment; nobody when the lease is over."""
+        """Who works on it at the moment; no one when the lease is over."""
         return self.taken_by if now < self.taken_until else ""
 
 

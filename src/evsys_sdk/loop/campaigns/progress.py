@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...history.find import experiment_roots
-from ...history.index import Filters, HistoryIndex, select
+from ...history.index import HistoryIndex
+from ...history.query import Filters, select
 from ...record.view.model import ExperimentView
 from ...record.view.question import Question
 from .campaign import Admission, Campaign
@@ -23,7 +24,7 @@ _NOT_SEEN_S = 300.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class CampaignProgress:
     """The state of a campaign, and the figures behind it."""
 
     state: str
@@ -61,14 +62,14 @@ def _brief(one: ExperimentView) -> dict[str, Any]:
     return {**told, "low": one.best_low, "high": one.best_high, "claim": one.hypothesis, "parent": one.parent_id}
 
 
-def measure_progress(campaign: Campaign) -> Progress:
+def measure_progress(campaign: Campaign) -> CampaignProgress:
     """Look at the record and say where a campaign stands."""
     with HistoryIndex(experiment_roots()) as index:
         found = select(index, Filters(tags=[campaign.tag]), sort="oldest")
     return judge_progress(campaign, found, time.time())
 
 
-def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], now: float) -> Progress:
+def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], now: float) -> CampaignProgress:
     """Where a campaign with these experiments stands."""
     spent = _spent(campaign, experiments, now)
     terms = campaign.terms
@@ -80,7 +81,7 @@ def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], no
     best = max(counted, key=_value, default=None)  # the first of the highest: a later equal has raised nothing
     state, why = _state(campaign, counted, best, left)
     told = dict.fromkeys(one.next for one in reversed(experiments) if one.next and one.counts)
-    return Progress(state, why, list(experiments), best, spent, left, list(told)[:5], question)
+    return CampaignProgress(state, why, list(experiments), best, spent, left, list(told)[:5], question)
 
 
 def _state(

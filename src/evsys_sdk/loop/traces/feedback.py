@@ -1,4 +1,4 @@
-"""What people said about an answer later: `feedback.jsonl` beside the traces, joined to them when they are read.
+"""What people said about an answer later: `feedback.jsonl` next to the traces, joined to them when they are read.
 
 Each line names the trace, what was given and the reward it was turned into. Nothing is changed: who changes their mind
 adds a line, and of one name the last counts.

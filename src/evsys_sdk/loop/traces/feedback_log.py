@@ -3,7 +3,7 @@
     log = FeedbackLog(LiveStore("support"))
     log.add([GivenFeedback(response_id="chatcmpl-...", value="up")], via="file").unknown
 
-Only what names an answer in the store is kept. The ids of our server's answers are drawn at random, so that nobody can
+Only what names an answer in the store is kept. The ids of our server's answers are drawn at random, so that no one can
 name one who was not told it.
 """
 
@@ -63,7 +63,7 @@ class FeedbackReport:
 
 
 class FeedbackLog:
-    """Adds feedback to a store; safe to use from several threads, and beside other processes."""
+    """Adds feedback to a store; safe to use from several threads, and next to other processes."""
 
     def __init__(self, live: LiveStore, *, rules: Sequence[RewardRule] = ()) -> None:
         self._live, self._rules = live, tuple(rules)

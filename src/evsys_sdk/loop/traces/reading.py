@@ -29,10 +29,6 @@ _LONGEST_RECORD: Final = 16_000_000
 _LOOKED_AT: Final = 50
 _REASONS: Final = 20
 
-_LONG: Final = 32_000_000
-_PIECE: Final = 4_000_000
-"""Bytes of a long file that one process reads at a time."""
-
 type Record = Mapping[str, Any]
 type NumberedLines = Iterable[tuple[int, bytes]]
 type NumberedRecords = Iterable[tuple[int, Record]]
@@ -46,38 +42,16 @@ class Counts:
     traces: int = 0
     bad: int = 0
     unknown: dict[str, int] = field(default_factory=dict[str, int])
-    """Kinds of lines that nobody knows."""
+    """Kinds of lines that no one knows."""
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     """Reason -> where it was first seen."""
     formats: dict[str, str] = field(default_factory=dict[str, str])
     """File -> format."""
 
-    def add(self, other: Counts) -> None:
-        """Count what was read elsewhere."""
-        self.records += other.records
-        self.traces += other.traces
-        self.bad += other.bad
-        self.formats |= other.formats
-        for kind, count in other.unknown.items():
-            self.unknown[kind] = self.unknown.get(kind, 0) + count
-        for reason, where in other.reasons.items():
-            if len(self.reasons) < _REASONS:
-                self.reasons.setdefault(reason, where)
-
     def spoil(self, where: str, reason: str) -> None:
         self.bad += 1
         if len(self.reasons) < _REASONS:
             self.reasons.setdefault(reason, where)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some whole lines of a file."""
-
-    start: int
-    length: int
-    number: int
-    """Of its first line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,34 +85,9 @@ class TraceFile:
             "--format, or bring the file into OpenAI's chat format: one object a line, with messages."
         )
 
-    @property
-    def is_long(self) -> bool:
-        """Whether its lines stand for themselves and are so many that it pays to read them in several processes."""
-        plain = self.path.suffix not in (".csv", ".json", ".gz") and not hasattr(FORMATS[self.format], "read_session")
-        return plain and self.path.stat().st_size > _LONG
-
-    def pieces(self) -> Iterator[Piece]:
-        """The file in pieces of whole lines, of which each can be read by itself."""
-        start, number = 0, 1
-        with self.path.open("rb") as file:
-            length = 0
-            while block := file.read(_PIECE):
-                end = block.rfind(b"\n") + 1
-                if not end:  # in the middle of a very long line
-                    length += len(block)
-                    continue
-                # A piece ends with the last whole line of a block; the rest of the block begins the next piece.
-                lines = block.count(b"\n", 0, end)
-                yield Piece(start, length + end, number)
-                start, number, length = start + length + end, number + lines, len(block) - end
-        if length:
-            yield Piece(start, length, number)
-
-    def traces(
-        self, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None, piece: Piece | None = None
-    ) -> Iterator[Trace]:
-        """The traces of the file, or of a piece of it, one at a time."""
-        return self.read(read_file(self.path, counts.spoil, piece), counts, scores)
+    def traces(self, counts: Counts, scores: Mapping[str, list[Feedback]]) -> Iterator[Trace]:
+        """The traces of the file, one at a time."""
+        return self.read(read_file(self.path, counts.spoil), counts, scores)
 
     def read(
         self, records: NumberedRecords, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None
@@ -195,9 +144,7 @@ class TraceFile:
             counts.spoil(str(self.path), f"its shape is not that of {self.format} ({type(error).__name__})")
 
 
-def read_file(
-    path: Path, spoil: Callable[[str, str], None], piece: Piece | None = None
-) -> Iterator[tuple[int, Record]]:
+def read_file(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:
     """The objects in a file with their numbers: lines of JSONL, a list, several objects one after another, or CSV."""
     try:
         if path.suffix == ".csv":
@@ -205,24 +152,19 @@ def read_file(
         elif path.suffix == ".json":
             yield from _json_records(path, spoil)
         else:
-            yield from _parse(_iter_lines(path, spoil, piece), path, spoil)
+            yield from _parse(_iter_lines(path, spoil), path, spoil)
     except (OSError, EOFError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: it cannot be read ({reason}). Check the path.") from error
 
 
-def _iter_lines(
-    path: Path, spoil: Callable[[str, str], None], piece: Piece | None = None
-) -> Iterator[tuple[int, bytes]]:
+def _iter_lines(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, bytes]]:
     """The lines of a file with their numbers; one that is too long is passed over without being held in memory."""
     import gzip
 
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        number, end = 0, None
-        if piece is not None:
-            file.seek(piece.start)
-            number, end = piece.number - 1, piece.start + piece.length
-        while (end is None or file.tell() < end) and (line := file.readline(_LONGEST_RECORD)):
+        number = 0
+        while line := file.readline(_LONGEST_RECORD):
             number += 1
             if len(line) < _LONGEST_RECORD or line.endswith(b"\n"):
                 yield number, line

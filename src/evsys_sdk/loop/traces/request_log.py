@@ -2,7 +2,7 @@
 
 It stands before the server's application and listens to chat completions, streamed or not. An answer is never held up:
 what was said is added to the store by a thread of its own, and in a crowd too large for that it is dropped and counted.
-What a shadow would have answered goes to a file beside it, by the id of the answer that was given.
+What a shadow would have answered goes to a file next to it, by the id of the answer that was given.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def find_trained(rounds: Sequence[dict[str, Any]], without: Collection[int] = ()
 
 
 def _find_outdated(fresh: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> set[str]:
-    """Earlier answers that were right and fail now: beside the new ones they would teach both and so neither."""
+    """Earlier answers that were right and fail now: next to the new ones they would teach both and so neither."""
     new, known = sort_by_kind([*fresh, *list_corrections(fresh)], [as_taught(one) for one in earlier])
     over = {(one.kind, one.answer) for one in follow_settled(new, known) if one.is_over and one.others}
     return {trace["id"] for trace, one in zip(earlier, known, strict=True) if (one.kind, one.answer) in over}

@@ -18,17 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from ...errors import DataError, show
 from ...paths import workspace_dir
 from ...record.jsonl_file import JsonlFile, complete_lines
 from ...record.layout import lock_beside
 from ...record.lock import exclusive
-from .converting import Batch, Conversion, convert_file, convert_records
+from ...redact import is_suspicious, redact
 from .feedback import join_feedback, read_feedback
+from .privacy import Pseudonyms, is_perhaps_personal
 from .reading import AUTO, Counts, Record, TraceFile
-from .trace import Feedback, RewardRule
+from .trace import Feedback, RewardRule, Trace, work_out_reward
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -43,6 +44,7 @@ def check_name(name: str, what: str) -> str:
 _TRACES = "traces.jsonl"
 _ID = slice(7, 39)
 """Where the id stands in a line: behind `{"id":"`."""
+_BYTES_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class TraceStore:
         path = self.folder / "salt"
         if not path.exists() or not path.stat().st_size:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Written beside it and then linked: nobody reads half of it, and of two processes the first one's counts.
+            # Written next to it and then linked: no one reads half of it, and of two processes the first one's counts.
             made = path.with_name(f".salt-{secrets.token_hex(4)}")
             # For its owner alone: who has the salt can try out whom a mark stands for.
             with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -142,10 +144,9 @@ def import_traces(
         scores.setdefault(trace, []).extend(found)
     store.folder.mkdir(parents=True, exist_ok=True)
     with exclusive(lock_beside(store.file), str(store.file)), JsonlFile(store.file) as out:
-        writer = _Writer(store, out)
-        conversion = Conversion(tuple(rules), None if keep_personal else store.salt(), scores)
-        for batch in (batch for one in opened for batch in convert_file(one, conversion)):
-            writer.add(batch)
+        writer = _Writer(out, store.ids(), tuple(rules), None if keep_personal else Pseudonyms(store.salt()))
+        for file in opened:
+            writer.add(file.traces(writer.counts, scores), file.format)
     report, counts = writer.report(name), writer.counts
     seen = counts.records + counts.bad
     # Said at the end, with what could be read kept: importing the corrected files adds only what is missing.
@@ -160,27 +161,19 @@ def import_traces(
 
 
 class LiveStore:
-    """A store that records are added to as they come; safe to use from several threads, and beside other processes."""
+    """A store that records are added to as they come; safe to use from several threads, and next to other processes."""
 
     def __init__(
         self, name: str | TraceStore, *, rules: Sequence[RewardRule] = (), keep_personal: bool = False
     ) -> None:
         self.store = TraceStore(name) if isinstance(name, str) else name
         self.store.folder.mkdir(parents=True, exist_ok=True)
-        self._conversion = Conversion(tuple(rules), None if keep_personal else self.store.salt(), {})
+        self.rules = tuple(rules)
+        self.salt = None if keep_personal else self.store.salt()
+        """Of the pseudonyms; None keeps personal data."""
         self._lock = threading.Lock()
         self._known, self._end = set[bytes](), -1
         """The ids in the file, and how long it was when they were read."""
-
-    @property
-    def rules(self) -> tuple[RewardRule, ...]:
-        """What feedback counts."""
-        return self._conversion.rules
-
-    @property
-    def salt(self) -> bytes | None:
-        """Of the pseudonyms; None where personal things are kept."""
-        return self._conversion.salt
 
     def knows(self, id: str) -> bool:
         """Whether a trace of this id is in the file."""
@@ -191,49 +184,82 @@ class LiveStore:
 
     def add(self, records: Iterable[Record], format: str) -> ImportReport:
         """Add the traces of some records; they are in the file when this returns."""
-        # Made before the lock is taken: others wait for the writing alone.
-        batches = convert_records(records, format, self._conversion)
         with (
             self._lock,
             exclusive(lock_beside(self.store.file), str(self.store.file)),
             JsonlFile(self.store.file) as out,
         ):
-            if self.store.file.stat().st_size != self._end:  # somebody else added traces
+            if self.store.file.stat().st_size != self._end:  # another process added traces
                 self._known = self.store.ids()
-            writer = _Writer(self.store, out, self._known)
+            writer = _Writer(out, self._known, self.rules, None if self.salt is None else Pseudonyms(self.salt))
             self._end = -1  # until all is written: after a full disk, what is not there must not be taken for known
-            for batch in batches:
-                writer.add(batch)
+            writer.add(TraceFile(Path("record"), format).read(enumerate(records, 1), writer.counts), format)
             self._end = self.store.file.stat().st_size
         return writer.report(self.store.name)
 
 
 class _Writer:
-    """Adds lines to a file unless they are there."""
+    """Appends the lines of new traces to a file."""
 
-    def __init__(self, store: TraceStore, out: JsonlFile, known: set[bytes] | None = None) -> None:
-        self._out = out
-        self._known = store.ids() if known is None else known
-        self.added = self.duplicates = self.rewarded = 0
+    def __init__(
+        self, out: JsonlFile, known: set[bytes], rules: tuple[RewardRule, ...], personal: Pseudonyms | None
+    ) -> None:
+        self._out, self._known, self._rules, self._personal = out, known, rules, personal
+        self._added = self._duplicates = self._rewarded = self._secrets = 0
         self.counts = Counts()
-        self.redacted = dict[str, int]()
 
     def report(self, name: str) -> ImportReport:
         """What was done so far."""
-        return ImportReport(name, self.counts, self.added, self.duplicates, self.rewarded, self.redacted)
+        redacted = dict(self._personal.counts) if self._personal else {}
+        if self._secrets:
+            redacted["SECRET"] = self._secrets
+        return ImportReport(name, self.counts, self._added, self._duplicates, self._rewarded, redacted)
 
-    def add(self, batch: Batch) -> None:
-        self.counts.add(batch.counts)
-        for kind, count in batch.redacted.items():
-            self.redacted[kind] = self.redacted.get(kind, 0) + count
-        lines: list[bytes] = []
-        for id, line, rewarded in zip(batch.ids, batch.lines, batch.rewarded, strict=True):
-            if id in self._known:
-                self.duplicates += 1
+    def add(self, traces: Iterable[Trace], source: str) -> None:
+        """Append those that are not in the file, some thousand at once."""
+        lines, size = list[bytes](), 0
+        for trace in traces:
+            id = trace.id_in(source)
+            if (key := id.encode()) in self._known:
+                self._duplicates += 1
                 continue
-            self._known.add(id)
-            lines.append(line)
-            self.rewarded += rewarded
+            self._known.add(key)
+            lines.append(line := self._to_line(id, trace, source))
+            size += len(line)
+            if size >= _BYTES_AT_ONCE:
+                self._append(lines)
+                lines, size = [], 0
         if lines:
-            self._out.append_line(b"".join(lines))
-            self.added += len(lines)
+            self._append(lines)
+
+    def _append(self, lines: list[bytes]) -> None:
+        self._out.append_line(b"".join(lines))
+        self._added += len(lines)
+
+    def _to_line(self, id: str, trace: Trace, source: str) -> bytes:
+        """A line of the store: the id first, the reward worked out, secrets and personal data removed."""
+        reward, feedback = work_out_reward(trace.feedback, self._rules) if trace.feedback else (None, [])
+        self._rewarded += reward is not None
+        about = {
+            "id": id,
+            "time": trace.time,
+            "source": source,
+            "model": trace.model,
+            "reward": reward,
+            "usage": trace.usage,
+        }
+        said = {"conversation": trace.conversation, "feedback": feedback, "messages": trace.messages}
+        # Most lines hold neither, which one look at their text shows. The numbers in `about` are no telephone numbers.
+        if self._personal is not None and is_perhaps_personal(_encode(said).decode()):
+            said = self._personal.mask(said)
+        line = _encode({**about, **said})
+        if is_suspicious(line.decode()):
+            redacted = _encode({key: redact(value) for key, value in (about | said).items()})
+            self._secrets += redacted != line
+            return redacted
+        return line
+
+
+def _encode(line: dict[str, Any]) -> bytes:
+    # JSON has no NaN, and other programs could not read such a line.
+    return to_json(line, inf_nan_mode="null") + b"\n"
