@@ -17,19 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evsys_sdk.cli.mcp.commands import Call, ToolError
-from evsys_sdk.cli.mcp.protocol import Server, Tool
+from evsys_sdk.cli.mcp.commands import ToolError, ToolInvocation
+from evsys_sdk.cli.mcp.protocol import McpServer, Tool
 from evsys_sdk.cli.mcp.tools import TOOLS
 from evsys_sdk.scaffold.project import init_project
 
 MOST_TOKENS = 1500
 
 
-def refuse(call: Call, given: dict[str, Any]) -> Any:
+def refuse(call: ToolInvocation, given: dict[str, Any]) -> Any:
     raise ToolError("the plan changed")
 
 
-def fail(call: Call, given: dict[str, Any]) -> Any:
+def fail(call: ToolInvocation, given: dict[str, Any]) -> Any:
     raise RuntimeError("a bug")
 
 
@@ -45,7 +45,7 @@ def talk(*lines: bytes | dict[str, Any], tools: list[Tool] = SIMPLE) -> list[dic
     """Everything that a server answers to some lines, in the order of ids, and those without one first."""
     sent = b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
     out = io.StringIO()
-    Server(tools, _UntilAnswered(sent, out), out).serve()
+    McpServer(tools, _UntilAnswered(sent, out), out).serve()
     answers = [json.loads(line) for line in out.getvalue().splitlines()]
     return sorted(answers, key=lambda one: (one["id"] is not None, str(one["id"])))
 

@@ -123,10 +123,11 @@ def test_rows_that_say_nothing_about_themselves_get_a_proposal(project: Path) ->
     assert run.data.transforms[0].params == {"user_template": "{question}", "assistant_template": "{answer}"}
 
 
-def test_another_backend_is_one_line(project: Path) -> None:
+def test_mock_trains_a_model_of_its_own_and_another_backend_is_two_lines(project: Path) -> None:
     here, there = new_experiment("one"), new_experiment("two", backend="local")
     lines = zip(*(made.config.read_text("utf-8").splitlines() for made in (here, there)), strict=True)
-    assert [one for one, two in lines if one != two and "name: 2" not in one] == ["  backend: { kind: mock }"]
+    mock = ["  model: { name: tiny }", "  backend: { kind: mock }"]
+    assert [one for one, two in lines if one != two and "name: 2" not in one] == mock
 
 
 @pytest.mark.parametrize(

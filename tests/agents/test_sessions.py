@@ -31,12 +31,12 @@ PLUGIN = (".agents", ".claude-plugin", ".codex-plugin", "agents", "hooks", "skil
 
 
 def program(name: str) -> str:
-    spec = importlib.util.spec_from_file_location("fetch_agents", ROOT / "scripts" / "fetch_agents.py")
+    spec = importlib.util.spec_from_file_location("fetch_npm", ROOT / "scripts" / "fetch_npm.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return str(module.find_program(name))
+    return str(module.find(name))
 
 
 CLAUDE, CODEX = program("claude"), program("codex")
@@ -46,8 +46,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not IN_TIER, reason="`make test-agents` runs the sessions of real coding agents"),
 ]
-needs_claude = pytest.mark.skipif(not Path(CLAUDE).exists(), reason="Claude Code: run scripts/fetch_agents.py")
-needs_codex = pytest.mark.skipif(not Path(CODEX).exists(), reason="Codex: run scripts/fetch_agents.py")
+needs_claude = pytest.mark.skipif(not Path(CLAUDE).exists(), reason="Claude Code: run scripts/fetch_npm.py agents")
+needs_codex = pytest.mark.skipif(not Path(CODEX).exists(), reason="Codex: run scripts/fetch_npm.py agents")
 
 
 @pytest.fixture

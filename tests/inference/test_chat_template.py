@@ -170,6 +170,20 @@ def test_only_the_last_turn_carries_loss_when_asked() -> None:
     assert shown(tokenizer, rendered)[1:] == [(True, "d<|im_end|>")]
 
 
+def test_a_turn_of_weight_0_is_shown_and_not_learned() -> None:
+    tokenizer = ByteTokenizer()
+    conversation = say("user: a", "assistant: b", "user: c", "assistant: d")
+    conversation[1]["weight"] = 0
+    (rendered,) = get_renderer(tokenizer).render(conversation)
+    assert rendered == get_renderer(tokenizer).render(conversation, "last_assistant")[0]
+    conversation[3]["weight"] = 0
+    with pytest.raises(DataError, match=r"no assistant turn .*assistant with weight 0.*assistant_template"):
+        get_renderer(tokenizer).render(conversation)
+    conversation[3]["weight"] = 0.5
+    with pytest.raises(DataError, match=r"messages\[3\].weight must be 0 or 1, not 0.5"):
+        get_renderer(tokenizer).render(conversation)
+
+
 def test_what_follows_the_last_supervised_turn_is_left_out() -> None:
     tokenizer = ByteTokenizer()
     short, long = (

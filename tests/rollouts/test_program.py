@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +17,12 @@ from evsys_sdk.backends.client import SamplingParams, TrainingClient
 from evsys_sdk.config.specs import AgentSpec, EnvironmentSpec
 from evsys_sdk.data.types import HarborTask
 from evsys_sdk.errors import ConfigError
+from evsys_sdk.experiment.preflight import check_file
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.protocols import VerificationResult
 from evsys_sdk.rollouts.datums import merge_turns
 from evsys_sdk.rollouts.engine import InlineEngine, RolloutRequest
+from evsys_sdk.rollouts.gateway import Gateway
 from evsys_sdk.rollouts.harness import build_harness
 from evsys_sdk.rollouts.policy import SamplerPolicy
 from evsys_sdk.rollouts.rollout import Rollout, Turn
@@ -156,6 +161,32 @@ def test_each_api_carries_tools_calls_and_results(api: str, run_program: RunProg
     assert rollout.messages[-1]["content"] == "it is blue"
 
 
+WRITE = """
+text = "The sky is"
+for turn in range(3):
+    status, answer = ask("/v1/completions", {"model": "policy", "prompt": text, "max_tokens": 9})
+    assert status == 200, answer
+    text += json.loads(answer)["choices"][0]["text"] + " and %d" % turn
+assert ask("/v1/completions", {"model": "policy", "prompt": [text, text]})[0] == 400
+assert ask("/v1/completions", {"model": "policy", "prompt": text, "echo": True})[0] == 400
+"""
+
+
+def test_a_program_that_continues_texts_keeps_its_tokens(
+    run_program: RunProgram, make_client: Callable[..., TrainingClient]
+) -> None:
+    client = make_client(context_length=1024)
+    policy = SamplerPolicy(client.sampler().result(), get_renderer(client.tokenizer), SamplingParams(5), 1024)
+    [rollout] = run_program(WRITE, policy.with_seed(3), api="completions")
+    assert rollout.info["exit_code"] == 0, rollout.info["stderr"]
+    first, *_, last = rollout.turns
+    assert client.tokenizer.decode(first.prompt_tokens) == "The sky is"  # no chat template around it
+    known = [*first.prompt_tokens, *first.completion_tokens]
+    assert rollout.turns[1].prompt_tokens[: len(known)] == known
+    assert [len(stretch) for stretch in merge_turns(rollout.turns)] == [3]
+    assert last.logprobs
+
+
 def test_requests_that_are_not_for_this_rollout_are_refused(run_program: RunProgram) -> None:
     script = """
 body = {"model": "policy", "messages": [{"role": "user", "content": "go"}]}
@@ -207,6 +238,45 @@ def test_programs_run_at_the_same_time_and_none_sees_another(
     assert [rollout.info["exit_code"] for rollout in rollouts] == [0] * 8
     assert {len(rollout.turns) for rollout in rollouts} == {3}
     assert len({tuple(rollout.turns[0].completion_tokens) for rollout in rollouts}) > 1
+
+
+def test_a_connection_that_stays_open_ends_with_its_rollout_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    async def hold() -> bytes:
+        async with Gateway(Scripted({"content": "hi"})) as gateway:
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+            await reader.readuntil(b"\r\n")
+        rest = await reader.read()
+        writer.close()
+        return rest
+
+    assert b"credential" in asyncio.run(hold())
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("script", "found"), [("agent.py", None), ("missing.py", "never asked the policy")])
+def test_a_deep_validation_starts_the_program_once(
+    script: str, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    verifier = {"kind": "in_process", "fn_name": "contains", "expected": "a"}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"task_id": "t", "instruction": "go", "verifier": verifier}))
+    started = tmp_path / "started"
+    program = CLIENT + f"open({str(started)!r}, 'a').write('x'); chat([{{'role': 'user', 'content': sys.argv[1]}}])"
+    params = {"command": f"{sys.executable} {script} {{instruction}}", "files": {"agent.py": program}}
+    recipe = {"agent": {"kind": "program", "params": params}, "environment": {"kind": "unsafe_host"}, "max_steps": 1}
+    run = {
+        "name": "r",
+        "data": {"path": "tasks.jsonl"},
+        "model": {"name": "tiny"},
+        "algorithm": {"kind": "rl", "params": {**recipe, "batch_size": 1}},
+        "backend": {"kind": "mock"},
+    }
+    axes = {"algorithm.params.learning_rate": [1e-3, 1e-2]}
+    (tmp_path / "config.yaml").write_text(json.dumps({"name": "e", "matrix": {"base_run": run, "axes": axes}}))
+    with nullcontext() if found is None else pytest.raises(ConfigError, match=found):
+        check_file(tmp_path / "config.yaml")
+    assert found or started.read_text() == "x"
 
 
 def test_a_program_without_an_environment_is_refused() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk.server.answer import Refusal
-from evsys_sdk.server.weights.checkpoints import SAMPLER, WEIGHTS, Checkpoints, Place
+from evsys_sdk.server.weights.checkpoints import SAMPLER, WEIGHTS, CheckpointPlace, Checkpoints
 
 RUN = "abc:train:0"
 
@@ -25,7 +25,9 @@ def save(checkpoints: Checkpoints, name: str, content: str = "x", kind: str = WE
     folder.mkdir(parents=True)
     (folder / "weights").write_text(content, "utf-8")
     about = {"base_model": "tiny", "lora_rank": 8}
-    checkpoints.add(Place(RUN, kind, name), str(folder), ttl_seconds=ttl, user_metadata={"a": "b"}, about=about)
+    checkpoints.add(
+        CheckpointPlace(RUN, kind, name), str(folder), ttl_seconds=ttl, user_metadata={"a": "b"}, about=about
+    )
     return folder
 
 
@@ -54,7 +56,7 @@ def test_a_name_that_is_given_again_replaces_what_it_meant(checkpoints: Checkpoi
 
 def test_what_is_deleted_or_has_expired_is_gone(checkpoints: Checkpoints) -> None:
     deleted, expired = save(checkpoints, "deleted"), save(checkpoints, "expired", ttl=3600)
-    checkpoints.delete(Place(RUN, WEIGHTS, "deleted"))
+    checkpoints.delete(CheckpointPlace(RUN, WEIGHTS, "deleted"))
     record = checkpoints.run_dir(RUN) / "weights" / "expired.json"
     old = json.loads(record.read_text("utf-8"))
     record.write_text(json.dumps({**old, "expires_at": "2020-01-01T00:00:00+00:00"}), "utf-8")
@@ -94,7 +96,7 @@ def test_a_damaged_record_is_named(checkpoints: Checkpoints) -> None:
 )
 def test_paths_that_cannot_be_ours_are_refused(path: str) -> None:
     with pytest.raises(Refusal, match="no path of saved weights"):
-        Place.parse(path)
+        CheckpointPlace.parse(path)
 
 
 DAMAGED = {
@@ -130,6 +132,6 @@ def test_nothing_outside_its_folder_is_ever_removed(checkpoints: Checkpoints, tm
     (tmp_path / "precious").mkdir()
     file = checkpoints.run_dir(RUN) / "weights" / "one.json"
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "ref": "../../../precious"}), "utf-8")
-    checkpoints.delete(Place(RUN, WEIGHTS, "one"))
+    checkpoints.delete(CheckpointPlace(RUN, WEIGHTS, "one"))
     assert (tmp_path / "precious").exists()
     assert checkpoints.describe_all() == []

@@ -13,11 +13,11 @@ from evsys_sdk.backends.future import Operation
 from evsys_sdk.errors import BackendError
 from evsys_sdk.server.answer import Refusal, answer_json
 from evsys_sdk.server.state.futures import Futures
-from evsys_sdk.server.state.model import ServedModel
+from evsys_sdk.server.state.model import TrainedModel
 
 
-def served(futures: Futures, *, delay_s: float = 0.0, max_queue: int = 8) -> ServedModel:
-    return ServedModel("s:train:0", "s", "tiny", 8, 1, futures, max_queue, delay_s)
+def served(futures: Futures, *, delay_s: float = 0.0, max_queue: int = 8) -> TrainedModel:
+    return TrainedModel("s:train:0", "s", "tiny", 8, 1, futures, max_queue, delay_s)
 
 
 def done(value: int) -> Operation[Response]:

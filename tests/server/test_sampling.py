@@ -28,7 +28,7 @@ def test_tokens_that_are_named_count_as_the_distributions_they_are_read_from() -
     def check(length: int, **asked: Any) -> None:
         prompt = {"chunks": [{"type": "encoded_text", "tokens": [1] * length}]}
         told = {"sampling_session_id": "a:sample:0", "seq_id": 0, "prompt": prompt, "sampling_params": {}, **asked}
-        _check_logprobs(requests.Sample.model_validate(told), length, 1, able)
+        _check_logprobs(requests.SampleRequest.model_validate(told), length, 1, able)
 
     def name(length: int) -> dict[str, Any]:
         return {"data": [1] * (length - 1), "dtype": "int64", "shape": [length - 1, 1]}

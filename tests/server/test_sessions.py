@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.server.answer import Refusal
-from evsys_sdk.server.state.sessions import Sampler, Session, Sessions
+from evsys_sdk.server.state.sessions import ClientSession, Sampler, Sessions
 
 
 @pytest.fixture
@@ -16,16 +16,16 @@ def sessions() -> Sessions:
 
 
 @pytest.fixture
-def session(sessions: Sessions) -> Session:
+def session(sessions: Sessions) -> ClientSession:
     return sessions.create(display_name=None, user_metadata=None)
 
 
-def sampler(session: Session, number: int) -> Sampler:
+def sampler(session: ClientSession, number: int) -> Sampler:
     client: Any = object()
     return Sampler(f"{session.session_id}:sample:{number}", session.session_id, "tiny", None, client)
 
 
-def test_the_samplers_used_last_are_kept(sessions: Sessions, session: Session) -> None:
+def test_the_samplers_used_last_are_kept(sessions: Sessions, session: ClientSession) -> None:
     made = [sampler(session, number) for number in range(65)]
     for one in made[:64]:
         session.keep(one)
@@ -37,7 +37,7 @@ def test_the_samplers_used_last_are_kept(sessions: Sessions, session: Session) -
     assert refused.value.status == 404
 
 
-def test_an_ended_session_is_told_apart_from_one_that_never_was(sessions: Sessions, session: Session) -> None:
+def test_an_ended_session_is_told_apart_from_one_that_never_was(sessions: Sessions, session: ClientSession) -> None:
     assert sessions.end(session.session_id) is session
     for session_id, status in ((session.session_id, 410), ("never", 404)):
         with pytest.raises(Refusal) as refused:
@@ -46,7 +46,7 @@ def test_an_ended_session_is_told_apart_from_one_that_never_was(sessions: Sessio
     assert sessions.end(session.session_id) is None
 
 
-def test_a_sign_of_life_keeps_a_session(sessions: Sessions, session: Session) -> None:
+def test_a_sign_of_life_keeps_a_session(sessions: Sessions, session: ClientSession) -> None:
     session.last_seen -= 100
     assert sessions.idle(50) == [session]
     sessions.touch(f"{session.session_id}:train:0:7")

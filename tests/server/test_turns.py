@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.server.answer import Refusal
-from evsys_sdk.server.state.model import Turns
+from evsys_sdk.server.state.model import OperationTurns
 
 
 @given(st.permutations(range(1, 9)), st.lists(st.integers(1, 8), max_size=6))
 def test_any_order_of_arrival_gives_one_order_of_work(order: list[int], repeated: list[int]) -> None:
-    turns, done = Turns(), list[int]()
+    turns, done = OperationTurns(), list[int]()
     arrivals = [*order, *repeated]
     random.Random(str(arrivals)).shuffle(arrivals)
     for number in arrivals:
@@ -25,7 +25,7 @@ def test_any_order_of_arrival_gives_one_order_of_work(order: list[int], repeated
 
 
 def test_a_refused_number_is_used_up_and_refused_again() -> None:
-    turns, done = Turns(), list[int]()
+    turns, done = OperationTurns(), list[int]()
     turns.take(2, lambda: done.append(2))
     turns.refuse(1, Refusal(400, "no"))
     assert done == [2]
@@ -34,7 +34,7 @@ def test_a_refused_number_is_used_up_and_refused_again() -> None:
 
 
 def test_a_number_that_never_comes_is_given_up_with_those_behind_it() -> None:
-    turns, done = Turns(), list[int]()
+    turns, done = OperationTurns(), list[int]()
     turns.take(1, lambda: done.append(1))
     assert turns.overdue(0) == []
     for number in (3, 5):
@@ -49,7 +49,7 @@ def test_a_number_that_never_comes_is_given_up_with_those_behind_it() -> None:
 
 
 def test_refusals_are_not_remembered_without_end() -> None:
-    turns = Turns()
+    turns = OperationTurns()
     for number in range(1, 3000):
         turns.refuse(number, Refusal(400, "no"))
     assert turns.next == 3000

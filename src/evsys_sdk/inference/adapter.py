@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from ..config.prices import TokenUsage
 from ..data.types import Message
+from ..errors import UserCodeError
 from .client import ChatClient, Completion, check_request
 from .conversation import text_messages
 from .errors import InferenceError
@@ -80,6 +81,9 @@ class _TextClient(ChatClient):
                     text = str(await self._client.generate(**arguments))
             else:
                 text = await asyncio.to_thread(self._generate, arguments)
+        except SystemExit as error:  # it would end the event loop, and all other requests with it
+            self.totals.count_failure()
+            raise UserCodeError(f"{type(self._client).__name__}.generate called sys.exit({error.code!r})") from error
         except Exception:
             self.totals.count_failure()
             raise

@@ -106,12 +106,18 @@ def find_supervised_turns(messages: Sequence[Message], supervise: Supervise) -> 
     """Where the assistant turns are that carry loss."""
     if supervise not in ("all_assistant", "last_assistant"):
         raise DataError(f"supervise is {show(supervise)}; use all_assistant or last_assistant.")
-    turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    turns: list[int] = []
+    for index, message in enumerate(messages):
+        if (weight := message.get("weight")) not in (None, 0, 1):  # OpenAI's: 0 for a turn that is shown only
+            raise DataError(f"messages[{index}].weight must be 0 or 1, not {show(weight)}. Correct it or remove it.")
+        if message["role"] == "assistant" and weight != 0:
+            turns.append(index)
     if not turns:
-        roles = ", ".join(message["role"] for message in messages)
+        roles = ", ".join(message["role"] + " with weight 0" * (message.get("weight") == 0) for message in messages)
         raise DataError(
             f"there is no assistant turn to learn from (roles: {roles or 'none, the conversation is empty'}). "
-            "Add an assistant message, set target_assistant, or drop the row."
+            "Say which field holds the answer with assistant_template of jsonl_to_chat, set target_assistant, or drop "
+            "the row."
         )
     return turns if supervise == "all_assistant" else turns[-1:]
 

@@ -80,6 +80,11 @@ class Renderer(Protocol):
         ...
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that it renders for."""
+        ...
+
+    @property
     def stop(self) -> list[str] | list[int]:
         """Where a sampler must stop."""
         ...
@@ -192,6 +197,10 @@ class PromptedRenderer:
     @property
     def name(self) -> str:
         return self.inner.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.inner.tokenizer
 
     @property
     def stop(self) -> list[str] | list[int]:

@@ -23,7 +23,10 @@ from typing import Any
 from ..data.types import Message, ToolDefinition
 from ..errors import DataError
 from .conversation import split_thinking, text_messages
-from .renderer import Renderer
+from .renderer import Renderer, decode
+
+RAW = "raw"
+"""Role of the one message of a text that is given to the model as it is, without a chat template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,16 @@ class TokenBuffer:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._answers: dict[bytes, _Answer] = {}
+        self._texts: dict[str, list[int]] = {}
+        """Tokens of raw texts with their continuations."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> BufferedPrompt:
         """The tokens of a conversation: those of its longest known beginning, and of the messages after it."""
+        if is_raw(messages):
+            text = messages[0]["content"]
+            start = max(filter(text.startswith, self._texts), key=len, default="")
+            rest = self._renderer.tokenizer.encode(text[len(start) :], add_special_tokens=False)
+            return BufferedPrompt([*self._texts.get(start, ()), *rest], bool(start))
         known = [
             (end, answer)
             for end, key in enumerate(_keys(messages, tools), 1)
@@ -75,8 +85,26 @@ class TokenBuffer:
         sampled: Sequence[int],
     ) -> None:
         """Keep an answer."""
+        if is_raw(messages):
+            kept = [token for token in sampled if token not in self._renderer.stop]  # the text has no such mark
+            self._texts[messages[0]["content"] + message["content"]] = [*prompt.tokens, *kept]
+            return
         *_, key = _keys([*messages, message], tools)
         self._answers[key] = _Answer(prompt.tokens, list(sampled), prompt.as_template)
+
+
+def is_raw(messages: Sequence[Message]) -> bool:
+    """Whether a prompt is one raw text."""
+    return len(messages) == 1 and messages[0].get("role") == RAW
+
+
+def parse_raw(renderer: Renderer, tokens: Sequence[int]) -> Message:
+    """The continuation of a raw text: everything that was sampled, without the mark that ended it."""
+    stops = renderer.stop
+    said = decode(renderer.tokenizer, [token for token in tokens if token not in stops], skip_special_tokens=True)
+    for mark in stops:
+        said = said.partition(mark)[0] if isinstance(mark, str) else said
+    return {"role": "assistant", "content": said}
 
 
 def _keys(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ _JSON = {"content-type": "application/json", "accept": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What a server sent back."""
 
     status: int
@@ -71,7 +71,7 @@ class Transport:
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
         )
 
-    async def post(self, url: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> HttpAnswer:
         """Send `body` and wait for the whole answer, whatever its status."""
         import httpx
 
@@ -88,7 +88,7 @@ class Transport:
         except httpx.RequestError as error:
             message = f"the answer of {where} cannot be decoded: {error}. Try again, or check what stands in between."
             raise InferenceError(message, kind="bad_response") from None
-        return Answer(response.status_code, response.headers, response.text, _json(response))
+        return HttpAnswer(response.status_code, response.headers, response.text, _json(response))
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import threading
 import time
@@ -22,13 +23,14 @@ from typing import Any, Protocol
 
 from ..backends.future import Operation
 from ..data.types import HarborTask
-from ..errors import place_in_user_code, show
+from ..errors import clean, place_in_user_code, show
 from ..log import get_logger
 from ..protocols import VerificationResult
+from ..user_code import report_progress
 from .environment import Environment
 from .harness import Harness
 from .policy import RecordingPolicy
-from .rollout import AgentResult, Policy, Rollout, TruncatedError, read_agent_result
+from .rollout import AgentResult, Policy, Rollout, TruncatedError, Turn, read_agent_result
 
 type Verify = Callable[[HarborTask, Rollout, Environment], Awaitable[VerificationResult]]
 """Scores a rollout while its environment still exists."""
@@ -109,6 +111,7 @@ class InlineEngine:
             # A place for each attempt, not for the rollout: what failed lets others pass before it is tried again.
             async with slots:
                 rollout = await attempt_rollout(request, self.limits)
+            report_progress()
             if rollout.status != "infra" or attempt >= self.limits.attempts:
                 return replace(rollout, attempts=attempt)
 
@@ -202,6 +205,36 @@ async def _verify(rollout: Rollout, request: RolloutRequest, limits: EngineLimit
         return replace(rollout, reward=float(reward), info={**rollout.info, **verdict.info})
 
 
+_tried: dict[str, str | None] = {}
+"""By harness: the arms of an experiment mostly share one."""
+
+
+class _StandIn:
+    """A policy that always says the same."""
+
+    async def act(self, messages: Sequence[Any], *, tools: Any = None) -> Turn:
+        return Turn({"role": "assistant", "content": "Done."}, [0], [0], [0.0], input_tokens=1, output_tokens=1)
+
+
+async def _reward_nothing(*_: Any) -> VerificationResult:
+    return VerificationResult(0.0, {})
+
+
+def try_program(harness: Harness, task: HarborTask, limit_s: float) -> str | None:
+    """Start a program once against a policy that always says the same; why it cannot be used, or None."""
+    if not getattr(harness.agent(), "needs_gateway", False) or harness.engine != "inline":
+        return None
+    key = json.dumps(harness.description, sort_keys=True, default=str)
+    if key not in _tried:
+        engine = InlineEngine(EngineLimits(timeout_s=limit_s, attempts=1))
+        try:
+            [rollout] = engine.submit([RolloutRequest(task, 0, _StandIn(), harness, _reward_nothing)]).result()
+        finally:
+            engine.close()
+        _tried[key] = rollout.error if rollout.status == "infra" else None
+    return _tried[key]
+
+
 class _Failure(Exception):
     """This attempt says nothing about the policy."""
 
@@ -215,19 +248,19 @@ def _blame(what: str) -> Generator[None]:
     """Turn whatever other people's code does into a failure of the attempt; only our own cancellation passes."""
     try:
         yield
-    except _Failure:
+    except (_Failure, GeneratorExit):
         raise
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
         raise _Failure(f"{what}: {_say(error)}", error) from error
-    except (Exception, SystemExit, KeyboardInterrupt) as error:  # Ctrl-C itself goes to the main thread
+    except BaseException as error:  # Ctrl-C itself goes to the main thread
         raise _Failure(f"{what}: {_say(error)}", error) from error
 
 
 def _say(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return clean(f"{type(error).__name__}: {error}") if str(error) else type(error).__name__
 
 
 class LoopThread:

@@ -1,4 +1,4 @@
-"""The policy of one rollout behind the APIs that programs speak: chat completions, Anthropic messages, responses.
+"""The policy of one rollout behind the APIs that programs speak: chat completions, messages, responses, completions.
 
 A gateway lives as long as one rollout, on loopback and, for a sandbox without a network, on a Unix socket. Requests
 carry the rollout's own credential; every answer is a turn of the recorder, with the tokens that were sampled.
@@ -31,7 +31,9 @@ from ..errors import DataError
 from ..inference.conversation import message_text
 from ..inference.messages import ToolCall
 from ..inference.protocols import CHAT_EXCHANGES, describe_error
-from ..inference.protocols.exchange import ChatQuery, Exchange, Reply, RequestRefused
+from ..inference.protocols.completions import TextCompletion
+from ..inference.protocols.exchange import ChatQuery, Exchange, Query, Reply, RequestRefused, TextQuery
+from ..inference.token_buffer import RAW
 from ..log import get_logger
 from .rollout import Policy, TruncatedError, Turn
 
@@ -39,6 +41,7 @@ MODEL = "policy"
 """The name under which programs ask for it; any other is answered as well."""
 _LONGEST_BODY = 64 * 1024 * 1024
 _COUNT_PATH = "/v1/messages/count_tokens"
+_EXCHANGES: dict[str, type[Exchange[Any]]] = {**CHAT_EXCHANGES, TextCompletion.path: TextCompletion}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Gateway:
     ) -> None:
         self._policy = policy
         self._budget = budget or Budget()
-        self._paths = tuple(paths) or tuple(CHAT_EXCHANGES)
+        self._paths = tuple(paths) or tuple(_EXCHANGES)
         self.socket = socket
         self.credential = f"evsys-{secrets.token_urlsafe(24)}"
         self.port = 0
@@ -113,6 +116,8 @@ class Gateway:
         self._connections.add(task)
         try:
             await _Connection(reader, writer, self._respond).run()
+        except asyncio.CancelledError:  # the rollout has ended; asyncio would print what a connection leaves behind
+            pass
         except (ConnectionError, h11.ProtocolError, asyncio.IncompleteReadError) as error:
             get_logger(__name__).debug("a connection to the gateway ended: %s", error)
         finally:
@@ -126,13 +131,13 @@ class Gateway:
             if path == "/v1/models":
                 listed = {"id": MODEL, "object": "model", "type": "model", "created": 0, "owned_by": "evsys"}
                 return _Response.of(200, {"object": "list", "data": [listed], "has_more": False})
-            kind = CHAT_EXCHANGES.get(path.removesuffix("/count_tokens") if path == _COUNT_PATH else path)
+            kind = _EXCHANGES.get(path.removesuffix("/count_tokens") if path == _COUNT_PATH else path)
             if kind is None or request.method != b"POST" or kind.path not in self._paths:
                 raise RequestRefused(f"there is no {path} here. Use {', '.join(self._paths)}.", status=404)
             exchange = kind.read(_read_object(body))
             if path == _COUNT_PATH:  # an estimate: only the policy knows the tokens of a prompt
                 return _Response.of(200, {"input_tokens": len(body) // 4})
-            turn = await self._answer(exchange.query)
+            turn = await self._answer(_read_chat(exchange.query))
         except RequestRefused as refused:
             return _Response.of(
                 refused.status, describe_error(path, refused.status, str(refused), refused.param, refused.code)
@@ -184,6 +189,22 @@ class Gateway:
         return turn
 
 
+def _read_chat(query: Query) -> ChatQuery:
+    """A query as a conversation; a text to continue is one raw message."""
+    if isinstance(query, ChatQuery):
+        return query
+    assert isinstance(query, TextQuery)
+    if len(query.prompts) != 1 or not isinstance(query.prompts[0], str) or query.echo:
+        raise RequestRefused("only one prompt of text without echo is answered here.", param="prompt")
+    return ChatQuery(
+        model=query.model,
+        stops=query.stops,
+        samples=query.samples,
+        logprobs=query.logprobs,
+        messages=[{"role": RAW, "content": query.prompts[0]}],
+    )
+
+
 def _refuse_unsupported(query: ChatQuery) -> None:
     asked = {
         "tool_choice": bool(query.forced),
@@ -199,7 +220,7 @@ def _refuse_unsupported(query: ChatQuery) -> None:
             )
 
 
-def _write(exchange: Exchange[ChatQuery], turn: Turn) -> _Response:
+def _write(exchange: Exchange[Any], turn: Turn) -> _Response:
     message = turn.message
     calls = [
         ToolCall(

@@ -5,6 +5,7 @@ A model is evaluated in the harness it was trained in, so a harness is one value
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from ..config.base import expand_variables
 from ..config.building import build_extension
 from ..config.specs import AgentSpec, EnvironmentSpec
 from ..errors import ConfigError, Problem
+from ..log import get_logger
 from ..paths import project_root
 from ..registry import get_agent, get_environment
 from ..user_code import default_limit_s, user_code
@@ -71,7 +74,7 @@ def build_harness(
     named = {"import_path": agent_import_path, "params": agent_params} if agent_params else agent_import_path
     return Harness(
         agent=lambda: agent_class(**agent_params),
-        environment=lambda: environment_class(**environment_params),
+        environment=lambda: environment_class(**expand_variables(environment_params)),
         description={
             "agent": named if agent_import_path else agent_spec.model_dump(mode="json"),
             "environment": environment_spec.model_dump(mode="json"),
@@ -97,7 +100,25 @@ def check_environment(spec: EnvironmentSpec | None) -> None:
     if spec is not None and spec.kind == "bwrap":
         from .environments.bwrap import BwrapConfig, find_bwrap
 
-        find_bwrap(BwrapConfig(**spec.params).bwrap)
+        config = BwrapConfig(**spec.params)
+        find_bwrap(config.bwrap)
+        if config.control_group:
+            _warn_without_control_group()
+
+
+@functools.cache
+def _warn_without_control_group() -> None:
+    """Report once that the kernel does not limit the memory of sandboxes here."""
+    from .sandbox.control_group import make_group
+
+    group = make_group(64 << 20) if sys.platform == "linux" else None
+    if group is not None:
+        group.remove()
+        return
+    get_logger(__name__).warning(
+        "no control group can be made here, so that only the supervisor limits the memory of sandboxes, 20 times a "
+        "second. See evsys doctor --sandbox, or set control_group: false."
+    )
 
 
 def import_agent(path: str) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..backends.client import Sample, SamplingClient, SamplingParams
 from ..config.prices import TokenUsage
 from ..errors import BackendError, show
-from ..inference.token_buffer import TokenBuffer
+from ..inference.token_buffer import TokenBuffer, is_raw, parse_raw
 from .rollout import Message, Policy, TruncatedError, Turn
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class SamplerPolicy:
         )
         sample = _only_sample(await self.sampler.sample(prompt, 1, params))
         price = getattr(self.sampler, "cost_of", None)  # a sampler that is paid for knows what it costs
-        message = self.renderer.parse(sample.tokens, offered)
+        raw = is_raw(messages)
+        message = parse_raw(self.renderer, sample.tokens) if raw else self.renderer.parse(sample.tokens, offered)
         self.buffer.add(messages, offered, message, buffered, sample.tokens)
         return Turn(
             message=message,

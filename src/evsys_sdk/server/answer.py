@@ -1,12 +1,18 @@
-"""What a handler gives back, and how a request is refused."""
+"""Responses of the routes, refusals, and who may call."""
 
 from __future__ import annotations
 
+import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.responses import Response
+from starlette.types import Scope
+
+from ..errors import show
+from .settings import is_loopback
 
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
@@ -36,3 +42,36 @@ class Refusal(Exception):
     def answer(self) -> Response:
         category = "user" if self.status < 500 else "server"
         return answer_json({"error": self.message, "category": category}, self.status, self.headers)
+
+
+def check_key(given: bytes, keys: Iterable[str]) -> None:
+    """Refuse a request whose key is none of these."""
+    # Constant time: the duration of a comparison must not show how much of a guess is right.
+    if not any(hmac.compare_digest(given, key.encode()) for key in keys):
+        raise Refusal(401, "the API key is missing or wrong. Send the server's key as X-API-Key, or as a bearer token.")
+
+
+def check_caller(scope: Scope, address: str) -> None:
+    """Refuse pages of a browser on this machine, for a server without a key that listens on `address`.
+
+    A page could reach it by a name that resolves to this machine, or by sending a form; `Host` or `Origin` shows it.
+    """
+    headers = dict(scope["headers"])
+    host = headers.get(b"host", b"").decode("latin-1")
+    if is_loopback(address) and host and not is_loopback(_name(f"//{host}")):
+        raise Refusal(
+            403,
+            f"this server has no key and answers only to its own address, not to {show(host)}. Use "
+            "http://127.0.0.1 with its port, or give the server a key.",
+        )
+    origin = headers.get(b"origin", b"").decode("latin-1")
+    if origin and _name(origin) != _name(f"//{host}"):
+        raise Refusal(403, f"this server has no key and answers no page of {show(origin)}. Give the server a key.")
+
+
+def _name(url: str) -> str:
+    """The host in a URL; empty if it has none that can be read."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

@@ -27,13 +27,13 @@ class Connections:
         self.settings = settings
         self.most = min(settings.max_connections, max(64, _allow_many_files() - _OTHER_FILES))
         # Dicts as ordered sets: the oldest is the first, and any of them leaves in constant time.
-        self.half_open: dict[Connection, None] = {}
+        self.half_open: dict[LimitedConnection, None] = {}
         """No request has come yet; the oldest first."""
-        self.idle: dict[Connection, None] = {}
+        self.idle: dict[LimitedConnection, None] = {}
         """Between two requests."""
         self.count = 0
 
-    def open(self, connection: Connection) -> bool:
+    def open(self, connection: LimitedConnection) -> bool:
         """Take a connection in, if need be in place of another; False if all others are being served."""
         self.count += 1
         self.half_open[connection] = None
@@ -44,20 +44,20 @@ class Connections:
             return self._drop_oldest(self.idle) or (len(self.half_open) > 1 and self._drop_oldest(self.half_open))
         return True
 
-    def close(self, connection: Connection) -> None:
+    def close(self, connection: LimitedConnection) -> None:
         self.count -= 1
         self.serve(connection)
 
-    def serve(self, connection: Connection) -> None:
+    def serve(self, connection: LimitedConnection) -> None:
         """A request has come."""
         self.half_open.pop(connection, None)
         self.idle.pop(connection, None)
 
-    def rest(self, connection: Connection) -> None:
+    def rest(self, connection: LimitedConnection) -> None:
         """A request was answered."""
         self.idle[connection] = None
 
-    def _drop_oldest(self, among: dict[Connection, None]) -> bool:
+    def _drop_oldest(self, among: dict[LimitedConnection, None]) -> bool:
         if not among:
             return False
         oldest = next(iter(among))
@@ -66,7 +66,7 @@ class Connections:
         return True
 
 
-class Connection(HttpToolsProtocol):
+class LimitedConnection(HttpToolsProtocol):
     """One connection, within limits."""
 
     all: Connections
@@ -123,7 +123,7 @@ class Connection(HttpToolsProtocol):
             return False
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limit
 
-    # Also after a refusal the parser goes on through the bytes that it was given.
+    # Also after a refusal the parser continues through the bytes that it was given.
     def on_body(self, body: bytes) -> None:
         if not self._refused:
             super().on_body(body)
@@ -164,9 +164,9 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-def limit_connections(settings: ServeSettings) -> type[Connection]:
+def limit_connections(settings: ServeSettings) -> type[LimitedConnection]:
     """The protocol that uvicorn gives to each connection of one server."""
-    return type("LimitedConnection", (Connection,), {"all": Connections(settings)})
+    return type("LimitedConnection", (LimitedConnection,), {"all": Connections(settings)})
 
 
 def _allow_many_files() -> int:

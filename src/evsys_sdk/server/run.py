@@ -36,7 +36,9 @@ def serve(
     from .tinker.protobuf import messages
 
     messages()  # what is missing should show before a client connects
-    listening = _listen(settings)  # before the models are loaded: that a port is taken should show at once
+    listening = listen(
+        settings.host, settings.port
+    )  # before the models are loaded: that a port is taken should show at once
     try:
         asyncio.run(_serve(Service.start(settings, catalog, log), listening, announce))
     finally:
@@ -71,7 +73,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
     server: Any = uvicorn.Server(config)
     start = server.startup
 
-    # uvicorn calls nobody when it begins to listen, and a client that is told earlier may be turned away.
+    # uvicorn calls no one when it begins to listen, and a client that is told earlier may be turned away.
     async def start_and_announce(sockets: list[socket.socket] | None = None) -> None:
         await start(sockets)
         host, port = listening.getsockname()[:2]
@@ -85,7 +87,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
         loop.call_soon_threadsafe(stopping.set)
 
     server.startup, server.handle_exit = start_and_announce, stop
-    house = asyncio.ensure_future(service.keep_house())
+    house = asyncio.ensure_future(service.run_maintenance())
     drain = asyncio.ensure_future(_drain(service, server, stopping))
     try:
         await server.serve(sockets=[listening])
@@ -98,7 +100,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
 
 
 async def _close(service: Any, *, at_once: bool) -> None:
-    """Let go of the models; if they do not end, leave without them. Nothing on disk is ever half written."""
+    """Release the models; if they do not end, leave without them. Nothing on disk is ever half written."""
     try:
         async with asyncio.timeout(0 if at_once else _CLOSE_S):
             await service.close()
@@ -125,18 +127,19 @@ async def _drain(service: Any, server: Any, stopping: asyncio.Event) -> None:
     server.should_exit = True
 
 
-def _listen(settings: ServeSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; an address that cannot be bound is an error that names the options."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sends at once (TCP_NODELAY) only where the protocol is named; otherwise each answer waits 40 ms
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     # without it, a restart waits for the last connections of the server before it to time out
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((settings.host, settings.port))
+        listening.bind((host, port))
     except OSError as error:
         listening.close()
         raise ConfigError(
-            f"cannot listen on {settings.host}:{settings.port} ({error.strerror or error}). "
+            f"cannot listen on {host}:{port} ({error.strerror or error}). "
             "Choose another --port (0 takes a free one) or --host."
         ) from None
     return listening

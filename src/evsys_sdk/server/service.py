@@ -25,13 +25,13 @@ from .settings import ServeSettings
 from .shadow import Shadows
 from .state.fair_share import FairShare
 from .state.futures import Futures, Memory
-from .state.model import ServedModel
-from .state.sessions import Sampler, Session, Sessions
+from .state.model import TrainedModel
+from .state.sessions import ClientSession, Sampler, Sessions
 from .tinker import requests
 from .tinker.protobuf import TrainingRequest, read_training_request, write_training_answer
 from .trace_log import TraceLog
 from .weights.catalog import Catalog, EmptyCatalog
-from .weights.checkpoints import EXTERNAL, SAMPLER, WEIGHTS, Checkpoints, Place
+from .weights.checkpoints import EXTERNAL, SAMPLER, WEIGHTS, CheckpointPlace, Checkpoints
 from .weights.engine import Engine
 from .weights.external import Signer, encrypt_folder, read_recipients
 
@@ -52,7 +52,7 @@ class Service:
     samples: FairShare = field(init=False)
     offered: OfferedModels = field(init=False)
     catalog: Catalog = field(default_factory=EmptyCatalog)
-    """Names that OpenAI's API answers to beside models and saved weights."""
+    """Names that OpenAI's API answers to next to models and saved weights."""
     log: TraceLog | None = None
     """Who keeps what is said; without one there is nothing that shadow answers could be compared by."""
     shadows: Shadows | None = field(init=False)
@@ -88,7 +88,7 @@ class Service:
             self._sampling -= 1
 
     def can_shadow(self, candidate: str) -> bool:
-        """Whether answers that nobody sees can be kept; that they cannot is said once."""
+        """Whether answers that no one sees can be kept; that they cannot is said once."""
         if self.shadows is None and candidate not in self._told:
             self._told.add(candidate)
             get_logger(__name__).warning("%s is to be a shadow, but nothing is kept here. Use --traces.", candidate)
@@ -101,7 +101,7 @@ class Service:
             raise Refusal(429, f"{most} requests are waiting here. Ask again, or raise --max-samples.", retry_after_s=1)
 
     def gauges(self) -> dict[str, float]:
-        """What `/metrics` tells beside requests."""
+        """What `/metrics` tells next to requests."""
         models = [model for session in self.sessions.all() for model in session.models.values()]
         return {
             "evsys_prompt_tokens_total": self.prompt_tokens,
@@ -142,7 +142,7 @@ class Service:
             lora = request.lora_config or requests.Lora()
             # Drawn here and not left to the backend, because the record of the run has it.
             seed = secrets.randbelow(2**31) if lora.seed is None else lora.seed
-            model = ServedModel(
+            model = TrainedModel(
                 model_id,
                 session.session_id,
                 request.base_model,
@@ -202,7 +202,7 @@ class Service:
     def save_weights(self, request: requests.SaveWeights) -> dict[str, Any]:
         model = self.sessions.model(request.model_id)
         name = request.path or f"{request.seq_id:06d}"
-        place = Place(model.model_id, WEIGHTS, name)
+        place = CheckpointPlace(model.model_id, WEIGHTS, name)
 
         def start() -> Operation[Response]:
             # Before anything is written; asked again by `_publish`, because an earlier save may still be under way.
@@ -233,14 +233,14 @@ class Service:
 
     def _save_sampler(
         self,
-        model: ServedModel,
+        model: TrainedModel,
         request: requests.SaveForSampler | requests.SaveExternal,
         kind: str,
         recipients: Sequence[Any] = (),
     ) -> dict[str, Any]:
         """Keep the weights to sample from under a name of a kind, which must be free; encrypted where that is asked."""
         name = request.path or f"{request.seq_id:06d}"
-        place = Place(model.model_id, kind, name)
+        place = CheckpointPlace(model.model_id, kind, name)
 
         def keep(sampler: SamplingClient) -> Response:
             if recipients:
@@ -280,8 +280,8 @@ class Service:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def end_session(self, session: Session) -> None:
-        """Let go of everything a session holds, after what it has submitted is done."""
+    async def end_session(self, session: ClientSession) -> None:
+        """Release everything a session holds, after what it has submitted is done."""
         self.sessions.end(session.session_id)  # first, so that nothing is submitted while we wait
         self.samples.forget(session.session_id)
         for model in session.models.values():
@@ -291,7 +291,7 @@ class Service:
         # Last, because what was waited for still delivers its results there.
         self.futures.end_session(session.session_id)
 
-    async def keep_house(self) -> None:
+    async def run_maintenance(self) -> None:
         """End idle sessions, give up what waits in vain, delete what has expired; until cancelled."""
         while True:
             # a quarter, so that nothing outstays its time by more than that
@@ -302,7 +302,7 @@ class Service:
                     await self.end_session(session)
                 self.give_up_waiting(self.settings.gap_s)
                 await asyncio.to_thread(self.checkpoints.delete_expired)
-            except Exception:  # must go on, or nothing is ever tidied up again
+            except Exception:  # must continue, or nothing is ever tidied up again
                 get_logger(__name__).exception("tidying up failed")
 
     def give_up_waiting(self, after_s: float = 0.0) -> None:
@@ -312,7 +312,7 @@ class Service:
                 model.give_up_overdue(after_s)
 
     async def close(self) -> None:
-        """Let go of all models."""
+        """Release all models."""
         if self.shadows is not None:  # they draw from the models that are let go next
             await self.shadows.close()
         for session in self.sessions.all():
@@ -334,7 +334,7 @@ class Service:
                 retry_after_s=5,
             )
 
-    async def _prepare(self, model: ServedModel, request_id: str, user_metadata: dict[str, Any] | None) -> None:
+    async def _prepare(self, model: TrainedModel, request_id: str, user_metadata: dict[str, Any] | None) -> None:
         about = {"base_model": model.base_model, "lora_rank": model.rank, "seed": model.seed}
 
         def prepare() -> dict[str, Any]:
@@ -355,12 +355,12 @@ class Service:
             answer = answer_failure(str(error), "user" if isinstance(error, EvsysError) else "server")
         self.futures.finish(request_id, answer)
 
-    def _check_free(self, place: Place, *, overwrite: bool) -> None:
+    def _check_free(self, place: CheckpointPlace, *, overwrite: bool) -> None:
         if self.checkpoints.exists(place) and not overwrite:
             raise BackendError(f"{place.path} exists already. Use another name, or overwrite=True to replace weights.")
 
     def _publish(
-        self, place: Place, ref: str, model: ServedModel, request: requests.Saved, *, overwrite: bool
+        self, place: CheckpointPlace, ref: str, model: TrainedModel, request: requests.Saved, *, overwrite: bool
     ) -> Response:
         """Give what the backend has written its public name; on the backend's thread, one after another."""
         self._check_free(place, overwrite=overwrite)
@@ -373,7 +373,7 @@ class Service:
         )
         return answer_json({"path": place.path})
 
-    def _snapshot(self, model: ServedModel, request: requests.SaveForSampler) -> Operation[Response]:
+    def _snapshot(self, model: TrainedModel, request: requests.SaveForSampler) -> Operation[Response]:
         """Weights that live as long as their session, for one sampler."""
         sampler_id = f"{model.session_id}:sample:{request.sampling_session_seq_id}"
         session = self.sessions.get(model.session_id)

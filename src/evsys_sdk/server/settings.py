@@ -49,7 +49,7 @@ class ServeSettings:
     """Length of a sample for which the client sets no limit."""
     max_request_mb: float = 64.0
     idle_s: float = 300.0
-    """A session without any sign of life for so long is ended."""
+    """A session without any heartbeat for so long is ended."""
     gap_s: float = 120.0
     """How long a request waits for an earlier one of the same model that has not arrived."""
     grace_s: float = 60.0

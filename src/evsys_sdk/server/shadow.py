@@ -1,6 +1,6 @@
 """Shadow answers: what other weights would have said to a request, drawn after who asked has the answer.
 
-They never reach who asked and never hold up an answer: each is drawn when nobody waits, one at a time and in short
+They never reach who asked and never hold up an answer: each is drawn when no one waits, one at a time and in short
 pieces, and of more than can wait the rest is dropped and counted.
 """
 

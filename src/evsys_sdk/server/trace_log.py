@@ -33,7 +33,7 @@ class TraceLog(Protocol):
         ...
 
     def keep_shadow(self, answer: ShadowAnswer) -> None:
-        """Keep an answer that nobody saw, or that there was none."""
+        """Keep an answer that no one saw, or that there was none."""
         ...
 
     def count_dropped(self, candidate: str) -> None:

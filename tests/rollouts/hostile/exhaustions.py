@@ -9,6 +9,21 @@ MEMORY_MB = 64
 WANTED_MB = 4 * MEMORY_MB
 
 EXHAUSTIONS = {
+    "tables of mappings of many processes": f"""
+PAGES = 60_000
+WANTED = {WANTED_MB} * 1024 * 1024 // (PAGES * 200)
+r, w = os.pipe()
+libc.mmap.restype = ctypes.c_void_p
+for _ in range(WANTED):
+    if os.fork() == 0:
+        base = libc.mmap(None, ctypes.c_size_t(PAGES * 4096), 0, 0x22, -1, ctypes.c_long(0))
+        for page in range(0, PAGES, 2): libc.mprotect(ctypes.c_void_p(base + page * 4096), ctypes.c_size_t(4096), 1)
+        os.write(w, b"x"); time.sleep(60); os._exit(0)
+os.close(w)
+got = b""
+while len(got) < WANTED and (data := os.read(r, 100)): got += data
+claim(len(got) == WANTED)
+""",
     "memory of one process": f"held = []\nwhile len(held) < {WANTED_MB}: held.append(bytearray(os.urandom(1 << 20)))\nclaim(True)",
     "memory of many processes": f"""
 r, w = os.pipe()

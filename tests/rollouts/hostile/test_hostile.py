@@ -55,6 +55,10 @@ async def host_is_unchanged(needs_bwrap: None) -> AsyncIterator[None]:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < GROWTH_MB * 1024
 
 
+def test_there_are_programs_enough() -> None:
+    assert len(ESCAPES) + len(EXHAUSTIONS) + len(SURVIVALS) + len(THEFTS) >= 80
+
+
 async def attack(program: str, timeout_s: float = 20.0, **params: object) -> str:
     """Run a Python program in a sandbox of its own; what it printed, which is nothing if it was killed."""
     sandbox = BwrapEnvironment(**{**SMALL, **params})

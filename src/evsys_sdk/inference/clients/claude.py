@@ -18,7 +18,7 @@ from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ..client import StopReason
 from ..messages import ChatTurn, Part, TextPart, ToolCall, join_turns, tool_call_message
-from .hosted import Call, HostedClient, HostedConfig, Parsed, count
+from .hosted import HostedCall, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
 _VERSION = "2023-06-01"
@@ -65,7 +65,7 @@ class ClaudeClient(HostedClient):
         headers |= {"anthropic-beta": ",".join(self.config.betas)} if self.config.betas else {}
         return headers | ({"x-api-key": key} if key else {})
 
-    def _body(self, call: Call) -> dict[str, Any]:
+    def _body(self, call: HostedCall) -> dict[str, Any]:
         system = "\n\n".join(turn.text for turn in call.turns if turn.role in ("system", "developer"))
         # The API refuses stop sequences of blanks only; the answer is cut at them here.
         stops = [stop for stop in call.stop if stop.strip()]
@@ -83,7 +83,7 @@ class ClaudeClient(HostedClient):
             ]
         return body
 
-    def _parse(self, body: dict[str, Any], call: Call) -> Parsed:
+    def _parse(self, body: dict[str, Any], call: HostedCall) -> Parsed:
         blocks: list[Block] = body["content"]
         text = "".join(block["text"] for block in blocks if block["type"] == "text")
         calls = [

@@ -23,7 +23,7 @@ from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ..client import StopReason
 from ..messages import ChatTurn, Part, TextPart, ToolCall, join_turns, tool_call_message
-from .hosted import Call, HostedClient, HostedConfig, Parsed, count
+from .hosted import HostedCall, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
 # The API takes no more of them; at the others the answer is cut here.
@@ -70,7 +70,7 @@ class GeminiClient(HostedClient):
     def _headers(self, key: str | None) -> dict[str, str]:
         return {"x-goog-api-key": key} if key else {}
 
-    def _body(self, call: Call) -> dict[str, Any]:
+    def _body(self, call: HostedCall) -> dict[str, Any]:
         system = [{"text": turn.text} for turn in call.turns if turn.role in ("system", "developer")]
         settings = {
             "maxOutputTokens": call.max_tokens,
@@ -92,7 +92,7 @@ class GeminiClient(HostedClient):
             body["tools"] = [{"functionDeclarations": functions}]
         return body
 
-    def _parse(self, body: dict[str, Any], call: Call) -> Parsed:
+    def _parse(self, body: dict[str, Any], call: HostedCall) -> Parsed:
         usage, model = _usage(body.get("usageMetadata")), str(body.get("modelVersion") or "")
         feedback = body.get("promptFeedback")
         blocked = feedback.get("blockReason") if is_object(feedback) else None

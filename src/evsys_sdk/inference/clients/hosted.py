@@ -1,7 +1,7 @@
 """What the clients of hosted models share: keys, limits, retries, errors and accounting.
 
-A provider's module only translates: a `Call` into the body of its request (`_body`), the body of its answer into a
-`Parsed` (`_parse`), and the body of its refusal into a `Complaint` (`_complaint`).
+A provider's module only translates: a `HostedCall` into the body of its request (`_body`), the body of its answer into
+a `Parsed` (`_parse`), and the body of its refusal into a `Complaint` (`_complaint`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..errors import InferenceError
 from ..messages import ChatTurn, ToolFunction, tool_functions, turns_of
 from ..rate_limit import RateLimiter
 from ..retry import call_with_retry_async
-from ..transport import Answer, Transport
+from ..transport import HttpAnswer, Transport
 from .refusals import Complaint, error_of
 
 # Params that all clients of hosted models share.
@@ -97,7 +97,7 @@ _KEY = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HostedCall:
     """One conversation to be answered once."""
 
     turns: list[ChatTurn]
@@ -178,7 +178,7 @@ class HostedClient(ChatClient):
         n: int = 1,
     ) -> list[Completion]:
         check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
-        call = Call(turns_of(messages), max_tokens, temperature, tuple(stop or ()), tool_functions(tools), seed)
+        call = HostedCall(turns_of(messages), max_tokens, temperature, tuple(stop or ()), tool_functions(tools), seed)
         # Each answer is a request of its own, so that each has its own tokens, cost and attempts.
         # And a seed of its own: with one for all of them, the answers would be the same n times.
         calls = [call if seed is None else replace(call, seed=seed + number) for number in range(n)]
@@ -194,9 +194,9 @@ class HostedClient(ChatClient):
     @abstractmethod
     def _headers(self, key: str | None) -> dict[str, str]: ...
     @abstractmethod
-    def _body(self, call: Call) -> dict[str, Any]: ...
+    def _body(self, call: HostedCall) -> dict[str, Any]: ...
     @abstractmethod
-    def _parse(self, body: dict[str, Any], call: Call) -> Parsed: ...
+    def _parse(self, body: dict[str, Any], call: HostedCall) -> Parsed: ...
     @abstractmethod
     def _complaint(self, body: Any) -> Complaint: ...
 
@@ -208,7 +208,7 @@ class HostedClient(ChatClient):
         bearer = chosen.lower() == "authorization"
         return self._headers(None) | {chosen: f"Bearer {key}" if bearer else key}
 
-    async def _all(self, calls: Sequence[Call]) -> list[Completion]:
+    async def _all(self, calls: Sequence[HostedCall]) -> list[Completion]:
         tasks = [asyncio.ensure_future(self._one(call)) for call in calls]
         try:
             return list(await asyncio.gather(*tasks))
@@ -219,7 +219,7 @@ class HostedClient(ChatClient):
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    async def _one(self, call: Call) -> Completion:
+    async def _one(self, call: HostedCall) -> Completion:
         started = time.monotonic()
         try:
             # A call keeps its place while it waits for its next attempt: what has begun is finished first.
@@ -240,7 +240,7 @@ class HostedClient(ChatClient):
             model=parsed.model,
         )
 
-    async def _ask(self, call: Call) -> tuple[Parsed, float | None]:
+    async def _ask(self, call: HostedCall) -> tuple[Parsed, float | None]:
         """The answer to a call, sent again without what the model turns out not to take."""
         config, left_out = self.config, set[str]()
         while True:
@@ -265,7 +265,7 @@ class HostedClient(ChatClient):
             said = "%s: model %s does not take %s, so its own default is used from now on (%s)"
             _log.warning(said, self.name, self.config.model, field, reason)
 
-    async def _attempt(self, call: Call) -> tuple[Parsed, float | None]:
+    async def _attempt(self, call: HostedCall) -> tuple[Parsed, float | None]:
         session, body = self._here(), merge_fields(self._body(call), self.config.extra)
         try:
             slot = await session.limiter.slot(call.estimated_tokens)
@@ -285,7 +285,7 @@ class HostedClient(ChatClient):
         name = self.config.model.removeprefix("models/")
         return parsed, self._charge(name, parsed.usage, self.config.prices, *listed)
 
-    def _understood(self, answer: Answer, call: Call) -> Parsed:
+    def _understood(self, answer: HttpAnswer, call: HostedCall) -> Parsed:
         # Some gateways answer 200 and put the error into the body.
         refused = not 200 <= answer.status < 300 or (is_object(answer.body) and bool(answer.body.get("error")))
         if refused:

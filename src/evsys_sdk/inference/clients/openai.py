@@ -18,7 +18,7 @@ from ...data.types import Message
 from ..client import StopReason
 from ..errors import InferenceError
 from ..messages import ChatTurn, ImagePart, Part, TextPart, ToolCall, tool_call_message
-from .hosted import Call, HostedClient, HostedConfig, Parsed, count
+from .hosted import HostedCall, HostedClient, HostedConfig, Parsed, count
 from .refusals import Complaint
 
 # The API takes no more of them; at the others the answer is cut here.
@@ -56,7 +56,7 @@ class OpenAIClient(HostedClient):
     def _headers(self, key: str | None) -> dict[str, str]:
         return {"authorization": f"Bearer {key}"} if key else {}
 
-    def _body(self, call: Call) -> dict[str, Any]:
+    def _body(self, call: HostedCall) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self.config.model, "messages": [self._message(turn) for turn in call.turns]}
         optional = {
             self._limit_field(): call.max_tokens,
@@ -98,7 +98,7 @@ class OpenAIClient(HostedClient):
             message["name"] = name
         return message
 
-    def _parse(self, body: dict[str, Any], call: Call) -> Parsed:
+    def _parse(self, body: dict[str, Any], call: HostedCall) -> Parsed:
         choice = body["choices"][0]
         if choice.get("error"):  # some gateways report a broken generation this way
             raise InferenceError(f"the generation broke off: {json.dumps(choice['error'])}", kind="bad_response")

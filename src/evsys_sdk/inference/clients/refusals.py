@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...errors import EvsysAuthError, EvsysError
 from ..errors import FailureKind, InferenceError
-from ..transport import Answer, place
+from ..transport import HttpAnswer, place
 
 _TOO_LONG = re.compile(
     r"context[ _]length|context[ _]window|maximum context|prompt is too long|input is too long"
@@ -49,7 +49,7 @@ class Complaint:
     """The optional request field that is refused as such."""
 
 
-def error_of(answer: Answer, complaint: Complaint, key_variable: str, url: str) -> EvsysError:
+def error_of(answer: HttpAnswer, complaint: Complaint, key_variable: str, url: str) -> EvsysError:
     """The error to raise; its message holds the provider's words and what to do."""
     status = answer.status
     if status < 300 and complaint.code.isdecimal():

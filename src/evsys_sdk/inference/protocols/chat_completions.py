@@ -12,11 +12,11 @@ from ...data.shapes import is_object
 from ...errors import show
 from ..messages import tool_call_message
 from .exchange import (
+    ApiRequest,
     ChatQuery,
     Exchange,
     Query,
     Reply,
-    Request,
     RequestRefused,
     TokenScore,
     choose_tools,
@@ -31,7 +31,7 @@ type Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 DONE: Final = b"data: [DONE]\n\n"
 
 
-class SampledRequest(Request):
+class SampledRequest(ApiRequest):
     """What chat completions and completions share."""
 
     ignored: ClassVar[frozenset[str]] = frozenset(("store", "metadata", "service_tier", "prompt_cache_key"))

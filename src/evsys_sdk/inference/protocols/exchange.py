@@ -95,7 +95,7 @@ class Reply:
     scores: Sequence[TokenScore] = ()
 
 
-class Request(BaseModel):
+class ApiRequest(BaseModel):
     """The JSON of a request. Unknown fields are refused; fields in `ignored` have no effect on the answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -15,10 +15,10 @@ from ...errors import show
 from ..conversation import join_thinking
 from ..messages import ToolCall
 from .exchange import (
+    ApiRequest,
     ChatQuery,
     Exchange,
     Reply,
-    Request,
     RequestRefused,
     TokenScore,
     choose_tools,
@@ -33,7 +33,7 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "required
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class MessagesRequest(Request):
+class MessagesRequest(ApiRequest):
     """The body of `POST /v1/messages`."""
 
     ignored: ClassVar[frozenset[str]] = frozenset((

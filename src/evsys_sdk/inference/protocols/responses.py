@@ -15,10 +15,10 @@ from ...errors import show
 from ..messages import ToolCall
 from .chat_completions import ChatCompletion, describe_score
 from .exchange import (
+    ApiRequest,
     ChatQuery,
     Exchange,
     Reply,
-    Request,
     RequestRefused,
     TokenScore,
     choose_tools,
@@ -33,7 +33,7 @@ _CUSTOM_INPUT: Final = "input"
 """The one argument of a tool that takes free text."""
 
 
-class ResponsesRequest(Request):
+class ResponsesRequest(ApiRequest):
     """The body of `POST /v1/responses`."""
 
     ignored: ClassVar[frozenset[str]] = frozenset((

@@ -143,7 +143,7 @@ class ChatTemplateRenderer:
     def __init__(self, tokenizer: Tokenizer, *, own_tools: bool = False) -> None:
         self.name = WITH_HERMES if own_tools else CHAT_TEMPLATE
         self._own_tools = own_tools
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
         self._controls = ControlTokens(tokenizer)
         self._format = ChatFormat.of(self._template)
@@ -186,6 +186,11 @@ class ChatTemplateRenderer:
         return [token for encoded in self._encode_pieces(piece for piece, _ in pieces) for token in encoded]
 
     @property
+    def shows_tools(self) -> bool:
+        """Whether the template writes tools into the prompt."""
+        return self._template.shows_tools
+
+    @property
     def tool_parser(self) -> str | None:
         parser = self._parser()
         return None if parser is None else parser.name
@@ -212,7 +217,7 @@ class ChatTemplateRenderer:
         """Whether sampled tokens end with the mark that ends a turn."""
         marks = self._format
         if marks.stop_texts:
-            text = decode(self._tokenizer, sampled).rstrip()
+            text = decode(self.tokenizer, sampled).rstrip()
             return any(text.endswith(mark) for mark in marks.stop_texts)
         return bool(sampled) and self._template.is_control(sampled[-1])
 
@@ -235,7 +240,7 @@ class ChatTemplateRenderer:
         """The text of an answer; with `keep_marks`, control tokens inside it are part of the text."""
         marks = self._format
         end = next((at for at, token in enumerate(tokens) if token in marks.stop_tokens), len(tokens))
-        text = decode(self._tokenizer, tokens[:end], skip_special_tokens=not keep_marks)
+        text = decode(self.tokenizer, tokens[:end], skip_special_tokens=not keep_marks)
         for mark in marks.stop_texts:
             text = text.partition(mark)[0]
         blank = marks.close[: len(marks.close) - len(marks.close.lstrip())]

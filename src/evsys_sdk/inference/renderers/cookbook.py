@@ -62,6 +62,7 @@ class CookbookRenderer:
     def __init__(self, package: Any, renderer_name: str, tokenizer: Tokenizer) -> None:
         self.name = f"cookbook:{renderer_name}"
         self._package = package
+        self.tokenizer = tokenizer
         self._controls = ControlTokens(tokenizer)
         self._renderer, self.stop = _build(package, renderer_name, tokenizer)
         self._knows_thinking = self._accepts_thinking()

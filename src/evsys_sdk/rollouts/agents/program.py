@@ -25,7 +25,12 @@ from ..gateway import MODEL, Budget, Gateway
 from ..relay import new_socket, start_relay
 from ..rollout import AgentResult, Message, Policy, TruncatedError, opening
 
-_PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+_PATHS = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+}
 _LONGEST_S = 7 * 24 * 3600.0
 """The engine ends a program that takes too long; the environment's own limit for commands is for other commands."""
 _PLACEHOLDER = re.compile(r"\{(instruction|base_url|api_key|model)\}")
@@ -45,9 +50,9 @@ class ProgramAgent:
         command: str = Field(min_length=1)
         """Shell command; `{instruction}` is the task's text as one word, `{base_url}`, `{api_key}` and `{model}` say
         where the policy is."""
-        api: Literal["chat", "messages", "responses"] | None = None
-        """What the program speaks: OpenAI's chat completions, Anthropic's messages or OpenAI's responses; by default
-        any of them."""
+        api: Literal["chat", "completions", "messages", "responses"] | None = None
+        """API that the program uses: OpenAI's chat completions, completions or responses, or Anthropic's messages; by
+        default any of them."""
         env: dict[str, str] = {}
         """More variables of the program, with the same placeholders."""
         files: dict[str, str] = {}

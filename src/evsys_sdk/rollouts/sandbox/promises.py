@@ -41,11 +41,20 @@ class Promise:
     meaning: str
 
 
+_HOOKS = Promise(
+    "hooks of coding agents",
+    None,
+    "none under `codex exec`",
+    "reminders only; sealed copies of task files and the audit hold without them",
+)
+
+
 async def check_promises() -> list[Promise]:
     """Everything in the order in which it matters; what is missing says what to do."""
     if sys.platform != "linux":
         return [Promise("system", False, sys.platform, not_installed("bwrap"))]
-    return [_kernel(), _bwrap(), _user_namespaces(), _filter(), _yama(), _control_group(), *(await _try_out())]
+    found = [_kernel(), _bwrap(), _user_namespaces(), _filter(), _yama(), _control_group(), *(await _try_out())]
+    return [*found, _HOOKS]
 
 
 def _kernel() -> Promise:

@@ -38,13 +38,13 @@ type _Scored = tuple[int, float | None, list[tuple[int, float]]]
 
 
 @dataclass(slots=True)
-class Answer:
+class DrawnAnswer:
     """One continuation, perhaps not at its end yet."""
 
     tokens: list[int] = field(default_factory=list[int])
     scored: list[_Scored] = field(default_factory=list[_Scored])
     reason: str = ""
-    """`stop` or `length`; empty while it goes on."""
+    """`stop` or `length`; empty while it continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Drawing:
     prompt: list[int]
     params: SamplingParams
     client: str | None
-    """Whose turn it takes; nobody's where it is drawn only while nobody waits."""
+    """Whose turn it takes; no one's where it is drawn only while no one waits."""
     query: Query
 
     @classmethod
@@ -112,23 +112,23 @@ class Drawing:
         """The same, ended by tokens."""
         return replace(self, params=replace(self.params, stop=list(tokens)))
 
-    async def draw(self, count: int) -> list[Answer]:
+    async def draw(self, count: int) -> list[DrawnAnswer]:
         """Several continuations, whole."""
 
-        async def start(first: int, n: int) -> list[Answer]:
+        async def start(first: int, n: int) -> list[DrawnAnswer]:
             params = self.params
             if params.seed is not None:
                 params = replace(params, seed=seed_of_later(params.seed, first))
             samples = await self.model.client.sample(self.prompt, n, params)
-            return [_extend(Answer(), sample) for sample in samples]
+            return [_extend(DrawnAnswer(), sample) for sample in samples]
 
         if self.query.max_tokens == 0:
-            return [Answer(reason="length") for _ in range(count)]
+            return [DrawnAnswer(reason="length") for _ in range(count)]
         return await self._take_turn(count, start)
 
-    async def stream(self, index: int) -> AsyncIterator[Answer]:
+    async def stream(self, index: int) -> AsyncIterator[DrawnAnswer]:
         """One continuation as it grows."""
-        answer, at = Answer(), 0
+        answer, at = DrawnAnswer(), 0
         while not answer.reason:
             left = self.params.max_tokens - len(answer.tokens)
             piece = min(left, _PIECES[min(at, len(_PIECES) - 1)])
@@ -144,7 +144,7 @@ class Drawing:
 
             [sample] = await self._take_turn(1, start)
             _extend(answer, sample)
-            # The piece is full, the answer is not; one that drew nothing would be asked for the same again for ever.
+            # The piece is full, the answer is not; one that drew nothing would be asked for the same again forever.
             if sample.stop_reason == "length" and sample.tokens and piece < left:
                 answer.reason = ""
             if _cut(self._text(answer), self.query.stops)[1] is not None:
@@ -169,14 +169,14 @@ class Drawing:
             for token, given, ids, values in rows
         ]
 
-    def shown(self, answer: Answer) -> str:
+    def shown(self, answer: DrawnAnswer) -> str:
         """The text of an answer so far that nothing can take back: neither a stop nor a call may begin in it."""
         if answer.reason:
             return self.reply(answer).text
         text, parser = self._text(answer), PARSERS.get(self.model.renderer.tool_parser or "")
         return text[: _safe_length(text, [*self.query.stops, *([parser.opening] if self._tools and parser else [])])]
 
-    def reply(self, answer: Answer, prompt: Sequence[_Scored] = ()) -> Reply:
+    def reply(self, answer: DrawnAnswer, prompt: Sequence[_Scored] = ()) -> Reply:
         """An answer at its end; `prompt` is what it repeats before it."""
         text, stop = _cut(self._text(answer), self.query.stops)
         calls: list[ToolCall] = []
@@ -192,11 +192,11 @@ class Drawing:
         scores = [*self._describe(prompt), *self.scores(answer)]
         return Reply(text, reason, len(answer.tokens), calls, stop, scores)
 
-    def scores(self, answer: Answer, start: int = 0) -> list[TokenScore]:
+    def scores(self, answer: DrawnAnswer, start: int = 0) -> list[TokenScore]:
         """The log-probabilities of an answer's tokens from `start` on, if they are asked for."""
         return self._describe(answer.scored[start : self.count_text_tokens(answer)])
 
-    def count_text_tokens(self, answer: Answer) -> int:
+    def count_text_tokens(self, answer: DrawnAnswer) -> int:
         """How many tokens of an answer are text, and not the mark that ends it."""
         ends = [end for end in self.model.renderer.stop if isinstance(end, int)] if self._is_chat else []
         return next((at for at, token in enumerate(answer.tokens) if token in ends), len(answer.tokens))
@@ -209,7 +209,7 @@ class Drawing:
     def _tools(self) -> Sequence[ToolDefinition]:
         return self.query.tools if isinstance(self.query, ChatQuery) else ()
 
-    def _text(self, answer: Answer) -> str:
+    def _text(self, answer: DrawnAnswer) -> str:
         """What an answer says so far, without the mark that ends it."""
         if self._is_chat:
             return str(self.model.renderer.parse(answer.tokens)["content"])
@@ -239,7 +239,7 @@ def _call(call: Any) -> ToolCall:
     )
 
 
-def _extend(answer: Answer, sample: Sample) -> Answer:
+def _extend(answer: DrawnAnswer, sample: Sample) -> DrawnAnswer:
     top = sample.top
     best: list[list[tuple[int, float]]] = [[] for _ in sample.tokens]
     if top is not None:
@@ -252,7 +252,7 @@ def _extend(answer: Answer, sample: Sample) -> Answer:
 
 
 def _advanced(make: Callable[[], TokenFilter], tokens: Sequence[int]) -> Callable[[], TokenFilter]:
-    """The filter of a sample that goes on from tokens."""
+    """The filter of a sample that continues from tokens."""
 
     def make_advanced() -> TokenFilter:
         found = make()
@@ -304,7 +304,7 @@ def _ends(model: OfferedModel, query: Query) -> Sequence[str] | Sequence[int] | 
     ends = model.renderer.stop if is_chat else []
     if not query.stops:
         return ends if is_chat else None
-    # A backend stops at texts or at tokens, not at both: beside texts, the marks that end a turn are texts, too.
+    # A backend stops at texts or at tokens, not at both: next to texts, the marks that end a turn are texts, too.
     tokenizer = model.client.tokenizer
     if not is_chat:
         eos = getattr(tokenizer, "eos_token_id", None)

@@ -12,7 +12,7 @@ from ...errors import EvsysError, closest, show
 from ...inference.protocols.exchange import RequestRefused
 from ...inference.renderer import Renderer, get_renderer
 from ..weights.catalog import Catalog, EmptyCatalog, Offer
-from ..weights.checkpoints import EXTERNAL, Checkpoints, Place
+from ..weights.checkpoints import EXTERNAL, CheckpointPlace, Checkpoints
 from ..weights.engine import Engine
 
 _MOST: Final = 16
@@ -60,7 +60,7 @@ class OfferedModels:
         saved = [
             str(one["tinker_path"])
             for one in self.checkpoints.describe_all()
-            if Place.parse(one["tinker_path"]).kind != EXTERNAL
+            if CheckpointPlace.parse(one["tinker_path"]).kind != EXTERNAL
             and self.checkpoints.get(one["tinker_path"]).base_model in settings.models
         ]
         return list(dict.fromkeys([*settings.models, *deployed, *saved]))

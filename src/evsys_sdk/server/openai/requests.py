@@ -8,7 +8,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...inference.protocols.chat_completions import Stop
-from ...inference.protocols.exchange import Request, RequestRefused, TextQuery
+from ...inference.protocols.exchange import ApiRequest, RequestRefused, TextQuery
 
 
 class GenerateParams(BaseModel):
@@ -28,7 +28,7 @@ class GenerateParams(BaseModel):
     """Those of the drawn tokens are always in the answer."""
 
 
-class GenerateRequest(Request):
+class GenerateRequest(ApiRequest):
     """`POST /inference/v1/generate`: token ids in, token ids and their log-probabilities out."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

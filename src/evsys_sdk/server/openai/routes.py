@@ -19,7 +19,7 @@ from ...inference.protocols.exchange import ChatQuery, Exchange, Query, RequestR
 from ...inference.protocols.messages import AnthropicMessage
 from ...log import get_logger
 from ..answer import Refusal, answer_json
-from .drawing import Answer, Drawing
+from .drawing import Drawing, DrawnAnswer
 from .requests import GenerateRequest, read_object
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ async def count_tokens(service: Service, request: Request, body: bytes) -> Respo
 
 
 async def _draw_shadow(service: Service, query: ChatQuery, candidate: str) -> dict[str, Any]:
-    """The answer of other weights, drawn while nobody waits; of several choices one."""
+    """The answer of other weights, drawn while no one waits; of several choices one."""
     offered = await service.offered.open(candidate)
-    drawing, answer = Drawing.of_chat(service, offered, query, None), Answer()
+    drawing, answer = Drawing.of_chat(service, offered, query, None), DrawnAnswer()
     exchange = ChatCompletion(query)
     exchange.model = offered.name
-    # As a stream, although nobody reads it: between its short pieces those who wait get their turns.
+    # As a stream, although no one reads it: between its short pieces those who wait get their turns.
     async for grown in drawing.stream(0):
         answer = grown
     return exchange.answer([drawing.reply(answer)], len(drawing.prompt))
@@ -228,7 +228,7 @@ async def _interleave[T](sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[t
                 with contextlib.suppress(StopAsyncIteration):
                     yield at, task.result()
                     waiting[asyncio.ensure_future(anext(sources[at]))] = at
-    finally:  # who asked may have gone, and nothing more is to be drawn for nobody
+    finally:  # who asked may have gone, and nothing more is to be drawn for no one
         for task in waiting:
             task.cancel()
 

@@ -42,7 +42,7 @@ class FairShare:
     _running: dict[str, int] = field(default_factory=dict[str, int])
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _spare: deque[asyncio.Future[None]] = field(default_factory=deque[asyncio.Future[None]])
-    """What nobody waits for."""
+    """What no one waits for."""
     _is_spare_running: bool = False
 
     async def run[T](self, client: str, count: int, start: Callable[[int, int], Awaitable[Sequence[T]]]) -> list[T]:
@@ -54,7 +54,7 @@ class FairShare:
         return job.results
 
     async def run_spare[T](self, draw: Callable[[], Awaitable[T]]) -> T:
-        """Draw something that nobody waits for: one at a time, begun when no client waits, and in no client's room."""
+        """Draw something that no one waits for: one at a time, begun when no client waits, and in no client's room."""
         turn = asyncio.get_running_loop().create_future()
         self._spare.append(turn)
         self._hand_out()
@@ -62,7 +62,7 @@ class FairShare:
             await turn
             return await draw()
         finally:
-            if not turn.cancelled():  # one that is given up while it waits ends nobody's turn
+            if not turn.cancelled():  # one that is given up while it waits ends no one's turn
                 self._is_spare_running = False
             self._hand_out()
 
@@ -123,7 +123,7 @@ class FairShare:
         if not job.done.done():
             job.done.set_exception(error)
         jobs = self._waiting.get(client)
-        if jobs and jobs[0] is job:  # its other pieces would be drawn for nobody
+        if jobs and jobs[0] is job:  # its other pieces would be drawn for no one
             jobs.popleft()
             if not jobs:
                 del self._waiting[client]

@@ -43,7 +43,7 @@ class Memory:
 
 
 @dataclass(slots=True)
-class Reading:
+class ResultReading:
     """Room for one request as long as it is read and answered."""
 
     memory: Memory
@@ -132,7 +132,7 @@ class Futures:
         return self._open.get(queue, 0)
 
     def count_unfetched(self) -> int:
-        """Results that nobody has fetched yet."""
+        """Results that no one has fetched yet."""
         return len(self._unfetched)
 
     async def fetch(self, request_id: str, wait_s: float) -> Response:

@@ -31,7 +31,7 @@ _REMEMBERED: Final = 1000
 
 
 @dataclass(slots=True)
-class Turns:
+class OperationTurns:
     """Who is next."""
 
     next: int = 1
@@ -94,7 +94,7 @@ type Start = Callable[[], Operation[Response]]
 
 
 @dataclass(slots=True)
-class ServedModel:
+class TrainedModel:
     """One model of one session."""
 
     model_id: str
@@ -109,7 +109,7 @@ class ServedModel:
     """What the backend prepared; None until it has."""
     broken: bool = False
     """Whether the backend could not prepare it."""
-    turns: Turns = field(default_factory=Turns)
+    turns: OperationTurns = field(default_factory=OperationTurns)
     _last: asyncio.Task[None] | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 

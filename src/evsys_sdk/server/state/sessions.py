@@ -1,4 +1,4 @@
-"""Sessions: what one client has made, and when it last gave a sign of life."""
+"""Sessions: what one client has made, and when it last gave a heartbeat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...backends.client import SamplingClient
 from ..answer import Refusal
-from .model import ServedModel
+from .model import TrainedModel
 
 # Of sessions that ended: their clients are told so, and not that there never was one.
 _REMEMBERED: Final = 10_000
@@ -30,18 +30,18 @@ class Sampler:
 
 
 @dataclass(slots=True)
-class Session:
+class ClientSession:
     """One client."""
 
     session_id: str
     display_name: str | None
     user_metadata: dict[str, Any] | None
     last_seen: float = field(default_factory=time.monotonic)
-    models: dict[str, ServedModel] = field(default_factory=dict[str, ServedModel])
+    models: dict[str, TrainedModel] = field(default_factory=dict[str, TrainedModel])
     samplers: dict[str, Sampler] = field(default_factory=dict[str, Sampler])
 
     def keep(self, sampler: Sampler) -> None:
-        """Hold on to a sampler, and let go of the one that was not used for longest if there are too many."""
+        """Hold on to a sampler, and release the one that was not used for longest if there are too many."""
         self.samplers[sampler.sampler_id] = sampler
         while len(self.samplers) > _MOST_SAMPLERS:
             del self.samplers[next(iter(self.samplers))]
@@ -55,19 +55,19 @@ class Session:
 class Sessions:
     """All clients."""
 
-    _open: dict[str, Session] = field(default_factory=dict[str, Session])
+    _open: dict[str, ClientSession] = field(default_factory=dict[str, ClientSession])
     _ended: dict[str, None] = field(default_factory=dict[str, None])
 
-    def create(self, *, display_name: str | None, user_metadata: dict[str, Any] | None) -> Session:
+    def create(self, *, display_name: str | None, user_metadata: dict[str, Any] | None) -> ClientSession:
         """A session with an id that no other server ever gave."""
         if len(self._open) >= _MOST_SESSIONS:
             raise Refusal(429, f"{_MOST_SESSIONS} sessions are open here. Close some.", retry_after_s=5)
-        session = Session(uuid.uuid4().hex, display_name, user_metadata)
+        session = ClientSession(uuid.uuid4().hex, display_name, user_metadata)
         self._open[session.session_id] = session
         return session
 
-    def get(self, session_id: str) -> Session:
-        """A session; asking for it is a sign of life."""
+    def get(self, session_id: str) -> ClientSession:
+        """A session; asking for it is a heartbeat."""
         session = self._open.get(session_id)
         if session is None:
             status = 410 if session_id in self._ended else 404
@@ -75,7 +75,7 @@ class Sessions:
         session.last_seen = time.monotonic()
         return session
 
-    def model(self, model_id: str) -> ServedModel:
+    def model(self, model_id: str) -> TrainedModel:
         """A model in training."""
         # every id begins with that of the session it was made in
         session = self._open.get(model_id.partition(":")[0])
@@ -108,15 +108,15 @@ class Sessions:
         if session := self._open.get(request_id.partition(":")[0]):
             session.last_seen = time.monotonic()
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[ClientSession]:
         return list(self._open.values())
 
-    def idle(self, for_s: float) -> list[Session]:
-        """Sessions without a sign of life whose work is done."""
+    def idle(self, for_s: float) -> list[ClientSession]:
+        """Sessions without a heartbeat whose work is done."""
         before = time.monotonic() - for_s
         return [session for session in self._open.values() if session.last_seen < before and not session.busy]
 
-    def end(self, session_id: str) -> Session | None:
+    def end(self, session_id: str) -> ClientSession | None:
         """Forget a session; its id is remembered as ended."""
         self._ended[session_id] = None
         while len(self._ended) > _REMEMBERED:

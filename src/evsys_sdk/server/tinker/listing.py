@@ -8,7 +8,7 @@ from ..._version import __version__
 from ...errors import show
 from ..answer import Refusal
 from ..service import Service
-from ..weights.checkpoints import SAMPLER, WEIGHTS, RunRecord
+from ..weights.checkpoints import SAMPLER, WEIGHTS, ServedRunRecord
 from . import requests
 
 
@@ -79,7 +79,7 @@ def model_info(service: Service, request: requests.ModelOnly) -> dict[str, Any]:
     }
 
 
-def describe_run(service: Service, run_id: str, record: RunRecord | None = None) -> dict[str, Any]:
+def describe_run(service: Service, run_id: str, record: ServedRunRecord | None = None) -> dict[str, Any]:
     """One model that was ever trained here."""
     record = record or service.checkpoints.run(run_id)
     if record is None:
@@ -117,7 +117,7 @@ def checkpoints(service: Service, run_id: str | None, *, limit: int, offset: int
 
 
 def weights_info(service: Service, request: requests.WeightsInfo) -> dict[str, Any]:
-    """What must be known to go on from saved weights."""
+    """What must be known to continue from saved weights."""
     record = service.checkpoints.get(request.tinker_path)
     flags = {"train_unembed": True, "train_mlp": True, "train_attn": True}
     return {"base_model": record.base_model, "is_lora": True, "lora_rank": record.lora_rank, **flags}

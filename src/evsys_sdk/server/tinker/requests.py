@@ -52,7 +52,7 @@ class CreateSession(Typed):
 
 
 class SessionOnly(Typed):
-    """A sign of life."""
+    """A heartbeat."""
 
     session_id: Id
 
@@ -97,7 +97,7 @@ class Numbered(Typed):
     seq_id: int = Field(ge=1, lt=2**31)
 
 
-class Adam(Strict):
+class AdamSettings(Strict):
     """One step; the values are checked by the backend."""
 
     learning_rate: float = 1e-4
@@ -111,7 +111,7 @@ class Adam(Strict):
 class OptimStep(Numbered):
     """Apply the accumulated gradient."""
 
-    adam_params: Adam
+    adam_params: AdamSettings
 
 
 class Saved(Numbered):
@@ -176,7 +176,7 @@ class Prompt(Strict):
 type Stops = Annotated[list[Text] | list[int], Field(max_length=64)]
 
 
-class Sampling(Strict):
+class SamplingSettings(Strict):
     """How to sample; the values are checked by the backend."""
 
     max_tokens: int | None = Field(default=None, lt=2**31)
@@ -197,14 +197,14 @@ class JsonTensor(Strict):
     sparse_col_indices: list[int] | None = None
 
 
-class Sample(Typed):
+class SampleRequest(Typed):
     """Continue a prompt."""
 
     sampling_session_id: Id
     seq_id: int = Field(ge=0, lt=2**63)
     num_samples: int = Field(default=1, ge=1, le=1024)
     prompt: Prompt
-    sampling_params: Sampling
+    sampling_params: SamplingSettings
     prompt_logprobs: bool | None = None
     prompt_logprobs_last_n: int | None = Field(default=None, ge=1, lt=2**31)
     topk_prompt_logprobs: int = Field(default=0, ge=0, lt=2**31)

@@ -17,9 +17,9 @@ from ...errors import show
 from ..answer import Refusal, answer_json
 from ..openai import routes as openai
 from ..service import Service
-from ..state.futures import Reading
+from ..state.futures import ResultReading
 from ..weights import external
-from ..weights.checkpoints import Place
+from ..weights.checkpoints import CheckpointPlace
 from . import listing, requests, sampling
 from .requests import read
 
@@ -45,7 +45,7 @@ class Endpoint:
         if self.takes_work and service.draining:
             raise Refusal(503, "the server is shutting down and takes no new work.", retry_after_s=5)
         request = Request(scope, receive)
-        with Reading(service.memory, *self._longest(service)) as room:
+        with ResultReading(service.memory, *self._longest(service)) as room:
             result = await self.handler(service, request, await _read_body(request, service, room))
         answer = result if isinstance(result, Response) else answer_json(result)
         await answer(scope, receive, send)
@@ -64,7 +64,7 @@ class Unknown(Endpoint):
         super().__init__(_refuse_unknown)
 
 
-async def _read_body(request: Request, service: Service, room: Reading) -> bytes:
+async def _read_body(request: Request, service: Service, room: ResultReading) -> bytes:
     headers = dict(request.scope["headers"])
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise Refusal(415, "compressed requests are not taken. Send the body as it is.")
@@ -78,7 +78,7 @@ async def _read_body(request: Request, service: Service, room: Reading) -> bytes
         raise Refusal(408, f"the request did not arrive within {service.settings.read_s:g} s.") from None
 
 
-async def _receive_all(request: Request, room: Reading) -> bytes:
+async def _receive_all(request: Request, room: ResultReading) -> bytes:
     message = await request.receive()
     # Most requests come in one piece, which need not be copied.
     if message["type"] == "http.request" and not message["more_body"]:
@@ -95,7 +95,7 @@ async def _receive_all(request: Request, room: Reading) -> bytes:
 
 
 async def _refuse_unknown(service: Service, request: Request, body: bytes) -> Result:
-    """A request that has a number among those of its model uses it up, also when nobody here knows what it asks."""
+    """A request that has a number among those of its model uses it up, also when no one here knows what it asks."""
     path = show(request.scope["path"])
     refusal = Refusal(404, f"this server does not answer {request.method} {path}. docs/serve.md lists what it does.")
     service.use_up(body, refusal)
@@ -199,8 +199,10 @@ def _delete(service: Service, request: Request, body: bytes) -> Result:
     return {}
 
 
-def _place(request: Request) -> Place:
-    return Place.of(request.path_params["run_id"], f"{request.path_params['kind']}/{request.path_params['name']}")
+def _place(request: Request) -> CheckpointPlace:
+    return CheckpointPlace.of(
+        request.path_params["run_id"], f"{request.path_params['kind']}/{request.path_params['name']}"
+    )
 
 
 def _addresses(service: Service, request: Request, body: bytes) -> Result:
@@ -218,7 +220,7 @@ def _checkpoints_of_run(service: Service, request: Request, body: bytes) -> Resu
 # Starlette looks from the top, so what is asked most often stands there.
 _TABLE: Final[list[tuple[str, str, Endpoint]]] = [
     ("POST", "retrieve_future", _at_once(requests.Retrieve, _retrieve, takes_work=False)),
-    ("POST", "asample", _at_once(requests.Sample, sampling.sample, large=True)),
+    ("POST", "asample", _at_once(requests.SampleRequest, sampling.sample, large=True)),
     ("POST", "forward_backward", Endpoint(_forward_backward, takes_work=True, large=True)),
     ("POST", "optim_step", _in_turn(requests.OptimStep, Service.optim_step)),
     ("POST", "session_heartbeat", _at_once(requests.SessionOnly, _sign_of_life, takes_work=False)),

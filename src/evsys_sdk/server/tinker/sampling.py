@@ -49,7 +49,7 @@ async def create_sampling_session(service: Service, request: requests.CreateSamp
     return {"type": "create_sampling_session", "sampling_session_id": sampler_id}
 
 
-def sample(service: Service, request: requests.Sample) -> dict[str, Any]:
+def sample(service: Service, request: requests.SampleRequest) -> dict[str, Any]:
     """Take a sampling request; it is worked on when its session's turn comes."""
     sampler = service.sessions.sampler(request.sampling_session_id)
     request_id = f"{sampler.sampler_id}:{request.seq_id}"
@@ -85,7 +85,7 @@ class _Drawing:
     """One request: what is asked about its prompt, and its samples, each in turn with what other clients ask for."""
 
     client: SamplingClient
-    request: requests.Sample
+    request: requests.SampleRequest
     prompt: list[int]
     params: SamplingParams
     targets: PromptTargets | None
@@ -94,7 +94,7 @@ class _Drawing:
     session_id: str
 
     @classmethod
-    def of(cls, service: Service, sampler: Sampler, request: requests.Sample) -> _Drawing:
+    def of(cls, service: Service, sampler: Sampler, request: requests.SampleRequest) -> _Drawing:
         """Check everything that can be wrong with a request, so that it is refused at once."""
         prompt, capabilities = request.prompt.tokens(), service.engine.capabilities(sampler.base_model)
         # at least 1: of a prompt that fills the context, the check below says what is wrong
@@ -151,7 +151,7 @@ class _Drawing:
         return await self.client.sample(self.prompt, count, params)
 
 
-def _check_logprobs(request: requests.Sample, prompt: int, max_tokens: int, capabilities: Capabilities) -> None:
+def _check_logprobs(request: requests.SampleRequest, prompt: int, max_tokens: int, capabilities: Capabilities) -> None:
     if (last := request.prompt_logprobs_last_n) is not None and not (request.prompt_logprobs and last < prompt):
         raise Refusal(400, f"prompt_logprobs_last_n={last} needs prompt_logprobs and a prompt longer than that.")
     in_prompt, in_samples = request.topk_prompt_logprobs, request.topk_sample_logprobs
@@ -189,7 +189,7 @@ async def _finish(service: Service, request_id: str, work: Awaitable[Response]) 
     service.futures.finish(request_id, await outcome(work, request_id))
 
 
-def _params(sampling: requests.Sampling, room: int) -> SamplingParams:
+def _params(sampling: requests.SamplingSettings, room: int) -> SamplingParams:
     stop = [sampling.stop] if isinstance(sampling.stop, str) else sampling.stop
     return SamplingParams(
         max_tokens=max(room, 1) if sampling.max_tokens is None else sampling.max_tokens,

@@ -1,7 +1,7 @@
 """Models beyond those that were trained here: what a server offers under names that others decide.
 
-A catalog is asked at every request, so that a name can be given to other weights while requests go on: each is answered
-by the weights that had the name when it came.
+A catalog is asked at every request, so that a name can be given to other weights while requests continue: each is
+answered by the weights that had the name when it came.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CheckpointPlace:
     """Where a checkpoint is: `tinker://<run>/<kind>/<name>`."""
 
     run_id: str
@@ -43,13 +43,13 @@ class Place:
     name: str
 
     @classmethod
-    def parse(cls, path: str) -> Place:
+    def parse(cls, path: str) -> CheckpointPlace:
         """Read a tinker path; refuses what cannot be one, so that no path leads out of the folder."""
         run_id, _, rest = path.removeprefix("tinker://").partition("/")
         return cls.of(run_id, rest) if path.startswith("tinker://") else cls.of("", path)
 
     @classmethod
-    def of(cls, run_id: str, checkpoint_id: str) -> Place:
+    def of(cls, run_id: str, checkpoint_id: str) -> CheckpointPlace:
         """From a run and `weights/<name>`, `sampler_weights/<name>` or `external_weights/<name>`."""
         kind, _, name = checkpoint_id.partition("/")
         if not _RUN.fullmatch(run_id) or kind not in _TYPES or not _NAME.fullmatch(name):
@@ -65,7 +65,7 @@ class Place:
         return f"tinker://{self.run_id}/{self.kind}/{self.name}"
 
 
-class RunRecord(Strict):
+class ServedRunRecord(Strict):
     """A model that was trained here, as its file describes it."""
 
     training_run_id: str = Field(pattern=f"^{_RUN.pattern}$")
@@ -92,8 +92,8 @@ class CheckpointRecord(Strict):
     lora_rank: int
 
     @property
-    def place(self) -> Place:
-        return Place.parse(self.tinker_path)
+    def place(self) -> CheckpointPlace:
+        return CheckpointPlace.parse(self.tinker_path)
 
     @property
     def expired(self) -> bool:
@@ -123,24 +123,24 @@ class Checkpoints:
 
     def add_run(self, run_id: str, about: dict[str, Any]) -> None:
         """Record a model that is going to be trained."""
-        record = RunRecord(training_run_id=run_id, created=_now(), **about)
+        record = ServedRunRecord(training_run_id=run_id, created=_now(), **about)
         write_json(self.run_dir(run_id) / "run.json", record.model_dump())
 
-    def run(self, run_id: str) -> RunRecord | None:
+    def run(self, run_id: str) -> ServedRunRecord | None:
         """What was recorded about a model."""
-        return _read(RunRecord, self.run_dir(run_id) / "run.json") if _RUN.fullmatch(run_id) else None
+        return _read(ServedRunRecord, self.run_dir(run_id) / "run.json") if _RUN.fullmatch(run_id) else None
 
-    def runs(self) -> list[RunRecord]:
+    def runs(self) -> list[ServedRunRecord]:
         """All models, the latest first."""
-        found = [record for folder in self._folders() for record in self._readable(RunRecord, folder, "run.json")]
+        found = [record for folder in self._folders() for record in self._readable(ServedRunRecord, folder, "run.json")]
         return sorted(found, key=lambda run: run.created, reverse=True)
 
-    def exists(self, place: Place) -> bool:
+    def exists(self, place: CheckpointPlace) -> bool:
         return self._file(place).exists()
 
     def add(
         self,
-        place: Place,
+        place: CheckpointPlace,
         ref: str,
         *,
         ttl_seconds: int | None,
@@ -169,7 +169,7 @@ class Checkpoints:
 
     def get(self, path: str) -> CheckpointRecord:
         """The record of a checkpoint, with `ref` as the backend takes it."""
-        place = Place.parse(path)
+        place = CheckpointPlace.parse(path)
         record = self._read_kept(place)
         # a `ref` that is not inside is absolute, and joined to any folder it stays what it is
         return record.model_copy(update={"ref": str(self.engine_dir(place.run_id) / record.ref)})
@@ -180,11 +180,11 @@ class Checkpoints:
         found = [record for folder in folders for record in self._records(folder) if not record.expired]
         return [record.describe() for record in sorted(found, key=lambda record: record.time, reverse=True)]
 
-    def set_ttl(self, place: Place, ttl_seconds: int | None) -> None:
+    def set_ttl(self, place: CheckpointPlace, ttl_seconds: int | None) -> None:
         """Change how long it is kept; None keeps it for good."""
         self._write(self._read_kept(place).model_copy(update={"expires_at": expiry(ttl_seconds)}))
 
-    def delete(self, place: Place) -> None:
+    def delete(self, place: CheckpointPlace) -> None:
         """Remove a checkpoint: first its name, then its content."""
         record = self._read_kept(place)
         self._file(place).unlink(missing_ok=True)
@@ -196,13 +196,13 @@ class Checkpoints:
             self._file(record.place).unlink(missing_ok=True)
             self._discard(record)
 
-    def _read_kept(self, place: Place) -> CheckpointRecord:
+    def _read_kept(self, place: CheckpointPlace) -> CheckpointRecord:
         record = _read(CheckpointRecord, self._file(place))
         if record is None or record.expired:
             raise Refusal(404, f"there are no saved weights {place.path!r}: never saved here, deleted, or expired.")
         return record
 
-    def _file(self, place: Place) -> Path:
+    def _file(self, place: CheckpointPlace) -> Path:
         return self.run_dir(place.run_id) / place.kind / f"{place.name}.json"
 
     def _write(self, record: CheckpointRecord) -> None:
@@ -215,7 +215,7 @@ class Checkpoints:
         if not record.inside or engine.resolve() not in folder.parents:
             return  # not ours to remove
         shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # not empty: another kind of checkpoint lies beside it
+        with contextlib.suppress(OSError):  # not empty: another kind of checkpoint lies next to it
             if folder.parent != engine.resolve():
                 folder.parent.rmdir()
 
@@ -226,7 +226,9 @@ class Checkpoints:
         for kind in _TYPES:
             yield from self._readable(CheckpointRecord, folder, f"{kind}/*.json")
 
-    def _readable[R: RunRecord | CheckpointRecord](self, kind: type[R], folder: Path, pattern: str) -> Iterator[R]:
+    def _readable[R: ServedRunRecord | CheckpointRecord](
+        self, kind: type[R], folder: Path, pattern: str
+    ) -> Iterator[R]:
         """What can be read; what cannot is named in the log once, because a listing must not fail for it."""
         for path in sorted(folder.glob(pattern)):
             try:

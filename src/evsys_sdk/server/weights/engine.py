@@ -80,11 +80,11 @@ class Engine:
         return found
 
     async def release(self, handles: dict[str, Any]) -> None:
-        """Let go of a model; waits for what it is working on, so on a thread."""
+        """Release a model; waits for what it is working on, so on a thread."""
         await asyncio.to_thread(self.backend.teardown, handles)
 
     async def close(self) -> None:
-        """Let go of the base models."""
+        """Release the base models."""
         for handles in self._hosts.values():
             await self.release(handles)
         self._hosts.clear()

@@ -23,7 +23,7 @@ from starlette.responses import FileResponse
 
 from ...errors import EvsysError
 from ..answer import Refusal
-from .checkpoints import EXTERNAL, Checkpoints, Place
+from .checkpoints import EXTERNAL, CheckpointPlace, Checkpoints
 
 PREFIX: Final = "/api/v1/external_weights/"
 """Paths that need no key, because they are signed."""
@@ -37,11 +37,11 @@ class Signer:
 
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
-    def sign(self, place: Place, file: str, until: int) -> str:
+    def sign(self, place: CheckpointPlace, file: str, until: int) -> str:
         text = f"{place.path}\n{file}\n{until}"
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
-    def check(self, place: Place, file: str, until: int, signature: str) -> None:
+    def check(self, place: CheckpointPlace, file: str, until: int, signature: str) -> None:
         # The signature before the time: who has none learns nothing about an address. Compared
         # as bytes, because of two texts only ASCII can be.
         if not hmac.compare_digest(self.sign(place, file, until).encode(), signature.encode("utf-8", "replace")):
@@ -73,7 +73,7 @@ def encrypt_folder(folder: Path, recipients: Sequence[Any]) -> None:
         path.unlink()
 
 
-def addresses(checkpoints: Checkpoints, signer: Signer, place: Place, root: str) -> dict[str, Any]:
+def addresses(checkpoints: Checkpoints, signer: Signer, place: CheckpointPlace, root: str) -> dict[str, Any]:
     """One address for each file, and until when they hold."""
     folder, until = _folder(checkpoints, place), int(time.time()) + _HOLDS_S
     urls: dict[str, str] = {}
@@ -88,7 +88,7 @@ def download(checkpoints: Checkpoints, signer: Signer, request: Request) -> File
     """The file that a signed address means."""
     parts = request.path_params
     try:
-        place, file = Place.of(parts["run_id"], f"{EXTERNAL}/{parts['name']}"), parts["file"]
+        place, file = CheckpointPlace.of(parts["run_id"], f"{EXTERNAL}/{parts['name']}"), parts["file"]
     except Refusal:  # what names no place was never signed
         raise Refusal(403, _NOT_SIGNED) from None
     until, _, signature = parts["permission"].partition("-")
@@ -99,7 +99,7 @@ def download(checkpoints: Checkpoints, signer: Signer, request: Request) -> File
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
-def _folder(checkpoints: Checkpoints, place: Place) -> Path:
+def _folder(checkpoints: Checkpoints, place: CheckpointPlace) -> Path:
     if place.kind != EXTERNAL:
         raise Refusal(400, f"{place.path} are not external weights. Save them with save_weights_external.")
     return Path(checkpoints.get(place.path).ref)

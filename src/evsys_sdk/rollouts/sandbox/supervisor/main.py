@@ -77,14 +77,17 @@ class Supervisor:
             for descriptor, _ in self._poll.poll(self._patience_ms()):
                 if descriptor in self._handlers:  # an earlier one of this round may have closed it
                     self._handlers[descriptor]()
-            now = time.monotonic()
-            for command in self._commands.values():
-                if now >= command.deadline and not command.timed_out:
-                    command.timed_out = True
-                    command.kill()
-            if now >= self._next_look:
-                self._next_look = now + _WATCH_EVERY_S
+            self._kill_overdue()
+            if time.monotonic() >= self._next_look:
                 self._check_memory()
+                self._next_look = min(self._next_look, time.monotonic() + _WATCH_EVERY_S)
+
+    def _kill_overdue(self) -> None:
+        now = time.monotonic()
+        for command in self._commands.values():
+            if now >= command.deadline and not command.timed_out:
+                command.timed_out = True
+                command.kill()
 
     def _on(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._handlers[descriptor] = handler
@@ -215,7 +218,7 @@ class Supervisor:
         if not self._commands and self._watch.is_idle():
             self._next_look = _NEVER
             return
-        if reason := self._watch.enforce():
+        if reason := self._watch.enforce(self._kill_overdue):
             for notes in [command.notes for command in self._commands.values()] or [self._notes]:
                 notes.append(reason)
 

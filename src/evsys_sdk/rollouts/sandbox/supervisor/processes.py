@@ -12,12 +12,18 @@ from _signal import pidfd_send_signal  # pyright: ignore[reportMissingImports, r
 
 from .libc import PR_SET_DUMPABLE, prctl, remove_shared_memory
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _SIGKILL = 9
 _KB = 1024
 _MB = 1024 * 1024
 _ALLOWANCE = 32 * _MB  # for shells and libraries, so that one large process meets its own limit first
 _FREE_DESCRIPTORS = 256  # as many as a process may have before they count
 _PER_DESCRIPTOR = 8 * _KB  # a pipe, once its user has many of them
+_PER_THREAD = 32 * _KB  # its stack in the kernel, and what describes it
+_PAGE, _PER_MAPPING, _MOST_MAPPINGS = 4 * _KB, 256, 65_530  # the last is what Linux allows a process
 
 
 class MemoryWatch:
@@ -31,18 +37,29 @@ class MemoryWatch:
         """Whether only the first process is running, so that nothing can grow."""
         return len(processes()) <= 1
 
-    def enforce(self) -> str:
-        """Kill the largest process if all together use too much; says so, and says nothing while all is well."""
+    def enforce(self, tick: Callable[[], None]) -> str:
+        """Kill the largest process if all together use too much; returns the reason, empty while all is well.
+
+        A thousand processes take a while to look at, so `tick` is called after each: time limits do not wait.
+        """
         segments = _list_shared_segments()
         sockets = _number(b"\n" + _read("/proc/1/net/sockstat"), b"\nsockets: used")
         common = sum(segments.values()) + sockets * self._socket_buffer
         # What processes share is counted for each of them here, which is quick and never too low ...
-        found = {pid: held for pid in processes() if (held := _Held(pid)).resident}
-        if common + sum(held.resident + held.by_kernel for held in found.values()) <= self._limit:
+        found: dict[int, _Held] = {}
+        for pid in processes():
+            tick()
+            if (held := _Held(pid)).resident:
+                found[pid] = held
+        if common + sum(held.resident + held.by_kernel + held.for_mappings for held in found.values()) <= self._limit:
             return ""
         # ... and once here, which is slow and exact.
-        exact = {pid: _number(_read(f"/proc/{pid}/smaps_rollup"), b"\nPss:") * _KB for pid in found}
-        shares = {pid: exact[pid] + held.by_kernel for pid, held in found.items()}
+        shares: dict[int, int] = {}
+        for pid, held in found.items():
+            tick()
+            mappings = _read(f"/proc/{pid}/maps").count(b"\n") * _PER_MAPPING
+            exact = _number(_read(f"/proc/{pid}/smaps_rollup"), b"\nPss:") * _KB
+            shares[pid] = exact + held.by_kernel + mappings
         used = common + sum(shares.values())
         if used <= self._limit:
             return ""
@@ -71,6 +88,9 @@ class _Held:
         self.resident = _number(status, b"\nVmRSS:") * _KB
         descriptors = max(0, _number(status, b"\nFDSize:") - _FREE_DESCRIPTORS)
         self.by_kernel = _number(status, b"\nVmPTE:") * _KB + descriptors * _PER_DESCRIPTOR
+        self.by_kernel += _number(status, b"\nThreads:") * _PER_THREAD
+        # At most one for each page; what they really are takes long to count.
+        self.for_mappings = min(_number(status, b"\nVmSize:") * _KB // _PAGE, _MOST_MAPPINGS) * _PER_MAPPING
 
 
 def socket_buffer() -> int:

@@ -1,0 +1,121 @@
+"""A policy learns inside a program that it does not know, thirty-two at a time, also when the run is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+PROGRAM = """\
+import http.client, json, os, sys
+from urllib.parse import urlsplit
+
+def ask(messages):
+    where = urlsplit(os.environ["OPENAI_BASE_URL"])
+    connection = http.client.HTTPConnection(where.hostname, where.port)
+    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    body = json.dumps({"model": "m", "messages": messages})
+    connection.request("POST", where.path + "/chat/completions", body, headers)
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+    return json.loads(answer.read())["choices"][0]["message"]
+
+messages = [{"role": "user", "content": sys.argv[1]}]
+messages.append(ask(messages))
+messages.append({"role": "user", "content": "Once more.\\n- red\\n- green\\n- blue\\nAnswer with one of them."})
+ask(messages)
+"""
+COMMAND = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet", "--resume"]
+
+
+def make_project(folder: Path, *, steps: int, batch: int, group: int, environment: str) -> None:
+    folder.mkdir()
+    tasks = [
+        {
+            "task_id": f"t{number}",
+            "instruction": f"Number {number}, colours:\n- red\n- green\n- blue\nAnswer with one of them.",
+            "verifier": {"kind": "in_process", "fn_name": "contains", "expected": "green"},
+        }
+        for number in range(batch)
+    ]
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), encoding="utf-8")
+    (folder / "agent.py").write_text(PROGRAM, encoding="utf-8")
+    python = "python3" if environment == "bwrap" else sys.executable
+    agent = {
+        "kind": "program",
+        "params": {"command": f"{python} agent.py {{instruction}}", "files": {"agent.py": PROGRAM}, "api": "chat"},
+    }
+    params = {
+        "max_steps": steps,
+        "batch_size": batch,
+        "group_size": group,
+        "concurrency": batch * group,
+        "save_every": 2,
+        "sampling": {"max_tokens": 8},
+        "agent": agent,
+        "environment": {"kind": environment},
+    }
+    config = {
+        "name": "e",
+        "output_dir": "outputs",
+        "run": {
+            "name": "r",
+            "data": {"path": "tasks.jsonl"},
+            "model": {"name": "tiny"},
+            "algorithm": {"kind": "rl", "params": params},
+            "backend": {"kind": "mock"},
+        },
+    }
+    (folder / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
+
+
+def run(folder: Path) -> None:
+    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of each step without those that are times."""
+    lines = (folder / "outputs" / "e" / "r" / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [json.loads(line) for line in lines]
+    return [{key: value for key, value in line.items() if "time" not in key} for line in found]
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+def test_reward_rises_over_twenty_steps_of_thirty_two_programs(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    make_project(folder, steps=20, batch=4, group=8, environment="bwrap")
+    run(folder)
+    rewards = [line["reward/mean"] for line in steps_of(folder) if "reward/mean" in line]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3, rewards
+
+
+def test_a_run_with_programs_that_is_killed_ends_like_one_that_was_not(tmp_path: Path) -> None:
+    quiet, killed = tmp_path / "quiet", tmp_path / "killed"
+    for folder in (quiet, killed):
+        make_project(folder, steps=8, batch=2, group=4, environment="unsafe_host")
+    run(quiet)
+    for after in (3, 6):
+        process = subprocess.Popen(COMMAND, cwd=killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        reached = time.monotonic() + 120
+        while time.monotonic() < reached and process.poll() is None and _lines(killed) < after:
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    run(killed)
+    assert steps_of(killed) == steps_of(quiet)
+
+
+def _lines(folder: Path) -> int:
+    path = folder / "outputs" / "e" / "r" / "logs" / "metrics.jsonl"
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
