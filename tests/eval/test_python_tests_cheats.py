@@ -208,6 +208,10 @@ async def judge(place: BwrapEnvironment, code: str, tests: list[str], **params: 
     return await build_verifier(verifier)(given)
 
 
+def test_there_are_cheats_enough() -> None:
+    assert len(CHEATS) >= 40
+
+
 @pytest.mark.parametrize("cheat", CHEATS)
 async def test_no_cheat_passes_a_test(place: BwrapEnvironment, cheat: str) -> None:
     found = await judge(place, CHEATS[cheat], TESTS, partial_credit=True, timeout_s=3.0 if "stop" in cheat else 8.0)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import ContinualStage, DataConfig, EvalConfig, InferenceSpec
 from ..data.types import HarborTask
+from ..data.workspace.reference import slug
 from ..errors import EvalError
 from ..inference.renderer import Renderer
 from ..log import get_logger
 from ..protocols import Row
+from ..record.layout import RunFiles
+from ..record.run_files.scores import ScoreLog
 from ..rollouts.engine import EngineLimits
 from ..rollouts.rollout import opening
 from ..training.callback import EvalRecord, Observers
@@ -52,6 +56,9 @@ class RunEvaluator:
     observers: Observers
     load_rows: Callable[[DataConfig], Sequence[Row]]
     train_rows: Sequence[Row]
+    run_dir: Path | None = None
+    """Where scores and answers are recorded, as those of benchmarks are."""
+    attempt: int = 1
     failures: dict[str, str] = field(default_factory=dict[str, str])
     """Why scores are missing, by what could not be scored."""
     _tasks: list[HarborTask] | None = None
@@ -107,7 +114,7 @@ class RunEvaluator:
         self.failures.pop(what, None)  # what failed after an earlier step may go well now
         try:
             tasks = load()
-            result = await self._ask(tasks, what)
+            result = await self._ask(tasks, what, step)
             if result.problem is not None:
                 raise EvalError(result.problem)
         except Exception as error:
@@ -118,39 +125,41 @@ class RunEvaluator:
         values = {label: score.value for label, score in result.metrics.items()}
         values |= {label: stderr for label, stderr in errors.items() if stderr is not None}
         record = EvalRecord(name, split, step, values, _show(tasks, result))
+        if self.run_dir is not None:
+            ScoreLog(self.run_dir).add(record, result)
         self.observers.on_eval(record)
         return record
 
-    async def _ask(self, tasks: Sequence[HarborTask], what: str) -> EvalResult:
+    async def _ask(self, tasks: Sequence[HarborTask], what: str, step: int) -> EvalResult:
         longest = max(len(self.client.tokenizer.encode(target_of(task))) for task in tasks)
         sampling = _choose_sampling(self.config.inference, room=max(2 * longest, ROOM_FOR_ANSWER))
-        model = await self._model()
+        model = await self._model(step)
+        split, _, name = what.partition("/")
+        journal = None if self.run_dir is None else RunFiles(self.run_dir).predictions(slug(f"{split}-{name}"), step)
         # The backend puts the questions in batches itself, so they may all be asked at once, however long that takes.
         at_once = getattr(model.client, "concurrency", 1) if isinstance(model, ClientModel) else len(tasks)
         limits = EngineLimits(concurrency=at_once, timeout_s=_LONGEST_S)
         settings = ScoreSettings(sampling=sampling, metrics=self.config.metrics, limits=limits)
         try:
-            return await Benchmark.of(tasks, name=what).score_async(model, settings)
+            return await Benchmark.of(tasks, name=what).score_async(model, settings, journal=journal)
         finally:
             if isinstance(model, ClientModel):
                 model.client.close()
 
-    async def _model(self) -> ScoredModel:
+    async def _model(self, step: int) -> ScoredModel:
         inference = self.config.inference
         if inference is not None and asks_another_model(inference):
             return as_scored_model(open_client(inference.kind, inference.params, path="eval.inference.params"))
         sampler = await self.client.sampler()
-        return SamplerModel(sampler, self.renderer, self.client.capabilities.context_length, sampler.ref or "live")
+        # Steps that are trained again give another model, whose answers must not be taken from the attempt before.
+        ref = sampler.ref or f"step {step} of attempt {self.attempt}"
+        return SamplerModel(sampler, self.renderer, self.client.capabilities.context_length, ref)
 
     def _run_tasks(self) -> list[HarborTask]:
         if self._tasks is None:
             if self.config.eval_data is not None:
                 self._tasks = self._tasks_of(self.config.eval_data)
             else:
-                get_logger(__name__).warning(
-                    "eval has no eval_data: the training rows are scored and reported as train_fit/..., which says "
-                    "nothing about new rows. Add eval.eval_data."
-                )
                 self._tasks = tasks_of_rows(self.train_rows[: self.config.n_samples])
         return self._tasks
 

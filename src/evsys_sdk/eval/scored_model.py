@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..backends.client import SamplingClient, SamplingParams
+from ..config.base import expand_variables
 from ..config.building import build_extension
 from ..errors import ConfigError, EvalError, EvsysAuthError, MissingExtraError, Problem
 from ..inference.adapter import as_chat_client
@@ -147,7 +148,9 @@ def as_scored_model(what: Any, *, ref: str | None = None) -> ScoredModel:
 
 def open_client(kind: str, params: Mapping[str, Any], *, path: str = "params") -> Any:
     """A registered inference client; what cannot be made from these params is refused with its place."""
-    return build_extension(get_inference(kind), params, what=f"inference client '{kind}'", path=path)
+    return build_extension(
+        get_inference(kind), expand_variables(dict(params)), what=f"inference client '{kind}'", path=path
+    )
 
 
 _SPELLINGS = {

@@ -77,13 +77,20 @@ class EvalResult:
     @property
     def note(self) -> str | None:
         """What makes the scores mean less than they seem to, in a sentence."""
+        cut_off = sum(one.status == "truncated" for one in self.predictions) / max(len(self.predictions), 1)
+        remark = (
+            f"{cut_off:.0%} of the answers to '{self.benchmark}' are cut off: raise max_tokens"
+            if cut_off >= 0.5
+            else ""
+        )
         if self.saturated is None:
-            return None
+            return f"{remark}." if remark else None
         first = next(prediction for prediction in self.predictions if not prediction.failed)
         said = f"every answer to the {self.n_tasks} tasks of '{self.benchmark}' scores {self.saturated:g}"
         remedy = "Harder tasks would tell models apart."
         if not self.saturated:
             remedy = "Check that the verifier reads answers in the form the model writes them."
+            remedy = f"{remark}." if remark else remedy
         return f"{said}, for example {show(first.text)} on task '{first.task_id}'. {remedy}"
 
     @property

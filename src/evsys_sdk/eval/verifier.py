@@ -15,6 +15,7 @@ look like a bad answer. Whatever the reward, `VerificationResult.info` says why.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 import re
@@ -32,6 +33,7 @@ from ..errors import MISSING, EvalError, EvsysError, closest, show
 from ..inference.retry import call_with_retry_async
 from ..protocols import VerificationResult
 from ..registry import Extension, get_verifier
+from ..training.blocking import run_blocking
 
 if TYPE_CHECKING:
     from ..rollouts.engine import Verify
@@ -114,9 +116,19 @@ def _take_documented(verify: Callable[..., Any]) -> Callable[..., Any]:
     def take(self: Any, **given: Any) -> Any:
         if unknown := set(given) - {*asked, "prompt", "completion", "target"}:
             raise TypeError(f"verify() takes no '{min(unknown)}'; it takes prompt, completion, target and {asked}.")
-        return verify(self, **{name: given.get(name, absent.get(name)) for name in asked})
+        found = verify(self, **{name: given.get(name, absent.get(name)) for name in asked})
+        return run_blocking(lambda: found) if inspect.iscoroutine(found) and not _in_event_loop() else found
 
     return take
+
+
+def _in_event_loop() -> bool:
+    """Whether the caller can await; a call by hand cannot, and gets the result itself."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def build_verifier(

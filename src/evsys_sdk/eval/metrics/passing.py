@@ -16,6 +16,7 @@ from pydantic import Field
 
 from ...config.base import Strict
 from ...errors import EvalError
+from .rewards import read_rewards
 
 PASS = 1.0
 """A reward of at least this much is a pass."""
@@ -59,8 +60,11 @@ class PassMetric:
         """For one task: n samples, of which some passed."""
         raise NotImplementedError
 
-    def compute(self, task_rewards: Sequence[Sequence[float]]) -> float:
-        """The mean over tasks."""
+    def compute(
+        self, task_rewards: Sequence[Any] = (), against: Sequence[str] | None = None, **by_hand: Sequence[str]
+    ) -> float:
+        """The mean over tasks; by hand also of `predictions` and `targets`."""
+        task_rewards = read_rewards(task_rewards, against, by_hand)
         fewest = min(len(rewards) for rewards in task_rewards)
         if fewest < self.k:
             short = sum(len(rewards) < self.k for rewards in task_rewards)

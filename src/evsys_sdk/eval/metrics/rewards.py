@@ -11,13 +11,28 @@ from ...data.shapes import is_object
 from ...errors import EvalError, show
 
 
+def read_rewards(
+    given: Sequence[Any], against: Sequence[str] | None, by_hand: Mapping[str, Sequence[str]]
+) -> Sequence[Sequence[float]]:
+    """The rewards of each task, or of predictions and targets: 1 where they are equal."""
+    if unknown := by_hand.keys() - {"predictions", "targets"}:
+        raise TypeError(f"compute() takes no '{min(unknown)}'; it takes task_rewards, or predictions and targets.")
+    predictions, targets = by_hand.get("predictions", given), by_hand.get("targets", against)
+    if targets is None:
+        return given
+    return [[float(one.strip() == other.strip())] for one, other in zip(predictions, targets, strict=True)]
+
+
 class MeanReward:
     """Mean reward: the mean over tasks of the mean over their samples."""
 
     name: ClassVar[str] = "mean_reward"
 
-    def compute(self, task_rewards: Sequence[Sequence[float]]) -> float:
-        """Every task counts the same, however often it was sampled."""
+    def compute(
+        self, task_rewards: Sequence[Any] = (), against: Sequence[str] | None = None, **by_hand: Sequence[str]
+    ) -> float:
+        """Every task counts the same, however often it was sampled; by hand also of `predictions` and `targets`."""
+        task_rewards = read_rewards(task_rewards, against, by_hand)
         return statistics.fmean(statistics.fmean(rewards) for rewards in task_rewards)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from ...config.base import Strict
+from ...config.base import Strict, expand_variables
 from ...config.specs import InferenceSpec
 from ...data.chat import text_of
 from ...data.template import compile_template, fields_of
@@ -126,7 +126,7 @@ def judge_client(spec: InferenceSpec) -> ChatClient:
 # By the factory and not by its name, under which a project may register another one.
 @functools.lru_cache(maxsize=16)
 def _client(factory: Any, params: str) -> ChatClient:
-    return as_chat_client(factory(**json.loads(params)))
+    return as_chat_client(factory(**expand_variables(json.loads(params))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,160 @@
+"""Results of other evaluation programs, as scores by task.
+
+    run = read_inspect_log(Path("logs/a.eval"))
+    run.to_result().metrics["mean_reward"]      # with its standard error, as of our own benchmarks
+
+An `.eval` file is an archive; the summaries in it hold what is needed, so inspect_ai itself is not imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..data.shapes import is_object
+from ..errors import DataError, MissingExtraError, show
+from .metric import build_metric
+from .predictions import Prediction
+from .scores import EvalResult, compute_scores
+
+_ZSTANDARD = 93
+_LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Correct, partial, incorrect, no answer: what Inspect's own `value_to_float` makes of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRun:
+    """What a model scored in another program."""
+
+    program: str
+    task: str
+    model: str
+    status: str
+    """`success`, or why the run did not finish."""
+    predictions: list[Prediction]
+    """One for each sample and epoch; one that failed there has no reward."""
+
+    @property
+    def tasks_hash(self) -> str:
+        """Hash of the samples' ids and content, equal for runs over the same samples."""
+        content = sorted({(one.task_id, one.task) for one in self.predictions})
+        return hashlib.sha256(json.dumps([self.task, content]).encode()).hexdigest()
+
+    @property
+    def by_task(self) -> dict[str, float]:
+        """The mean reward of each sample that was scored."""
+        found: dict[str, list[float]] = {}
+        for one in self.predictions:
+            if one.reward is not None:
+                found.setdefault(one.task_id, []).append(one.reward)
+        return {task: math.fsum(rewards) / len(rewards) for task, rewards in found.items()}
+
+    def to_result(self) -> EvalResult:
+        """The same as the result of a benchmark, with the mean reward."""
+        epochs = max((one.sample for one in self.predictions), default=0) + 1
+        result = EvalResult(self.task, self.tasks_hash, self.model, self.predictions, samples=epochs)
+        return compute_scores(result, [], {"mean_reward": build_metric("mean_reward")})
+
+
+def read_inspect_log(path: Path, *, scorer: str | None = None) -> ForeignRun:
+    """The run in a log of inspect_ai, by `scorer` (`name`, or `name/key` where it gives several values)."""
+    header, summaries = _read_log(path)
+    about = header["eval"]
+    names = list(dict.fromkeys(name for one in summaries for name in _part(one, "scores")))
+    name, _, key = (scorer or "").partition("/")
+    if not names or (name and name not in names) or (not name and len(names) > 1):
+        found = f"it has scores of {', '.join(names)}" if names else "none of its samples has a score"
+        remedy = "Name one of them as the scorer" if names else "Score it first with `inspect score`"
+        raise DataError(f"{path}: {found}. {remedy}.")
+    name = name or names[0]
+    predictions = [_prediction(path, one, name, key) for one in summaries]
+    return ForeignRun("inspect_ai", str(about["task"]), str(about["model"]), str(header["status"]), predictions)
+
+
+def _read_log(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    try:
+        if path.suffix == ".json":
+            log = json.loads(path.read_bytes())
+            return log, log.get("samples") or []
+        with zipfile.ZipFile(path) as archive:
+            header = json.loads(_read_member(path, archive, "header.json"))
+            return header, json.loads(_read_member(path, archive, "summaries.json"))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        remedy = "Name a finished .eval or .json log of inspect_ai"
+        raise DataError(f"{path}: it cannot be read: {type(error).__name__}: {error}. {remedy}.") from error
+
+
+def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
+    """One file of an archive; the zipfile module of Python 3.12 cannot read Zstandard, which Inspect writes."""
+    info = archive.getinfo(name)
+    if info.compress_type != _ZSTANDARD:
+        return archive.read(info)
+    try:
+        zstandard = import_module("zstandard")
+    except ImportError as error:
+        raise MissingExtraError("reading .eval logs", "inspect") from error
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        sizes = struct.unpack("<26xHH", file.read(30))  # lengths of the name and of the extra field behind the header
+        file.seek(sum(sizes), 1)
+        packed = file.read(info.compress_size)
+    return zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+
+
+def _prediction(path: Path, sample: Mapping[str, Any], scorer: str, key: str) -> Prediction:
+    score = _part(sample, "scores").get(scorer)
+    error = sample.get("error")
+    failed = _reason(error, scorer) if score is None or error else None
+    content = json.dumps([sample.get("input"), sample.get("target")], sort_keys=True)
+    return Prediction(
+        task_id=str(sample["id"]),
+        sample=int(sample.get("epoch", 1)) - 1,
+        status="infra" if failed else "ok",
+        reward=None
+        if failed or score is None
+        else _reward(f"{path}: sample '{sample['id']}'", score["value"], scorer, key),
+        text="" if score is None else str(score.get("answer") or ""),
+        error=failed,
+        seconds=float(sample.get("total_time") or 0.0),
+        tokens=sum(int(one.get("total_tokens") or 0) for one in _part(sample, "model_usage").values()),
+        task=hashlib.sha256(content.encode()).hexdigest(),
+    )
+
+
+def _part(sample: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return sample.get(name) or {}
+
+
+def _reason(error: Any, scorer: str) -> str:
+    message = error.get("message") if is_object(error) else error
+    return str(message or f"it has no score of '{scorer}'")
+
+
+def _reward(place: str, value: Any, scorer: str, key: str) -> float:
+    """A score as a number, as Inspect itself reads it."""
+    found: Any = value
+    if is_object(value):
+        values: dict[str, Any] = value
+        if key not in values:
+            raise DataError(
+                f"{place}: '{scorer}' gives {', '.join(values)}. Name one as '{scorer}/{next(iter(values))}'."
+            )
+        found = values[key]
+    if isinstance(found, str):
+        words = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+        found = _LETTERS.get(found, words.get(found.lower(), found))
+    try:
+        number = float(found)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(f"{place}: the score {show(value)} of '{scorer}' is not a number. Name another scorer.")
+    return number

@@ -1,0 +1,152 @@
+"""`reasoning_gym`: tasks of the reasoning-gym library, generated and scored.
+
+    path: "reasoning_gym:leg_counting?split=train&size=500&seed=1&max_animals=3"
+
+A question belongs to one split by its hash, whatever the seed: half of all questions are in `train`, a quarter each in
+`val` and `test`. So no task of one split can occur in another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ...errors import DataError, MissingExtraError, closest
+from ...protocols import Row, VerificationResult
+from ..answers.answer import AnswerParams
+from ..verifier import BaseVerifier
+
+_STREAM = 1_000_000
+"""Length that datasets are opened with, more than is ever read. The library seeds an entry with seed + index, so seeds
+are multiples of it: two seeds share no entry."""
+_TRIES = 20
+"""Entries that are generated for each row that is wanted, before a generator counts as exhausted."""
+_SPLITS = ("train", "train", "val", "test")
+
+
+class ReasoningGymParams(AnswerParams):
+    """Which tasks are generated."""
+
+    subject: str = Field(min_length=1)
+    """Name of the generator, e.g. `leg_counting`."""
+    knobs: dict[str, Any] = {}
+    """Params of the generator itself: its difficulty."""
+    split: Literal["train", "val", "test"] = "train"
+    """Which part of the questions to take; no question is in two of them."""
+    size: int = Field(default=500, ge=1, le=100_000)
+    """Number of tasks."""
+    seed: int = Field(default=0, ge=0, le=4000)
+    """Seed of the generator; two seeds share no entry of its stream."""
+    prompt: str = Field(default="{question}", pattern=r"\{question\}")
+    """What the model is asked; `{question}` stands for the question."""
+    index: int = Field(default=0, ge=0)
+    """Position of a task in the generator's stream; every task has its own."""
+    rows: Literal["tasks", "demonstrations"] = "tasks"
+    """Tasks with a verifier, or chats that end with the stored answer."""
+
+
+class ReasoningGym(BaseVerifier[ReasoningGymParams]):
+    """Generate tasks of reasoning-gym, and score answers with its own scorer."""
+
+    name: ClassVar[str] = "reasoning_gym"
+    Config = ReasoningGymParams
+
+    @property
+    def version(self) -> str:
+        """Version of the library that makes the tasks."""
+        try:
+            return version("reasoning-gym")
+        except PackageNotFoundError as error:
+            raise MissingExtraError("verifier 'reasoning_gym'", "reasoning-gym") from error
+
+    def make_rows(self) -> Iterator[Row]:
+        """Distinct tasks of the split, in the order in which the generator makes them."""
+        seen: set[str] = set()
+        for index in range(_TRIES * self.cfg.size + 100):
+            question, answer, is_valid = self._entry(index)
+            key = hashlib.sha256(question.encode()).hexdigest()
+            if key in seen or _SPLITS[int(key[:8], 16) % len(_SPLITS)] != self.cfg.split:
+                continue
+            seen.add(key)
+            yield (
+                self._demonstration(question, answer, is_valid)
+                if self.cfg.rows == "demonstrations"
+                else (self._task(f"{self.cfg.subject}-{key[:16]}", index, question, answer if is_valid else None))
+            )
+            if len(seen) == self.cfg.size:
+                return
+        raise DataError(
+            f"generator '{self.cfg.subject}' has only {len(seen)} different questions for split '{self.cfg.split}', "
+            f"and size is {self.cfg.size}. Set a smaller size, or make the tasks more varied."
+        )
+
+    def verify(self, *, completion: str) -> VerificationResult:
+        """The score of the library's own scorer, which may give a part of the reward."""
+        answer = self.cfg.answer_in(completion)
+        dataset = _open_dataset(self.cfg.subject, self.cfg.seed, _dump(self.cfg.knobs))
+        score = float(dataset.score_answer(answer=answer, entry=_read_entry(dataset, self.cfg.index)))
+        return VerificationResult(score, {"score": score})
+
+    def _entry(self, index: int) -> tuple[str, str, bool]:
+        """Question, stored answer, and whether the library's scorer accepts that answer (five generators: no)."""
+        dataset = _open_dataset(self.cfg.subject, self.cfg.seed, _dump(self.cfg.knobs))
+        entry = _read_entry(dataset, index)
+        answer = entry["answer"]
+        is_valid = answer is not None and dataset.score_answer(answer=answer, entry=entry) >= 1.0
+        return entry["question"], str(answer), is_valid
+
+    def _task(self, task_id: str, index: int, question: str, answer: str | None) -> Row:
+        given = self.cfg.model_dump(mode="json", exclude_defaults=True, exclude={"split", "size", "prompt", "rows"}) | {
+            "index": index
+        }
+        return {
+            "task_id": task_id,
+            "instruction": self.cfg.prompt.replace("{question}", question),
+            "verifier": {"kind": "in_process", "fn_name": self.name, "expected": answer, "params": given},
+            "metadata": {"generator": self.cfg.subject, "seed": self.cfg.seed},
+        }
+
+    def _demonstration(self, question: str, answer: str, is_valid: bool) -> Row:
+        if not is_valid:
+            raise DataError(
+                f"generator '{self.cfg.subject}' stores an answer that its own scorer rejects ({answer[:60]!r}), so "
+                "its rows are no demonstrations. Train on its tasks with rl instead."
+            )
+        asked = {"role": "user", "content": self.cfg.prompt.replace("{question}", question)}
+        return {"messages": [asked, {"role": "assistant", "content": answer}]}
+
+
+def _dump(knobs: dict[str, Any]) -> str:
+    return json.dumps(knobs, sort_keys=True)
+
+
+@lru_cache(maxsize=64)
+def _open_dataset(generator: str, seed: int, knobs: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a dependency of the library has invalid escapes
+            library = import_module("reasoning_gym")
+            known = list(import_module("reasoning_gym.factory").DATASETS)
+    except ImportError as error:
+        raise MissingExtraError("verifier 'reasoning_gym'", "reasoning-gym") from error
+    if generator not in known:
+        guess = closest(generator, known)
+        hint = f"Did you mean '{guess}'?" if guess else f"It has {len(known)}, for example leg_counting."
+        raise DataError(f"reasoning-gym has no generator '{generator}'. {hint}")
+    try:
+        return library.create_dataset(generator, size=_STREAM, seed=seed * _STREAM, **json.loads(knobs))
+    except (TypeError, ValueError, AssertionError) as error:
+        raise DataError(f"generator '{generator}' refuses {knobs}: {error}. Correct the params of the path.") from error
+
+
+@lru_cache(maxsize=4096)
+def _read_entry(dataset: Any, index: int) -> Any:
+    return dataset[index]
