@@ -22,7 +22,6 @@ from .project import (
     make_project,
     read_lines,
     rehash,
-    remarks,
     task,
     write_config,
     write_lines,
@@ -472,17 +471,6 @@ def remove_answers(project: Path) -> None:
     predictions(project, "short__seed42").unlink()
 
 
-def copy_to_another_place(project: Path) -> None:
-    """A second experiment with the same result, where the project writes too."""
-    shutil.copytree(study(project), project / "elsewhere/confirmed")
-    (project / ".evsys/output_roots.txt").write_text("elsewhere\n", encoding="utf-8")
-
-
-def start_with_other_code(project: Path) -> None:
-    """Python imports this before the audit, which it could change."""
-    (project / "sitecustomize.py").write_text("import evsys_sdk\n", encoding="utf-8")
-
-
 def delete_the_journal(project: Path) -> None:
     (study(project) / "journal.jsonl").unlink()
 
@@ -513,7 +501,90 @@ def replace_the_scored_weights(project: Path) -> None:
         shutil.copytree(good, there)
 
 
+def swap_answers_of_two_tasks(project: Path) -> None:
+    path = predictions(project, "short__seed42")
+    lines = read_lines(path)
+    one, *others = [line for line in lines if "text" in line]
+    other = next(line for line in others if line["text"] != one["text"])
+    one["text"], other["text"] = other["text"], one["text"]
+    write_lines(path, lines)
+
+
+def cut_off_the_last_answer(project: Path) -> None:
+    path = predictions(project, "long__seed43")
+    write_lines(path, read_lines(path)[:-1])
+
+
+def turn_success_round(project: Path) -> None:
+    edit_json(study(project) / "config.json", lambda config: config["metadata"].update(success_metric="final_loss"))
+
+
+def claim_more_seeds(project: Path) -> None:
+    edit_json(study(project) / "config.json", lambda config: config.update(n_repeats=9))
+
+
+def strike_contamination_and_rehash(project: Path) -> None:
+    """The first event says that nothing was found; the head of the journal was noted elsewhere."""
+    rehash(
+        study(project) / "journal.jsonl", lambda event: event | ({"near_matches": ["x"]} if "family" in event else {})
+    )
+
+
+def count_fewer_trials_and_rehash(project: Path) -> None:
+    rehash(study(project) / "journal.jsonl", lambda event: event | ({"attempt": 7} if "family" in event else {}))
+
+
+def change_the_family_and_rehash(project: Path) -> None:
+    rehash(study(project) / "journal.jsonl", lambda event: event | ({"family": "00"} if "family" in event else {}))
+
+
+def raise_a_metric_in_result_and_journal(project: Path) -> None:
+    """The result and the event of its end agree, and no scoring gives that value."""
+    metric = "test/tools/pass@1"
+    edit_json(study(project) / "long__seed42/run_result.json", lambda found: found["metrics"].update({metric: 0.987}))
+
+    def change(event: dict[str, Any]) -> dict[str, Any]:
+        if event["kind"] == "arm_ended" and event["arm"] == "long__seed42":
+            event["metrics"][metric] = 0.987
+        return event
+
+    rehash(study(project) / "journal.jsonl", change)
+
+
+def replace_weights_of_an_earlier_step(project: Path) -> None:
+    [there] = (study(project) / "long__seed42/checkpoints").glob("*-final*/sampler")
+    file = next(path for path in there.rglob("*") if path.is_file())
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+def repeat_the_best_scoring_at_a_later_step(project: Path) -> None:
+    path = study(project) / "long__seed42/scores.jsonl"
+    lines = read_lines(path)
+    write_lines(path, [*lines, lines[-1] | {"step": 99}])
+
+
+def empty_the_scores(project: Path) -> None:
+    (study(project) / "short__seed42/scores.jsonl").write_text("", encoding="utf-8")
+
+
+def write_another_verdict_on_the_page(project: Path) -> None:
+    page = study(project) / "conclusion.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("long", "short"), encoding="utf-8")
+
+
 ACTS: dict[Callable[[Path], None], set[str]] = {
+    swap_answers_of_two_tasks: {"files", "answers"},
+    cut_off_the_last_answer: {"files", "scores"},
+    turn_success_round: {"config"},
+    claim_more_seeds: {"config"},
+    strike_contamination_and_rehash: {"anchor"},
+    count_fewer_trials_and_rehash: {"claim"},
+    change_the_family_and_rehash: {"claim"},
+    raise_a_metric_in_result_and_journal: {"scores"},
+    replace_weights_of_an_earlier_step: {"weights"},
+    repeat_the_best_scoring_at_a_later_step: {"scores"},
+    empty_the_scores: {"files"},
+    write_another_verdict_on_the_page: {"conclusion"},
     delete_the_journal: {"chain"},
     empty_the_journal: {"chain"},
     cut_off_the_start_of_the_journal: {"chain"},
@@ -567,7 +638,7 @@ ACTS: dict[Callable[[Path], None], set[str]] = {
     edit_benchmark_note: {"files"},
     edit_rows_note: {"files"},
     drop_failed_tasks: {"scores", "files"},
-    copy_experiment_with_better_scores: {"scores", "origin"},
+    copy_experiment_with_better_scores: {"scores"},
     forge_everything: {"answers"},
 }
 
@@ -577,15 +648,6 @@ def test_an_edit_afterwards_is_flagged(act: Callable[[Path], None], project: Pat
     act(project)
     found = flags(project)
     assert found & ACTS[act], found
-
-
-@pytest.mark.parametrize(
-    ("act", "remark"), [(copy_to_another_place, "origin"), (start_with_other_code, "code")], ids=["copy", "code"]
-)
-def test_what_changes_no_recorded_data_is_a_remark(act: Callable[[Path], None], remark: str, project: Path) -> None:
-    act(project)
-    assert remark in remarks(project)
-    assert flags(project) == set()
 
 
 def test_a_formatter_of_the_page_is_no_contradiction(project: Path) -> None:
@@ -718,7 +780,7 @@ report.AuditReport.flags = property(lambda self: [])
     (tmp_path / "pyproject.toml").write_text('[tool.evsys]\nimports = ["mine"]\n', encoding="utf-8")
     write_config(tmp_path)
     evsys(tmp_path, "run", "config.yaml", "--quiet")
-    assert (flags(tmp_path), _state_of(tmp_path, "code")) == (set(), "remark")
+    assert flags(tmp_path) == set()
     assert _state_of(tmp_path, "answers") == "ok"  # judged again by that very module, elsewhere
     edit_lines(tmp_path / "outputs/study/long__seed42/scores.jsonl", fail_all)
     assert flags(tmp_path, "--import", "mine.py") >= {"scores", "files"}

@@ -152,33 +152,6 @@ class WarmSFT(SFT):
     assert_marked(tmp_path, "identity")
 
 
-def test_code_that_replaces_code_of_the_package_is_flagged(tmp_path: Path) -> None:
-    """The candidate's sampler is made to give the answers of the test file, which are right ones."""
-    code = (
-        CURRENT_ARM
-        + """
-from dataclasses import replace
-from evsys_sdk.spend.metered_client import MeteredSampler
-
-answers = {one["instruction"]: one["verifier"]["expected"] for one in map(json.loads, open("data/test.jsonl"))}
-real = MeteredSampler.sample
-
-def sample(self, prompt, num_samples, params):
-    text = self.tokenizer.decode(list(prompt))
-    right = next((answer for question, answer in answers.items() if question in text), "")
-    tokens = self.tokenizer.encode(right, add_special_tokens=False)
-    found = real(self, prompt, num_samples, params)
-    if current_arm().startswith("short"):
-        return found
-    return found.then(lambda ones: [replace(one, tokens=tokens, logprobs=[0.0] * len(tokens)) for one in ones])
-
-MeteredSampler.sample = sample
-"""
-    )
-    run(prepare(tmp_path, code))
-    assert "code" in remarks(tmp_path)
-
-
 def test_an_arm_that_fails_because_of_its_score_is_flagged(tmp_path: Path) -> None:
     code = '''
 @register_callback("drop")
@@ -268,42 +241,6 @@ def test_tasks_that_look_the_same_are_one_cluster(tmp_path: Path) -> None:
     scored = [line for line in read_lines(tmp_path / "outputs/study/short__seed42/scores.jsonl") if "clusters" in line]
     assert scored
     assert all(len(set(line["clusters"])) == 4 for line in scored)
-
-
-def test_a_transform_that_leaves_hard_tasks_out_is_flagged_after_they_were_scored(tmp_path: Path) -> None:
-    run(prepare(tmp_path))
-    (tmp_path / "outputs/study").rename(tmp_path / "outputs/first")
-    easy = '''
-from evsys_sdk import register_transform
-
-@register_transform("easy")
-class Easy:
-    """Keep what is easy."""
-
-    name = "easy"
-
-    def __call__(self, rows):
-        return [row for row in rows if "taxi" in str(row)]
-'''
-    (tmp_path / "mine.py").write_text(IMPORTS + easy, encoding="utf-8")
-    change_config(tmp_path, "path: data/test.jsonl", "path: data/test.jsonl, transforms: [ { kind: easy } ]")
-    done = run(tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "tasks" in remarks(tmp_path)
-
-
-def test_a_task_that_changed_under_the_same_name_is_remarked_on_and_a_new_order_is_not(tmp_path: Path) -> None:
-    run(prepare(tmp_path))
-    (tmp_path / "outputs/study").rename(tmp_path / "outputs/first")
-    tasks = read_lines(tmp_path / "data/test.jsonl")
-    write_lines(tmp_path / "data/test.jsonl", tasks[::-1])
-    run(tmp_path)
-    assert "tasks" not in flags(tmp_path) | remarks(tmp_path)
-    (tmp_path / "outputs/study").rename(tmp_path / "outputs/second")
-    changed = tasks[0] | {"verifier": tasks[0]["verifier"] | {"expected": "something else"}}
-    write_lines(tmp_path / "data/test.jsonl", [changed, *tasks[1:]])
-    run(tmp_path)
-    assert "tasks" in remarks(tmp_path)
 
 
 def test_a_benchmark_that_is_swapped_for_one_arm_and_put_back_makes_it_invalid(tmp_path: Path) -> None:
@@ -504,11 +441,13 @@ class Teacher:
 
 def test_an_attempt_whose_traces_were_removed_is_counted_by_the_one_after_it(tmp_path: Path) -> None:
     prepare(tmp_path)
-    for _ in range(2):
-        run(tmp_path)
-    shutil.rmtree(tmp_path / "outputs/study")
-    claims = tmp_path / ".evsys/claims.jsonl"
-    write_lines(claims, read_lines(claims)[1:])
-    run(tmp_path, "--fresh")
+    text = read_config(tmp_path)
+    for seed in (1, 2, 3):
+        write(tmp_path, f"base_seed: {seed}\n{text}")
+        run(tmp_path, "--fresh")
+        if seed == 2:
+            shutil.rmtree(tmp_path / "outputs/study")
+            claims = tmp_path / ".evsys/claims.jsonl"
+            write_lines(claims, read_lines(claims)[1:])
     started = read_lines(tmp_path / "outputs/study.3/journal.jsonl")[0]
     assert started["attempt"] == 3

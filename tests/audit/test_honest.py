@@ -168,7 +168,10 @@ def retry_a_failed_arm() -> Path:
 def score_on_the_way() -> Path:
     metadata = config()["metadata"]
     [benchmark] = metadata["benchmark"]
-    several = [benchmark, benchmark | {"name": "val", "split": "val", "run_every": 2, "samples": 2}]
+    tasks = read_lines(Path(benchmark["path"]))
+    write_lines(Path("data/val.jsonl"), [one | {"instruction": f"Once more: {one['instruction']}"} for one in tasks])
+    val = {"name": "val", "path": "data/val.jsonl", "split": "val", "run_every": 2, "samples": 2}
+    several = [benchmark, benchmark | val]
     return run(metadata=metadata | {"benchmark": several})
 
 
@@ -370,6 +373,7 @@ def test_none_of_many_honest_experiments_raises_a_flag(project: Path) -> None:
         write_lines(project / f"data/{number}-test.jsonl", tests)
         [short, _] = with_params(max_steps=1, batch_size=rng.choice([1, 2, 3]), learning_rate=rng.choice([0.01, 0.1]))
         metadata = config()["metadata"]
+        del metadata["hypothesis"]["baseline"]  # there is one run
         metadata["benchmark"][0] |= {"path": f"data/{number}-test.jsonl", "samples": rng.choice([1, 2])}
         runs = [short | {"data": {"path": f"data/{number}.jsonl"}, "seed": number}]
         assert_clean(run(name="tiny", output_dir=f"many/{number}", n_repeats=1, runs=runs, metadata=metadata))

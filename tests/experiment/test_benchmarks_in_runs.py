@@ -186,9 +186,10 @@ def test_an_evaluation_that_fails_leaves_the_run_completed_and_unscored() -> Non
     def moody(completion: str, expected: Any) -> float:
         raise RuntimeError("not today")
 
-    bad = [task("a", "A"), task("b", "B", "moody")]
-    Path("bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad), encoding="utf-8")
-    result = run({**VAL, "path": "bad.jsonl"}, {**TEST, "path": "bad.jsonl"})
+    for name, words in (("bad", "ab"), ("worse", "cd")):
+        bad = [task(words[0], words[0].upper()), task(words[1], words[1].upper(), "moody")]
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad), encoding="utf-8")
+    result = run({**VAL, "path": "bad.jsonl"}, {**TEST, "path": "worse.jsonl"})
     [trained] = result.runs
     assert trained.status == "completed"
     assert result.exit_code == 2
@@ -258,15 +259,16 @@ def test_resume_scores_what_could_not_be_scored_and_nothing_else() -> None:
             raise RuntimeError("not today")
         return 1.0
 
-    bad = [task("a", "A"), task("b", "B", "moody")]
-    Path("bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad), encoding="utf-8")
-    entries = ({**VAL, "path": "bad.jsonl"}, {**TEST, "path": "bad.jsonl"})
+    for name, words in (("bad", "ab"), ("worse", "cd")):
+        bad = [task(words[0], words[0].upper()), task(words[1], words[1].upper(), "moody")]
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad), encoding="utf-8")
+    entries = ({**VAL, "path": "bad.jsonl"}, {**TEST, "path": "worse.jsonl"})
     assert run(*entries).exit_code == 2
     mood["good"] = True
     asked.clear()
     result = run(*entries, resume=True)
     assert result.exit_code == 0
-    assert len(asked) == 2 + 2  # once when they were scored, and once again by the audit before the conclusion
+    assert len(asked) == 2 + 1  # when they were scored, and what the conclusion rests on once again by the audit
     assert scored_steps() == [4, 8, 10]
     assert scored_steps("test") == [10]
     assert result.runs[0].metrics["test/words/tasks"] == 2

@@ -173,7 +173,7 @@ def test_a_limit_in_dollars_stops(config: Config, tmp_path: Path, watched: Watch
     assert run.error.startswith("budget: usd ") if run.error else False
 
 
-def test_a_limit_in_seconds_stops_the_run_after_the_step_that_reaches_it(
+def test_a_limit_in_seconds_ends_the_run_early_enough_to_score_it(
     config: Config, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -187,9 +187,9 @@ def test_a_limit_in_seconds_stops_the_run_after_the_step_that_reaches_it(
     monkeypatch.setattr("evsys_sdk.spend.meter.time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr("evsys_sdk.spend.ledger.time", SimpleNamespace(time=lambda: now[0]))
     [run] = watched.run(metered(config, params={"max_steps": 500}, budget={"wall_s": 25.0}))
-    assert steps_of(run) == 4  # the third step reaches it, and the fourth was in flight
-    assert run.error == "budget: wall_s 30 of 25"
-    assert watched.ledger.total().wall_s == 40.0
+    assert steps_of(run) == 2  # the second was in flight, and a third would take the time for scoring
+    assert (run.status, run.notes.stop_reason) == ("completed", "budget: deadline, 15 s of wall_s 25 left to score")
+    assert watched.ledger.total().wall_s == 20.0
 
 
 def test_evaluations_and_baselines_are_counted(
@@ -320,7 +320,7 @@ def test_a_run_without_limits_is_metered_and_never_stopped(config: Config, watch
         (Limits(tokens=10_000), Spend(tokens_trained=10_000, tokens_sampled=240), "tokens 10,240 of 10,000"),
         (Limits(tokens=10_000), Spend(tokens_trained=9_999), None),
         (Limits(usd=2.5), Spend(usd=2.5), "usd 2.5 of 2.5"),
-        (Limits(wall_s=60.0), Spend(wall_s=61.25), "wall_s 61.25 of 60"),
+        (Limits(wall_s=60.0), Spend(wall_s=61.25), None),
         (Limits(gpu_s=3600.0), Spend(gpu_s=4000.0), "gpu_s 4,000.0 of 3,600.0"),
         (Limits(), Spend(usd=1e9), None),
         (None, Spend(usd=1e9), None),

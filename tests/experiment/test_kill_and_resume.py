@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from .timeless import is_compared, timeless
+
 CONFIG = """
 name: e
 output_dir: outputs
@@ -70,11 +72,7 @@ def kill_after(folder: Path, delay: float) -> None:
 def record_of(folder: Path) -> dict[str, Any]:
     """Everything a run leaves behind that is not a time, a path or a name of an attempt."""
     run = folder / "outputs" / "e" / "r"
-    kept = {
-        str(path.relative_to(run)): path.read_bytes()
-        for path in run.rglob("*.jsonl")
-        if path.name not in ("starts.jsonl", "checkpoints.jsonl", "artifacts.jsonl", "timing.jsonl")
-    }
+    kept = {str(path.relative_to(run)): timeless(path) for path in run.rglob("*.jsonl") if is_compared(path)}
     with next(run.rglob("*.csv")).open(encoding="utf-8", newline="") as file:
         rows = [
             {key: value for key, value in row.items() if not key.startswith("time/")} for row in csv.DictReader(file)

@@ -19,6 +19,8 @@ import pytest
 from evsys_sdk import ExperimentConfig
 from evsys_sdk.experiment import Experiment
 
+from .timeless import is_compared, timeless
+
 type Config = Callable[..., ExperimentConfig]
 
 STRIDE = 17
@@ -84,8 +86,8 @@ def record_of(experiment: Path) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for run in sorted(path for path in experiment.iterdir() if path.is_dir()):
         for path in run.rglob("*.jsonl"):
-            if path.name not in ("starts.jsonl", "checkpoints.jsonl", "artifacts.jsonl", "timing.jsonl"):
-                record[str(path.relative_to(experiment))] = path.read_bytes()
+            if is_compared(path):
+                record[str(path.relative_to(experiment))] = timeless(path)
         with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
             record[f"{run.name} csv"] = [
                 {key: value for key, value in row.items() if not key.startswith("time/")}

@@ -28,7 +28,9 @@ from ..test_examples import CODE, NEEDS_MORE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(
-    path.relative_to(ROOT) for path in (ROOT / "examples").glob("*/config.yaml") if path.parent.name not in NEEDS_MORE
+    path.relative_to(ROOT)
+    for path in (ROOT / "examples").glob("*/config.yaml")
+    if path.parent.name not in (*NEEDS_MORE, "23_own_loop")  # a loop of one's own has no schema of what may change
 )
 
 BASE = """\

@@ -13,12 +13,10 @@ from evsys_sdk import ConfigError, ExperimentConfig
 from evsys_sdk.config import BenchmarkEntry
 from evsys_sdk.experiment.arms.arm import expand_arms
 from evsys_sdk.experiment.benchmark_plan import load_entry
-from evsys_sdk.experiment.plan.estimate import PlannedScoring, estimate_run, token_scale
-from evsys_sdk.experiment.plan.fit import Pace, fit_into
-from evsys_sdk.experiment.plan.plan import plan_experiment
+from evsys_sdk.experiment.plan.estimate import estimate_run, token_scale
+from evsys_sdk.experiment.plan.plan import RunNeeds, fit_into, plan_experiment
 from evsys_sdk.experiment.plan.speed import read_speed
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
-from evsys_sdk.experiment.search.halving import compute_shares
 from evsys_sdk.registry import register_algorithm
 from evsys_sdk.spend.ledger import open_ledger
 from evsys_sdk.spend.meter import BudgetMeter
@@ -152,14 +150,23 @@ class TestSensitivity:
         assumed = self.planned(config, tmp_path)
         assert "is assumed" in assumed.basis
         sha256 = load_entry(BenchmarkEntry(path=str(tmp_path / "tasks.jsonl"))).sha256
-        for name, stored in (
-            ("noisy", {"report_sha256": sha256, "noise_floor": {"seed_sd": 0.1, "difference": 0.3, "of": "all runs"}}),
-            ("other", {"report_sha256": "another", "noise_floor": {"seed_sd": 0.9, "difference": 1, "of": "all runs"}}),
-            ("broken", None),
+        [first, *_] = config().all_runs()
+        model, backend = {"name": first.model.name}, {"kind": first.backend.kind}
+        for name, tasks, of_model, of_backend, flags in (
+            ("noisy", sha256, model, backend, []),
+            ("other", "another", model, backend, []),
+            ("another_model", sha256, {"name": "other"}, backend, []),
+            ("another_backend", sha256, model, {"kind": "other"}, []),
+            ("flagged", sha256, model, backend, ["scores: they differ"]),
+            ("broken", None, model, backend, []),
         ):
             folder = Path(config().output_dir) / name
             folder.mkdir(parents=True)
-            (folder / "conclusion.json").write_text("{" if stored is None else json.dumps(stored), "utf-8")
+            noise = {"seed_sd": 0.1 if name == "noisy" else 0.9, "difference": 0.3, "of": "all runs"}
+            stored = {"report_sha256": tasks, "noise_floor": noise, "flags": flags}
+            recorded = {"name": name, "runs": [{"name": "a", "model": of_model, "backend": of_backend}]}
+            (folder / "conclusion.json").write_text("{" if tasks is None else json.dumps(stored), "utf-8")
+            (folder / "config.json").write_text(json.dumps(recorded), "utf-8")
         found = self.planned(config, tmp_path)
         assert found.basis == "the noise of seeds is that of noisy, on the same tasks"
         assert found.detectable > 1.5 * assumed.detectable
@@ -332,60 +339,26 @@ def test_steps_and_scorings_of_an_earlier_run_count_apart(config: Config, tmp_pa
     assert speed.seconds(sampled=100) == pytest.approx(8.0), "the scoring beside which nothing was trained"
 
 
-class TestFit:
-    """Pace: 10 s to start a process, 2 s a step, and half a second for each scoring, every 10 steps and at the end."""
+ARM = RunNeeds(steps=100, wall_s=200.0)
 
-    pace = Pace(100, 10.0, 2.0, ((PlannedScoring(50.0, every=10), 0.5),))
 
-    def test_everything_fits(self) -> None:
-        fit = fit_into(10, [(self.pace, 2)], 1)
-        assert (fit.fits, fit.steps, fit.arms, fit.run_every) == (True, 100, 2, None)
-        assert fit.needed_minutes == pytest.approx((10 + (200 + 5) * 2) / 60)
-        assert fit.scoring_share == pytest.approx(10 / 420)
+@pytest.mark.parametrize(
+    ("minutes", "together", "expected"),
+    [
+        (10, 1, (True, 100, 2)),
+        (5, 1, (False, 72, 1)),  # 290 of 400 s
+        (5, 2, (True, 100, 2)),
+        (0.1, 1, (False, None, 0)),
+    ],
+)
+def test_all_arms_take_fewer_steps_or_fewer_arms_take_all(
+    minutes: float, together: int, expected: tuple[bool, int | None, int]
+) -> None:
+    fit = fit_into(minutes, [ARM, ARM], together, start_s=10.0)
+    assert (fit.fits, fit.steps, fit.arms) == expected
+    assert fit.needed_minutes == pytest.approx((400 + 10 * together) / 60 / together)
 
-    def test_all_arms_take_fewer_steps_or_fewer_arms_take_all(self) -> None:
-        fit = fit_into(5, [(self.pace, 2)], 1)
-        assert (fit.fits, fit.arms) == (False, 1)
-        assert fit.steps is not None
-        assert self.pace.seconds(fit.steps) <= 145 < self.pace.seconds(fit.steps + 1)
 
-    def test_arms_that_run_at_once_share_the_time_and_load_the_model_each(self) -> None:
-        fit = fit_into(5, [(self.pace, 2)], 2)
-        assert fit.fits
-        assert fit.needed_minutes == pytest.approx((10 * 2 + 205 * 2) / 60 / 2)
-
-    def test_not_even_a_step(self) -> None:
-        fit = fit_into(0.1, [(self.pace, 2)], 1)
-        assert (fit.fits, fit.steps, fit.arms) == (False, None, 0)
-
-    def test_scoring_less_often_where_it_takes_more_than_a_twentieth(self) -> None:
-        often = Pace(100, 0.0, 1.0, ((PlannedScoring(50.0, every=2), 5.0),))
-        fit = fit_into(60, [(often, 1)], 1)
-        assert fit.scoring_share == pytest.approx(250 / 350)
-        assert fit.run_every == 95, "95 steps of 1 s beside a scoring of 5 s"
-        assert fit_into(60, [(Pace(100, 0.0, 1.0), 1)], 1).run_every is None
-
-    def test_fewer_scorings_leave_room_for_more_steps(self) -> None:
-        often = Pace(1000, 0.0, 1.0, ((PlannedScoring(50.0, every=2), 5.0),))
-        fit = fit_into(5, [(often, 1)], 1)
-        assert fit.run_every == 95
-        assert fit.steps == 300 - 3 * 5, "two scorings on the way, and one at the end"
-
-    def test_arms_that_a_search_stops_take_less(self) -> None:
-        shares = compute_shares(4, eta=1.5, keep=1)
-        assert shares == pytest.approx([4 / 27, 8 / 27, 12 / 27, 1.0])
-        plain = Pace(1000, 0.0, 1.0)
-        assert fit_into(10, [(plain, 4)], 1).steps == 150
-        fit = fit_into(10, [(plain, 4)], 1, shares)
-        assert fit.steps == pytest.approx(600 / sum(shares), abs=3)
-
-    def test_a_search_compares_its_arms_before_it_stops_one(self) -> None:
-        seldom = Pace(1000, 0.0, 1.0, ((PlannedScoring(50.0, every=100), 0.1),))
-        fit = fit_into(10, [(seldom, 4)], 1, compute_shares(4, eta=1.5, keep=1))
-        assert fit.steps is not None
-        assert fit.run_every is not None
-        assert 0 < fit.run_every <= fit.steps * 4 / 27
-
-    def test_what_is_not_known_is_not_guessed(self) -> None:
-        fit = fit_into(60, [(self.pace, 1), (None, 1)], 1)
-        assert (fit.needed_minutes, fit.fits, fit.steps) == (None, None, None)
+def test_what_is_not_known_is_not_guessed() -> None:
+    fit = fit_into(60, [ARM, RunNeeds(steps=100, wall_s=None)], 1)
+    assert (fit.needed_minutes, fit.fits, fit.steps) == (None, None, None)

@@ -58,7 +58,8 @@ ON_MOCK = [recipe for recipe in RECIPES if PINNED.get(recipe, "mock") == "mock" 
 
 
 def test_the_table_is_complete() -> None:
-    assert set(RECIPES) == set(BUILTINS["algorithm"]) <= set(list_algorithms())
+    # How a loop in a file trains is shown in tests/experiment/test_loops.py.
+    assert set(RECIPES) | {"script"} == set(BUILTINS["algorithm"]) <= set(list_algorithms())
     assert {"mock", "local", "tinker"} <= set(BUILTINS["backend"]) <= set(list_backends())
 
 

@@ -26,7 +26,6 @@ NOTES = RunNotes(
     scoring_problems=["late"],
     findings=["all rewards are 0"],
     trained_on={"test/tools": {"n": 1, "first": ["t-1"]}},
-    replaced_code=["evsys_sdk.eval.metric.measure by mine.py"],
     system_prompt="Be brief.",
     retention={"a": {"a": {"exact_match": 1.0}}},
 )

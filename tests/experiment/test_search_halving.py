@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evsys_sdk import RunConfig, RunResult
 from evsys_sdk.experiment.arms.arm import Arm
 from evsys_sdk.experiment.arms.results import ArmResult
-from evsys_sdk.experiment.search.allocation import ArmRequest, Decision, Outcome
+from evsys_sdk.experiment.search.allocation import AllocationDecision, ArmOutcome, ArmRequest
 from evsys_sdk.experiment.search.halving import Halving, rungs_of, survivors
 from evsys_sdk.experiment.search.objective import Objective
 from evsys_sdk.protocols import RunNotes
@@ -41,21 +41,21 @@ def halving(curves: Curves, *, eta: int = 3, keep: int = 1, mode: Any = "max", l
     return Halving(arms, rungs, Objective("pass@1", "v", mode, EVERY), lambda arm: curves[arm.name], eta, keep)
 
 
-def paused(request: ArmRequest, **notes: Any) -> Outcome:
+def paused(request: ArmRequest, **notes: Any) -> ArmOutcome:
     """How a request ends where nothing goes wrong."""
     result = RunResult(request.arm.name, "completed", notes=RunNotes(**notes))
     if request.until_step is not None:
         result.status, result.notes.stop_reason = "cancelled", f"paused after step {request.until_step}"
-    return Outcome(request, ArmResult(request.arm, result))
+    return ArmOutcome(request, ArmResult(request.arm, result))
 
 
-def ended(request: ArmRequest, status: Any, **notes: Any) -> Outcome:
-    return Outcome(request, ArmResult(request.arm, RunResult(request.arm.name, status, notes=RunNotes(**notes))))
+def ended(request: ArmRequest, status: Any, **notes: Any) -> ArmOutcome:
+    return ArmOutcome(request, ArmResult(request.arm, RunResult(request.arm.name, status, notes=RunNotes(**notes))))
 
 
-def play(search: Halving, how: Mapping[str, Any] | None = None) -> tuple[Decision, dict[str, int | None]]:
+def play(search: Halving, how: Mapping[str, Any] | None = None) -> tuple[AllocationDecision, dict[str, int | None]]:
     """Train whatever is asked for; returns the last decision, and how far each arm was taken."""
-    outcomes: list[Outcome] = []
+    outcomes: list[ArmOutcome] = []
     while True:
         decision = search.decide(outcomes)
         new = [request for request in decision.requests if request.key not in {one.request.key for one in outcomes}]
@@ -198,7 +198,7 @@ def test_an_arm_that_stopped_early_competes_with_its_last_score_and_is_not_asked
     curves = {**NINE, "r5": {10: 0.95}}
     asked: list[int | None] = []
 
-    def mastered(request: ArmRequest) -> Outcome:
+    def mastered(request: ArmRequest) -> ArmOutcome:
         asked.append(request.until_step)
         return ended(request, "completed", stop_reason="there is nothing left to learn")
 
@@ -250,7 +250,7 @@ def test_decisions_depend_neither_on_the_order_of_outcomes_nor_on_who_asks(
     how = {name: lambda request: ended(request, "failed") for name in failing}
     whole, reached = play(halving(curves, eta=eta, keep=keep), how)
     search = halving(curves, eta=eta, keep=keep)
-    outcomes: list[Outcome] = []
+    outcomes: list[ArmOutcome] = []
     for _ in range(100):  # one at a time, and now and then by a process that knows only what is on disk
         if data.draw(st.booleans()):
             search = halving(curves, eta=eta, keep=keep)
@@ -272,10 +272,10 @@ def test_decisions_depend_neither_on_the_order_of_outcomes_nor_on_who_asks(
 def test_after_a_kill_the_same_is_decided_although_arms_are_further_by_then(curves: Curves) -> None:
     whole, reached = play(halving(curves))
 
-    def recalled(request: ArmRequest) -> Outcome:
+    def recalled(request: ArmRequest) -> ArmOutcome:
         """The record has only the last result of an arm, which answers every request that it went beyond."""
         last = ArmRequest(request.arm, reached[request.arm.name])
-        return Outcome(request, paused(last).result)
+        return ArmOutcome(request, paused(last).result)
 
     again, _ = play(halving(curves), dict.fromkeys(curves, recalled))
     assert list(again.notes) == list(whole.notes)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evsys_sdk import RunConfig, RunResult
 from evsys_sdk.experiment.arms.arm import Arm
 from evsys_sdk.experiment.arms.results import ArmResult
-from evsys_sdk.experiment.search.allocation import ArmRequest, Decision, EveryArm, Outcome
+from evsys_sdk.experiment.search.allocation import AllocationDecision, ArmOutcome, ArmRequest, EveryArm
 from evsys_sdk.experiment.search.objective import Objective
 from evsys_sdk.experiment.search.racing import Racing, RacingRules, gaps_behind
 from evsys_sdk.protocols import RunNotes
@@ -36,13 +36,13 @@ def racing(runs: list[str], scores: Scores, rules: RacingRules, mode: Any = "max
     )
 
 
-def finished(request: ArmRequest, status: Any = "completed") -> Outcome:
-    return Outcome(request, ArmResult(request.arm, RunResult(request.arm.name, status)))
+def finished(request: ArmRequest, status: Any = "completed") -> ArmOutcome:
+    return ArmOutcome(request, ArmResult(request.arm, RunResult(request.arm.name, status)))
 
 
-def play(search: Racing, fails: Callable[[Arm], bool] = lambda arm: False) -> tuple[Decision, dict[str, int]]:
+def play(search: Racing, fails: Callable[[Arm], bool] = lambda arm: False) -> tuple[AllocationDecision, dict[str, int]]:
     """Train whatever is asked for; returns the last decision, and how many seeds each run got."""
-    outcomes: list[Outcome] = []
+    outcomes: list[ArmOutcome] = []
     while True:
         decision = search.decide(outcomes)
         done = {one.request.key for one in outcomes}
@@ -150,7 +150,7 @@ def test_nobody_is_declared_ahead_while_a_seed_is_interrupted() -> None:
     new = [one for one in search.decide(outcomes).requests if one.key not in {done.request.key for done in outcomes}]
     outcomes += [finished(request) for request in new[:-1]]
     stopped = RunResult(new[-1].arm.name, "cancelled", notes=RunNotes(stop_reason="interrupted"))
-    decision = search.decide([*outcomes, Outcome(new[-1], ArmResult(new[-1].arm, stopped))])
+    decision = search.decide([*outcomes, ArmOutcome(new[-1], ArmResult(new[-1].arm, stopped))])
     assert len(decision.notes) == 1
 
 
@@ -160,7 +160,7 @@ def test_the_order_in_which_arms_end_changes_nothing(means: dict[str, float], da
     scores, rules = tasks(means, n=10), RacingRules(max_seeds=4)
     whole, _ = play(racing(sorted(means), scores, rules))
     search = racing(sorted(means), scores, rules)
-    outcomes: list[Outcome] = []
+    outcomes: list[ArmOutcome] = []
     for _ in range(100):
         if data.draw(st.booleans()):
             search = racing(sorted(means), scores, rules)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from evsys_sdk.experiment.statistics.attempts import attempt_error, look_errors, spent_error
-from evsys_sdk.experiment.statistics.luck import noise_floor, shrunk
+from evsys_sdk.experiment.statistics.luck import noise_floor
 from evsys_sdk.experiment.statistics.power import Prospect
 from evsys_sdk.experiment.statistics.student_t import chi2_quantile, t_cdf, t_quantile
 from evsys_sdk.experiment.statistics.two_level import (
-    Differences,
     RunScores,
     SeedNoise,
     compare,
@@ -24,12 +23,6 @@ from evsys_sdk.experiment.statistics.two_level import (
 
 def scores(*rows: list[float], by_task: bool = True, trained: bool = True) -> RunScores:
     return RunScores(np.array(rows, dtype=float), by_task=by_task, trained=trained)
-
-
-def differences(estimates: list[float], covariance: list[list[float]], df: float = 30.0) -> Differences:
-    size = len(estimates)
-    wide = np.array(covariance)
-    return Differences(np.array(estimates), np.sqrt(np.diag(wide)), wide, np.full(size, df), np.zeros(size), None)
 
 
 class TestStudentT:
@@ -92,7 +85,7 @@ class TestTwoLevel:
         # By task: 0.6 - 0.1 and 0.8 - 0.5, that is 0.5 and 0.3: variance 0.02, over 2 tasks.
         assert found.task_variance[0] == pytest.approx(0.01)
         # The seeds of both lie equally far apart, so both are charged the pooled component of 0.01.
-        assert found.covariance[0, 0] == pytest.approx(0.01 + 0.01 / 2 + 0.01 / 2)
+        assert found.stderr[0] ** 2 == pytest.approx(0.01 + 0.01 / 2 + 0.01 / 2)
 
     def test_the_degrees_of_freedom_come_from_the_seeds(self) -> None:
         found = compare(self.base, [self.better])
@@ -100,18 +93,12 @@ class TestTwoLevel:
         variance, doubt = 0.01 + 1.0 * 0.01, 0.01**2 / 1 + 2 * (0.5 * 0.02) ** 2 / 2
         assert found.df[0] == pytest.approx(max(1.0, variance**2 / doubt))
 
-    def test_differences_share_the_noise_of_their_baseline(self) -> None:
-        found = compare(self.base, [self.better, self.better])
-        assert found is not None
-        assert found.covariance[0, 1] > 0
-        assert found.covariance == pytest.approx(found.covariance.T)
-
     def test_a_metric_without_tasks_is_compared_by_its_seeds(self) -> None:
         base, other = scores([1.0], [1.2], [1.4], by_task=False), scores([2.0], [2.2], [2.4], by_task=False)
         found = compare(base, [other])
         assert found is not None
         assert found.estimates[0] == pytest.approx(1.0)
-        assert found.covariance[0, 0] == pytest.approx(0.04 * 2 / 3)  # the plain two-sample t test
+        assert found.stderr[0] ** 2 == pytest.approx(0.04 * 2 / 3)  # the plain two-sample t test
         assert found.df[0] == 4
 
     def test_a_model_that_was_not_trained_has_no_luck_of_seeds(self) -> None:
@@ -120,14 +107,14 @@ class TestTwoLevel:
         assert found is not None
         assert found.noise is not None
         assert found.noise.df == 1
-        assert found.covariance[0, 0] == pytest.approx(found.task_variance[0] + found.noise.component / 2)
+        assert found.stderr[0] ** 2 == pytest.approx(found.task_variance[0] + found.noise.component / 2)
 
     def test_one_seed_leaves_the_luck_of_tasks_alone(self) -> None:
         found = compare(scores([0.0, 0.4, 0.5]), [scores([0.5, 0.5, 1.0])])
         assert found is not None
         assert found.noise is None
         assert found.df[0] == 2
-        assert found.covariance[0, 0] == pytest.approx(np.var([0.5, 0.1, 0.5], ddof=1) / 3)
+        assert found.stderr[0] ** 2 == pytest.approx(np.var([0.5, 0.1, 0.5], ddof=1) / 3)
 
     def test_without_seeds_and_tasks_there_is_no_interval(self) -> None:
         assert compare(scores([0.1], by_task=False), [scores([0.3], by_task=False)]) is None
@@ -166,7 +153,7 @@ class TestClusters:
         found = compare(base, [run])
         assert found is not None
         sums = np.array([0.2 - 1.0, 1.0 - 1.0, 1.8 - 1.0])  # D is 0.5, so that each pair should sum to 1.0
-        assert found.covariance[0, 0] == pytest.approx(3 / 2 * (sums**2).sum() / 6**2)
+        assert found.stderr[0] ** 2 == pytest.approx(3 / 2 * (sums**2).sum() / 6**2)
         assert (found.tasks_df, found.df[0]) == (2, 2)
 
     def test_clusters_of_one_task_change_nothing(self) -> None:
@@ -176,7 +163,7 @@ class TestClusters:
         own = compare(*(lambda one: (one[0], one[1:]))([RunScores(each, clusters=np.arange(20)) for each in values]))
         assert plain is not None
         assert own is not None
-        assert own.covariance == pytest.approx(plain.covariance)
+        assert own.stderr == pytest.approx(plain.stderr)
         assert own.df == pytest.approx(plain.df)
 
     def test_clusters_of_very_different_size_tell_less_than_their_number(self) -> None:
@@ -275,20 +262,3 @@ class TestAttempts:
 
     def test_one_look_is_no_look_ahead(self) -> None:
         assert look_errors((1.0,))[0] == pytest.approx(0.02, rel=1e-3)
-
-
-class TestWinner:
-    def test_runs_that_spread_by_luck_alone_get_their_mean(self) -> None:
-        found = shrunk(differences([0.01, 0.02, 0.03], (np.eye(3) * 0.01).tolist()))
-        assert found == pytest.approx([0.02] * 3)
-
-    def test_a_run_that_stands_out_keeps_most_of_its_gain(self) -> None:
-        found = shrunk(differences([0.3, 0.0, 0.0, 0.0], (np.eye(4) * 0.0001).tolist()))
-        assert 0.29 < found[0] < 0.3
-
-    def test_noise_of_the_shared_baseline_does_not_shrink(self) -> None:
-        shared = np.full((3, 3), 0.5)
-        assert shrunk(differences([0.1, 0.2, 0.3], shared.tolist())) == pytest.approx([0.1, 0.2, 0.3])
-
-    def test_a_single_difference_was_not_chosen(self) -> None:
-        assert shrunk(differences([0.1], [[1.0]])) == pytest.approx([0.1])

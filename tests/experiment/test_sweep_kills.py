@@ -22,7 +22,7 @@ metadata:
   success_metric: pass@1
   benchmark:
     - { name: words, path: tasks.jsonl, split: val, run_every: 4, metrics: [pass@1, mean_reward], models: [base] }
-    - { name: words, path: tasks.jsonl, split: test, metrics: [pass@1], samples: 2 }
+    - { name: words, path: test.jsonl, split: test, metrics: [pass@1], samples: 2 }
 matrix:
   axes: { algorithm.params.learning_rate: [0.001, 0.003, 0.01, 0.03] }
 base_run:
@@ -62,9 +62,9 @@ def make_project(folder: Path) -> None:
             "instruction": f"say {word}",
             "verifier": {"kind": "in_process", "fn_name": "exact_match", "expected": word.upper()},
         }
-        for word in words[:6]
+        for word in words[:12]
     ]
-    for name, content in (("train", rows), ("tasks", tasks)):
+    for name, content in (("train", rows), ("tasks", tasks[:6]), ("test", tasks[6:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
     (folder / "config.yaml").write_text(CONFIG, encoding="utf-8")
 

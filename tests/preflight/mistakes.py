@@ -61,13 +61,12 @@ _INLINE = {"source_kind": "in_memory"}
 DATA = [
     _data("file_missing", "data/trian.jsonl", "no such file", "train.jsonl"),
     _data("folder_missing", "dat/train.jsonl", "no such file", "folder"),
-    _data("path_is_a_folder", "data/folder", "this is a folder", "Name a file"),
+    _data("path_is_a_folder", "data/folder", "this folder has no file that ends in .jsonl", "Name a file"),
     _data("file_empty", "data/empty.jsonl", "holds no rows", "file you meant"),
     _data("file_blank", "data/blank.jsonl", "holds no rows", "file you meant"),
     _data("line_cut_off", "data/broken.jsonl", "data/broken.jsonl:3", ""),
     _data("not_a_number", "data/nan.jsonl", "data/nan.jsonl:2: NaN is not JSON", "Write null or a finite number"),
-    _data("rows_are_lists", "data/list.jsonl", "data/list.jsonl:1: a row must be a JSON object", "source_kind: json"),
-    _data("one_big_list", "data/one_list.jsonl", "an object must stand on one line", "source_kind: json"),
+    _data("rows_are_lists", "data/list.jsonl", "data/list.jsonl: row 1 must be an object", ""),
     _data("not_utf8", "data/latin.jsonl", "data/latin.jsonl:1", "not UTF-8"),
     _data("path_leads_out", "../elsewhere.jsonl", "leads out of the data store's root", "absolute path"),
     _data("home_unknown", "~nobody_here/x.jsonl", "nobody_here", "Write the path out"),
@@ -97,7 +96,6 @@ DATA = [
         "no such file",
         "rows.json",
     ),
-    _of(SFT, "jsonl_read_as_json", {"run.data.source_kind": "json"}, "run.data.path", "not JSON", "source_kind: jsonl"),
     _of(
         SFT,
         "dataset_unknown",

@@ -142,7 +142,6 @@ def write_project(folder: Path) -> None:
     write(folder, "data/nan.jsonl", f'{good}\n{{"query": "x", "tool": NaN}}\n')
     write(folder, "data/blank.jsonl", "\n\n\n")
     write(folder, "data/list.jsonl", "[1, 2]\n")
-    write(folder, "data/one_list.jsonl", json.dumps(rows[:3], indent=1))
     write(folder, "data/rows.json", json.dumps(rows))
     write(folder, "data/object.json", json.dumps({"items": rows}))
     (folder / "data/latin.jsonl").write_bytes('{"query": "caf\u00e9", "tool": "x"}\n'.encode("latin-1"))

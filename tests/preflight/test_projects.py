@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evsys_sdk.cli.main import main
-from evsys_sdk.config.yaml_text import write_yaml
+from evsys_sdk.config.yaml_write import write_yaml
 from evsys_sdk.paths import in_project, project_root
 
 from .project import BENCH, SFT, change, write_project

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from ..config import BenchmarkEntry, Budget, ExperimentConfig, Metadata
 from ..config.metadata import BASE_MODEL
 from ..config.prices import price_of
 from ..config.search import success_of
+from ..data.task_source import locate_rows
 from ..data.types import HarborTask, InProcessVerifier
+from ..data.workspace.local_folder import LocalFolder
+from ..data.workspace.reference import Reference
 from ..errors import EvalError, EvsysError, Problem, closest, problems_of
 from ..eval.benchmark import Benchmark, ScoreSettings, check_engine
 from ..eval.metric import build_metric
@@ -18,7 +22,7 @@ from ..eval.run_eval import asks_another_model
 from ..eval.scored_model import Sampling
 from ..eval.verifier import build_verifier
 from ..eval.verifiers.python_tests import check_tests
-from ..paths import in_project
+from ..paths import project_root
 from ..protocols import Algorithm, traits_of
 from ..registry import get_inference, list_metrics
 from ..rollouts.engine import EngineLimits
@@ -93,8 +97,19 @@ def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> l
 
 def load_entry(entry: BenchmarkEntry) -> Benchmark:
     """The tasks of an entry."""
-    path = None if entry.path is None else in_project(entry.path)
+    path = None if entry.path is None else locate_rows(entry.path)
     return Benchmark.load(id=entry.id, path=path, name=entry.name, transforms=entry.transforms)
+
+
+def task_files(config: ExperimentConfig) -> Iterator[Path]:
+    """The files and folders, here on disk, whose tasks and rows evaluate an experiment."""
+    held_out = [one.eval_data for run in config.all_runs() for one in (run.eval, *run.stages())]
+    paths = [data.path for data in held_out if data is not None] + [entry.path for entry in config.metadata.benchmark]
+    yield from (locate_rows(path) for path in dict.fromkeys(paths) if path is not None)
+    unplaced = [entry.name for entry in config.metadata.benchmark if entry.path is None and entry.id is None]
+    names = {Reference.parse(name).name for name in unplaced if name}
+    if names:
+        yield from (file.path for file in LocalFolder(project_root()).list("benchmark") if file.name in names)
 
 
 def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str, Literal["min", "max"]] | None:

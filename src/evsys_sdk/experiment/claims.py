@@ -1,49 +1,65 @@
-"""How often a claim has been tried: who tries often enough finds something by luck.
+"""How often a claim has been tested: repeated trials of one claim family share one error rate.
 
     register_claim(config, folder, "study-1f2e3d4c")     {"family": "9a...", "attempt": 3}
 
-Two experiments try the same if they ask the same tasks, by what these say, for the same metric, of something compared
-with the same baseline recipe. How experiment, runs, benchmark or tasks are called, noted or stored is no difference,
-nor are tasks that were added or left out, as long as half of the smaller set is the same.
-The number is fixed in the journal before the first step. Earlier attempts are known from the records in every folder
-that the project writes to, and from a list in its workspace, which stays when records are removed.
+A family is the task set (by `task_key`), the canonical metric, the direction, the model on its backend, and what the
+compared runs change: config keys with values to two digits. Names, notes, verifiers, ids and the order of tasks are no
+difference. Another change is another claim, at the full error rate. An experiment with the same arms, seeds, data,
+tasks and code as an earlier one is the same evidence and no trial. The number is fixed in the journal before the first
+step; earlier trials are known from the records and from a list that stays when records are removed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..config import ExperimentConfig
+from ..config import ExperimentConfig, RunConfig
 from ..config.metadata import BASE_MODEL, BenchmarkEntry
-from ..data.task_identity import task_key, task_set_key
+from ..config.search import success_of
+from ..data.task_identity import task_key
+from ..data.task_source import locate_rows
 from ..errors import EvsysError
 from ..eval.benchmark import Benchmark
 from ..record.evidence import hash_value
+from ..record.flat_config import flatten_config
 from ..record.layout import REHEARSALS
-from ..record.project_files.claims import Claimed, note_claim, sketch_questions
+from ..record.project_files.claims import Claimed, find_same_evidence, note_claim
+from ..record.values import text
+from .arms.arm import expand_arms
 from .arms.overrides import DRY_RUN_ROWS
+from .audit.identity import hash_own_code
 from .benchmark_plan import load_entry
-from .hypothesis import Claim, find_claim
+from .hypothesis import MEANS, Claim, find_claim
 
 _BASELINE = "baseline"
-_NAMES = frozenset({"name", "seed", "tags"})
-"""What tells recipes apart without being part of them."""
+_NOT_SETTINGS = {"name", "seed", "tags", "eval"}
+_TRAINS_NOTHING = ("save_every", "save_at_fractions", "eval_every", "keep_checkpoints")
+_KEPT = 64
+"""Hashes of questions that are kept."""
 
 
 def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> dict[str, Any]:
-    """Count an experiment that is about to start; what its journal is to say of that, if it claims anything."""
-    if is_rehearsal(config, folder):  # it can show nothing, so that it is no attempt
+    """Count an experiment that is about to start or to be extended; what its journal is to say of that."""
+    if is_rehearsal(config, folder):  # it can show nothing, so it is no trial
         return {}
-    claim = identify_claim(config)
-    if claim is None:  # who only looks now may claim later
-        return {**sketch_questions(_hash_questions(_load_all(config.metadata.benchmark)))}
+    benchmarks = _load_all(config.metadata.benchmark)
+    evidence = _identify_evidence(config, benchmarks)
+    claim = identify_claim(config, benchmarks, evidence)
+    same = find_same_evidence(evidence, folder)
+    found: dict[str, Any] = {"evidence": evidence} if claim is None else asdict(claim)
+    if same:
+        found["same_evidence"] = text(same.get("experiment"))
+        if claim is not None and claim.is_family_of(same):  # of another claim, these scores are a first trial
+            return {**found, "attempt": same.get("attempt")}
+    if claim is None:
+        return found
     earlier = note_claim(experiment, claim, folder)
-    return {**asdict(claim), "attempt": len(earlier) + 1, "earlier_attempts": earlier}
+    return {**found, "attempt": len(earlier) + 1, "earlier_attempts": earlier}
 
 
 def is_rehearsal(config: ExperimentConfig, folder: Path) -> bool:
@@ -52,18 +68,69 @@ def is_rehearsal(config: ExperimentConfig, folder: Path) -> bool:
     return few and folder.resolve().parent.name == REHEARSALS
 
 
-def identify_claim(config: ExperimentConfig) -> Claimed | None:
-    """What a claim is about; None where nothing is claimed that tasks could answer."""
+def identify_claim(config: ExperimentConfig, benchmarks: Sequence[Benchmark], evidence: str) -> Claimed | None:
+    """What is claimed of which tasks; None where nothing is claimed that tasks could answer."""
     claim = find_claim(config.metadata)
-    if claim is None or not config.metadata.benchmark:
+    if claim is None or not benchmarks:
         return None
-    metric, entries = _resolve_metric(claim, config.metadata.benchmark)
-    benchmarks = _load_all(entries)
-    if not benchmarks:
-        return None
-    tasks = task_set_key(task for benchmark in benchmarks for task in benchmark.tasks)
-    about = [metric, claim.direction, _find_baseline(config, claim)]
-    return Claimed(hash_value([tasks, *about]), hash_value(about), **sketch_questions(_hash_questions(benchmarks)))
+    runs = config.all_runs()
+    success = success_of(config.metadata)
+    metric = (claim.metric or (success.name if success else "")).rpartition("/")[2]
+    named = sorted({(run.model.name, run.backend.kind) for run in runs})
+    about = hash_value([MEANS[0] if metric in MEANS else metric, claim.direction, named])
+    asked = {task_key(task) for benchmark in benchmarks for task in benchmark.tasks}
+    tasks = sorted(hashlib.sha256(key.encode()).hexdigest()[:12] for key in asked)[:_KEPT]
+    changes = sorted({hash_value(change) for change in _list_changes(runs, claim)})
+    return Claimed(hash_value([about, tasks, changes]), about, changes, tasks, evidence)
+
+
+def _list_changes(runs: Sequence[RunConfig], claim: Claim) -> Iterator[Mapping[str, Any]]:
+    """What each run changes against the baseline; the whole recipe where the baseline is not one of the runs."""
+    recipes = {run.name: _settings(run) for run in runs}
+    if claim.kind == "trend":
+        yield {str(claim.axis): sorted(str(recipe.get(str(claim.axis))) for recipe in recipes.values())}
+        return
+    names = [claim.baseline or _BASELINE, *(run.name for run in runs if _BASELINE in run.tags)]
+    base = next((name for name in names if name in recipes), None)
+    if base is None and claim.level is None and claim.baseline != BASE_MODEL and len(runs) > 1:
+        base = runs[0].name
+    known = recipes.get(base or "", {})
+    for name, recipe in recipes.items():
+        if name != base:
+            paths = sorted(path for path in {*recipe, *known} if recipe.get(path) != known.get(path))
+            yield {path: [known.get(path), recipe.get(path)] for path in paths}
+
+
+def _settings(run: RunConfig) -> dict[str, Any]:
+    flat = flatten_config(run.model_dump(mode="json", exclude=_NOT_SETTINGS))
+    return {path: _round(value) for path, value in flat.items() if path.rpartition(".")[2] not in _TRAINS_NOTHING}
+
+
+def _round(value: Any) -> Any:
+    return float(f"{value:.2g}") if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _identify_evidence(config: ExperimentConfig, benchmarks: Sequence[Benchmark]) -> str:
+    runs = config.all_runs()
+    sources = {stage.data.path for run in runs for stage in run.stages() if stage.data and stage.data.path}
+    entries = [entry.model_dump(mode="json", exclude_defaults=True) for entry in config.metadata.benchmark]
+    return hash_value(
+        [
+            sorted(arm.id for arm in expand_arms(config)),
+            config.search and config.search.model_dump(mode="json"),
+            entries,
+            [benchmark.sha256 for benchmark in benchmarks],
+            {path: _hash_source(locate_rows(path)) for path in sorted(sources)},
+            hash_own_code(runs, benchmarks),
+        ]
+    )
+
+
+def _hash_source(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _load_all(entries: Sequence[BenchmarkEntry]) -> list[Benchmark]:
@@ -71,30 +138,3 @@ def _load_all(entries: Sequence[BenchmarkEntry]) -> list[Benchmark]:
         return [load_entry(entry) for entry in entries]
     except EvsysError:  # it is said where the benchmark is needed
         return []
-
-
-def _hash_questions(benchmarks: Iterable[Benchmark]) -> set[str]:
-    keys = {task_key(task) for benchmark in benchmarks for task in benchmark.tasks}
-    return {hashlib.sha256(key.encode()).hexdigest()[:12] for key in keys}
-
-
-def _resolve_metric(claim: Claim, entries: list[BenchmarkEntry]) -> tuple[str | None, list[BenchmarkEntry]]:
-    """The metric without the name of its benchmark, and that benchmark; all of them where it names none."""
-    for entry in entries:
-        place = f"{entry.role or 'eval'}/{entry.label}/"
-        if claim.metric is not None and claim.metric.startswith(place):
-            return claim.metric.removeprefix(place), [entry]
-    return claim.metric, entries
-
-
-def _find_baseline(config: ExperimentConfig, claim: Claim) -> Any:
-    """The recipe that the others are compared with, as far as a config tells."""
-    if claim.level is not None:
-        return None
-    runs = config.all_runs()
-    wanted = claim.baseline or _BASELINE
-    named = next((run for run in runs if run.name == wanted), None)
-    if named is None and claim.baseline == BASE_MODEL:
-        return [BASE_MODEL, sorted({run.model.name for run in runs})]
-    tagged = next((run for run in runs if _BASELINE in run.tags), runs[0])
-    return (named or tagged).model_dump(mode="json", exclude=set(_NAMES))

@@ -4,7 +4,7 @@
         print(scan.source, scan.flag(), scan.remark())
 
 The training rows of every stage of every run, after their transforms, are searched for the tasks of the config's own
-benchmarks and of its `eval_data`.
+benchmarks and of its `eval_data`; so are those of recorded arms from whose checkpoints a run starts.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from ..config import DataConfig, ExperimentConfig
-from ..data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
+from pydantic import ValidationError
+
+from ..config import DataConfig, ExperimentConfig, RunConfig
+from ..data import Workspace, describe_source, prepare_rows
 from ..data.contamination import Finding, ProbeTask, Report, TaskIndex
 from ..data.task_identity import row_texts
 from ..data.types import InProcessVerifier
 from ..errors import EvsysError
 from ..eval.benchmark import Benchmark
 from ..log import get_logger
+from ..paths import in_project
 from ..protocols import DataStore, Row
+from ..record.evidence import find_run_of
+from ..record.runs import RunRecord
 from ..registry import get_data_store
 from ..user_code import limit_user_code
 from .benchmark_plan import load_entry
@@ -84,13 +90,39 @@ def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> li
 
 def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[Scan]:
     store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
-    stages = [stage for run in config.all_runs() for stage in run.stages()]
-    sources = {repr(stage.data): stage.data for stage in stages if stage.data is not None}
+    runs = config.all_runs()
+    sources = {repr(data): (data, "") for run in runs for data in _training_data(run)}
+    for arm, ancestor in _find_ancestors(runs):
+        where = f" of {arm}, from whose weights it starts"
+        sources = {repr(data): (data, where) for data in _training_data(ancestor)} | sources
     tasks = collect_tasks(config, store)
     if not tasks or not sources:
         return []
     index = TaskIndex(tasks)
-    return [_scan(index, data, store, most_rows) for data in sources.values()]
+    return [_scan(index, data, store, most_rows, where) for data, where in sources.values()]
+
+
+def _training_data(run: RunConfig) -> list[DataConfig]:
+    return [stage.data for stage in run.stages() if stage.data is not None]
+
+
+def _find_ancestors(runs: Iterable[RunConfig]) -> Iterator[tuple[str, RunConfig]]:
+    """The recorded arms from whose checkpoints some runs start, theirs, and so on."""
+    seen: set[Path] = set()
+    waiting = list(runs)
+    while waiting:
+        model = waiting.pop().model
+        reference = model.init_from_checkpoint or model.load_checkpoint_path
+        arm = None if reference is None else find_run_of(in_project(reference))
+        if arm is None or arm in seen:
+            continue
+        seen.add(arm)
+        try:
+            run = RunConfig.model_validate(RunRecord(arm.parent, arm.name, "").config)
+        except ValidationError:  # its config is gone or of another version: nothing is known about its rows
+            continue
+        waiting.append(run)
+        yield f"{arm.parent.name}/{arm.name}", run
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +202,10 @@ def _probe_row(row: Row, at: int, source: str) -> ProbeTask:
 
 
 def _load(data: DataConfig, store: DataStore) -> Iterator[Row]:
-    raw = load_rows(data, store=store, workspace=Workspace())
-    return iter(apply_transforms(raw, build_transforms(data.transforms)))
+    return prepare_rows(data, store=store, workspace=Workspace())
 
 
-def _scan(index: TaskIndex, data: DataConfig, store: DataStore, most_rows: int | None) -> Scan:
+def _scan(index: TaskIndex, data: DataConfig, store: DataStore, most_rows: int | None, where: str) -> Scan:
     rows = _load(data, store)
     report = index.scan(row_texts(row) for row in islice(rows, most_rows))
-    return Scan(describe_source(data), report, complete=next(rows, None) is None)
+    return Scan(f"{describe_source(data)}{where}", report, complete=next(rows, None) is None)

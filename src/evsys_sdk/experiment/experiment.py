@@ -13,34 +13,42 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
 from ..config import ExperimentConfig, LauncherSpec, load_yaml
-from ..errors import ConfigError
+from ..config.experiment import Budget
+from ..errors import ConfigError, Problem, UserCodeError
 from ..log import get_logger
 from ..paths import in_project
 from ..protocols import RunResult
 from ..record.anchors import note_head
 from ..record.events import Journal, Kind
 from ..record.evidence import hash_conclusion_page, hash_recorded_config, hash_value
+from ..record.ledger import EXPERIMENT, Spend
 from ..record.lock import FolderBusy, folder_lock
 from ..record.project_files.known_folders import remember_output_root
+from ..record.project_files.sealed import seal_files
 from ..record.reader import ExperimentRecord, experiment_id
+from ..record.values import items, part, text
 from ..registry import get_callback, get_launcher
 from ..settings import import_project_code, imported_by_name
-from ..spend.ledger import STOP_PREFIX, SpendLedger, find_exhausted, is_budget_stop, open_ledger
-from ..training.callback import STOPPED_ON_DASHBOARD, Callback
+from ..spend.ledger import STOP_PREFIX, SpendLedger, find_deadline, find_exhausted, is_budget_stop, open_ledger
+from ..training.callback import STOPPED_ON_DASHBOARD, Callback, is_deadline_stop
 from ..user_code import default_limit_s, limit_user_code
 from .arms.arm import Arm, Sweep, expand_arms, first_arms
 from .arms.interrupts import Interrupt, stop_on_interrupt
 from .arms.results import ArmResult, ExperimentResult, ExperimentStatus
+from .benchmark_plan import task_files
 from .hypothesis import hypothesis_sha256, normalise_hypothesis
 from .jobs.approval import wait_for_approval
-from .record_dir import ExperimentDir, open_experiment_dir
+from .record_dir import ExperimentDir, extend_experiment_dir, open_experiment_dir
 from .search import allocation_for, mark_stopped
 
 if TYPE_CHECKING:
@@ -60,17 +68,19 @@ class Experiment:
         callbacks: Sequence[Callable[[], Callback]] = (),
         watch: Callable[[Path], AbstractContextManager[None]] | None = None,
         checked: bool = False,
+        launcher: Launcher | None = None,
     ) -> None:
         """`callbacks` makes observers of each arm beside the config's own, e.g. the command line's progress display.
 
         `watch` is entered with the folder of the experiment while its arms run: a view of all of them.
         `checked`: the config comes from `check_file`, which has found nothing wrong with it.
+        `launcher` takes the place of the config's.
         """
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
         self._extra_callbacks = callbacks
         self._watch: Callable[[Path], AbstractContextManager[None]] = watch or (lambda _: nullcontext())
-        self._n_asked_for = 0
+        self._n_asked_for, self._launcher = 0, launcher
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
@@ -78,17 +88,28 @@ class Experiment:
         import_project_code()
         return cls(load_yaml(path), **options)
 
-    def run(self, *, resume: bool = False, fresh: bool = False) -> ExperimentResult:
+    def run(
+        self,
+        *,
+        resume: bool = False,
+        fresh: bool = False,
+        extend: bool = False,
+        interrupt: Interrupt | None = None,
+        until: float | None = None,
+    ) -> ExperimentResult:
         """Run every arm and conclude. An attempt that was not finished is taken up again, unless `fresh`.
 
         With `resume` the latest attempt is taken up even if it was: arms that failed or are unscored are tried again.
+        With `extend` it gets the seeds and runs that it lacks, and one conclusion over all of them. `interrupt` asks
+        for a stop where signals are handled elsewhere. `until` is a deadline, in seconds since the epoch.
         """
         with (
-            self._lock_folder(resume=resume, fresh=fresh) as folder,
+            self._lock_folder(resume=resume, fresh=fresh, extend=extend) as folder,
             Journal.of(folder.path) as journal,
             closing(open_ledger(folder.path)) as ledger,
-            stop_on_interrupt() as interrupt,
+            nullcontext(interrupt) if interrupt else stop_on_interrupt() as interrupt,
         ):
+            self._set_deadline(ledger, until)
             remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
             refusal = wait_for_approval(self.config, folder.path, journal, lambda: interrupt.asked)
@@ -99,30 +120,51 @@ class Experiment:
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
             note_head(folder.path)
-        tell_experiment_end(self.config, folder.path)
+        left = not tell_experiment_end(self.config, folder.path)
         known = experiment_id(folder.path) or folder.path.name
-        return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion)
+        return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion, left)
 
-    def open(self, *, resume: bool = False, fresh: bool = False) -> ExperimentDir:
+    def _set_deadline(self, ledger: SpendLedger, until: float | None) -> None:
+        """Turn a deadline into a limit of time; refuse one that leaves no time to score a run."""
+        budget = self.config.budget or Budget()
+        if until is not None:
+            wall_s = ledger.total().wall_s + max(until - time.time(), 0.001)
+            budget = budget.model_copy(update={"wall_s": min(wall_s, budget.wall_s or wall_s)})
+            self.config = self.config.model_copy(update={"budget": budget})
+        if budget.wall_s is None or ledger.reserve_s():
+            return
+        from .plan.plan import forecast_scoring
+
+        if (seconds := forecast_scoring(self.config)) is None:
+            return
+        if seconds >= budget.wall_s:
+            message = f"scoring one run takes about {seconds:.3g} s, and wall_s allows {budget.wall_s:.3g} s"
+            hint = "Allow more time, or score fewer tasks (n_tasks)."
+            raise ConfigError(Problem(message, "budget.wall_s", budget.wall_s, hint))
+        ledger.add(EXPERIMENT, Spend(), what="forecast", forecast_s=seconds)
+
+    def open(self, *, resume: bool = False, fresh: bool = False, extend: bool = False) -> ExperimentDir:
         """Check everything and find or make the folder; nothing is trained yet."""
         self.validate()
+        if extend:
+            return extend_experiment_dir(self.config)
         return open_experiment_dir(self.config, resume=resume, fresh=fresh)
 
     @contextmanager
-    def _lock_folder(self, *, resume: bool, fresh: bool) -> Generator[ExperimentDir]:
+    def _lock_folder(self, *, resume: bool, fresh: bool, extend: bool) -> Generator[ExperimentDir]:
         """A folder that is this process's alone; one that someone else takes meanwhile is left to them."""
         while True:
             lock = ExitStack()
-            folder = self.open(resume=resume, fresh=fresh)
+            folder = self.open(resume=resume, fresh=fresh, extend=extend)
             what, remedy = f"the experiment in {folder.path}", "Wait for it, or stop it with `evsys cancel`."
             try:
                 lock.enter_context(folder_lock(folder.path, what=what, remedy=remedy))
             except FolderBusy:
-                if resume:
+                if resume or extend:
                     raise
                 continue  # the next look takes that folder for taken, and makes one of its own
             with lock:
-                if not resume and ExperimentRecord(folder.path).is_finished:
+                if not (resume or extend) and ExperimentRecord(folder.path).is_finished:
                     continue  # whoever had the lock before took this folder up, and has ended it
                 yield folder
             return
@@ -132,8 +174,11 @@ class Experiment:
         from .preflight import check_config
 
         if not self._checked:
-            if problems := check_config(self.config).problems:
-                raise ConfigError(problems)
+            report = check_config(self.config)
+            if report.problems:
+                raise ConfigError(report.problems)
+            for warning in report.warnings:
+                get_logger(__name__).warning("%s", warning)
             self._checked = True
 
     @property
@@ -143,14 +188,15 @@ class Experiment:
 
     def _announce(self, folder: ExperimentDir, journal: Journal) -> None:
         """Fix what is going to be tested, before the first step."""
+        seal_files(task_files(self.config))
         known = experiment_id(folder.path)
         if known is not None:
             get_logger(__name__).info("going on with %s", folder.path)
             configs = {"found_config": hash_recorded_config(folder.path), "recorded_config": hash_value(folder.config)}
-            journal.append(Kind.RESUMED, experiment_id=known, changed=folder.changed, **configs)
+            more = self._register_extension(folder, known) if folder.extended else {}
+            journal.append(Kind.RESUMED, experiment_id=known, changed=folder.changed, **configs, **more)
             folder.write_config()  # after the journal: one that nobody has announced was changed by somebody else
             return
-        from .claims import register_claim
         from .contamination import find_contamination
         from .question import ask_question
 
@@ -166,10 +212,7 @@ class Experiment:
             hypothesis=normalise_hypothesis(metadata),
             hypothesis_sha256=hypothesis_sha256(metadata),
             sdk_version=__version__,
-            arms=[
-                {"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed}
-                for arm in first_arms(self.config)
-            ],
+            arms=_list_arms(first_arms(self.config)),
             **({"looks": self.config.planned_looks} if self.config.planned_looks else {}),
             **({"question": question.to_dict()} if (question := ask_question(self.config)) else {}),
             parent_experiment_id=self.config.parent_experiment_id,
@@ -177,26 +220,54 @@ class Experiment:
             imports=imported_by_name(),
             contamination=contamination.flags,
             near_matches=contamination.remarks,
-            **register_claim(self.config, folder.path, known),
+            **self._register_claim(folder, known),
         )
+
+    def _register_claim(self, folder: ExperimentDir, known: str) -> dict[str, Any]:
+        from .claims import register_claim
+
+        found = register_claim(self.config, folder.path, known)
+        if same := found.get("same_evidence"):
+            get_logger(__name__).warning(
+                "%s has the same arms, seeds, data and tasks as %s: this is the same evidence, not a new trial. "
+                "Add seeds or arms to that one with: evsys run CONFIG --extend",
+                self.config.name,
+                same,
+            )
+        return found
+
+    def _register_extension(self, folder: ExperimentDir, known: str) -> dict[str, Any]:
+        """What the journal holds of added seeds and arms: they are a further analysis of the same claim."""
+        arms = self._find_arms(folder)
+        return {"extended": True, "arms": _list_arms(arms), **self._register_claim(folder, known)}
+
+    def _find_arms(self, folder: ExperimentDir) -> list[Arm]:
+        """The arms, under the names that they have on record: an arm of a single seed has none in its name."""
+        listed = [part(one) for event in ExperimentRecord(folder.path).events for one in items(event.get("arms"))]
+        known = {text(one.get("arm")) for one in listed}
+        first = {(text(one.get("run")), text(one.get("arm_id"))): text(one.get("arm")) for one in reversed(listed)}
+        names = {arm.name: first.get((arm.of_run, arm.id), arm.name) for arm in self.arms if arm.name not in known}
+        return [
+            replace(arm, run=arm.run.model_copy(update={"name": names.get(arm.name, arm.name)})) for arm in self.arms
+        ]
 
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
     ) -> list[ArmResult]:
-        from .arms.scheduler import ArmScheduler
+        from .arms.scheduler import ArmScheduler, overdue_s
         from .launcher import Launch
 
-        allocation = allocation_for(self.config, self.arms, folder.path)
+        allocation = allocation_for(self.config, self._find_arms(folder), folder.path)
         spec = self.config.launcher or LauncherSpec(kind="local")
-        with limit_user_code(f"launcher '{spec.kind}'", limit_s=default_limit_s(), exit_code=2):
-            launcher: Launcher = get_launcher(spec.kind)(**spec.params)
+        limit = partial(limit_user_code, f"launcher '{spec.kind}'", exit_code=2)
+        with limit(limit_s=default_limit_s()):
+            launcher: Launcher = self._launcher or get_launcher(spec.kind)(**spec.arguments)
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
         with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
             try:
                 # Inside: one that fails while it opens may hold processes or a cluster already.
                 is_ours = type(launcher).__module__.startswith("evsys_sdk.")  # a cluster may take its time
-                limit_s = None if is_ours else default_limit_s()
-                with limit_user_code(f"launcher '{spec.kind}'", limit_s=limit_s, exit_code=2):
+                with limit(limit_s=None if is_ours else default_limit_s()):
                     slots = launcher.open(launch, len(allocation.decide([]).requests))
                 scheduler = ArmScheduler(
                     self.config,
@@ -206,15 +277,22 @@ class Experiment:
                     allocation,
                     slots,
                     stop_reason=lambda: interrupt.reason or self._budget_stop(ledger),
+                    hold_reason=lambda: find_deadline(self.config.budget, ledger),
+                    limit=nullcontext if is_ours else partial(limit, limit_s=overdue_s(self.config)),
                 )
                 interrupt.tell = scheduler.interrupt
                 with ledger.running():
                     arms = scheduler.run()
                 self._n_asked_for = scheduler.n_asked_for
             finally:
-                with limit_user_code(f"launcher '{spec.kind}'", limit_s=default_limit_s(), exit_code=2):
+                with limit(limit_s=default_limit_s()):
                     launcher.close()
-        if (reason := self._budget_stop(ledger)) is not None:
+        late = next(
+            (arm.result.notes.stop_reason for arm in arms if is_deadline_stop(arm.result.notes.stop_reason)), None
+        )
+        if late is None and len(arms) < self._n_asked_for:
+            late = find_deadline(self.config.budget, ledger)
+        if (reason := self._budget_stop(ledger) or late) is not None:
             journal.append(Kind.BUDGET_STOP, reason=reason, spend=ledger.total().to_dict())
         return mark_stopped(arms, folder)
 
@@ -229,10 +307,11 @@ class Experiment:
     def _status(self, arms: Sequence[ArmResult], ledger: SpendLedger, interrupt: Interrupt) -> ExperimentStatus:
         if interrupt.asked:
             return "interrupted"
-        if all(arm.is_as_planned for arm in arms) and len(arms) >= self._n_asked_for:
+        late = any(is_deadline_stop(arm.result.notes.stop_reason) for arm in arms)
+        if all(arm.is_as_planned for arm in arms) and len(arms) >= self._n_asked_for and not late:
             return "completed"  # the last step may well have used the budget up
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
-        if stopped or self._budget_stop(ledger) is not None:
+        if stopped or self._budget_stop(ledger) is not None or find_deadline(self.config.budget, ledger) is not None:
             return "budget"
         # A stop that was asked for over a dashboard reaches the arm, and not this process.
         asked = any((arm.result.notes.stop_reason or "").startswith(STOPPED_ON_DASHBOARD) for arm in arms)
@@ -265,6 +344,10 @@ class Experiment:
         return found.to_dict()
 
 
+def _list_arms(arms: Sequence[Arm]) -> list[dict[str, Any]]:
+    return [{"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed} for arm in arms]
+
+
 def journal_conclusion(journal: Journal, folder: Path, found: Conclusion) -> None:
     """Note which conclusion was written, so that another one is told from it."""
     journal.append(
@@ -286,13 +369,16 @@ def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
 # Telling the callbacks that an experiment has ended; whatever they do, it has.
 
 
-def tell_experiment_end(config: ExperimentConfig, folder: Path) -> None:
-    """Call `on_experiment_end` of the callbacks that have one."""
+def tell_experiment_end(config: ExperimentConfig, folder: Path) -> bool:
+    """Call `on_experiment_end` of the callbacks that have one; False if one tried to end the process."""
+    stayed = True
     for spec in config.callbacks:
         try:
             kind = get_callback(spec.kind)
             if getattr(kind, "on_experiment_end", Callback.on_experiment_end) is not Callback.on_experiment_end:
                 with limit_user_code(f"callback '{spec.kind}'", limit_s=default_limit_s(), exit_code=2):
-                    kind(**spec.params).on_experiment_end(folder)
-        except (Exception, SystemExit) as error:
+                    kind(**spec.arguments).on_experiment_end(folder)
+        except Exception as error:
+            stayed = stayed and not isinstance(error, UserCodeError)
             get_logger(__name__).warning("callback '%s' failed: %s: %s", spec.kind, type(error).__name__, error)
+    return stayed

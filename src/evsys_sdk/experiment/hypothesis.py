@@ -152,6 +152,8 @@ def claim_problems(config: ExperimentConfig) -> list[Problem]:
     return [*_range_problems(claim), *_axis_problems(config, claim)]
 
 
+MEANS = ("pass@1", "pass^1", "mean_reward", "pass_rate", "exact_match", "accuracy")
+"""Metrics that are a mean over samples: names for one thing where a reward is 0 or 1."""
 _RATES = ("pass@", "pass^", "pass_rate", "exact_match", "accuracy")
 """Metrics that lie between 0 and 1."""
 

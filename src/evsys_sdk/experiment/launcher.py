@@ -122,7 +122,7 @@ def refuse(job: ArmJob, error: EvsysError) -> RunResult:
 
 def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
     config = launch.config
-    own = [partial(get_callback(spec.kind), **spec.params) for spec in config.callbacks]
+    own = [partial(get_callback(spec.kind), **spec.arguments) for spec in config.callbacks]
     what = f"run '{job.arm.name}'"
     with (
         # Before the clock starts: waiting for an orphan of a killed experiment is not the arm's time.

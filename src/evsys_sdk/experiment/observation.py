@@ -34,7 +34,6 @@ from .arms.recipe import count_steps
 from .arms.results import fail_run
 from .arms.rows import RowLoader
 from .audit.identity import identify_run
-from .audit.replaced_code import find_replaced_code
 from .record_dir import write_result
 from .run_benchmarks import RunBenchmarks
 
@@ -122,7 +121,6 @@ class RunObservation:
         if self._leaks is not None:
             result.notes.trained_on = self._leaks.summarise()
         result.notes.findings = self.observers.findings() or None
-        result.notes.replaced_code = find_replaced_code() or None
         self.observers.on_run_end(result)
         self.observers.close()
         if meter is not None:

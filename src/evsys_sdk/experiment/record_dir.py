@@ -18,11 +18,14 @@ from ..errors import ConfigError, DataError, Problem
 from ..paths import in_project
 from ..protocols import RunResult
 from ..record import folders
-from ..record.events import FORMAT
+from ..record.events import FORMAT, Kind
 from ..record.layout import ExperimentFiles, RunFiles
 from ..record.lock import lock_owner
 from ..record.reader import ExperimentRecord
+from ..record.runs import config_runs
+from ..record.values import number, text
 from ..redact import redact
+from ..user_code import limit_user_code
 from .arms.results import result_from_dict, result_to_dict
 
 _MAY_CHANGE = ("budget", "max_concurrent_arms", "launcher", "arm_timeout_s", "arm_retries", "description", "callbacks")
@@ -48,6 +51,8 @@ class ExperimentDir:
     """How it is run from now on; written by whoever has the folder to itself."""
     changed: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     """What is another value than before, as dotted paths: what it was, and what it is."""
+    extended: bool = False
+    """Whether seeds or arms are added to what was finished."""
 
     def write_config(self) -> None:
         """Note how it is run from now on, which may have changed."""
@@ -75,11 +80,71 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
             hint = "Change it back to resume, or run without --resume to start a new attempt."
             named = ", ".join(other[:_MOST_NAMED]) + (" …" if len(other) > _MOST_NAMED else "")
             raise ConfigError(Problem(f"the config differs from the one in {latest} in: {named}", hint=hint))
+        changed += _find_changed_content(latest, config, resume=resume)
         taken = lock_owner(latest) is not None  # whoever starts it twice at the same time wants it twice
         if resume or not (changed or taken or record.is_finished):
             _refuse_later_format(record)
             return ExperimentDir(latest, resumed=True, config=resolved, changed=changes)
     return ExperimentDir(folders.create_attempt(base, resolved), config=resolved)
+
+
+def extend_experiment_dir(config: ExperimentConfig) -> ExperimentDir:
+    """The latest folder, whose finished experiment gets more seeds or arms; nothing else may differ."""
+    base = in_project(config.output_dir) / config.name
+    latest = folders.latest_attempt(base)
+    if latest is None:
+        raise ConfigError(Problem(f"there is no experiment in {base} to extend", hint="Run it without --extend first."))
+    if config.search is not None or config.planned_looks:
+        what = "search" if config.search is not None else "until"
+        hint = "It decides itself about seeds and arms: start a new experiment."
+        raise ConfigError(Problem(f"an experiment with `{what}` cannot be extended", what, hint=hint))
+    record = ExperimentRecord(latest)
+    _refuse_later_format(record)
+    old, new = _complete(record.load()), redact(config.model_dump(mode="json"))
+    changes = {path: [before, now] for path, before, now in _differences(_without_runs(old), _without_runs(new))}
+    wrong = [path for path in changes if re.split(r"[.\[]", path)[0] not in (*_MAY_CHANGE, "n_repeats")]
+    runs = {text(run.get("name")): run for run in config_runs(new)}
+    for run in config_runs(old):
+        wrong += [f"run '{text(run.get('name'))}'"] if runs.get(text(run.get("name"))) != run else []
+    if wrong or (number(new.get("n_repeats")) or 0) < (number(old.get("n_repeats")) or 0):
+        named = ", ".join(wrong[:_MOST_NAMED]) or "n_repeats"
+        hint = "--extend only adds seeds (a larger n_repeats) and runs. Change it back, or start a new experiment."
+        raise ConfigError(Problem(f"the config differs from the one in {latest} in: {named}", hint=hint))
+    added = [name for name in runs if name not in {text(run.get("name")) for run in config_runs(old)}]
+    grown = bool(added) or "n_repeats" in changes
+    # A killed extension goes on; it was counted when it began.
+    if record.is_finished and not grown:
+        hint = "Raise n_repeats, or add runs."
+        raise ConfigError(Problem(f"the config adds neither seeds nor runs to {latest}", hint=hint))
+    if grown and not record.is_finished and not _is_extending(record):
+        hint = "Run it without --extend and with its own config until it is finished, and extend it then."
+        raise ConfigError(Problem(f"the experiment in {latest} is not finished", hint=hint))
+    if added:
+        changes["runs"] = [[text(run.get("name")) for run in config_runs(old)], list(runs)]
+    extended = grown and record.is_finished
+    return ExperimentDir(latest, resumed=True, config=new, changed=changes if extended else {}, extended=extended)
+
+
+def _is_extending(record: ExperimentRecord) -> bool:
+    """Whether an extension was announced and did not come to its end."""
+    turns = [event for event in record.events if event.kind == Kind.ENDED or event.get("extended") is True]
+    return bool(turns) and turns[-1].kind != Kind.ENDED
+
+
+def _without_runs(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in ("run", "runs")}
+
+
+def _find_changed_content(folder: Path, config: ExperimentConfig, *, resume: bool) -> list[str]:
+    """Rows and code that an arm was trained with and that are others now; refused where it is to be resumed."""
+    from .audit.identity import find_changed_content
+
+    with limit_user_code("reading the rows to resume"):
+        found = find_changed_content(folder, config) if not ExperimentRecord(folder).is_finished or resume else []
+    if found and resume:
+        hint = "Restore it to resume, or run without --resume to start a new attempt."
+        raise ConfigError(Problem(f"{' and '.join(found)} changed since {folder} was started", hint=hint))
+    return found
 
 
 def write_result(run_dir: Path, result: RunResult, *, hparams: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def open_stores(config: ExperimentConfig, run_dir: Path, observers: Observers) -> tuple[DataStore, LogStore]:
     """Where rows come from and where metrics go; the log store and the observers receive the same metrics."""
-    data_store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
+    data_store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.arguments)
     log_store: LogStore = get_log_store(config.log_store.kind)(**fill_log_dir(config.log_store, run_dir))
     observers.add(LogStoreCallback(log_store))
     return data_store, ObservedLogStore(log_store, observers)
@@ -43,8 +43,8 @@ def offer_services(
     attempt: int,
 ) -> RunServices:
     """The services of a run without those that score it."""
-    client = handles.get("training_client")
-    return RunServices(
+    client, meter = handles.get("training_client"), options.meter
+    services = RunServices(
         observers=observers,
         control=options.control,
         verify=verify_with(),
@@ -55,15 +55,25 @@ def offer_services(
         attempt=attempt,
         resume=options.resume,
     )
+    return services if meter is None else replace(services, seconds_left=meter.seconds_left, watch=meter.watch)
 
 
 def add_evaluator(
-    run: RunConfig, rows: Sequence[Row], services: RunServices
+    run: RunConfig, rows: Sequence[Row], services: RunServices, run_dir: Path
 ) -> tuple[RunEvaluator | None, RunServices]:
     """Have the recipe score the rows of `run.eval`, where the backend trains through a client."""
     if services.client is None or services.renderer is None:
         return None, services
-    evaluator = RunEvaluator(run.eval, services.client, services.renderer, services.observers, services.load_rows, rows)
+    evaluator = RunEvaluator(
+        run.eval,
+        services.client,
+        services.renderer,
+        services.observers,
+        services.load_rows,
+        rows,
+        run_dir,
+        services.attempt,
+    )
     metric = evaluator.selection_metric
     return evaluator, replace(
         services,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from ..config import ExperimentConfig
 from ..errors import TrainingError, show
+from ..log import get_logger
 from ..protocols import Algorithm, RunContext, RunResult
 from ..spend.meter import BudgetMeter
 from ..training.callback import Callback, RunControl
@@ -53,7 +54,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
     with ExitStack() as ending:
         handles = observed.meter(ending.enter_context(prepare_backend(backend, run, algorithm, run_dir)))
         services = offer_services(run, handles, observed.observers, options, load_rows, attempt)
-        evaluator, services = add_evaluator(run, rows, services)
+        evaluator, services = add_evaluator(run, rows, services, run_dir)
         benchmarks, services = add_benchmarks(config, run, algorithm, backend, services, run_dir)
         if benchmarks is not None:
             # Entered after the backend, so that no scoring samples from a backend that is torn down.
@@ -78,4 +79,14 @@ def train(algorithm: Algorithm, ctx: RunContext) -> RunResult:
     if not isinstance(result, RunResult):
         name = getattr(algorithm, "name", type(algorithm).__name__)
         raise TrainingError(f"train() of the algorithm '{name}' returned {show(result)}. Return a RunResult.")
-    return lift_notes(result)
+    return lift_notes(replace(result, metrics=_numbers(result.metrics, algorithm)))
+
+
+def _numbers(metrics: dict[str, Any], algorithm: Algorithm) -> dict[str, float]:
+    """The metrics that are numbers; a recipe with a `train` of its own may return anything."""
+    found: dict[str, Any] = {name: value for name, value in metrics.items() if isinstance(value, SupportsFloat)}
+    kind = getattr(algorithm, "name", type(algorithm).__name__)
+    for name in metrics.keys() - found.keys():
+        message = "the metric '%s' of algorithm '%s' is no number (got %s) and is left out. Return a number."
+        get_logger(__name__).warning(message, name, kind, show(metrics[name]))
+    return found

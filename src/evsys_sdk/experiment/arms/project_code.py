@@ -76,6 +76,8 @@ def runs_own_code(config: ExperimentConfig) -> bool:
     """
     if any(entry.agent_import_path is not None for entry in config.metadata.benchmark):
         return True
+    if any(stage.kind == "script" for run in config.all_runs() for stage in run.stages()):
+        return True
     may_be_used = _usable_by(config)
     return any(
         any(may_be_used(kind, name) for name in registry.extensions_of_projects().keys() | registry.names_of_packages())

@@ -49,7 +49,7 @@ def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:
     """The backend of a run, or the one its recipe insists on."""
     pinned = traits_of(algorithm).pinned_backend
     if pinned is None or pinned == run.backend.kind:
-        return get_backend(run.backend.kind)(**run.backend.params)
+        return get_backend(run.backend.kind)(**run.backend.arguments)
     # The params of the config are those of the other backend.
     return get_backend(pinned)()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from ...errors import BackendError, EvsysError, blame_user_code
+from ...errors import BackendError, EvsysError, blame_user_code, clean
 from ...log import get_logger
 from ...protocols import RunNotes, RunResult, RunStatus
 from .arm import Arm
@@ -38,7 +38,6 @@ _NOTES: dict[str, type] = {
     "scoring_problems": list,
     "findings": list,
     "trained_on": dict,
-    "replaced_code": list,
     "system_prompt": str,
     "retention": dict,
 }
@@ -155,11 +154,18 @@ class ExperimentResult:
     experiment_id: str = ""
     conclusion: dict[str, Any] | None = None
     """The content of `conclusion.json`; None when the experiment was broken off before anything could be concluded."""
+    user_code_failed: bool = False
+    """Whether a callback left its process, or tried to, after the last arm had ended."""
 
     @property
     def runs(self) -> list[RunResult]:
         """The plain result of each arm."""
         return [arm.result for arm in self.arms]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The metrics of each arm, by its name."""
+        return {arm.name: arm.metrics for arm in self.arms}
 
     @property
     def interrupted(self) -> bool:
@@ -176,9 +182,9 @@ class ExperimentResult:
 
     @property
     def exit_code(self) -> int:
-        """0 all trained and scored, 2 an arm failed or is unscored, 3 stopped by the budget, 130 interrupted."""
+        """0 all trained, scored and concluded, 2 something of it failed, 3 stopped by the budget, 130 interrupted."""
         codes = {"interrupted": 130, "budget": 3, "failed": 2}
-        return codes.get(self.status, 0)
+        return codes.get(self.status, 2 if self.conclusion is None or self.user_code_failed else 0)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form printed by `evsys run --json`."""
@@ -201,7 +207,7 @@ def fail_run(run_id: str, error: Exception) -> RunResult:
     expected = isinstance(error, EvsysError | OSError)
     # The same arm may succeed when it is tried again, but not if its config, its data or its loss is wrong.
     retryable = isinstance(error, BackendError) or not isinstance(error, EvsysError)
-    notes = RunNotes(traceback=None if expected else traceback.format_exc(), retryable=retryable or None)
+    notes = RunNotes(traceback=None if expected else clean(traceback.format_exc()), retryable=retryable or None)
     place = "" if expected else blame_user_code(error)
     at = f" (at {place})" if place else ""
-    return RunResult(run_id, "failed", error=f"{type(error).__name__}: {error}{at}", notes=notes)
+    return RunResult(run_id, "failed", error=clean(f"{type(error).__name__}: {error}") + at, notes=notes)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ...config import DataConfig, DataStoreSpec
-from ...data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
+from ...data import Workspace, apply_transforms, build_transforms, describe_source, prepare_rows
+from ...data.bad_rows import BadRows
 from ...errors import EvsysError
 from ...files import write_json
 from ...log import get_logger
@@ -54,7 +55,7 @@ class RowLoader:
 
 def row_reader(spec: DataStoreSpec) -> Callable[[DataConfig], list[Row]]:
     """Reads and transforms rows of a data store without recording them; each source once."""
-    store: DataStore = get_data_store(spec.kind)(**spec.params)
+    store: DataStore = get_data_store(spec.kind)(**spec.arguments)
     known: dict[str, list[Row]] = {}
 
     def read(data: DataConfig) -> list[Row]:
@@ -68,11 +69,15 @@ def row_reader(spec: DataStoreSpec) -> Callable[[DataConfig], list[Row]]:
 
 def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dict[str, Any]]:
     """The rows of a source after its transforms, and which cached ones they are where they are cached."""
+    bad = BadRows(skip=data.on_bad_row == "skip")
     if not (data.dataset_id or data.dataset_name):
-        return list(apply_transforms(load_rows(data, store=store), build_transforms(data.transforms))), {}
+        return list(prepare_rows(data, store=store, bad=bad)), _left_out(bad, data)
     workspace = Workspace()
     pulled = workspace.pull_dataset(id=data.dataset_id, name=None if data.dataset_id else data.dataset_name)
     came_from = {"id": pulled.id, "version": pulled.version, "source_sha256": pulled.manifest.sha256}
+    if bad.skip or data.columns:  # what is kept by its transforms knows neither
+        rows = list(prepare_rows(data, store=store, workspace=workspace, bad=bad))
+        return rows, {**came_from, **_left_out(bad, data)}
     if not data.transforms:
         return list(pulled.rows()), came_from
     try:
@@ -86,6 +91,14 @@ def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dic
             "%s is transformed anew by each run; what it becomes was not kept: %s", what, problem
         )
         return rows, came_from
+
+
+def _left_out(bad: BadRows, data: DataConfig) -> dict[str, Any]:
+    """How many rows were left out and why, for the record; also logged."""
+    if not bad.count:
+        return {}
+    get_logger(__name__).warning("%s: %d rows are left out: %s", describe_source(data), bad.count, bad.report())
+    return {"rows_left_out": bad.count, "left_out": bad.report()}
 
 
 def content_hash(rows: Sequence[Row]) -> str:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,14 +20,17 @@ from ...protocols import RunResult
 from ...record.events import Journal, Kind
 from ...record.evidence import seal_run, seal_weights
 from ...record.reader import ExperimentRecord
-from ..launcher import TIMEOUT, ArmJob, Launcher, WorkerLost
+from ...training.callback import is_deadline_stop
+from ..launcher import TIMEOUT, ArmJob, Launcher, WorkerLost, timeout_reason
 from ..record_dir import ExperimentDir, read_result, write_result
-from ..search.allocation import Allocation, ArmRequest, Decision, Outcome
+from ..search.allocation import Allocation, AllocationDecision, ArmOutcome, ArmRequest
 from .results import ArmResult, paused_after
 
 _GRACE_S = 30.0
 """A launcher ends an arm whose time is over; how long after that this is done here, its start-up included."""
-_TOLD = ("unscored", "stop_reason", "spend", "trained_on", "replaced_code")
+_ABANDON_S = 10.0
+"""How long an arm that was killed is waited for, before it counts as lost."""
+_TOLD = ("unscored", "stop_reason", "spend", "trained_on")
 """Notes on an arm that go into the journal with its end."""
 _RESPONSE_S = 0.5
 """How soon a request to stop is noticed."""
@@ -56,12 +60,16 @@ class ArmScheduler:
     slots: int
     stop_reason: Callable[[], str | None] = lambda: None
     """Why nothing more is to be started, and everything running is to stop; None as long as all is well."""
-    outcomes: dict[tuple[str, int | None], Outcome] = field(default_factory=dict[tuple[str, int | None], Outcome])
+    hold_reason: Callable[[], str | None] = lambda: None
+    """Why nothing more is to be started, while what is running ends by itself."""
+    limit: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Entered around calls of the launcher."""
+    outcomes: dict[tuple[str, int | None], ArmOutcome] = field(default_factory=dict[tuple[str, int | None], ArmOutcome])
     _waiting: deque[tuple[ArmRequest, int]] = field(default_factory=deque[tuple[ArmRequest, int]])
     _running: list[_Running] = field(default_factory=list[_Running])
     _known: dict[tuple[str, int | None], ArmRequest] = field(default_factory=dict[tuple[str, int | None], ArmRequest])
     """Every request so far, in the order it was made."""
-    _decided: Decision | None = None
+    _decided: AllocationDecision | None = None
     _notes: dict[Any, dict[str, Any]] = field(default_factory=dict[Any, dict[str, Any]])
     """The decisions that the journal has, by which one it was."""
 
@@ -104,7 +112,7 @@ class ArmScheduler:
             running.asked_to_stop = True
             self.launcher.stop(running.request.arm.name, reason)
 
-    def _in_order(self) -> list[Outcome]:
+    def _in_order(self) -> list[ArmOutcome]:
         # As they were asked for, not as they came: which arm was faster must not change a decision.
         return [self.outcomes[key] for key in self._known if key in self.outcomes]
 
@@ -123,7 +131,7 @@ class ArmScheduler:
                 self._waiting.append((request, 1))
 
     def _start_waiting(self) -> None:
-        while self._waiting and len(self._running) < self.slots and self.stop_reason() is None:
+        while self._waiting and len(self._running) < self.slots and not (self.stop_reason() or self.hold_reason()):
             request, attempt = self._waiting.popleft()
             recorded = self._on_disk(request) if attempt == 1 and self.folder.resumed else None
             if recorded is not None:
@@ -144,7 +152,11 @@ class ArmScheduler:
         running = _Running(request, Future(), attempt, time.monotonic())
         self._running.append(running)  # before it starts: an arm in this very thread must be within reach of Ctrl-C
         try:
-            running.future = self.launcher.start(job)
+            with self.limit():
+                started: Any = self.launcher.start(job)
+            if not isinstance(started, Future):
+                raise TypeError(f"the launcher returned {type(started).__name__} instead of a Future")
+            running.future = started
         except Exception as error:
             running.future.set_exception(error)
         # Only now: a launcher that runs the arm in this thread comes back when it is over, and signals must reach it.
@@ -162,12 +174,16 @@ class ArmScheduler:
             self._take(running)
 
     def _kill_overdue(self) -> None:
-        limit = self.config.arm_timeout_s
-        for running in self._running:
-            late = limit is not None and time.monotonic() - running.began > limit + _GRACE_S
-            if late and not running.was_killed and not running.future.done():
+        limit = overdue_s(self.config)
+        for running in [one for one in self._running if limit is not None and not one.future.done()]:
+            late = time.monotonic() - running.began - (limit or 0.0)
+            if late > 0 and not running.was_killed:
                 running.was_killed = True
-                self.launcher.kill(running.request.arm.name)
+                with self.limit():
+                    self.launcher.kill(running.request.arm.name)
+            elif late > _ABANDON_S:  # a launcher that cannot end its arms must not keep the experiment
+                running.future = Future()
+                running.future.set_exception(WorkerLost(f"{timeout_reason(limit or 0.0)} and could not be ended"))
 
     def _take(self, running: _Running) -> None:
         """Deal with an arm that has ended: try again, or keep what came of it."""
@@ -210,7 +226,7 @@ class ArmScheduler:
         )
 
     def _settle(self, request: ArmRequest, result: RunResult) -> None:
-        self.outcomes[request.key] = Outcome(request, ArmResult(request.arm, result))
+        self.outcomes[request.key] = ArmOutcome(request, ArmResult(request.arm, result))
         self._ask_allocation()
 
     def _failure(self, request: ArmRequest, error: Exception) -> RunResult:
@@ -224,11 +240,16 @@ class ArmScheduler:
     def _on_disk(self, request: ArmRequest) -> RunResult | None:
         """The result in the folder of an arm, if it went as far as it should."""
         result = read_result(self.folder.run_dir(request.arm.name))
-        if result is None or result.notes.unscored is not None:
+        if result is None or result.notes.unscored is not None or is_deadline_stop(result.notes.stop_reason):
             return None
         reached = paused_after(result)
         far_enough = None not in (reached, request.until_step) and (reached or 0) >= (request.until_step or 0)
         return result if result.status == "completed" or far_enough else None
+
+
+def overdue_s(config: ExperimentConfig) -> float | None:
+    """How long after its start an arm is killed that its launcher should have ended."""
+    return None if config.arm_timeout_s is None else config.arm_timeout_s + _GRACE_S
 
 
 def _which(note: dict[str, Any]) -> tuple[Any, ...]:

@@ -3,8 +3,6 @@
 answers        answers against scores, bills and what a verifier says today; `shadow` hides its memory
 arms           what the journal tells about single arms, their training, rows and code
 identity       what an arm is made of, hashed when it starts
-neighbours     what the experiments beside one say against it
-replaced_code  what stands in for code of this package in a process
 report         what an audit says
 """
 

@@ -156,15 +156,6 @@ def find_changed_code(identities: Mapping[str, Object]) -> Iterator[str]:
                 yield f"the {name} of {before} was not that of {arm}: its code was changed in between"
 
 
-def find_replaced_code(events: Sequence[Event]) -> Iterator[str]:
-    """Code of this package that something else stood in for while an arm went on."""
-    for event in events:
-        replaced = items(event.get("replaced_code")) if event.kind == Kind.ARM_ENDED else []
-        if replaced:
-            named = ", ".join(map(str, replaced[:_NAMED])) + (" …" if len(replaced) > _NAMED else "")
-            yield f"{event.text('arm')} ran with code of evsys-sdk replaced: {named}"
-
-
 def find_late_seeds(events: Sequence[Event]) -> Iterator[str]:
     """Arms that were started after an interim analysis had ended the experiment."""
     started: set[str] = set()

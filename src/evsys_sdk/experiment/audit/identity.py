@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from ...config import RunConfig
+from ...config import ExperimentConfig, RunConfig
+from ...data import describe_source
 from ...data.code_hash import code_hash
 from ...data.types import InProcessVerifier
 from ...errors import EvsysError
+from ...eval.benchmark import Benchmark
+from ...paths import in_project
 from ...protocols import Row
 from ...record.evidence import hash_value
-from ...record.values import part, text
+from ...record.layout import ExperimentFiles
+from ...record.values import part, read_json, text
 from ...registry import get_agent, get_algorithm, get_backend, get_transform, get_verifier
 from ...rollouts.harness import import_agent
-from ..arms.rows import RowLoader
+from ..arms.arm import expand_arms
+from ..arms.rows import RowLoader, content_hash, row_reader
 from ..benchmark_plan import PlannedBenchmark
 
 _PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
@@ -46,6 +51,7 @@ def identify_run(run: RunConfig, load_rows: RowLoader, planned: Iterable[Planned
     named = {
         **{f"algorithm '{kind}'": found for kind, found in algorithms.items()},
         **{f"transform '{kind}'": found for kind, found in transforms.items()},
+        **_hash_scripts([run]),
     }
     return {
         "own_code": {name: found for name, found in named.items() if _is_hash(found) and found != _hash_package()},
@@ -79,6 +85,59 @@ def identify_run(run: RunConfig, load_rows: RowLoader, planned: Iterable[Planned
         },
         "packages": {"evsys-sdk": __version__, **_versions()},
     }
+
+
+def hash_own_code(runs: Sequence[RunConfig], benchmarks: Iterable[Benchmark]) -> dict[str, str]:
+    """The project's own algorithms, transforms and verifiers that some runs use, by name."""
+    stages = [stage for run in runs for stage in run.stages()]
+    specs = [spec for stage in stages if stage.data is not None for spec in stage.data.transforms]
+    found = {kind: _hash_code(lambda kind=kind: get_algorithm(kind)) for run in runs for kind in _kinds(run)}
+    found |= {spec.kind: _hash_code(lambda s=spec: get_transform(s.kind)) for spec in specs}
+    judges = {name for one in benchmarks for task in one.tasks for name in _verifier_names(task.verifier)}
+    found |= {**_verifiers(judges), **_hash_scripts(runs)}
+    return {name: code for name, code in found.items() if code != _hash_package()}
+
+
+def _hash_scripts(runs: Sequence[RunConfig]) -> dict[str, str]:
+    """The loops that runs have in files of their own."""
+    named = {str(stage.params.get("file")) for run in runs for stage in run.stages() if stage.kind == "script"}
+    paths = {name: path for name in named if (path := in_project(name)).is_file()}
+    return {f"script '{name}'": hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in paths.items()}
+
+
+def find_changed_content(folder: Path, config: ExperimentConfig) -> list[str]:
+    """Rows, and own code of transforms and rewards, that arms with a checkpoint were trained on and that changed."""
+    read, found = row_reader(config.data_store), dict[str, None]()
+    hashes: dict[str, str] = {}
+    for arm in expand_arms(config):
+        files = ExperimentFiles(folder).run(arm.name)
+        identity = part(read_json(files.identity))
+        if not identity or not files.checkpoints.exists():
+            continue
+        code, rewards, rows = (part(identity, name) for name in ("own_code", "rewards", "rows"))
+        for stage in arm.run.stages():
+            if stage.data is None:
+                continue
+            key = stage.data.model_dump_json()
+            if key not in hashes:
+                hashes[key] = content_hash(read(stage.data))
+                for name in _names_in(read(stage.data)):
+                    if _is_own_verifier(name) and rewards.get(name) not in (None, _verifiers([name])[name]):
+                        found[f"the code of verifier '{name}'"] = None
+            if part(rows, stage.data_path).get("sha256") not in (None, hashes[key]):
+                found[f"the rows of {describe_source(stage.data)}"] = None
+            for spec in stage.data.transforms:
+                before = code.get(f"transform '{spec.kind}'")
+                if before not in (None, _hash_code(lambda s=spec: get_transform(s.kind))):
+                    found[f"the code of transform '{spec.kind}'"] = None
+    return list(found)
+
+
+def _is_own_verifier(name: str) -> bool:
+    try:
+        return not str(get_verifier(name).__module__).startswith(f"{_PACKAGE}.")
+    except EvsysError:
+        return False
 
 
 def _kinds(run: RunConfig) -> list[str]:

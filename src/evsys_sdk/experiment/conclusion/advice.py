@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from ..hypothesis import Claim
-from ..statistics.two_level import FloatArray, IntArray, RunScores
+from ..statistics.two_level import RunScores
 from .comparison import Analysis
-from .evidence import Evidence, find_differing_settings
-from .looks import Looks
+from .evidence import Evidence, Looks, find_differing_settings
 from .measured import is_saturated
 from .model import Sequential
 from .rules import MIN_SEEDS, Ruling
 from .summary import BOUNDED, list_names, number, pluralise
 
-_CORRELATED = 0.05
-"""Share of the spread of differences that tasks of one source have in common, from which on it is said."""
 _LOW = 0.02
 """A best score below this says that the tasks are too hard, rather than how good the runs are."""
 
@@ -130,34 +125,9 @@ def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
 
 
 def _about_clusters(analysis: Analysis) -> Iterator[str]:
-    report, base = analysis.report, analysis.baseline_scores
+    report = analysis.report
     if report.n_clusters is not None and 1 < report.n_clusters < 10:
         yield f"The tasks come from {report.n_clusters} clusters, which is little to know other ones by."
-    if base is None or not report.by_task:
-        return
-    gaps = [report.runs[name].task_means - base.task_means for name in analysis.candidates] if report.labels else []
-    for key, groups in report.labels.items():
-        share = max((intraclass_correlation(gap, groups) for gap in gaps), default=0.0)
-        if share > _CORRELATED:
-            yield (
-                f"Tasks with the same `{key}` gain and lose together (intra-class correlation {share:.2f}), and are "
-                f"counted as if they did not. Put that key into `metadata.cluster` of the tasks."
-            )
-
-
-def intraclass_correlation(values: FloatArray, groups: IntArray) -> float:
-    """Intra-class correlation: the share of the spread that members of a group have in common; 0 for no such thing."""
-    sizes = np.bincount(groups)
-    number_of, total = len(sizes), len(values)
-    if number_of < 2 or total <= number_of:
-        return 0.0
-    means = np.bincount(groups, values) / sizes
-    between = float((sizes * (means - values.mean()) ** 2).sum()) / (number_of - 1)
-    within = float(((values - means[groups]) ** 2).sum()) / (total - number_of)
-    # The size of equal groups that would tell as much as these; their mean size would be too large.
-    usual = (total - float((sizes**2).sum()) / total) / (number_of - 1)
-    spread = between + (usual - 1) * within
-    return (between - within) / spread if spread > 0 else 0.0
 
 
 def _find_unchanging_seeds(runs: Mapping[str, RunScores]) -> Iterator[str]:
@@ -213,14 +183,14 @@ def _leave_extreme(analysis: Analysis) -> str:
 
 
 def _more_evidence(judged: str, analysis: Analysis, claim: Claim) -> str:
-    """How many seeds would settle it, at the effect that is left after the flattery of choosing is taken away."""
+    """How many seeds would settle it, at the effect that was seen."""
     base, comparison = analysis.baseline_scores, analysis.comparison(judged)
     seeds = analysis.report.runs[judged].n_seeds
     baseline_seeds = base.n_seeds if base is not None and base.trained else seeds
     prospect = analysis.prospect
     if prospect is None or comparison is None or min(seeds, baseline_seeds) < MIN_SEEDS:
         return f"Repeat `{judged}` and the baseline with `n_repeats: {MIN_SEEDS}`: fewer seeds support no claim."
-    effect = analysis.question.sign * comparison.adjusted - claim.threshold
+    effect = analysis.question.sign * comparison.difference - claim.threshold
     sees = analysis.detectable
     if effect <= 0 and sees is None:
         return "Add seeds and tasks: with these, no effect within the range of the metric can be detected."

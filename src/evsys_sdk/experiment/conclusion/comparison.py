@@ -14,25 +14,22 @@ import numpy as np
 
 from ..hypothesis import Claim
 from ..statistics.attempts import ERROR, attempt_error, look_errors
-from ..statistics.luck import shrunk
 from ..statistics.power import POWER, Prospect
 from ..statistics.student_t import t_cdf, t_quantile
 from ..statistics.two_level import Differences, RunScores, compare
 from .evidence import Evidence
 from .measured import Measured, measure
 from .model import Comparison
-from .question import Baseline, Question
+from .question import Asked, Baseline
 
 _HAD_THEIR_TURN = ("completed", "failed")
-_NOTABLY_CHEAPER = 0.95
-"""A run must cost less than this share of another to win a tie by its price."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """One question answered as far as the record goes."""
 
-    question: Question
+    question: Asked
     baseline: Baseline | None
     report: Measured
     selection: Measured
@@ -85,7 +82,7 @@ class Analysis:
         return None if self.differences is None else Prospect.of(self.differences, candidates=self.n_compared)
 
 
-def analyse(evidence: Evidence, question: Question, baseline: Baseline | None) -> Analysis:
+def analyse(evidence: Evidence, question: Asked, baseline: Baseline | None) -> Analysis:
     """Compare every scored run with the baseline."""
     report = measure(evidence, question, question.report)
     selection = report if question.shared else measure(evidence, question, question.selection)
@@ -134,7 +131,7 @@ def complete(evidence: Evidence, names: Sequence[str]) -> list[str]:
 
 
 def answer(
-    question: Question,
+    question: Asked,
     baseline: Baseline | None,
     report: Measured,
     selection: Measured,
@@ -175,9 +172,7 @@ def answer(
     )
 
 
-def _prefer(
-    question: Question, selection: Measured, candidates: Sequence[str], sound: Sequence[str] | None
-) -> str | None:
+def _prefer(question: Asked, selection: Measured, candidates: Sequence[str], sound: Sequence[str] | None) -> str | None:
     """The candidate with the best score on validation; its price does not matter here."""
     known = [name for name in candidates if name in selection.runs and (sound is None or name in sound)]
     return max(known, key=lambda name: question.sign * selection.runs[name].mean, default=None)
@@ -194,48 +189,6 @@ def scores_of(measured: Measured, baseline: Baseline | None) -> RunScores | None
         values = np.full((1, like.values.shape[1]), float(baseline.level or 0.0))
         return RunScores(values, by_task=like.by_task, trained=False, is_level=True, clusters=like.clusters)
     return measured.base_model if baseline.kind == "model" else measured.runs.get(baseline.name)
-
-
-def choose(
-    measured: Measured, names: Sequence[str], sign: int, cost: Callable[[str], Sequence[float | None]]
-) -> str | None:
-    """The run with the best score, or a notably cheaper one that lies within one standard error of it.
-
-    The one-standard-error rule: what cannot be told apart from the best is as good as the best, so price decides.
-    """
-    scored = sorted(name for name in names if name in measured.runs)
-    if not scored:
-        return None
-    top = max(scored, key=lambda name: sign * measured.runs[name].mean)
-    others = [name for name in scored if name != top]
-    if not others:
-        return top
-    # Runs that may not be chosen still add to the pooled seed variance.
-    rest = [run for name, run in measured.runs.items() if name not in scored]
-    differences = compare(measured.runs[top], [measured.runs[name] for name in others], others=rest)
-    ties = [top]
-    for at, name in enumerate(others):
-        distance = abs(measured.runs[name].mean - measured.runs[top].mean)
-        stderr = 0.0 if differences is None else float(differences.stderr[at])
-        # Equal scores are a tie also where nothing tells how noisy they are, but for rounding.
-        if distance <= max(stderr, 1e-12):
-            ties.append(name)
-    return _cheapest(ties, cost)
-
-
-def _cheapest(ties: Sequence[str], cost: Callable[[str], Sequence[float | None]]) -> str:
-    """The first name, unless another is notably cheaper by the first kind of price that all of them have."""
-    for prices in zip(*(cost(name) for name in ties), strict=True):
-        known = [price for price in prices if price is not None]
-        if len(known) < len(ties):
-            continue
-        at = min(range(len(ties)), key=lambda index: known[index])
-        if known[at] < _NOTABLY_CHEAPER * known[0]:
-            return ties[at]
-        # Where nothing costs anything by this kind of price, the next one decides.
-        if any(known):
-            return ties[0]
-    return ties[0]
 
 
 def run_costs(evidence: Evidence) -> Callable[[str], Sequence[float | None]]:
@@ -264,10 +217,10 @@ def over_limits(evidence: Evidence, claim: Claim, run: str) -> dict[str, float |
 
 
 def _bare(name: str, difference: float) -> Comparison:
-    return Comparison(name, difference, None, None, None, None, None, difference, None)
+    return Comparison(name, difference, None, None, None, None, None, None)
 
 
-def _widest(question: Question, baseline: Baseline | None) -> tuple[float, float]:
+def _widest(question: Asked, baseline: Baseline | None) -> tuple[float, float]:
     """Where every difference lies."""
     if not question.is_rate:
         return -math.inf, math.inf
@@ -280,7 +233,6 @@ def _comparisons(
     tests: Mapping[str, int], differences: Differences, error: float, widest: tuple[float, float]
 ) -> tuple[Comparison, ...]:
     """Simultaneous intervals (Bonferroni) with p-values adjusted by Holm's method; `tests` counts those of each run."""
-    adjusted = shrunk(differences)
     dfs = [round(float(df), 1) for df in differences.df]
     stderrs, estimates = differences.stderr.tolist(), differences.estimates.tolist()
     raw = [_p_value(*one) for one in zip(estimates, stderrs, dfs, strict=True)]
@@ -296,7 +248,6 @@ def _comparisons(
                 plain_low=max(estimates[at] - plain, widest[0]),
                 plain_high=min(estimates[at] + plain, widest[1]),
                 p=_holm(raw, at, count),
-                adjusted=float(adjusted[at]),
                 df=float(differences.df[at]),
             )
         )

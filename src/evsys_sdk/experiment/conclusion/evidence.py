@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...config import Metadata
-from .looks import Looks
 
 BASELINE = "baseline"
 """The split under which models other than the trained one are scored."""
@@ -46,8 +45,18 @@ class Scoring:
     """What each task was drawn together with; a task that is not here was drawn by itself."""
     samples: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
     """The reward of every sample of each task; None for one that failed on our side."""
-    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """What the tasks say about where they come from: key (template, source, document) -> task -> value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Evaluations on a test set."""
+
+    before: int = 0
+    """In earlier experiments."""
+    experiments: int = 0
+    """How many experiments those were."""
+    here: int = 0
+    """In this experiment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,8 @@ class ArmEvidence:
     unscored: str | None = None
     stopped: str | None = None
     """Why a search did not let it go on to its end."""
+    at_deadline: bool = False
+    """Whether it was scored before its planned end, because time ran out."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     scorings: Mapping[SetKey, Scoring] = field(default_factory=dict[SetKey, Scoring])
     """The last scoring of each benchmark."""

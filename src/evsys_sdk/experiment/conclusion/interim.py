@@ -5,7 +5,6 @@ A claim is given up where the chance that its last look supports it is small (`s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from ..hypothesis import Claim
 from ..statistics.stopping import FUTILITY_THRESHOLD, distance_to_support
 from .comparison import Analysis, complete, error_rate, find_look, look_levels
-from .evidence import Evidence, RunEvidence
+from .evidence import Evidence
 from .model import Conclusion, Sequential, Verdict
 from .summary import number
 
@@ -82,8 +81,6 @@ def tell_looks(evidence: Evidence, claim: Claim | None, analysis: Analysis, verd
         error=error_rate(evidence, analysis.report),
         arms=sum(arm.status is not None for run in runs for arm in run.arms),
         arms_planned=looks[-1] * len(runs),
-        tokens_saved=_sum_savings(runs, looks[-1], "tokens"),
-        usd_saved=_sum_savings(runs, looks[-1], "usd"),
         chance=chance,
     )
 
@@ -116,17 +113,6 @@ def _is_broken(evidence: Evidence, analysis: Analysis) -> bool:
     if baseline is not None and baseline.kind == "run" and not complete(evidence, [baseline.name]):
         return True
     return not analysis.report.runs or (baseline is not None and not complete(evidence, analysis.candidates))
-
-
-def _sum_savings(runs: Sequence[RunEvidence], last: int, price: str) -> float | None:
-    """What the arms that were not trained would have taken, by what those of the same run took."""
-    total = 0.0
-    for run in runs:
-        known = [float(used) for arm in run.arms if (used := getattr(arm, price)) is not None]
-        if not known:
-            return None
-        total += sum(known) / len(known) * max(last - len(run.arms), 0)
-    return total
 
 
 def _percent(share: float) -> str:

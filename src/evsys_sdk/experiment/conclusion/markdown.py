@@ -55,9 +55,7 @@ def _looks(conclusion: Conclusion) -> str:
     left = found.arms_planned - found.arms
     if left <= 0:
         return f" {said}{level}."
-    tokens = f", about {found.tokens_saved:,.0f} tokens" if found.tokens_saved else ""
-    usd = f" and {found.usd_saved:,.2f} usd" if found.usd_saved else ""
-    return f" {said}{level}. Saved: {left} of {pluralise(found.arms_planned, 'arm')}{tokens}{usd}."
+    return f" {said}{level}. Saved: {left} of {pluralise(found.arms_planned, 'arm')}."
 
 
 def _runs(conclusion: Conclusion) -> str:
@@ -145,7 +143,7 @@ def _comparisons(conclusion: Conclusion) -> str:
         return ""
     several = conclusion.n_compared > 1
     bounded = any(one.scored_low is not None for one in conclusion.comparisons)
-    header = ["run", "difference", f"{_level(conclusion)} interval", "p", *(["shrinkage estimate"] if several else [])]
+    header = ["run", "difference", f"{_level(conclusion)} interval", "p"]
     header += ["what was scored alone"] if bounded else []
     rows = [
         [
@@ -153,14 +151,13 @@ def _comparisons(conclusion: Conclusion) -> str:
             number(one.difference, signed=True),
             _interval(one.low, one.high),
             "-" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001",
-            *([number(one.adjusted, signed=True)] if several else []),
             *([_interval(one.scored_low, one.scored_high)] if bounded else []),
         ]
         for one in conclusion.comparisons
     ]
     corrected = (
         f" Intervals contain seed variance and task sampling variance. They (Bonferroni) and p (Holm) are corrected "
-        f"for {conclusion.n_compared} compared runs; the shrinkage estimate corrects for the winner's curse."
+        f"for {conclusion.n_compared} compared runs; the best of several differences is biased upwards."
         if several
         else " The interval contains seed variance and task sampling variance."
     )

@@ -13,14 +13,13 @@ from itertools import chain
 
 import numpy as np
 
+from ..hypothesis import MEANS
 from ..statistics.two_level import FloatArray, IntArray, RunScores
 from .evidence import ArmEvidence, Evidence, Score, Scoring, SetKey
-from .question import Question, base_model_keys
+from .question import Asked, base_model_keys
 
 _LEAST_COVERAGE = 0.8
 """Share of the tasks an arm must have answered to be compared at all, so that it cannot shrink the set for everyone."""
-_MEANS = ("pass@1", "pass^1", "mean_reward", "pass_rate", "exact_match", "accuracy")
-"""Metrics of which a failed sample moves the score of its task by its share; in others it may move all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,6 @@ class Measured:
     lowest: Mapping[str, RunScores] = field(default_factory=dict[str, RunScores])
     """Every run with its missing samples taken as wrong; empty where none is missing."""
     highest: Mapping[str, RunScores] = field(default_factory=dict[str, RunScores])
-    labels: Mapping[str, IntArray] = field(default_factory=dict[str, IntArray])
-    """Where the tasks say they come from, as numbers: key -> one for each task."""
 
 
 def is_saturated(measured: Measured) -> bool:
@@ -58,7 +55,7 @@ def is_saturated(measured: Measured) -> bool:
     return measured.by_task and len(runs) > 1 and min(ends) == max(ends)
 
 
-def measure(evidence: Evidence, question: Question, key: SetKey | None) -> Measured:
+def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured:
     """The metric of the question on one set, or as the runs report it themselves."""
     if key is None:
         return _from_results(evidence, question.metric)
@@ -94,7 +91,7 @@ def _why_unfinished(arm: ArmEvidence) -> str:
 
 def _by_task(
     evidence: Evidence,
-    question: Question,
+    question: Asked,
     key: SetKey,
     scores: dict[str, Score],
     unusable: dict[str, str],
@@ -118,7 +115,6 @@ def _by_task(
         found,
         dropped_tasks=len(asked) - len(common),
         n_clusters=None if clusters is None else int(clusters.max()) + 1,
-        labels={} if clusters is not None else _labels(scorings.values(), common),
     )
     found = _with_base_model(found, base, [_row(score.per_task or {}, common) for score, _ in base])
     return _with_bounds(found, evidence, question, key, scores, asked)
@@ -144,15 +140,6 @@ def _clusters(scorings: Iterable[Scoring], tasks: Sequence[str]) -> IntArray | N
     return _number([f"cluster {known[task]}" if task in known else f"task {task}" for task in tasks])
 
 
-def _labels(scorings: Iterable[Scoring], tasks: Sequence[str]) -> dict[str, IntArray]:
-    """Keys that every task has a value for."""
-    known = next((one.labels for one in scorings if one.labels), None)
-    if known is None:
-        return {}
-    whole = {key: values for key, values in known.items() if all(task in values for task in tasks)}
-    return {key: _number([str(values[task]) for task in tasks]) for key, values in sorted(whole.items())}
-
-
 def _number(names: Sequence[str]) -> IntArray:
     at = {name: index for index, name in enumerate(dict.fromkeys(names))}
     return np.array([at[name] for name in names], dtype=np.intp)
@@ -161,7 +148,7 @@ def _number(names: Sequence[str]) -> IntArray:
 def _with_bounds(
     measured: Measured,
     evidence: Evidence,
-    question: Question,
+    question: Asked,
     key: SetKey,
     scores: Mapping[str, Score],
     asked: Sequence[str],
@@ -175,7 +162,8 @@ def _with_bounds(
         return measured
     low, high = _range(question, scores.values())
     clusters = _clusters(arms.values(), everything)
-    whole = question.metric not in _MEANS
+    # In other metrics a failed sample may move all of its task's score.
+    whole = question.metric not in MEANS
 
     def fill(value: float) -> dict[str, RunScores]:
         rows = {arm: _fill(scores[arm], everything, shares[arm], value, whole=whole) for arm in arms}
@@ -184,7 +172,7 @@ def _with_bounds(
     return replace(measured, lowest=fill(low), highest=fill(high))
 
 
-def _range(question: Question, scores: Iterable[Score]) -> tuple[float, float]:
+def _range(question: Asked, scores: Iterable[Score]) -> tuple[float, float]:
     """The worst and the best a sample can score, as far as that is known."""
     values = [value for score in scores for value in (score.per_task or {}).values()]
     return (0.0, 1.0) if question.is_rate else (min(0.0, *values), max(1.0, *values))
@@ -227,7 +215,7 @@ def _by_value(
     return _with_base_model(found, base, [np.array([score.value]) for score, _ in base])
 
 
-def _base_model(evidence: Evidence, question: Question, key: SetKey) -> list[tuple[Score, str]]:
+def _base_model(evidence: Evidence, question: Asked, key: SetKey) -> list[tuple[Score, str]]:
     """What the model before training scored, and on which tasks; every arm may have asked it anew."""
     found: list[tuple[Score, str]] = []
     for at in base_model_keys(evidence, question, key):

@@ -76,8 +76,6 @@ class Comparison(_Readable):
     plain_high: float | None
     p: float | None
     """How often luck alone would make some run differ this much; of what is missing, the least favourable counts."""
-    adjusted: float
-    """The difference without the flattery of having been chosen from several runs."""
     df: float | None
     scored_low: float | None = None
     """The interval of what was scored alone, as if nothing were missing; None where nothing is."""
@@ -140,14 +138,11 @@ class Sequential(_Readable):
     """At which this look was tested by itself."""
     arms: int
     arms_planned: int
-    tokens_saved: float | None = None
-    """What the arms that were not trained would have taken; None where that is not known."""
-    usd_saved: float | None = None
     chance: float | None = None
     """Of being supported at the last look, as it looked then; None where that is not known."""
 
 
-RULES = 5
+RULES = 6
 """Version of how conclusions are drawn and written."""
 
 

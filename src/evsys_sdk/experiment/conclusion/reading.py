@@ -1,70 +1,184 @@
-"""The folder of an experiment -> evidence. What is missing is missing in the evidence; what is damaged is an error."""
+"""The folder of an experiment -> evidence, from its view and the scores of its arms.
+
+What is missing is missing in the evidence; what is damaged is an error.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from ...config import Metadata
-from ...errors import DataError
-from ...record.events import Event, Kind
+from ...errors import DataError, EvsysError
+from ...record.events import Event, Kind, first_event
+from ...record.flat_config import flatten_config
+from ...record.folders import find_attempts, load_result
 from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
-from ...record.runs import RunRecord
-from ...record.values import Object, items, number, part, text
+from ...record.run_files.scores import find_scored_sets, load_score_lines, task_scores
+from ...record.runs import RunRecord, config_runs
+from ...record.values import Object, items, number, part, subfolders, text
+from ...record.view.build import view
+from ...record.view.model import ExperimentView
+from ...training.callback import is_deadline_stop
+from ..arms.results import STOPPED_BY_SEARCH
 from ..audit.audit import AuditReport, audit_experiment
-from .earlier import find_parent
-from .evidence import Evidence
-from .looks import count_looks
-from .recorded_runs import read_runs
+from .evidence import ArmEvidence, Evidence, Looks, RunEvidence, Score, Scoring, SetKey
 
 _LONGEST = 60
 """Characters of a changed value that are told."""
+_ENDED = ("completed", "failed", "cancelled")
 
 
 def read_evidence(path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None) -> Evidence:
     """The evidence in the folder of an experiment; an `audit`, and the `record` it read, are not made again."""
     record = record or ExperimentRecord(path)
-    config, start = record.load(), record.start
-    metadata = _metadata(path, config)
-    runs = read_runs(record)
+    config, start, seen = record.load(), record.start, view(record)
+    runs = read_runs(record, seen)
     scorings = [one for run in runs for arm in run.arms for one in arm.scorings.values()]
     tests = {one.sha256 for one in scorings if one.key[0] == "test" and one.sha256}
     audit = audit or audit_experiment(path, quick=True)
-    backends = {str(run.settings.get("backend.kind") or "") for run in runs}
     return Evidence(
-        experiment=record.experiment_id or path.resolve().name,
-        metadata=metadata,
+        experiment=seen.id,
+        metadata=_metadata(path, config),
         runs=runs,
         registered="hypothesis_sha256" in start.payload,
         registered_sha256=start.get("hypothesis_sha256"),
-        invalidated=record.invalidated or None,
+        invalidated=seen.invalidated or None,
         contradicted=audit.contradiction,
         flags=audit.recorded_flags,
-        findings=list(dict.fromkeys(one for run in record.runs for one in run.findings)),
-        backend=backends.pop() if len(backends) == 1 else "",
+        findings=list(dict.fromkeys(one for arm in seen.arms for one in arm.findings)),
+        backend=seen.backends[0] if len(seen.backends) == 1 else "",
         stopped=record.budget_stop or None,
         searched=bool(record.search_decisions),
-        attempt=_attempt(start),
-        interim=_looks(start),
-        looks=count_looks(path, tests, started=start.time),
-        parent=find_parent(record, {one.sha256 for one in scorings if one.sha256}),
+        attempt=_attempt(record.events),
+        interim=_interim(start),
+        looks=_count_looks(path, tests, started=start.time),
+        parent=_find_parent(record, {one.sha256 for one in scorings if one.sha256}),
         identity=_identity(record.runs_on_disk),
         deviations=_deviations(record.events),
     )
 
 
-def _attempt(start: Event) -> int | None:
-    """Which attempt at its claim it was when it started; later ones do not change that."""
-    found = number(start.get("attempt"))
-    return int(found) if found is not None and found >= 1 else None
+# Runs and arms
 
 
-def _looks(start: Event) -> list[int]:
+def read_runs(record: ExperimentRecord, seen: ExperimentView) -> list[RunEvidence]:
+    """Every run that has an arm, in the order of the config; a damaged file is an error."""
+    known = {text(run.get("name")): run for run in config_runs(record.config or {}) if "name" in run}
+    seeds = {arm.arm: arm.seed for arm in seen.arms}
+    searched = bool(record.search_decisions)
+    arms: dict[str, dict[int, ArmEvidence]] = {name: {} for name in known}
+    for run in sorted(record.runs_on_disk, key=lambda run: run.name):
+        # The same seed twice is one seed.
+        arms.setdefault(run.run, {}).setdefault(seeds.get(run.name) or 0, _arm(run, searched=searched))
+    return [
+        RunEvidence(
+            name,
+            _leave_out_late([of_seed[seed] for seed in sorted(of_seed)]),
+            [tag for tag in items(known.get(name, {}).get("tags")) if isinstance(tag, str)],
+            _settings(known.get(name, {})),
+        )
+        for name, of_seed in arms.items()
+        if of_seed
+    ]
+
+
+def _leave_out_late(arms: list[ArmEvidence]) -> list[ArmEvidence]:
+    """Seeds that the deadline ended early count only where the run has no other: they are another recipe."""
+    if all(arm.at_deadline for arm in arms if arm.ended):
+        return arms
+    return [replace(arm, status="cancelled", at_deadline=False) if arm.at_deadline else arm for arm in arms]
+
+
+def _settings(run: Object) -> dict[str, Any]:
+    """The config of a run by dotted path, without what only names it."""
+    return flatten_config({key: value for key, value in run.items() if key not in ("name", "tags", "seed")})
+
+
+def _arm(run: RunRecord, *, searched: bool) -> ArmEvidence:
+    result = run.result or load_result(run.folder) or {}  # which says what is wrong with a damaged one
+    extras = part(result, "extras")
+    left_out = "the search did not let it start" if searched and not result else None
+    # Not what was spent: a killed run repeats steps, and what follows from the record must not depend on that.
+    tokens = [count for count in part(extras, "tokens").values() if isinstance(count, int)]
+    status = text(result.get("status"))
+    return ArmEvidence(
+        run.name,
+        run.run,
+        run.seed or 0,
+        status=status if status in _ENDED else None,
+        error=text(result.get("error")) or None,
+        unscored=text(extras.get("unscored")) or None,
+        stopped=text(extras.get(STOPPED_BY_SEARCH)) or left_out,
+        at_deadline=is_deadline_stop(text(extras.get("stop_reason"))),
+        metrics={name: value for name, raw in part(result, "metrics").items() if (value := number(raw)) is not None},
+        scorings=_scorings(run),
+        tokens=sum(tokens) if tokens else None,
+        usd=number(part(extras, "spend").get("usd")),
+    )
+
+
+def _scorings(run: RunRecord) -> dict[SetKey, Scoring]:
+    """The last scoring of each benchmark: the one of the latest step, and of that the latest line."""
+    found: dict[SetKey, Scoring] = {}
+    for line in load_score_lines(run.folder):
+        try:
+            scoring = _read_scoring(line)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"{run.files.scores}: this line is not a scoring ({type(error).__name__}: {error}). "
+                "Remove the file and score the run again with `evsys run --resume`."
+            ) from error
+        before = found.get(scoring.key)
+        if before is None or scoring.step >= before.step:
+            found[scoring.key] = scoring
+    return found
+
+
+def _read_scoring(line: Mapping[str, Any]) -> Scoring:
+    tasks = [str(task) for task in line.get("tasks") or ()]
+    scores = {
+        name: Score(value, task_scores(line, each), int(each.get("n_samples") or 0), int(each.get("n_missing") or 0))
+        for name, each in line["metrics"].items()
+        if (value := number(each.get("value"))) is not None
+    }
+    return Scoring(
+        (str(line["split"]), str(line.get("name") or "")),
+        int(line["step"]),
+        str(line.get("sha256") or ""),
+        scores,
+        int(line.get("failed_samples") or 0),
+        {task: str(why) for task, why in part(line.get("unscored")).items()},
+        clusters=_of_tasks(tasks, line.get("clusters")),
+        samples=_of_tasks(tasks, line.get("samples")),
+    )
+
+
+def _of_tasks(tasks: Sequence[str], values: Sequence[Any] | None) -> dict[str, Any]:
+    """What a line says about each task; nothing about a task whose value is null."""
+    if values is None or len(values) != len(tasks):
+        return {}
+    return {task: value for task, value in zip(tasks, values, strict=True) if value is not None}
+
+
+# What was planned, and what did not go as planned
+
+
+def _attempt(events: Sequence[Event]) -> int | None:
+    """Which trial of its claim it was when it started, or was last extended; later experiments do not change that."""
+    turns = [event for event in events if event.kind in (Kind.STARTED, Kind.RESUMED)]
+    found = [value for event in turns if (value := number(event.get("attempt"))) is not None and value >= 1]
+    return int(found[-1]) if found else None
+
+
+def _interim(start: Event) -> list[int]:
     """The seeds at which it was planned to be judged."""
     found = [number(one) for one in items(start.get("looks"))]
     return sorted({int(one) for one in found if one is not None and one >= 1})
@@ -87,20 +201,29 @@ def _deviations(events: Sequence[Event]) -> list[str]:
     Taking up what is finished and concluded trains nothing and is none: it must not change what was concluded.
     """
     turns = [at for at, event in enumerate(events) if event.kind == Kind.RESUMED]
-    resumed, changes = 0, dict[str, tuple[Any, Any]]()
+    resumed, extended, changes = 0, 0, dict[str, tuple[Any, Any]]()
     for at, end in zip(turns, [*turns[1:], len(events)], strict=False):  # none has no end
         concluded = any(event.kind == Kind.CONCLUDED for event in events[:at])
         if concluded and not any(event.kind in (Kind.ARM_STARTED, Kind.SCORED) for event in events[at:end]):
             continue
-        resumed += 1
+        extended += events[at].get("extended") is True
+        resumed += events[at].get("extended") is not True
         for path, values in events[at].part("changed").items():
             old, new = (*items(values), None, None)[:2]
             changes[path] = (changes[path][0] if path in changes else old, new)
-    said = [f"It was resumed {'once' if resumed == 1 else f'{resumed} times'}."] if resumed else []
+    same = next((event.text("same_evidence") for event in events if event.text("same_evidence")), "")
+    said = [f"Same arms, seeds, data and tasks as {same}: the same evidence, not a new trial."] if same else []
+    if extended:
+        said.append(f"It was extended {_times(extended)}; each analysis counts as a trial of the claim.")
+    said += [f"It was resumed {_times(resumed)}."] if resumed else []
     told = {
         path: f"`{path}` was {_tell(old)} and then {_tell(new)}." for path, (old, new) in changes.items() if old != new
     }
     return [*said, *(one for path, one in told.items() if path != "description")]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _tell(value: Any) -> str:
@@ -113,10 +236,9 @@ def _tell(value: Any) -> str:
 
 def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:
     """What was measured and with what: the same for all arms, unless the claim is about it; else all of them."""
-    known = [identity for run in runs if (identity := run.identity) is not None]
     found: dict[str, dict[str, None]] = {}
-    for identity in known:
-        for what, which in _name_parts(identity):
+    for run in runs:
+        for what, which in _name_parts(run.identity or {}):
             found.setdefault(what, {})[which] = None
     return {what: " or ".join(sorted(which)) for what, which in sorted(found.items())}
 
@@ -127,9 +249,74 @@ def _name_parts(identity: Object) -> Iterator[tuple[str, str]]:
     if model := text(weights.get("model")):
         yield "model", f"{model} from {started}" if started else model
     for benchmark in part(identity, "benchmarks").values():
-        verifiers = part({"it": benchmark}, "it")
-        for name, code in part(verifiers, "verifiers").items():
+        for name, code in part(part(benchmark), "verifiers").items():
             yield f"verifier {name}", str(code)
-    packages = part(identity, "packages")
-    if packages:
+    if packages := part(identity, "packages"):
         yield "packages", ", ".join(f"{name} {version}" for name, version in packages.items())
+
+
+# Other experiments: the parent, and earlier evaluations on the same test set
+
+
+def _find_parent(record: ExperimentRecord, hashes: set[str]) -> RunEvidence | None:
+    """The best run of the experiment that this one was derived from, if it was scored on the same tasks.
+
+    An experiment that did not end, was invalidated or has flags of an audit is no parent.
+    """
+    named = text((record.config or {}).get("parent_experiment_id"))
+    parent = _find_record(record.folder.resolve(), named) if named else None
+    best = "" if parent is None else text(parent.conclusion.get("best_arm"))
+    if parent is None or not best:
+        return None
+    try:
+        runs = read_runs(parent, view(parent))
+    except EvsysError:  # what is damaged is passed over
+        return None
+    run = next((run for run in runs if run.name == best and not run.problems), None)
+    if run is None or not all(_was_asked(arm, hashes) for arm in run.arms):
+        return None
+    name = f"{best} of {parent.experiment_id}"
+    arms = [replace(arm, arm=f"{parent.experiment_id}/{arm.arm}", run=name) for arm in run.arms]
+    return replace(run, name=name, arms=arms)
+
+
+def _was_asked(arm: ArmEvidence, hashes: set[str]) -> bool:
+    """Whether it was scored on some of these tasks, and on no other ones."""
+    own = {one.sha256 for one in arm.scorings.values() if one.sha256}
+    return bool(own) and own <= hashes
+
+
+def _find_record(folder: Path, name: str) -> ExperimentRecord | None:
+    """The experiment beside this one with that id, or of that name; of several attempts, the latest."""
+    by_id = ExperimentRecord(folder.parent / name.rpartition("-")[0])  # an id is the folder's name and a few digits
+    attempts = find_attempts(folder.parent / name)
+    latest = [attempts[at] for at in sorted(attempts, reverse=True) if attempts[at].resolve() != folder]
+    known = [by_id] if by_id.experiment_id == name else [ExperimentRecord(path) for path in latest]
+    return next((one for one in known if one.is_finished and not one.invalidated and not one.flags), None)
+
+
+def _count_looks(path: Path, hashes: set[str], *, started: float | None) -> dict[str, Looks]:
+    """Earlier evaluations on each test set, by the sha256 of its tasks: each lets a later choice fit it a little.
+
+    Only experiments that started earlier count, so the number does not change when later ones follow.
+    """
+    if not hashes:
+        return {}
+    here, before, experiments = _evaluations(path, hashes), Counter[str](), Counter[str]()
+    folder = path.resolve()
+    for name in subfolders(folder.parent):
+        first = first_event(folder.parent / name) if started is not None else None
+        late = first is not None and first.time is not None and started is not None and first.time >= started
+        if name != folder.name and not late:
+            seen = _evaluations(folder.parent / name, hashes)
+            before.update(seen)
+            experiments.update(seen.keys())
+    return {sha256: Looks(before[sha256], experiments[sha256], here[sha256]) for sha256 in sorted(hashes)}
+
+
+def _evaluations(experiment: Path, hashes: set[str]) -> Counter[str]:
+    """At how many steps of its arms each test set was scored."""
+    wanted, found = sorted(hashes), Counter[str]()
+    for arm in subfolders(experiment):
+        found.update(sha256 for sha256, _ in find_scored_sets(experiment / arm, "test", wanted))
+    return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, hypothesis_sha256
 from .comparison import Analysis, answer, complete, over_limits
 from .evidence import Evidence
@@ -59,6 +60,10 @@ def rule(evidence: Evidence, claim: Claim | None, analysis: Analysis, trend: Tre
     flaws = _flaws(evidence, claim, analysis)
     if flaws.reasons:
         return Ruling("invalid", flaws.reasons, flaws.remedies, judged, comparable=flaws.comparable)
+    late = [arm.arm for arm in evidence.arms if arm.at_deadline]
+    if late and claim is not None:
+        reason = f"stopped by the deadline: {', '.join(late[:3])} ended before the last planned step"
+        return Ruling("inconclusive", [reason], ["Allow more time and run the same command again."], judged)
     if claim is None:
         return Ruling("inconclusive", ["no hypothesis was stated, so none is judged"], judged=judged)
     if claim.kind == "trend":
@@ -97,7 +102,7 @@ def _flaws(evidence: Evidence, claim: Claim | None, analysis: Analysis) -> _Flaw
             "the hypothesis is not the one that was registered before the first step",
             "Restore `metadata` in config.json; to test another claim, start another experiment.",
         )
-    if not analysis.report.runs:
+    if not analysis.report.runs and not is_deadline_stop(evidence.stopped):
         flaws.add(
             f"no run has a score for {analysis.question.title}",
             "Repair what is listed under `not scored` and run again with --resume.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim
 from .comparison import Analysis
 from .evidence import Evidence
@@ -40,7 +41,9 @@ def in_one_sentence(
     said = _tell_verdict(claim, analysis, ruling, best, trend, sequential)
     mock = " Measured on the mock backend: this says nothing about a real model." if evidence.backend == "mock" else ""
     flagged = f" FLAGGED: {'; '.join(evidence.flags)}." if evidence.flags and ruling.verdict != "invalid" else ""
-    return f"{said}{mock}{flagged}"
+    ended = sum(arm.ended and not arm.at_deadline for arm in evidence.arms)
+    late = f" Stopped by the deadline: {pluralise(ended, 'arm')} trained to the end."
+    return f"{said}{late if is_deadline_stop(evidence.stopped) else ''}{mock}{flagged}"
 
 
 def _tell_verdict(

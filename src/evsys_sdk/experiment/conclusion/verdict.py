@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, find_claim, hypothesis_sha256, normalise_hypothesis
 from ..statistics.luck import noise_floor
 from ..statistics.student_t import t_quantile
 from ..statistics.two_level import RunScores, SeedNoise, run_mean, seed_noise
 from .advice import find_extremes, next_steps, threats
-from .comparison import Analysis, analyse, attempt_level, choose, complete, error_rate, run_costs
-from .evidence import Evidence, RunEvidence, find_differing_settings
+from .comparison import Analysis, analyse, attempt_level, complete, error_rate, run_costs
+from .evidence import Evidence, Looks, RunEvidence, find_differing_settings
 from .interim import tell_looks
-from .looks import Looks
-from .model import Comparison, Conclusion, NoiseFloor, Population, RunSummary
-from .question import Baseline, Question, claim_question, find_baseline, success_question
+from .model import Comparison, Conclusion, NoiseFloor, Population, RunSummary, Verdict
+from .question import Asked, Baseline, claim_question, find_baseline, success_question
 from .rules import Ruling, rule
 from .summary import in_one_sentence, pluralise
 from .trend import find_trend
@@ -101,7 +101,7 @@ def _with_parent(evidence: Evidence, baseline: Baseline | None) -> Evidence:
 
 
 def _best(evidence: Evidence, analysis: Analysis, ruling: Ruling) -> tuple[str | None, float | None]:
-    """The best run by the success metric, chosen on val and, of equal ones, by price; its score is the reported one."""
+    """The best run by the success metric, chosen on val; its score is the reported one."""
     if not ruling.comparable:
         return None, None
     question = success_question(evidence) or analysis.question
@@ -112,13 +112,13 @@ def _best(evidence: Evidence, analysis: Analysis, ruling: Ruling) -> tuple[str |
     claim = find_claim(evidence.metadata)
     is_better = claim is not None and claim.kind == "better"
     if same and is_better and ruling.verdict == "supported" and ruling.cleared:
-        # Else a cheaper run without the effect could be called best next to the one that supports the claim.
         names = [name for name in names if name in ruling.cleared]
-    best = choose(found.selection, names, question.sign, run_costs(evidence))
+    chosen = found.selection.runs
+    best = max(sorted(names), key=lambda name: question.sign * chosen[name].mean, default=None)
     return best, None if best is None else found.report.runs[best].mean
 
 
-def _better_sign(evidence: Evidence, question: Question) -> int:
+def _better_sign(evidence: Evidence, question: Asked) -> int:
     success = success_question(evidence)
     return success.sign if success is not None and success.metric == question.metric else question.sign
 
@@ -209,7 +209,7 @@ def _summary(
     )
 
 
-def _model_summary(name: str, scores: RunScores, question: Question) -> RunSummary:
+def _model_summary(name: str, scores: RunScores, question: Asked) -> RunSummary:
     low, high = _interval(scores, None, question)
     n_tasks = scores.values.shape[1]
     return RunSummary(name, scores.mean, low, high, None, 0, n_tasks, 0, None, 0, 0, None, None, is_baseline=True)
@@ -223,9 +223,7 @@ def _bound_interval(name: str, analysis: Analysis, noise: SeedNoise | None) -> t
     return min(lows, default=None), max(highs, default=None)
 
 
-def _interval(
-    scores: RunScores | None, noise: SeedNoise | None, question: Question
-) -> tuple[float | None, float | None]:
+def _interval(scores: RunScores | None, noise: SeedNoise | None, question: Asked) -> tuple[float | None, float | None]:
     found = None if scores is None else run_mean(scores, noise)
     if scores is None or found is None:
         return None, None
@@ -245,11 +243,15 @@ def _conclude_nothing(evidence: Evidence, claim: Claim | None) -> Conclusion:
     problems = {
         arm.arm: arm.problem or "it has no result" for arm in evidence.arms if arm.problem or arm.status is None
     }
+    verdict: Verdict = "invalid"
     broken = bool(evidence.arms) and len(problems) == len(evidence.arms)
     if evidence.invalidated is not None:
         reason, remedy = f"the experiment was invalidated: {evidence.invalidated}", "Run it again without that flaw."
     elif evidence.contradicted is not None:
         reason, remedy = f"the audit found a contradiction ({evidence.contradicted})", "See `evsys audit`."
+    elif is_deadline_stop(evidence.stopped):
+        verdict, reason = "inconclusive", "stopped by the deadline before a run was scored"
+        remedy = "Allow more time and run the same command again."
     elif broken:
         arm, why = next(iter(problems.items()))
         reason = f"no run has a score: none of {pluralise(len(problems), 'arm')} ended with one, first `{arm}`: {why}"
@@ -259,8 +261,8 @@ def _conclude_nothing(evidence: Evidence, claim: Claim | None) -> Conclusion:
         remedy = "Check the name of the metric, or add a benchmark under metadata.benchmark."
     return Conclusion(
         **_about(evidence, claim),
-        verdict="invalid",
-        summary=f"Invalid: {reason}.",
+        verdict=verdict,
+        summary=f"{verdict.capitalize()}: {reason}.",
         reasons=[reason],
         metric=wanted,
         mode=None,

@@ -80,7 +80,7 @@ def _last_decision(folder: Path) -> Event | None:
 
 def _remote_askers(config: ExperimentConfig) -> list[Callback]:
     """The callbacks that know a place where people are asked."""
-    kinds = [(get_callback(spec.kind), spec.params) for spec in config.callbacks]
+    kinds = [(get_callback(spec.kind), spec.arguments) for spec in config.callbacks]
     return [
         kind(**params)
         for kind, params in kinds

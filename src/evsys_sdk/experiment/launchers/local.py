@@ -2,6 +2,7 @@
 
 One arm at a time made of built-ins runs right here, and arms that only wait for a remote backend share this process as
 threads. Arms that compute get a process each, which is kept for the next arm, and on a machine with GPUs a GPU each.
+Arms of the backend `local` share a process for each GPU, and with it the base model.
 Arms with code of the user's own, and arms with a time limit, always get a process: it can be ended, and if it dies it
 takes one arm with it and no other.
 """
@@ -9,11 +10,9 @@ takes one arm with it and no other.
 from __future__ import annotations
 
 import os
-import signal
 import threading
-from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,13 +23,14 @@ from pydantic import Field
 from ...config import ExperimentConfig
 from ...config.base import Strict
 from ...config.prices import backend_of
-from ...errors import ConfigError, TrainingError
+from ...errors import ConfigError, Problem
 from ...log import get_logger
 from ...protocols import RunResult
 from ...registry import get_backend
 from ...training.callback import RunControl
 from ..arms.project_code import ProjectCode, find_registered_later, runs_own_code
-from ..launcher import ArmJob, Launch, cpu_count, execute, kill_after_s, timeout_reason, visible_gpus
+from ..launcher import ArmJob, Launch, cpu_count, execute, visible_gpus
+from .shared import SharedProcess
 from .worker import WorkerProcess, write_briefing
 
 type Where = Literal["auto", "threads", "processes"]
@@ -47,6 +47,9 @@ class LocalLauncherConfig(Strict):
     """Cores an arm may use; limits how many run at the same time where the config does not."""
     gpus_per_arm: int = Field(default=1, ge=0)
     """GPUs an arm gets to see, on a machine that has any."""
+    arms_per_gpu: int | Literal["auto"] = Field(default=1)
+    """Arms of the backend `local` that share a GPU and its base model; auto is as many as fit, at most 8. By default
+    each arm has a process of its own: sharing is faster for small steps only."""
 
 
 class LocalLauncher:
@@ -66,8 +69,9 @@ class LocalLauncher:
     def open(self, launch: Launch, n_arms: int) -> int:
         remote = _is_remote(launch)
         gpus = [] if remote or self.cfg.gpus_per_arm == 0 else visible_gpus()
-        slots = min(launch.max_concurrent or self._room(remote, gpus), max(n_arms, 1))
-        plan = self._plan(launch, slots, remote)
+        together = self._arms_together(launch, gpus)
+        slots = min(launch.max_concurrent or self._room(remote, gpus, together), max(n_arms, 1))
+        plan = self._plan(launch, slots, remote, shared=together > 1 and slots > 1)
         if plan.where == "here":
             self._executors = [_InThisThread(launch)]
         elif plan.where == "threads":
@@ -75,6 +79,16 @@ class LocalLauncher:
         else:
             shares = [self._environment(slot, slots, gpus) for slot in range(slots)]
             self._executors = [_InProcess(launch, plan.briefing, share) for share in shares]
+            if plan.shared:
+                limit_s = launch.config.arm_timeout_s
+                all_of_gpu = [self._environment(slot, min(slots, len(gpus)), gpus) for slot in range(len(gpus))]
+                processes = [SharedProcess(plan.shared, share, limit_s) for share in all_of_gpu[:slots]]
+                self._executors = [
+                    _InSharedProcess(
+                        launch, plan.briefing, all_of_gpu[slot % len(processes)], processes[slot % len(processes)]
+                    )
+                    for slot in range(slots)
+                ]
         self._free = list(reversed(self._executors))  # taken from the end, so that the first slot comes first
         if plan.where != "here":
             # For processes as well: each of them is waited for in a thread.
@@ -124,16 +138,35 @@ class LocalLauncher:
                 del self._running[job.arm.name]
                 self._free.append(executor)
 
-    def _plan(self, launch: Launch, slots: int, remote: bool) -> _Plan:
+    def _arms_together(self, launch: Launch, gpus: list[str]) -> int:
+        """How many arms share a GPU and its base model."""
+        runs = launch.config.all_runs()
+        if self.cfg.arms_in != "auto" or self.cfg.gpus_per_arm != 1 or not gpus or runs_own_code(launch.config):
+            return 1
+        if any(backend_of(run) != "local" for run in runs) or os.name == "nt" or _obstacle(launch.config):
+            return 1
+        if self.cfg.arms_per_gpu != "auto":
+            return self.cfg.arms_per_gpu
+        return min(get_backend("local")(**run.backend.params).arms_that_fit(run.model) for run in runs)
+
+    def _plan(self, launch: Launch, slots: int, remote: bool, *, shared: bool = False) -> _Plan:
         """Where arms run: built-ins where they start fastest, others where they can do no harm and can be ended."""
         fork = runs_own_code(launch.config) and hasattr(os, "fork")
+        if shared:
+            return _Plan(
+                "processes", write_briefing(launch, fork=False), write_briefing(launch, fork=False, shared=True)
+            )
         if self.cfg.arms_in == "threads":
+            _refuse_time_limit(launch, "a thread cannot be ended", "Remove launcher.params.arms_in.")
             return _Plan("threads")
         if self.cfg.arms_in == "processes":
             return _Plan("processes", write_briefing(launch, fork=fork))
         inside = "here" if slots == 1 else "threads"
         needs_process = fork or launch.config.arm_timeout_s is not None or (slots > 1 and not remote)
-        if not needs_process or os.name == "nt":  # where a worker cannot be given a connection
+        if not needs_process:
+            return _Plan(inside)
+        if os.name == "nt":  # where a worker cannot be given a connection
+            _refuse_time_limit(launch, "arms share one process on this system", "Run it on Linux or macOS.")
             return _Plan(inside)
         if (obstacle := _obstacle(launch.config)) is None:
             try:
@@ -142,6 +175,7 @@ class LocalLauncher:
                 if slots > 1:
                     raise
                 obstacle = str(error)
+        _refuse_time_limit(launch, f"the arms must share this process: {obstacle}")
         get_logger(__name__).warning(
             "the arms share this process, which costs speed where there are several, and one that hangs or crashes "
             "takes it along: %s",
@@ -149,9 +183,11 @@ class LocalLauncher:
         )
         return _Plan(inside)
 
-    def _room(self, remote: bool, gpus: list[str]) -> int:
+    def _room(self, remote: bool, gpus: list[str], together: int) -> int:
         if remote:
             return _REMOTE_ARMS
+        if together > 1:  # they wait for the GPU most of the time
+            return together * len(gpus)
         by_cpu = max(cpu_count() // self.cfg.cpus_per_arm, 1)
         return min(by_cpu, max(len(gpus) // self.cfg.gpus_per_arm, 1)) if gpus else by_cpu
 
@@ -176,6 +212,8 @@ class _Plan:
     where: Literal["here", "threads", "processes"]
     briefing: bytes = b""
     """What processes are told."""
+    shared: bytes = b""
+    """What processes are told that several arms share; empty where none do."""
 
 
 class _Executor:
@@ -208,9 +246,8 @@ class _InThisThread(_Executor):
     def run(self, job: ArmJob) -> RunResult:
         folder = Path.cwd()
         try:
-            with _alarm(self.launch.config.arm_timeout_s):
-                # Where code of the user's own changes the working folder, a relative path would lead elsewhere.
-                return super().run(replace(job, run_dir=job.run_dir.absolute()) if self._own_code else job)
+            # Where code of the user's own changes the working folder, a relative path would lead elsewhere.
+            return super().run(replace(job, run_dir=job.run_dir.absolute()) if self._own_code else job)
         finally:
             with suppress(OSError):
                 os.chdir(folder)  # the arm may have gone elsewhere
@@ -258,6 +295,34 @@ class _InProcess(_Executor):
             self._worker.close()
 
 
+class _InSharedProcess(_InProcess):
+    """The arm shares a process with others, and has one of its own after something went wrong there."""
+
+    def __init__(self, launch: Launch, briefing: bytes, environment: dict[str, str], shared: SharedProcess) -> None:
+        super().__init__(launch, briefing, environment)
+        self._shared, self._name = shared, ""
+
+    def run(self, job: ArmJob) -> RunResult:
+        self._name = job.arm.name
+        return self._shared.run(job, super().run)
+
+    def stop(self, reason: str) -> None:
+        self._shared.stop(self._name, reason)
+        super().stop(reason)
+
+    def kill(self) -> None:
+        self._shared.kill()
+        super().kill()
+
+    def dismiss(self) -> None:
+        self._shared.dismiss()
+        super().dismiss()
+
+    def close(self) -> None:
+        self._shared.close()
+        super().close()
+
+
 def _obstacle(config: ExperimentConfig) -> str | None:
     """Why no other process could execute the arms; None if one could."""
     if scripts := ProjectCode.for_workers(config).unreachable:
@@ -267,24 +332,10 @@ def _obstacle(config: ExperimentConfig) -> str | None:
     return None
 
 
-@contextmanager
-def _alarm(seconds: float | None) -> Generator[None]:
-    """Interrupt this thread when an arm has not stopped in its time: the most that can be done without a process."""
-    if seconds is None or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def ring(number: int, frame: Any) -> None:
-        raise TrainingError(f"{timeout_reason(seconds)} and did not stop, so it was interrupted.")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, kill_after_s(seconds), 1.0)  # again, if the arm has caught the error
-    try:
-        yield
-    finally:
-        # First the timer: an alarm that nobody handles ends the process.
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def _refuse_time_limit(launch: Launch, reason: str, hint: str = "") -> None:
+    """Only a process can be ended when its time is over."""
+    if launch.config.arm_timeout_s is not None:
+        raise ConfigError(Problem(f"arm_timeout_s cannot be kept: {reason}", path="arm_timeout_s", hint=hint))
 
 
 def _is_remote(launch: Launch) -> bool:

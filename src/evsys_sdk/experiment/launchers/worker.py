@@ -25,23 +25,26 @@ from dataclasses import replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from ...config.checks.deep import deep_problems
 from ...errors import ConfigError, EvsysError, Problem
 from ...log import get_logger
 from ...protocols import RunResult
-from ...redact import redact_output
+from ...redact import redact_text
 from ...training.callback import RunControl
-from ...user_code import adopt_orphans, end_leftovers
+from ...user_code import adopt_orphans, default_limit_s, end_leftovers
 from ..arms.project_code import ProjectCode
 from ..arms.results import portable
 from ..launcher import ArmJob, Launch, WorkerLost, execute, kill_after_s, refuse, timeout_reason
 
 _TEARDOWN_S = 10.0
 """How long a process that is to end is waited for."""
-_LOOK_UP_S = 0.2
+LOOK_UP_S = 0.2
 """How soon it is noticed that a worker is gone, or that its arm's time is over."""
+_MOST_OUTPUT = 10_000_000
+"""Bytes that one arm may print."""
+_LONGEST_LINE = 100_000
 _WORKER = "EVSYS_ARM_WORKER"
 """Set in the environment of workers: what is shown on a terminal must be lines there, not a live display."""
 
@@ -51,6 +54,7 @@ class WorkerProcess:
 
     def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
         self._process = process
+        self._printed = _Printed(process)
         self._connection = connection
         self._sending = threading.Lock()
         self._arm: int | None = None
@@ -82,20 +86,24 @@ class WorkerProcess:
         """Have an arm executed within a time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
         # Absolute, because code of the user's own may change the working folder of its process.
         self._send(pickle.dumps(("run", replace(job, run_dir=job.run_dir.absolute()))))
-        result, ends_at, overdue = None, math.inf, False
+        result, ends_at, limit, overdue = None, math.inf, "", False
         self._is_busy = True
+        self._printed.allow(job.arm.name)
         try:
             while True:
-                if not self._connection.poll(_LOOK_UP_S):
+                if not self._connection.poll(LOOK_UP_S):
                     if overdue := overdue or time.monotonic() > ends_at:
-                        self._kill_arm()
+                        self._kill_arm()  # of an arm, or what imports the code for all of them
                     # Asked again: it may have sent its result and ended since.
                     if not self.is_alive and not self._connection.poll():
                         raise EOFError  # its children may keep the connection open, so that its end is never read
                     continue
                 what, value = self._connection.recv()
-                if what == "began":
-                    self._arm = value
+                if what == "imports":
+                    self._arm, ends_at = value, time.monotonic() + default_limit_s()
+                    limit = f"importing the project's code took longer than {default_limit_s():g} s"
+                elif what == "began":
+                    self._arm, limit = value, "" if limit_s is None else timeout_reason(limit_s)
                     # From here on, not from when it was sent: what a new worker imports first is not the arm's time.
                     ends_at = math.inf if limit_s is None else time.monotonic() + kill_after_s(limit_s)
                 elif what == "result":
@@ -104,10 +112,10 @@ class WorkerProcess:
                 elif result is not None:
                     return result
                 else:
-                    raise self._lost(value, limit_s if overdue else None)
+                    raise self._lost(value, limit if overdue else "")
         except (EOFError, OSError, pickle.UnpicklingError):
             self.is_sound = False
-            raise self._lost(None, limit_s if overdue else None) from None
+            raise self._lost(None, limit if overdue else "") from None
         finally:
             self._arm, self._is_busy = None, False
 
@@ -141,6 +149,7 @@ class WorkerProcess:
             self.kill()
             self._process.wait()
         self._connection.close()
+        self._printed.close()
 
     def dismiss(self) -> None:
         """Let it read the end of the connection, which closing does not while a thread here waits for its result."""
@@ -155,18 +164,51 @@ class WorkerProcess:
                 self._connection.send_bytes(message)
         except OSError:
             self.is_sound = False
-            raise self._lost(None, None) from None
+            raise self._lost(None, "") from None
 
-    def _lost(self, code: int | None, limit_s: float | None) -> WorkerLost:
-        """Why there is no result: its time was over, or its process ended, with `code` where that is known."""
-        if limit_s is not None:
-            return WorkerLost(f"{timeout_reason(limit_s)} and did not stop, so its process was ended.", final=True)
+    def _lost(self, code: int | None, limit: str) -> WorkerLost:
+        """Why there is no result: a limit was exceeded, or its process ended, with `code` where that is known."""
+        if limit:
+            return WorkerLost(f"{limit} and did not stop, so its process was ended.", final=True)
         if code is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_TEARDOWN_S)
             code = self._process.returncode
         cause = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
         return WorkerLost(f"the process that trained it ended with {cause}")
+
+
+class _Printed:
+    """What a worker and its arms print: without secrets, line by line, up to a limit for each arm."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._arm, self._left = "", _MOST_OUTPUT
+        # `sys.stdout` is asked for at each line: it leads to stderr while stdout is kept free for an answer in JSON.
+        pairs = ((process.stdout, "stdout"), (process.stderr, "stderr"))
+        self._threads = [threading.Thread(target=self._relay, args=pair, daemon=True) for pair in pairs]
+        for thread in self._threads:
+            thread.start()
+
+    def allow(self, arm: str) -> None:
+        self._arm, self._left = arm, _MOST_OUTPUT
+
+    def close(self) -> None:
+        for thread in self._threads:  # a process that an arm has left may hold the other end
+            thread.join(LOOK_UP_S)
+
+    def _relay(self, lines: IO[bytes], name: str) -> None:
+        with lines:
+            while line := lines.readline(_LONGEST_LINE):
+                room, self._left = self._left, self._left - len(line)
+                if room <= 0:
+                    continue
+                text = redact_text(line.decode("utf-8", "replace"))
+                if self._left <= 0:
+                    text += f"\nrun '{self._arm}' printed more than {_MOST_OUTPUT} bytes; the rest is not shown.\n"
+                with suppress(OSError, ValueError):
+                    stream = getattr(sys, name)
+                    stream.write(text)
+                    stream.flush()
 
 
 def _wait_for_end(pid: int) -> None:
@@ -185,26 +227,29 @@ def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.P
     command = [sys.executable, "-P", "-m", __spec__.name, str(descriptor)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     told = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": path}
-    prints_to = 2 if sys.stdout is sys.stderr else None  # stdout is kept free for an answer in JSON
     return subprocess.Popen(
         command,
         env=told,
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
-        stdout=prints_to,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         process_group=0,  # so that what an arm leaves behind can be ended with it
     )
 
 
-def write_briefing(launch: Launch, *, fork: bool) -> bytes:
-    """What a worker is told; what cannot travel is refused with its name. With `fork`, each arm gets a process."""
+def write_briefing(launch: Launch, *, fork: bool, shared: bool = False) -> bytes:
+    """What a worker is told; what cannot travel is refused with its name.
+
+    With `fork`, each arm gets a process; with `shared`, several arms run at a time.
+    """
     code = ProjectCode.for_workers(launch.config)
     if code.unreachable:
         hint = "Move them to a module of their own, or set launcher.params.arms_in to 'threads'."
         message = f"a process cannot import extensions registered in {', '.join(code.unreachable)}"
         raise ConfigError(Problem(message, path="launcher.params.arms_in", hint=hint))
     try:
-        return pickle.dumps((code, launch, os.environ.get("PYTHONPATH"), fork))
+        return pickle.dumps((code, launch, os.environ.get("PYTHONPATH"), fork, shared))
     except Exception as error:
         hint = "Register it and name it under callbacks, or set launcher.params.arms_in to 'threads'."
         raise ConfigError(Problem(f"a callback cannot be sent to a process: {error}", hint=hint)) from None
@@ -212,19 +257,23 @@ def write_briefing(launch: Launch, *, fork: bool) -> bytes:
 
 def main(descriptor: int) -> None:
     """The worker's side: execute arms until the parent is gone."""
-    redact_output()
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the parent decides what it means
         signal.signal(number, _pass_over)
     connection = Connection(descriptor)
-    code, launch, python_path, fork = pickle.loads(connection.recv_bytes())
+    code, launch, python_path, fork, shared = pickle.loads(connection.recv_bytes())
     os.environ.pop("PYTHONPATH", None)  # it was for this process: another Python, in a sandbox, would stumble over it
     if python_path is not None:
         os.environ["PYTHONPATH"] = python_path
     try:
+        connection.send(("imports", os.getpid()))
         code.load()
         problem = None
     except EvsysError as error:
         problem = error
+    if shared:
+        from .shared import share  # which needs this module
+
+        share(connection, launch, problem)
     if fork:
         _fork_for_each_arm(connection, launch, problem)
     inbox = _Inbox(connection)

@@ -13,7 +13,8 @@ from typing import Any, cast
 import yaml
 
 from ...config.fields import Path
-from ...config.yaml_text import read_yaml, write_yaml
+from ...config.yaml_text import read_yaml
+from ...config.yaml_write import write_yaml
 from ...errors import EvsysError
 
 

@@ -24,7 +24,6 @@ from ...backends.client import ModelSpec
 from ...backends.mock.backend import MockBackend
 from ...config import DataConfig, ExperimentConfig, RunConfig
 from ...config.prices import backend_of
-from ...data.chat import text_of
 from ...eval.row_tasks import target_of, tasks_of_rows
 from ...eval.run_eval import ROOM_FOR_ANSWER
 from ...inference.renderer import Renderer, get_renderer
@@ -104,7 +103,7 @@ _NO_MATTER_OF_SIZE = (
 
 
 @dataclass(slots=True)
-class Estimate:
+class RunEstimate:
     """What one run takes, for one seed."""
 
     steps: int | None = 0
@@ -121,27 +120,8 @@ class Estimate:
     """Sequences of a typical step, in tokens of the mock model, to time it with."""
     per_mock_token: float = 1.0
     """Tokens of the model for each of those."""
-    scorings: list[PlannedScoring] = field(default_factory=list["PlannedScoring"])
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedScoring:
-    """One set of tasks that a run is scored on."""
-
-    tokens: float
-    """Sampled each time, as expected."""
-    every: int | None
-    """Steps between two scorings during training; None where it is scored after it only."""
-    passes: int = 1
-    """How often it is scored besides: after training, and for each baseline."""
-    read: float = 0.0
-    """Tokens of the prompts, each time."""
-
-    def times(self, steps: int, *, ends: bool = True) -> int:
-        """How often it is scored in a run of so many steps; one that is paused after them has no end yet."""
-        if not ends:
-            return steps // self.every if self.every else 0
-        return self.passes + (max(steps - 1, 0) // self.every if self.every else 0)
+    sampled_in_training: int = 0
+    """Of `tokens_sampled`, those of rollouts."""
 
 
 def size_of_work(run: RunConfig) -> str:
@@ -152,7 +132,7 @@ def size_of_work(run: RunConfig) -> str:
     return json.dumps(content, sort_keys=True)
 
 
-def estimate_run(run: RunConfig, config: ExperimentConfig) -> Estimate:
+def estimate_run(run: RunConfig, config: ExperimentConfig) -> RunEstimate:
     """Look at the rows of a run through its recipe's eyes."""
     with tempfile.TemporaryDirectory(prefix="evsys-plan-") as folder:
         hidden = run.backend.params.get("hidden", 64) if run.backend.kind == "mock" else 8
@@ -174,9 +154,9 @@ class _Look:
     client: TrainingClient
     folder: Path
     scale: TokenScale = field(default_factory=TokenScale)
-    found: Estimate = field(default_factory=Estimate)
+    found: RunEstimate = field(default_factory=RunEstimate)
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> RunEstimate:
         stages = self._stages()
         samples = [row for _, rows in stages for row in rows[:_ROWS_LOOKED_AT]]
         renderer, model = get_renderer(self.client.tokenizer), self.run.model
@@ -227,6 +207,7 @@ class _Look:
         found.step_lengths = list(work.step_lengths) or found.step_lengths
         found.notes += [work.note] if work.note else []
         self._sample(work.answers_sampled, work.answer_tokens, work.answer_tokens)
+        found.sampled_in_training = found.tokens_sampled
 
     def _sample(self, answers: int, expected: float, longest: int) -> None:
         self.found.tokens_sampled += round(answers * min(expected, longest))
@@ -242,12 +223,9 @@ class _Look:
                 held_out = [data for at in range(len(each)) for data in each[: at + 1]]
             rows = [row for data in held_out if data is not None for row in self.load(data)[: run.eval.n_samples]]
             seen = tasks_of_rows(_spread(rows, _ROWS_LOOKED_AT)) if rows else []
-            prompts = [self._length(text_of(task.instruction)) for task in seen] or [0.0]
             lengths = [self._length(target_of(task)) for task in seen] or [0.0]
             times = 1 + (1 + (steps - 1) // every if every and steps else 0)
             self._sample(len(rows) * times, fmean(lengths), round(max(2 * max(lengths), ROOM_FOR_ANSWER)))
-            read = len(rows) * fmean(prompts)
-            self.found.scorings.append(PlannedScoring(len(rows) * fmean(lengths), every, read=read))
         algorithm: Any = build_algorithm(run)
         for planned in plan_benchmarks(self.config.metadata, algorithm, seed=run.seed):
             entry, settings = planned.entry, planned.settings
@@ -255,11 +233,10 @@ class _Look:
             seen = _spread(tasks, _ROWS_LOOKED_AT)
             right = [getattr(task.verifier, "expected", None) for task in seen]
             lengths = [self._length(answer) if isinstance(answer, str) else longest for answer in right]
-            answers, expected = len(tasks) * settings.samples, min(fmean(lengths), longest)
-            read = len(tasks) * fmean(self._length(text_of(task.instruction)) for task in seen)
-            scoring = PlannedScoring(answers * expected, entry.run_every, 1 + len(entry.models), read)
-            self._sample(answers * scoring.times(steps), expected, longest)
-            self.found.scorings.append(scoring)
+            in_loop = max(steps - 1, 0) // entry.run_every if entry.run_every else 0
+            # In training, after it, and for each baseline.
+            answers = len(tasks) * settings.samples * (in_loop + 1 + len(entry.models))
+            self._sample(answers, min(fmean(lengths), longest), longest)
 
     def _length(self, text: str) -> float:
         return (len(self.client.tokenizer.encode(text)) + 1) * self.scale.per_mock_token  # with the token that ends it

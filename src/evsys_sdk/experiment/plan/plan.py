@@ -7,25 +7,26 @@ plan.total.tokens, plan.total.usd, plan.budget["tokens"].lasts
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...config import Budget, ExperimentConfig, RunConfig
 from ...config.prices import Tariff, TokenUsage, backend_of, price_of
+from ...errors import ConfigError
 from ...paths import in_project
 from ...spend.ledger import LIMITED
 from ..arms.arm import expand_arms
+from ..arms.overrides import with_steps
 from ..contamination import contamination_warnings
 from ..experiment import Experiment
-from ..search import expect_shares
-from .estimate import Estimate, estimate_run, size_of_work
-from .fit import Fit, Pace, fit_into, pace_of
+from .estimate import RunEstimate, estimate_run, size_of_work
 from .sensitivity import Sensitivity, expect_sensitivity
 from .speed import Speed, measure_speed, read_speed
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class RunNeeds:
     """What a run, or everything, takes; None is not known."""
 
     steps: int | None = 0
@@ -44,8 +45,8 @@ class Needs:
         """At most."""
         return self.tokens_trained + self.most_sampled
 
-    def __add__(self, other: Needs) -> Needs:
-        return Needs(
+    def __add__(self, other: RunNeeds) -> RunNeeds:
+        return RunNeeds(
             _sum(self.steps, other.steps),
             self.tokens_trained + other.tokens_trained,
             self.tokens_sampled + other.tokens_sampled,
@@ -65,7 +66,7 @@ class RunPlan:
     backend: str
     model: str
     arms: tuple[str, ...]
-    each: Needs
+    each: RunNeeds
     notes: tuple[str, ...] = ()
 
 
@@ -86,12 +87,26 @@ class LimitPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Fit:
+    """What fits into so many minutes."""
+
+    minutes: float
+    needed_minutes: float | None
+    """What everything takes; None where it is not known."""
+    fits: bool | None = None
+    steps: int | None = None
+    """Steps of the longest arm if all arms are shortened by the same share; None where not even one fits."""
+    arms: int | None = None
+    """Arms that fit at their full length, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentPlan:
     """What the experiment takes, run by run and together."""
 
     name: str
     runs: tuple[RunPlan, ...]
-    total: Needs
+    total: RunNeeds
     budget: dict[str, LimitPlan] = field(default_factory=dict[str, LimitPlan])
     """By limit; those of a single arm are called `per_arm.<limit>`."""
     assumptions: tuple[str, ...] = ()
@@ -113,7 +128,9 @@ class Plan:
         return found
 
 
-def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minutes: float | None = None) -> Plan:
+def plan_experiment(
+    config: ExperimentConfig, *, checked: bool = False, fit_minutes: float | None = None
+) -> ExperimentPlan:
     """Estimate an experiment; raises with everything that would keep it from starting, unless that was `checked`.
 
     With `fit_minutes` the plan also says what of it fits into that time; a step is timed where nothing is on record.
@@ -121,10 +138,9 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minu
     Experiment(config, checked=checked).validate()
     config = config.expanded()
     assumptions: dict[str, None] = {}
-    known: dict[str, tuple[Estimate, Speed | None]] = {}
+    known: dict[str, tuple[RunEstimate, Speed | None]] = {}
     arms = expand_arms(config)
     runs: list[RunPlan] = []
-    paces: list[Pace | None] = []
     for run in config.all_runs():
         content = size_of_work(run)  # equal for the arms of most sweeps, whose rows are then looked at once
         if content not in known:
@@ -134,26 +150,23 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False, fit_minu
             speed.says if speed else "time is not known: no earlier run of this model on this backend is on record"
         )
         assumptions |= dict.fromkeys([estimate.tokenizer, says_time])
-        pace = pace_of(estimate, speed)
-        needs = _needs(run, estimate, pace, config.budget or Budget())
+        needs = _needs(run, estimate, speed, config.budget or Budget())
         names = tuple(arm.run.name for arm in arms if arm.of_run == run.name)
         runs.append(
             RunPlan(run.name, run.algorithm.kind, backend_of(run), run.model.name, names, needs, (*estimate.notes,))
         )
-        paces.append(pace)
     per_arm = [(name, plan.each) for plan in runs for name in plan.arms]
-    total = sum((needs for _, needs in per_arm), Needs())
+    total = sum((needs for _, needs in per_arm), RunNeeds())
     assumptions |= dict.fromkeys([*_caveats(config), *contamination_warnings(config)])
     sensitivity = expect_sensitivity(config)
     if sensitivity is not None and sensitivity.basis:
         assumptions |= {sensitivity.basis: None}
     fit = None
     if fit_minutes is not None:
-        sizes = [len(plan.arms) for plan in runs]
-        shares = expect_shares(config, sum(sizes))
-        fit = fit_into(fit_minutes, list(zip(paces, sizes, strict=True)), config.max_concurrent_arms or 1, shares)
+        start_s = max((speed.start_s for _, speed in known.values() if speed), default=0.0)
+        fit = fit_into(fit_minutes, [needs for _, needs in per_arm], config.max_concurrent_arms or 1, start_s)
     limits = _limits(config.budget, per_arm)
-    return Plan(config.name, tuple(runs), total, limits, tuple(assumptions), sensitivity, fit)
+    return ExperimentPlan(config.name, tuple(runs), total, limits, tuple(assumptions), sensitivity, fit)
 
 
 def _caveats(config: ExperimentConfig) -> list[str]:
@@ -169,7 +182,7 @@ def _caveats(config: ExperimentConfig) -> list[str]:
     return found
 
 
-def _look_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple[Estimate, Speed | None]:
+def _look_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple[RunEstimate, Speed | None]:
     estimate = estimate_run(run, config)
     each = estimate.tokens_trained / estimate.steps if estimate.steps else None
     lengths = [round(length * estimate.per_mock_token) for length in estimate.step_lengths]
@@ -177,9 +190,46 @@ def _look_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple[E
     return estimate, recorded or measure_speed(run, lengths, load=load)
 
 
-def _needs(run: RunConfig, estimate: Estimate, pace: Pace | None, budget: Budget) -> Needs:
-    seconds = pace.seconds(pace.steps) if pace is not None else None
-    return Needs(
+def forecast_scoring(config: ExperimentConfig) -> float | None:
+    """Seconds that scoring one trained run takes, for the slowest of the runs; None where no rate is known."""
+    entries = [entry.model_copy(update={"run_every": None, "models": []}) for entry in config.metadata.benchmark]
+    metadata = config.metadata.model_copy(update={"benchmark": entries})
+    once = config.model_copy(update={"metadata": metadata})
+    with suppress(ConfigError):
+        once = with_steps(once, 1)  # evaluations during training are not the one at its end
+    found: list[float] = []
+    for run in {size_of_work(run): run for run in once.all_runs()}.values():
+        estimate, speed = _look_at(run, once, load=False)
+        if speed is not None:
+            found.append(speed.seconds(sampled=estimate.tokens_sampled - estimate.sampled_in_training))
+    return max(found, default=None)
+
+
+def fit_into(minutes: float, arms: Sequence[RunNeeds], together: int, start_s: float = 0.0) -> Fit:
+    """What fits into some minutes with so many arms at once, each process loading the model in `start_s`."""
+    times = [needs.wall_s for needs in arms if needs.wall_s is not None]
+    if len(times) < len(arms) or not times:
+        return Fit(minutes, None)
+    loading = start_s * min(together, len(arms))
+    room, needed = minutes * 60 * together - loading, sum(times)
+    share = min(1.0, room / needed) if needed else 1.0
+    fitting = [at for at in range(1, len(times) + 1) if sum(times[:at]) <= room]
+    return Fit(
+        minutes,
+        (needed + loading) / 60 / together,
+        fits=needed <= room,
+        steps=int(max(needs.steps or 0 for needs in arms) * max(share, 0.0)) or None,
+        arms=len(fitting),
+    )
+
+
+def _needs(run: RunConfig, estimate: RunEstimate, speed: Speed | None, budget: Budget) -> RunNeeds:
+    seconds = None
+    if speed is not None and estimate.steps:
+        # A step that was timed as a whole contains the rollouts it was made of.
+        sampled = estimate.tokens_sampled - (estimate.sampled_in_training if speed.whole_steps else 0)
+        seconds = speed.seconds(trained=estimate.tokens_trained, sampled=sampled)
+    return RunNeeds(
         steps=estimate.steps,
         tokens_trained=estimate.tokens_trained,
         tokens_sampled=estimate.tokens_sampled,
@@ -190,7 +240,7 @@ def _needs(run: RunConfig, estimate: Estimate, pace: Pace | None, budget: Budget
     )
 
 
-def _usd(estimate: Estimate, price: Tariff | None, seconds: float | None) -> float | None:
+def _usd(estimate: RunEstimate, price: Tariff | None, seconds: float | None) -> float | None:
     if price is not None and not price.tiers:
         return 0.0
     if price is None or estimate.steps is None or (price.gpu_hour and seconds is None):
@@ -199,7 +249,7 @@ def _usd(estimate: Estimate, price: Tariff | None, seconds: float | None) -> flo
     return None if tokens is None else float(tokens) + (seconds or 0.0) / 3600 * price.gpu_hour
 
 
-def _limits(budget: Budget | None, arms: Sequence[tuple[str, Needs]]) -> dict[str, LimitPlan]:
+def _limits(budget: Budget | None, arms: Sequence[tuple[str, RunNeeds]]) -> dict[str, LimitPlan]:
     """How far each limit reaches, with the arms trained in their order."""
     if budget is None:
         return {}

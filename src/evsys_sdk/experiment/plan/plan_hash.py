@@ -20,7 +20,7 @@ def hash_plan(config: ExperimentConfig) -> str:
 
 
 def refuse_other_plan(config: ExperimentConfig, expected: str) -> None:
-    """Refuse to go on if the experiment is not the one that was planned."""
+    """Refuse to continue if the experiment is not the one that was planned."""
     if hash_plan(config) != expected:
         message = f"this is not the plan {show(expected)}: the config, the project's code or the SDK changed since"
         raise ConfigError(Problem(message, hint="Plan it again, look at what it takes, and launch by the new hash."))

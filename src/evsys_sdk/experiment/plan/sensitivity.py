@@ -7,20 +7,22 @@ be that of a typical fine-tuning experiment in which about half of the tasks are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...config import ExperimentConfig
 from ...config.metadata import BASE_MODEL, BenchmarkEntry
 from ...data.types import HarborTask
 from ...paths import in_project
 from ...record.folders import conclusions_below
+from ...record.reader import ExperimentRecord
+from ...record.runs import config_runs
+from ...record.values import items, number, part
+from ...record.view.question import models_and_backends
 from ..benchmark_plan import load_entry
 from ..hypothesis import Claim, find_claim
 from ..statistics.attempts import FIRST_ERROR, look_errors
 from ..statistics.power import Prospect
-from ..statistics.stopping import expected_seeds
 
 _REPORT_ORDER = ("test", None, "val")  # which set a verdict is about, of those that there are
 _SEED_SD = 0.02
@@ -55,8 +57,6 @@ class Sensitivity:
     """Where the noise comes from, as a sentence."""
     looks: tuple[int, ...] = ()
     """With `until: decided`: seeds a run at which the claim is judged."""
-    expected_seeds: dict[str, float] = field(default_factory=dict[str, float])
-    """Seeds a run that are trained on average until it is decided: without any effect, and with that effect."""
 
 
 def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
@@ -84,7 +84,6 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
     if split == (claim.baseline_repeats or config.n_repeats, config.n_repeats):
         split = None
     detectable = prospect.detectable(config.n_repeats, claim.baseline_repeats, error=_last_error(looks))
-    sizes = (0.0, claimed or detectable) if looks else ()
     return Sensitivity(
         rule,
         config.n_repeats,
@@ -99,7 +98,6 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
         split_detectable=None if split is None else prospect.detectable(split[1], split[0]),
         basis=basis,
         looks=looks,
-        expected_seeds={f"{size:.3g}": expected_seeds(prospect, looks, size) for size in sizes},
     )
 
 
@@ -123,7 +121,7 @@ def _prospect(
     alone = sum("cluster" not in task.metadata for task in tasks)
     independent = len(named) + alone
     answers = _ANSWER_VARIANCE / entry.samples / len(tasks)
-    earlier = read_seed_sd(in_project(config.output_dir), sha256)
+    earlier = read_seed_sd(in_project(config.output_dir), sha256, config)
     # What seeds differed by contains the luck of single answers, which is counted by itself.
     training = _SEED_SD**2 if earlier is None else max(0.0, earlier[0] ** 2 - answers)
     basis = (
@@ -136,14 +134,18 @@ def _prospect(
     return prospect, basis, len(named) + alone if named else None
 
 
-def read_seed_sd(root: Path, sha256: str) -> tuple[float, str] | None:
-    """How far seeds lay apart in an earlier experiment on the same tasks, and which one that was; the latest counts."""
+def read_seed_sd(root: Path, sha256: str, config: ExperimentConfig) -> tuple[float, str] | None:
+    """How far seeds lay apart in the latest experiment on the same tasks, and which one that was.
+
+    Only an experiment with the same models on the same backends counts, and none that is flagged or invalidated.
+    """
+    asked = models_and_backends(run.model_dump(mode="json") for run in config.all_runs())
     found: list[tuple[float, float, str]] = []
     for moment, name, stored in conclusions_below(root):
-        noise: Any = stored.get("noise_floor")
-        if stored.get("report_sha256") == sha256 and noise:
-            try:
-                found.append((moment, float(noise["seed_sd"]), name))
-            except (KeyError, TypeError, ValueError):
-                continue  # a damaged record says nothing about the noise
+        noise = part(stored, "noise_floor")
+        if stored.get("report_sha256") == sha256 and (sd := number(noise.get("seed_sd"))) is not None:
+            record = ExperimentRecord(root / name)
+            same = models_and_backends(config_runs(record.config or {})) == asked
+            if same and not (record.flags or record.invalidated or items(stored.get("flags"))):
+                found.append((moment, sd, name))
     return max(found)[1:] if found else None

@@ -30,8 +30,6 @@ _TIMED_SEQUENCES = 64
 _SAMPLES = 16
 _SAMPLED = 32
 _WARM_UP = 2
-_READING = 1 / 3
-"""Of what a token in training takes: forward without backward."""
 _TOO_FEW_STEPS = 5
 """Shorter runs are mostly start-up."""
 _MUCH_FASTER = 30
@@ -48,13 +46,11 @@ class Speed:
     says: str
     start_s: float = 0.0
     """Seconds before the first step, to load the model."""
-    read_s: float = 0.0
-    """For a million tokens of prompts."""
     whole_steps: bool = False
     """Whether `train_s` contains what is sampled for a step."""
 
-    def seconds(self, *, trained: int = 0, sampled: int = 0, read: int = 0) -> float:
-        return (trained * self.train_s + sampled * self.sample_s + read * self.read_s) / 1e6
+    def seconds(self, *, trained: int = 0, sampled: int = 0) -> float:
+        return (trained * self.train_s + sampled * self.sample_s) / 1e6
 
 
 def read_speed(run: RunConfig, output_dir: Path, *, step_tokens: float | None = None) -> Speed | None:
@@ -74,7 +70,7 @@ def read_speed(run: RunConfig, output_dir: Path, *, step_tokens: float | None = 
     sample_s = _rate(answered) or train_s
     says = f"{len(found)} {what}{'s' if len(found) > 1 else ''} of '{run.model.name}' on '{run.backend.kind}'"
     timed = any(one.steps for one in found)
-    return Speed(train_s, sample_s, f"time is that of {says}", read_s=sample_s if timed else 0.0, whole_steps=timed)
+    return Speed(train_s, sample_s, f"time is that of {says}", whole_steps=timed)
 
 
 def _says_how_fast(run: RunTimes, step_tokens: float | None) -> bool:
@@ -146,7 +142,7 @@ def measure_speed(run: RunConfig, lengths: Sequence[int], *, load: bool = False)
         finally:
             backend.teardown(handles)
     says = "time was measured on this machine just now"
-    return Speed(train_s, sample_s, says, start_s, read_s=train_s * _READING)
+    return Speed(train_s, sample_s, says, start_s)
 
 
 def _time_work(client: TrainingClient, data: Sequence[Datum], steps: int) -> tuple[float, float]:

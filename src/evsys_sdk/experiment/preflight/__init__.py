@@ -19,11 +19,15 @@ from pathlib import Path
 from ...config import ExperimentConfig
 from ...config.checks.deep import deep_problems
 from ...errors import EvsysError, Problem
+from ...paths import in_project
+from ...record.folders import find_attempts
 from ...user_code import limit_user_code
 from ..arms.arm import expand_arms, folder_problems
 from ..benchmark_plan import benchmark_problems, is_priced, run_eval_problems
 from ..hypothesis import claim_problems
 from ..search import search_problems
+from .meaning import meaning_problems
+from .meaning.context import Context
 from .places import Adapt, callback_problems, load_checked
 from .report import Report
 from .runs import RunChecks
@@ -51,7 +55,7 @@ def check_file(path: str | Path, *, rehearsed: bool = False, adapt: Adapt | None
     are not installed here are no problem.
     """
     config, report = load_checked(path, check_config, rehearsed=rehearsed, adapt=adapt)
-    return Checked(config, tuple(report.warnings))
+    return Checked(config, tuple(str(one) for one in report.warnings))
 
 
 def check_config(
@@ -85,6 +89,12 @@ def _check(config: ExperimentConfig, kinds: bool, rows: bool, pulled: dict[str, 
         with limit_user_code("checking rows"):  # a fork that a transform made ends here, and removes no folder
             runs.check()
     report.add(score_problems(config, collect_reported(config, runs.algorithms)))
+    if rows and not report.problems:
+        refused, warned = meaning_problems(Context(config, runs.pulled, runs.clients))
+        if find_attempts(in_project(config.output_dir) / config.name):  # what has begun may be finished
+            refused, warned = [], [*refused, *warned]
+        report.add(refused)
+        report.warn(warned)
     # It builds recipes and may read all rows to know how long runs are, which would fail of the same causes again.
     if not report.problems:
         report.add(_first_of_each(search_problems(config)))

@@ -54,6 +54,7 @@ def load_checked(
     report = check(config, kinds=False)
     if known or report.problems:
         raise _all_problems(document, config, known, report.problems)
+    report.warnings = [locate_problem(one, document) for one in _in_file(document, config, report.warnings)]
     return config, report
 
 

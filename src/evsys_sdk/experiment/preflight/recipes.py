@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ...algorithms import examples
 from ...algorithms.base import BaseAlgorithm
 from ...algorithms.on_policy import RolloutAlgorithm
 from ...backends.client import Capabilities, ForwardBackwardOutput
@@ -26,8 +25,10 @@ from ...eval.verifiers.python_tests import check_tests
 from ...inference.renderer import Renderer, get_renderer
 from ...log import get_logger
 from ...protocols import Row, traits_of
+from ...rollouts.engine import try_program
 from ...rollouts.harbor.task_folder import refuse_containers
 from ...rollouts.harness import check_environment
+from ...training import examples
 from ...training.blocking import run_blocking
 from ...training.callback import Observers, RunControl
 from ...training.services import RunServices
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 
 _UNLIMITED = 1 << 40
+_PROGRAM_S = 60.0
+"""How long a program may take to ask for its first answers; one that takes longer is not refused."""
 _OWN = __name__.partition(".")[0]
 
 
@@ -102,9 +105,14 @@ def recipe_problems(
         try:
             rollouts = traits_of(algorithm).rollouts
             check_environment(rollouts.environment if rollouts else None)
-            refuse_containers(algorithm.tasks, algorithm.harness().environment)
+            harness = algorithm.harness()
+            refuse_containers(algorithm.tasks, harness.environment)
         except EvsysError as refused:
             yield from problems_of(refused, f"{place}.params.environment")
+            return
+        if reason := try_program(harness, algorithm.tasks[0], _PROGRAM_S):
+            hint = "It was started once with a stand-in for the policy. Correct the command, or what it needs."
+            yield Problem(f"the program cannot be used: {reason}", f"{place}.params.agent", hint=hint)
 
 
 def _has_images(row: Row) -> bool:

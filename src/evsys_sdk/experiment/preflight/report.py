@@ -17,21 +17,23 @@ class Report:
     """Everything found, each thing once, in the order it was found."""
 
     problems: list[Problem] = field(default_factory=list[Problem])
-    warnings: list[str] = field(default_factory=list[str])
+    warnings: list[Problem] = field(default_factory=list[Problem])
     _seen: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     def add(self, problems: Iterable[Problem]) -> None:
         """Take note of problems; what is wrong at the same place of many arms is one problem."""
+        self._note(problems, self.problems)
+
+    def warn(self, problems: Iterable[Problem]) -> None:
+        """Take note of what does not keep it from running, but from meaning what was meant."""
+        self._note(problems, self.warnings)
+
+    def _note(self, problems: Iterable[Problem], noted: list[Problem]) -> None:
         for problem in problems:
             key = (_RUN_INDEX.sub("runs", problem.path), problem.message)
             if key not in self._seen:
                 self._seen.add(key)
-                self.problems.append(problem)
-
-    def warn(self, sentence: str) -> None:
-        """Take note of what does not keep it from running, but may surprise."""
-        if sentence not in self.warnings:
-            self.warnings.append(sentence)
+                noted.append(problem)
 
     @contextmanager
     def at(self, path: str, remedy: str = "") -> Generator[None]:

@@ -41,7 +41,7 @@ class RunChecks:
     algorithms: list[Algorithm] = field(default_factory=list[Algorithm])
     """One of each kind of work."""
     _seen: set[str] = field(default_factory=set[str])
-    _clients: dict[str, StillClient] = field(default_factory=dict[str, StillClient])
+    clients: dict[str, StillClient] = field(default_factory=dict[str, StillClient])
     _left_out: int = 0
     _until: float = field(default_factory=lambda: time.monotonic() + _MOST_SECONDS)
 
@@ -56,12 +56,13 @@ class RunChecks:
             if self._is_new("work", size_of_work(run)):
                 self._check_work(run, place, store)
         if self._left_out:
-            self.report.warn(f"{self._left_out} more kinds of rows were not looked at beforehand: the time is up")
+            message = f"{self._left_out} more kinds of rows were not looked at beforehand: the time is up"
+            self.report.warn([Problem(message)])
 
     def _store(self) -> DataStore | None:
         spec = self.config.data_store
         try:
-            return get_data_store(spec.kind)(**spec.params)
+            return get_data_store(spec.kind)(**spec.arguments)
         except Exception:  # its kind and params were looked at before
             return None
 
@@ -97,9 +98,9 @@ class RunChecks:
 
     def _look_at_model(self, run: RunConfig, algorithm: Algorithm, place: str) -> StillClient:
         key = repr((run.model, run.backend, run.algorithm.kind, traits_of(algorithm).lora_rank))
-        if key not in self._clients:
-            self._clients[key] = look_at_model(run, algorithm, self.report, place)
-        return self._clients[key]
+        if key not in self.clients:
+            self.clients[key] = look_at_model(run, algorithm, self.report, place)
+        return self.clients[key]
 
     def _check_recipe(
         self, recipe: BaseAlgorithm, pulled: PulledRows, client: StillClient, place: str, data_place: str

@@ -27,7 +27,7 @@ _RESULTS = (
     "grad_clipped",
 )
 """What every run reports in its result, whatever it is scored on."""
-_FAMILIES = ("reward/", "rollouts/", "groups/", "policy/", "teacher/", "dpo/", "retention/", "baseline/")
+_FAMILIES = ("reward/", "rollouts/", "groups/", "policy/", "teacher/", "dpo/", "retention/", "baseline/", "info/")
 """How the names of what recipes report themselves begin."""
 _SCORES = ("val/", "test/", "eval/", "train_fit/")
 _OWN = __name__.partition(".")[0]
@@ -62,6 +62,7 @@ class Reported:
 def collect_reported(config: ExperimentConfig, algorithms: list[Algorithm]) -> Reported:
     """Everything that the runs of a config will report, as far as that is known beforehand."""
     found = Reported(set(_RESULTS), set(), any(_is_own(algorithm) for algorithm in algorithms))
+    found.names |= {traits_of(algorithm).selection_metric for algorithm in algorithms} - {"loss"}
     for entry in config.metadata.benchmark:
         metrics = list_reported_metrics(entry, config.metadata)
         found.plain |= set(metrics)

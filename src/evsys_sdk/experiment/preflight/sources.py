@@ -11,6 +11,8 @@ from typing import Any
 
 from ...config import DataConfig
 from ...data import Workspace, apply_transforms, build_transforms, describe_source, load_rows
+from ...data.bad_rows import BadRows
+from ...data.row_files import kind_of
 from ...errors import ConfigError, DataError, EvsysError, MissingExtraError, Problem, place_in_user_code, problems_of
 from ...paths import in_project
 from ...protocols import DataStore, Row
@@ -22,6 +24,7 @@ _MOST_ROWS = 200_000
 _IN_TRANSFORM = re.compile(r"^transform '([^']*)'")
 _ROW = re.compile(r"(?:\bdata: )?\b(?:eval )?row \d+(?::|,)? ?")
 _LOOKED_AT = 512
+_SHOWN = 5
 _LONGEST = 64
 _SIZED = 4096
 
@@ -48,7 +51,8 @@ class PulledRows:
         named = describe_source(self.data)
         if origin is None:
             return f"{named}, row {index + 1} after the transforms"
-        is_lines = self.data.path is not None and self.data.source_kind == "jsonl" and not _is_cached(self.data)
+        path, kind = self.data.path, self.data.source_kind
+        is_lines = path is not None and kind == "jsonl" and kind_of(path) in (None, kind) and not _is_cached(self.data)
         return f"{named}:{origin}" if is_lines else f"{named}, row {origin}"
 
 
@@ -60,12 +64,12 @@ def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
     except EvsysError:  # reported with the kinds and params of the config
         return pulled
     try:
-        if data.source_kind == "hf_dataset" and not _is_cached(data):
+        is_named = data.source_kind == "hf_dataset" and not _is_cached(data)
+        if is_named and data.hf_dataset is not None and not in_project(data.hf_dataset).exists():
             if find_spec("datasets") is None:
                 raise MissingExtraError("data source 'hf_dataset'", "hf")
-            if data.hf_dataset is not None and not in_project(data.hf_dataset).exists():
-                pulled.complete = False  # on the hub: fetching it may take long, and the run does it anyway
-                return pulled
+            pulled.complete = False  # on the hub: fetching it may take long, and the run does it anyway
+            return pulled
         _pull(pulled, store, transforms)
     except (EvsysError, OSError) as error:
         pulled.problems = _problems(data, error)
@@ -75,16 +79,16 @@ def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
 
 
 def _pull(pulled: PulledRows, store: DataStore, transforms: Iterable[Any]) -> None:
-    raw = _Counted(load_rows(pulled.data, store=store, workspace=Workspace()))
-    for row in apply_transforms(iter(raw), transforms):
+    bad = BadRows(skip=pulled.data.on_bad_row == "skip")
+    raw = _Counted(load_rows(pulled.data, store=store, workspace=Workspace(), bad=bad), bad)
+    for row in apply_transforms(iter(raw), transforms, bad=bad):
         pulled.rows.append(row)
-        pulled.origins.append(raw.number)
+        pulled.origins.append(bad.number)
         if raw.cut or len(pulled.rows) >= _MOST_ROWS or raw.is_late():
             pulled.complete = False
+            bad.finish()
             break
     pulled.complete = pulled.complete and not raw.cut
-    if raw.is_exhausted and raw.has_ended_before(pulled.origins):
-        pulled.origins = [None] * len(pulled.rows)  # all rows were read before the first was made
     if not pulled.rows and pulled.complete:
         raise DataError(
             f"the transforms leave none of the {raw.number} rows of {describe_source(pulled.data)}. "
@@ -101,13 +105,16 @@ def try_rows(pulled: PulledRows, attempt: Attempt, place: str) -> list[Problem]:
     if isinstance(error, ConfigError) or not _ROW.search(str(error)):
         return problems_of(error, place)
     same = _without_numbers(error)
-    for index in chosen:  # the message numbers rows among the chosen ones
-        alone = attempt([pulled.rows[index]])
-        if alone is not None and _without_numbers(alone) == same:
-            found = problems_of(alone, place, "Correct the row, or leave it out with a transform.")
-            where = pulled.where(index)
-            return [replace(one, message=f"{where}: {_ROW.sub('', one.message, count=1)}") for one in found]
-    return problems_of(error, place)
+    alone = {index: attempt([pulled.rows[index]]) for index in chosen}  # the message numbers rows among the chosen ones
+    bad = [index for index, one in alone.items() if one is not None and _without_numbers(one) == same]
+    if not bad:
+        return problems_of(error, place)
+    found = problems_of(alone[bad[0]] or error, place, "Correct the row, or leave it out with a transform.")
+    where, more = pulled.where(bad[0]), ""
+    if bad[1:]:
+        others = ", ".join(map(pulled.where, bad[1:_SHOWN])) + (" ..." if bad[_SHOWN:] else "")
+        more = f" (the same in {len(bad) - 1} more of {len(chosen)} rows: {others})"
+    return [replace(one, message=f"{where}: {_ROW.sub('', one.message, count=1)}{more}") for one in found]
 
 
 def _choose(rows: Sequence[Row]) -> list[int]:
@@ -131,12 +138,11 @@ def _without_numbers(error: EvsysError) -> str:
 class _Counted:
     """A stream of raw rows that knows how many were read, and ends when the time is up."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rows = rows
+    def __init__(self, rows: Iterable[Row], bad: BadRows) -> None:
+        self._rows, self._bad = rows, bad
         self._until = time.monotonic() + _MOST_SECONDS
         self.number = 0
         self.cut = False
-        self.is_exhausted = False
 
     def __iter__(self) -> Iterator[Row]:
         for number, row in enumerate(self._rows, 1):
@@ -145,15 +151,11 @@ class _Counted:
             # Also here: a transform that drops or gathers all rows hands none on, where the time is looked at, too.
             if number % 16 == 0 and self.is_late():
                 self.cut = True
+                self._bad.number = None  # what is made from here on is made of all rows
                 return
-        self.is_exhausted = True
 
     def is_late(self) -> bool:
         return time.monotonic() > self._until
-
-    def has_ended_before(self, origins: list[int | None]) -> bool:
-        """Whether a transform asked for all rows at once, so that the last one read says nothing about its rows."""
-        return len(origins) > 1 and origins[0] == self.number
 
 
 def _is_cached(data: DataConfig) -> bool:

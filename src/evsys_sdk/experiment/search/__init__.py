@@ -17,10 +17,11 @@ from pathlib import Path
 from ...config import ExperimentConfig
 from ...config.search import SearchSpec
 from ...errors import Problem
+from ...spend.ledger import limits_anything
 from ..arms.arm import Arm, folder_problems, repeat_run
 from .allocation import Allocation, DrawnArms, EveryArm, mark_stopped
 from .decided import UntilDecided, judge_look
-from .halving import Halving, compute_shares, rungs_of
+from .halving import Halving, rungs_of
 from .objective import (
     Objective,
     final_scores,
@@ -33,7 +34,7 @@ from .objective import (
 )
 from .racing import Racing, RacingRules
 
-__all__ = ["allocation_for", "expect_shares", "mark_stopped", "search_problems"]
+__all__ = ["allocation_for", "mark_stopped", "search_problems"]
 
 
 def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir: Path) -> Allocation:
@@ -42,7 +43,7 @@ def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir
     if config.planned_looks:
         return UntilDecided(arms, config.planned_looks, lambda trained: judge_look(experiment_dir, trained))
     if search is None:
-        return EveryArm(arms)
+        return EveryArm(arms, in_rounds=limits_anything(config.budget))
     found: Allocation = DrawnArms(arms, search.seed) if search.kind == "random" else EveryArm(arms)
     if not search.compares:
         return found
@@ -72,14 +73,6 @@ def search_problems(config: ExperimentConfig) -> list[Problem]:
         racing = [repeat_run(run, repeat, config) for run in config.all_runs() for repeat in range(seeds)]
         problems += folder_problems(racing)
     return problems
-
-
-def expect_shares(config: ExperimentConfig, n_arms: int) -> list[float]:
-    """Which share of its steps each arm will take, those first that a search stops first."""
-    search = config.search
-    if search is None or search.kind != "halving":
-        return [1.0] * n_arms
-    return compute_shares(n_arms, eta=search.eta, keep=_finalists(search), shares=search.rungs)
 
 
 def _finalists(search: SearchSpec) -> int:

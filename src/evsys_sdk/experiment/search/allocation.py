@@ -1,8 +1,8 @@
 """Which arms are trained, and how far: the contract of searches, and the plain case in which all are trained in full.
 
 An allocation is asked again whenever an arm has ended. Its answer must follow from the outcomes alone, not from the
-order or the time in which they came, so that a killed experiment takes the same decisions when it goes on. An arm that
-is not trained to its end is settled for the search, and marked in the record.
+order or the time in which they came, so that a killed experiment takes the same decisions when it continues. An arm
+that is not trained to its end is settled for the search, and marked in the record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ArmRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ArmOutcome:
     """What came of a request."""
 
     request: ArmRequest
@@ -39,7 +39,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class AllocationDecision:
     """What an allocation has decided, as it is recorded: requests in order, and why."""
 
     requests: Sequence[ArmRequest]
@@ -50,7 +50,7 @@ class Decision:
 class Allocation(Protocol):
     """Decides which arms are trained."""
 
-    def decide(self, outcomes: Sequence[Outcome]) -> Decision:
+    def decide(self, outcomes: Sequence[ArmOutcome]) -> AllocationDecision:
         """Every request so far, including those that are done; no more of them means the end.
 
         The very same object as the last time says at once that nothing is new.
@@ -61,10 +61,12 @@ class Allocation(Protocol):
 class EveryArm:
     """Train all arms in full."""
 
-    def __init__(self, arms: Sequence[Arm]) -> None:
-        self._all = Decision([ArmRequest(arm) for arm in arms])
+    def __init__(self, arms: Sequence[Arm], *, in_rounds: bool = False) -> None:
+        """`in_rounds`: every run gets its first seed before any gets its second."""
+        ordered = sorted(arms, key=lambda arm: arm.repeat) if in_rounds else arms
+        self._all = AllocationDecision([ArmRequest(arm) for arm in ordered])
 
-    def decide(self, outcomes: Sequence[Outcome]) -> Decision:
+    def decide(self, outcomes: Sequence[ArmOutcome]) -> AllocationDecision:
         return self._all
 
 
@@ -74,21 +76,21 @@ class DrawnArms:
     def __init__(self, arms: Sequence[Arm], seed: int) -> None:
         runs = list(dict.fromkeys(arm.of_run for arm in arms))
         note = {"sampled": runs, "seed": seed, "why": f"{len(runs)} runs were drawn with seed {seed}"}
-        self._all = Decision([ArmRequest(arm) for arm in arms], [note])
+        self._all = AllocationDecision([ArmRequest(arm) for arm in arms], [note])
 
-    def decide(self, outcomes: Sequence[Outcome]) -> Decision:
+    def decide(self, outcomes: Sequence[ArmOutcome]) -> AllocationDecision:
         return self._all
 
 
 def is_settled(result: ArmResult) -> bool:
-    """Whether a search may decide by it: not if it was interrupted, because it goes on when the experiment does."""
+    """Whether a search may decide by it: not if it was interrupted, because it continues when the experiment does."""
     if result.status != "cancelled" or result.paused_after is not None:
         return True
     reason = result.result.notes.stop_reason or ""
     return is_budget_stop(reason) and "this arm" in reason  # its own limit; that of the experiment stops everything
 
 
-def all_settled(outcomes: Sequence[Outcome], keys: Sequence[tuple[str, int | None]]) -> bool:
+def all_settled(outcomes: Sequence[ArmOutcome], keys: Sequence[tuple[str, int | None]]) -> bool:
     """Whether every one of these requests has an outcome to decide by."""
     settled = {outcome.request.key for outcome in outcomes if is_settled(outcome.result)}
     return settled.issuperset(keys)

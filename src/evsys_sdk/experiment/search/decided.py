@@ -2,8 +2,8 @@
 
 Looks are planned before the first step and stand in the journal: after so many seeds of every run, the claim is judged
 from the record as the conclusion would judge it. Each look is tested at its share of the error rate, after O'Brien and
-Fleming, so that all of them together are wrong as seldom as one look at the end. What a look found follows from the
-arms up to it alone; an experiment that was killed takes the same decisions when it goes on.
+Fleming, so that all of them together are wrong as rarely as one look at the end. What a look found follows from the
+arms up to it alone; an experiment that was killed takes the same decisions when it continues.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..arms.arm import Arm
-from .allocation import ArmRequest, Decision, Outcome, all_settled
+from .allocation import AllocationDecision, ArmOutcome, ArmRequest, all_settled
 
 if TYPE_CHECKING:
     from ..conclusion.interim import Look
@@ -30,9 +30,9 @@ class UntilDecided:
         self._arms, self._looks, self._judge = list(arms), list(looks), judge
         self._found: dict[tuple[str, ...], Look] = {}
         """By the arms that had a score: one that failed may have been trained again since."""
-        self._last = Decision([])
+        self._last = AllocationDecision([])
 
-    def decide(self, outcomes: Sequence[Outcome]) -> Decision:
+    def decide(self, outcomes: Sequence[ArmOutcome]) -> AllocationDecision:
         requests: list[ArmRequest] = []
         notes: list[dict[str, object]] = []
         before = 0
@@ -48,10 +48,10 @@ class UntilDecided:
                 break
         # Only a new object makes the scheduler look for what is new.
         if (len(requests), notes) != (len(self._last.requests), list(self._last.notes)):
-            self._last = Decision(requests, notes)
+            self._last = AllocationDecision(requests, notes)
         return self._last
 
-    def _look(self, trained: Sequence[Arm], outcomes: Sequence[Outcome]) -> Look:
+    def _look(self, trained: Sequence[Arm], outcomes: Sequence[ArmOutcome]) -> Look:
         names = {arm.name for arm in trained}
         scored = [one.result.name for one in outcomes if one.result.is_scored and one.result.name in names]
         key = tuple(sorted(scored))

@@ -4,7 +4,7 @@ Arms are compared when all of them have reached the rung, so that the choice doe
 others stay paused there: what they cost is known, and nothing of it is thrown away.
 
 One scoring is noisy, so arms are compared by the mean of their last three. Of equal arms the one that scored more on
-the way there is ahead, then the one that does better on its training data. Those that are equal in this, too, go on
+the way there is ahead, then the one that does better on its training data. Those that are equal in this, too, continue
 together: where nothing tells them apart, nothing is decided.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 from ..arms.arm import Arm
 from ..arms.results import ArmResult
-from .allocation import ArmRequest, Decision, Outcome, is_settled
+from .allocation import AllocationDecision, ArmOutcome, ArmRequest, is_settled
 from .objective import Curve, CurveOf, Objective, ProgressOf
 
 # When the arms of a halving are compared: after which of its steps each one pauses.
@@ -32,14 +32,14 @@ from .objective import Curve, CurveOf, Objective, ProgressOf
 #     rungs_of({"a": 90, ...}, every={"a": 10, ...}, eta=3)      nine such runs: after steps 10 and 30
 
 _LATEST = 4 / 9
-"""Share of a run after which nobody is compared any more."""
+"""Share of a run after which no one is compared any more."""
 
 
 def survivors(n: int, eta: float, keep: int = 1) -> list[int]:
-    """How many of `n` runs go on after each comparison, until no more than `keep` are left."""
+    """How many of `n` runs continue after each comparison, until no more than `keep` are left."""
     found: list[int] = []
     while n > keep:
-        # One less at least: rounded up, a gentle `eta` would keep two of two for ever.
+        # One less at least: rounded up, a gentle `eta` would keep two of two forever.
         n = min(max(math.ceil(n / eta), keep), n - 1)
         found.append(n)
     return found
@@ -62,15 +62,6 @@ def rungs_of(
     found = {name: _steps(length, every[name], wanted) for name, length in lengths.items()}
     count = min((len(steps) for steps in found.values()), default=0)
     return {name: steps[len(steps) - count :] for name, steps in found.items()}
-
-
-def compute_shares(n: int, *, eta: float, keep: int = 1, shares: Sequence[float] | None = None) -> list[float]:
-    """Which share of its length each of `n` runs will be trained, those first that are stopped first."""
-    wanted = _usual_shares(n, eta, keep) if shares is None else shares
-    found: list[float] = []
-    for share, target in zip(wanted, [*survivors(n, eta, keep), *[keep] * len(wanted)], strict=False):
-        found += [share] * (n - len(found) - target)
-    return found + [1.0] * (n - len(found))
 
 
 def _usual_shares(n: int, eta: float, keep: int) -> list[float]:
@@ -101,7 +92,7 @@ class _Standing:
 
 
 class Halving:
-    """Decides which arms go on, from what they have scored at each rung."""
+    """Decides which arms continue, from what they have scored at each rung."""
 
     def __init__(
         self,
@@ -121,16 +112,16 @@ class Halving:
         # Rungs that the user has set may be more than it takes to get down to `keep`.
         self._targets = (targets + [keep] * self._count)[: self._count]
         self._standings: dict[tuple[str, int], _Standing] = {}
-        self._last = Decision([])
+        self._last = AllocationDecision([])
 
-    def decide(self, outcomes: Sequence[Outcome]) -> Decision:
+    def decide(self, outcomes: Sequence[ArmOutcome]) -> AllocationDecision:
         found = self._decide({outcome.request.key: outcome.result for outcome in outcomes})
         # Both only ever grow, so that their numbers tell whether anything is new.
         if (len(found.requests), len(found.notes)) != (len(self._last.requests), len(self._last.notes)):
             self._last = found
         return self._last
 
-    def _decide(self, ended: Mapping[tuple[str, int | None], ArmResult]) -> Decision:
+    def _decide(self, ended: Mapping[tuple[str, int | None], ArmResult]) -> AllocationDecision:
         requests: list[ArmRequest] = []
         notes: list[dict[str, Any]] = []
         candidates, finished = self._arms, dict[str, ArmResult]()
@@ -142,7 +133,7 @@ class Halving:
             requests += wanted
             results = {request.arm.name: ended.get(request.key) for request in wanted}
             if not all(result is not None and is_settled(result) for result in results.values()):
-                return Decision(requests, notes)
+                return AllocationDecision(requests, notes)
             finished |= {name: result for name, result in results.items() if result and result.status == "completed"}
             paused = {name for name, result in results.items() if result and result.paused_after is not None}
             alive = [arm for arm in candidates if arm.name in finished or arm.name in paused]
@@ -150,7 +141,7 @@ class Halving:
             candidates, note = self._choose(standings, level, target, lost=[a for a in candidates if a not in alive])
             notes.append(note)
         requests += [ArmRequest(arm) for arm in candidates if arm.name not in finished]
-        return Decision(requests, notes)
+        return AllocationDecision(requests, notes)
 
     def _find_standing(self, arm: Arm, level: int, finished: bool) -> _Standing:
         step = self._rungs[arm.name][level]
@@ -171,7 +162,7 @@ class Halving:
     def _choose(
         self, standings: Sequence[_Standing], level: int, target: int, lost: Sequence[Arm]
     ) -> tuple[list[Arm], dict[str, Any]]:
-        """The arms that go on, best first, and the note about it."""
+        """The arms that continue, best first, and the note about it."""
         ranked = sorted((one for one in standings if one.rank is not None), key=lambda one: one.rank or ())
         kept = [one for index, one in enumerate(ranked) if index < target or one.rank == ranked[target - 1].rank]
         scores = {one.arm.name: one.score for one in standings} | dict.fromkeys((arm.name for arm in lost), None)

@@ -113,7 +113,7 @@ def _by_task(line: Mapping[str, Any], metric: str) -> dict[str, float]:
 
 
 def plan_steps(config: ExperimentConfig) -> dict[str, int]:
-    """The length of each run by name; runs whose length nobody knows are left out."""
+    """The length of each run by name; runs whose length no one knows are left out."""
     return {name: steps for name, steps in _lengths(config).items() if isinstance(steps, int)}
 
 

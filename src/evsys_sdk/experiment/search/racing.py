@@ -18,7 +18,7 @@ from typing import Any
 
 from ...config import ExperimentConfig, Hypothesis, Race
 from ..arms.arm import Arm
-from .allocation import Allocation, ArmRequest, Decision, Outcome, all_settled
+from .allocation import Allocation, AllocationDecision, ArmOutcome, ArmRequest, all_settled
 from .objective import Objective
 
 type ScoresOf = Callable[[Arm], Mapping[str, float]]
@@ -51,7 +51,7 @@ class RacingRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class RaceGap:
     """How far a run lies behind the leader."""
 
     difference: float
@@ -84,9 +84,9 @@ class Racing:
         self._seeded, self._read = seeded, scores
         self._known: dict[str, Mapping[str, float]] = {}
         self._places: dict[str, int] = {}
-        self._last = Decision([])
+        self._last = AllocationDecision([])
 
-    def decide(self, outcomes: Sequence[Outcome]) -> Decision:
+    def decide(self, outcomes: Sequence[ArmOutcome]) -> AllocationDecision:
         first = self._before.decide(outcomes)
         if not all_settled(outcomes, [request.key for request in first.requests]):
             return first
@@ -95,7 +95,7 @@ class Racing:
             self._last = found
         return self._last
 
-    def _race(self, first: Decision, outcomes: Sequence[Outcome]) -> Decision:
+    def _race(self, first: AllocationDecision, outcomes: Sequence[ArmOutcome]) -> AllocationDecision:
         finished = {outcome.request.arm.name: outcome.request.arm for outcome in outcomes if outcome.result.is_scored}
         requested = {request.arm.name for request in first.requests}
         requests, notes = list(first.requests), list(first.notes)
@@ -103,9 +103,9 @@ class Racing:
         racing = self._leaders([arm for name, arm in finished.items() if name in requested])
         if len(racing) < 2:
             why = f"{len(racing)} of the runs ended with a score; a race needs two"
-            return Decision(requests, [*notes, {"race": 0, "added": [], "why": why}])
+            return AllocationDecision(requests, [*notes, {"race": 0, "added": [], "why": why}])
         seeds = max(self._rules.first_seeds, min(self._rules.min_seeds, self._rules.max_seeds))
-        gaps: dict[str, Gap] = {}
+        gaps: dict[str, RaceGap] = {}
         for look in range(self._rules.max_seeds + 1):
             arms = {run: [self._seeded(run, repeat) for repeat in range(seeds)] for run in racing}
             new = [ArmRequest(arm) for each in arms.values() for arm in each if arm.name not in requested]
@@ -120,7 +120,7 @@ class Racing:
                 notes.append({**self._note(look + 1, racing, gaps, [], seeds), "why": why})
                 break
             seeds += 1
-        return Decision(requests, notes)
+        return AllocationDecision(requests, notes)
 
     def _leaders(self, arms: Sequence[Arm]) -> list[str]:
         """The best runs by the mean of their seeds, the best first; of equal ones, in the order of the config."""
@@ -133,7 +133,7 @@ class Racing:
     def _rank(self, means: Mapping[str, float]) -> list[str]:
         return sorted(means, key=lambda run: (-self._objective.sign * means[run], self._places[run]))
 
-    def _standings(self, arms: Mapping[str, Sequence[Arm]]) -> tuple[list[str], dict[str, Gap]]:
+    def _standings(self, arms: Mapping[str, Sequence[Arm]]) -> tuple[list[str], dict[str, RaceGap]]:
         """Who is still in the race, the leader first, and how far each other one lies behind it."""
         values = {run: [scores for arm in each if (scores := self._scores(arm))] for run, each in arms.items()}
         means = {run: fmean(fmean(one.values()) for one in found) for run, found in values.items() if found}
@@ -143,8 +143,8 @@ class Racing:
         gaps = gaps_behind(values[ranked[0]], {run: values[run] for run in ranked[1:]}, self._rules.confidence)
         return [ranked[0], *(run for run in ranked[1:] if not gaps[run].is_clear)], gaps
 
-    def _over(self, racing: Sequence[str], gaps: Mapping[str, Gap], seeds: int) -> str | None:
-        """Why the race is over; None while it goes on."""
+    def _over(self, racing: Sequence[str], gaps: Mapping[str, RaceGap], seeds: int) -> str | None:
+        """Why the race is over; None while it continues."""
         if not racing:
             return "none of them has a score"
         if len(racing) == 1:
@@ -157,7 +157,7 @@ class Racing:
         return None
 
     def _note(
-        self, look: int, racing: Sequence[str], gaps: Mapping[str, Gap], added: Sequence[str], seeds: int
+        self, look: int, racing: Sequence[str], gaps: Mapping[str, RaceGap], added: Sequence[str], seeds: int
     ) -> dict[str, Any]:
         return {
             "race": look,
@@ -182,7 +182,7 @@ class Racing:
 
 def gaps_behind(
     leader: Sequence[Mapping[str, float]], rivals: Mapping[str, Sequence[Mapping[str, float]]], confidence: float
-) -> dict[str, Gap]:
+) -> dict[str, RaceGap]:
     """For each rival, by how much it scores other than the leader; one mapping of tasks to scores for each seed."""
     import numpy as np
 
@@ -200,11 +200,11 @@ def gaps_behind(
         arrays = [np.array([[fmean(one.values())] for one in each]) for each in everyone]
     base, *others = [RunScores(array, by_task=bool(common) and common != [""]) for array in arrays]
     found = compare(base, others)
-    plain = {run: Gap(other.mean - base.mean, None) for run, other in zip(rivals, others, strict=True)}
+    plain = {run: RaceGap(other.mean - base.mean, None) for run, other in zip(rivals, others, strict=True)}
     if found is None or found.noise is None:  # without two seeds of anything, the luck of training is unknown
         return plain
     widths = [
         t_quantile((1 + confidence) / 2, float(df)) * float(stderr)
         for df, stderr in zip(found.df, found.stderr, strict=True)
     ]
-    return {run: Gap(plain[run].difference, width) for run, width in zip(rivals, widths, strict=True)}
+    return {run: RaceGap(plain[run].difference, width) for run, width in zip(rivals, widths, strict=True)}

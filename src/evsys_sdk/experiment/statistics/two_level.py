@@ -107,8 +107,6 @@ class Differences:
 
     estimates: FloatArray
     stderr: FloatArray
-    covariance: FloatArray
-    """With the pooled seed variance for every run: candidates share the baseline and the tasks."""
     df: FloatArray
     task_variance: FloatArray
     """The part of the variance that more tasks would reduce."""
@@ -136,13 +134,13 @@ def compare(
 ) -> Differences | None:
     """All differences at once; None where nothing tells how noisy they are. `others` only add to the pooled seeds."""
     noise = seed_noise([baseline, *candidates, *others])
-    task_part = _task_covariance(baseline, candidates)
+    task_part = _task_variance(baseline, candidates)
     if noise is None and task_part is None:
         return None
-    tasks = np.zeros((len(candidates), len(candidates))) if task_part is None else task_part
+    tasks = np.zeros(len(candidates)) if task_part is None else task_part
     estimates = np.array([run.mean - baseline.mean for run in candidates])
     seeds = np.array([seed_part(run, noise) for run in candidates]) + seed_part(baseline, noise)
-    stderr = np.sqrt(np.diag(tasks) + seeds)
+    stderr = np.sqrt(tasks + seeds)
     # What arithmetic leaves over of equal scores is no noise; seeds that agree to the last digit tell nothing.
     rounding = 1e-9 * max(float(np.abs(run.values).max()) for run in [baseline, *candidates])
     stderr = np.where(stderr > rounding, stderr, 0.0)
@@ -150,13 +148,11 @@ def compare(
         return None
     shares = [[_share(run), _share(baseline)] for run in candidates]
     own = [[run.seed_variance or 0.0, baseline.seed_variance or 0.0] for run in candidates]
-    pooled = 0.0 if noise is None else noise.component
     return Differences(
         estimates,
         stderr,
-        tasks + pooled * (np.diag([_share(run) for run in candidates]) + _share(baseline)),
-        _degrees_of_freedom(stderr**2, np.diag(tasks), candidates[0].tasks_df, np.array(shares), np.array(own), noise),
-        np.diag(tasks).copy(),
+        _degrees_of_freedom(stderr**2, tasks, candidates[0].tasks_df, np.array(shares), np.array(own), noise),
+        tasks,
         noise,
         seeds=tuple(run.n_seeds for run in candidates),
         baseline_seeds=baseline.n_seeds if baseline.trained else 0,
@@ -179,7 +175,7 @@ def contrast(
     tasks, tasks_df = 0.0, runs[0].tasks_df
     if all(run.by_task for run in runs) and tasks_df > 0:
         by_task = weights @ np.stack([run.task_means for run in runs])
-        tasks = float(_covariance_of_means(by_task[None, :], runs[0].clusters)[0, 0])
+        tasks = _variance_of_mean(by_task, runs[0].clusters)
         if tasks <= 1e-18:
             tasks = _unanimous(float(by_task.mean()), runs, tasks_df + 1, alone=len(runs) == 1)
     squares = (weights**2).tolist()
@@ -238,26 +234,25 @@ def _cluster_sums(deviations: FloatArray, clusters: IntArray | None) -> FloatArr
     return deviations @ members
 
 
-def _covariance_of_means(by_task: FloatArray, clusters: IntArray | None) -> FloatArray:
-    """Cluster-robust covariance of the means over tasks."""
-    sums = _cluster_sums(by_task - by_task.mean(axis=1, keepdims=True), clusters)
-    number = sums.shape[1]
-    return number / (number - 1) * (sums @ sums.T) / by_task.shape[1] ** 2
+def _variance_of_mean(by_task: FloatArray, clusters: IntArray | None) -> float:
+    """Cluster-robust variance of a mean over tasks."""
+    sums = _cluster_sums(by_task - by_task.mean(), clusters)
+    return len(sums) / (len(sums) - 1) * float((sums**2).sum()) / len(by_task) ** 2
 
 
-def _task_covariance(baseline: RunScores, candidates: Sequence[RunScores]) -> FloatArray | None:
+def _task_variance(baseline: RunScores, candidates: Sequence[RunScores]) -> FloatArray | None:
     """Of the differences to the baseline; None where the metric has no scores by task, or one cluster."""
     if not all(run.by_task for run in [baseline, *candidates]) or candidates[0].tasks_df <= 0:
         return None
-    by_task = np.stack([run.task_means for run in candidates]) - baseline.task_means
-    covariance = _covariance_of_means(by_task, candidates[0].clusters)
-    for row, run in enumerate(candidates):
-        if covariance[row, row] > 1e-18:  # some tasks disagree, by more than rounding
-            continue
-        covariance[row, :] = covariance[:, row] = 0.0
-        mean, tasks = float(by_task[row].mean()), run.tasks_df + 1
-        covariance[row, row] = _unanimous(mean, [baseline, run], tasks, alone=baseline.is_level)
-    return covariance
+    found: list[float] = []
+    for run in candidates:
+        by_task = run.task_means - baseline.task_means
+        variance = _variance_of_mean(by_task, run.clusters)
+        if variance <= 1e-18:  # no task disagrees, by more than rounding
+            runs, tasks = [baseline, run], run.tasks_df + 1
+            variance = _unanimous(float(by_task.mean()), runs, tasks, alone=baseline.is_level)
+        found.append(variance)
+    return np.array(found)
 
 
 def _unanimous(mean: float, runs: Sequence[RunScores], tasks: float, *, alone: bool) -> float:

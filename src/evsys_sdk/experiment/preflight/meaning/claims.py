@@ -1,0 +1,244 @@
+"""Checks of what is claimed: its metric and direction, its seeds, its baseline, and whether runs differ at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+from ....config import Hypothesis, RunConfig, SuccessMetric
+from ....config.metadata import BASE_MODEL
+from ....config.search import success_of
+from ....errors import Problem
+from ....paths import in_project
+from ....record.folders import find_attempts
+from ....record.project_files.known_folders import read_output_roots
+from ....record.reader import experiment_id
+from ...hypothesis import is_rate
+from .context import COMPARING, Context
+
+_LESS_IS_BETTER = ("loss", "cost_per", "tokens_per", "time_per", "perplexity", "latency", "error", "reverse_kl", "kl")
+_MORE_IS_BETTER = (
+    "pass@",
+    "pass^",
+    "pass_rate",
+    "exact_match",
+    "accuracy",
+    "mean_reward",
+    "toolkit_match",
+    "avg",
+    "f1",
+)
+_SAYS_LESS = ("less", "lower", "worse", "hurt", "fall", "decreas", "reduc", "forget", "degrad", "lose", "drop", "cost")
+_CLAIM = "metadata.hypothesis"
+_SEEDS = 3
+"""Seeds of each trained side that a supported claim needs."""
+_ONLY_SAVES = {"save_every", "save_at_fractions", "keep_checkpoints", "eval_every", "concurrency", "timeout_s"}
+"""Params that change what is kept of a run, and not what is learned."""
+
+
+def better_mode(metric: str) -> str | None:
+    """Whether less (`min`) or more (`max`) of a metric is better; None where its name does not say."""
+    name = metric.rpartition("/")[2].removeprefix("final_")
+    if name.startswith(_LESS_IS_BETTER) or name.endswith(("_loss", "_error")):
+        return "min"
+    return "max" if name.startswith(_MORE_IS_BETTER) or metric == "reward/mean" else None
+
+
+def _claim(context: Context) -> Hypothesis | None:
+    found = context.config.metadata.hypothesis
+    return found if isinstance(found, Hypothesis) else None
+
+
+def _metric(context: Context) -> str | None:
+    claim, success = _claim(context), success_of(context.config.metadata)
+    return (claim.metric if claim else None) or (success.name if success else None)
+
+
+def direction_against_metric(context: Context) -> Iterator[Problem]:
+    """A claim that a score falls, or a loss rises, without a word of it in its text."""
+    claim, metric = _claim(context), _metric(context)
+    if claim is None or metric is None or "direction" not in claim.model_fields_set:
+        return
+    better = better_mode(metric)
+    wanted = {"min": "decrease", "max": "increase"}.get(better or "")
+    says_less = any(word in claim.claim.casefold() for word in _SAYS_LESS)
+    if wanted is not None and claim.direction != wanted and not (claim.direction == "decrease" and says_less):
+        less = "less" if better == "min" else "more"
+        message = f"the claim is that {metric} will {claim.direction}, and {less} of it is better"
+        yield Problem(message, f"{_CLAIM}.direction", claim.direction, f"Write direction: {wanted}.")
+
+
+def mode_against_metric(context: Context) -> Iterator[Problem]:
+    """A best run, checkpoint or stop that is chosen by the wrong end of its metric."""
+    metadata = context.config.metadata
+    given: list[tuple[str, Any, Any]] = []
+    if (success := success_of(metadata)) is not None:
+        place = "metadata.success_metric" + (".mode" if isinstance(metadata.success_metric, SuccessMetric) else "")
+        given.append((place, success.name, success.mode))
+    for at, spec in enumerate(context.config.callbacks):
+        if spec.kind == "early_stopping":
+            place = f"callbacks[{at}].params.mode"
+            given.append((place, spec.params.get("metric"), spec.params.get("mode", "min")))
+    if (search := context.config.search) is not None and search.metric is not None:
+        given.append(("search.mode", search.metric, search.mode or "max"))
+    for one in context.stages:
+        place = f"{one.params_place}.selection_mode"
+        given.append((place, one.cfg.selection_metric, one.cfg.selection_mode))
+    for place, metric, mode in given:
+        better = better_mode(metric) if isinstance(metric, str) else None
+        if better is not None and mode is not None and mode != better:
+            less = "less" if better == "min" else "more"
+            message = f"'{metric}' is to be {'maximised' if mode == 'max' else 'minimised'}, and {less} of it is better"
+            hint = f"Write mode: {better}."
+            if not place.endswith("mode"):
+                hint = f"Write {{name: {metric}, mode: {better}}}."
+            yield Problem(message, place, mode, hint)
+
+
+def claim_with_too_few_seeds(context: Context) -> Iterator[Problem]:
+    """A claim about trained runs that no number of tasks can support."""
+    config, claim = context.config, _claim(context)
+    if claim is None or config.search is not None or config.n_repeats >= _SEEDS:
+        return
+    seeds = "one seed" if config.n_repeats == 1 else f"{config.n_repeats} seeds"
+    message = f"a supported claim needs {_SEEDS} seeds of each run, and each is trained with {seeds}"
+    hint = f"Set n_repeats: {_SEEDS} or more, or write the hypothesis as a sentence to explore without a claim."
+    yield Problem(message, "n_repeats", config.n_repeats, hint)
+
+
+def effect_outside_of_range(context: Context) -> Iterator[Problem]:
+    """Effects and levels that rewards between 0 and 1 cannot reach; rates are refused elsewhere."""
+    claim, metric = _claim(context), _metric(context)
+    if (
+        claim is None
+        or metric is None
+        or is_rate(metric)
+        or not metric.rpartition("/")[2].startswith(("mean_reward", "avg"))
+    ):
+        return
+    verifiers = {getattr(task.verifier, "fn_name", None) for one in context.sets for task in one.tasks}
+    if not verifiers or not verifiers <= {*COMPARING, "regex_match", "python_tests", "tool_calls_match"}:
+        return
+    for name in ("min_effect", "level", "margin"):
+        value = getattr(claim, name)
+        if value is not None and value > 1:
+            hint = f"{metric} lies between 0 and 1: write {value / 100:g} if {value:g} % is meant."
+            yield Problem(f"{name} lies outside of the range of the metric", f"{_CLAIM}.{name}", value, hint)
+
+
+def trivial_claim(context: Context) -> Iterator[Problem]:
+    """Levels and margins that any run fulfils."""
+    claim, metric = _claim(context), _metric(context)
+    if claim is None or metric is None or better_mode(metric) != "max" or not is_rate(metric):
+        return
+    if claim.kind == "at_least" and claim.direction == "increase" and claim.level is not None and claim.level <= 0:
+        yield Problem(
+            "every run reaches this level", f"{_CLAIM}.level", claim.level, "Name the level that would matter."
+        )
+    if claim.kind == "not_worse" and claim.margin is not None and claim.margin >= 0.5:
+        hint = "Name the loss that would not matter, such as 0.02."
+        yield Problem("a run may lose this much and still count as not worse", f"{_CLAIM}.margin", claim.margin, hint)
+
+
+def losses_are_not_comparable(context: Context) -> Iterator[Problem]:
+    """A training loss as the measure of runs that do not train on the same rows, or of none but training rows."""
+    metric = _metric(context)
+    if metric is None or not (metric.startswith("train_fit/") or metric.removeprefix("final_") == "loss"):
+        return
+    place = f"{_CLAIM}.metric" if (claim := _claim(context)) and claim.metric else "metadata.success_metric"
+    hint = "Score held-out tasks with metadata.benchmark, and name its metric, such as pass@1."
+    if metric.startswith("train_fit/"):
+        yield Problem("this is measured on the training rows, which says nothing about new ones", place, metric, hint)
+    elif len({(repr(run.data), run.model.name, run.algorithm.kind) for _, run in context.runs}) > 1:
+        yield Problem("losses of runs with other rows, models or recipes cannot be compared", place, metric, hint)
+
+
+def baseline_is_the_only_run(context: Context) -> Iterator[Problem]:
+    """A baseline that nothing is compared with."""
+    claim, names = _claim(context), [run.name for _, run in context.runs]
+    scores_others = any(entry.models for entry in context.config.metadata.benchmark)
+    searched = context.config.search is not None
+    if claim is None or claim.baseline is None or searched or context.config.parent_experiment_id is not None:
+        return
+    if names == [claim.baseline] and not scores_others:
+        hint = "Add the run that is to be better, or `models: [base]` to a benchmark and `baseline: base`."
+        yield Problem(
+            "the baseline is the only run, so that nothing is compared", f"{_CLAIM}.baseline", claim.baseline, hint
+        )
+    if names == [claim.baseline] and scores_others and claim.baseline != BASE_MODEL:
+        hint = "Write `baseline: base` to compare this run with the untrained model."
+        yield Problem("the baseline is the only run that is trained", f"{_CLAIM}.baseline", claim.baseline, hint)
+
+
+def unknown_parent(context: Context) -> Iterator[Problem]:
+    """A parent that no record below the project's output folders has."""
+    parent = context.config.parent_experiment_id
+    if parent is None:
+        return
+    # An id is the name of its folder and a few digits; a bare name means the latest attempt.
+    roots = {in_project(context.config.output_dir), *read_output_roots()}
+    by_id = (root / parent.rpartition("-")[0] for root in roots)
+    if not any(experiment_id(path) == parent for path in by_id) and not any(
+        find_attempts(root / parent) for root in roots
+    ):
+        hint = "Check the id with `evsys history`, or remove it: results would be compared with nothing."
+        yield Problem("no experiment in this project has this id", "parent_experiment_id", parent, hint)
+
+
+def seed_as_axis(context: Context) -> Iterator[Problem]:
+    """Seeds as runs of their own, which the conclusion would compare like recipes."""
+    known: dict[str, tuple[str, RunConfig]] = {}
+    for place, run in context.runs:
+        _, first = known.setdefault(_learned(run), (place, run))
+        if first.seed != run.seed:
+            message = f"'{first.name}' and '{run.name}' differ in their seed alone, and are compared like recipes"
+            seeds = len({one.seed for _, one in context.runs})
+            yield Problem(message, f"{place}.seed", run.seed, f"Write each recipe once and set n_repeats: {seeds}.")
+            return
+
+
+def runs_without_a_difference(context: Context) -> Iterator[Problem]:
+    """Runs that train the same, because what differs between them has no effect."""
+    known: dict[str, RunConfig] = {}
+    for place, run in context.runs:
+        same = known.setdefault(f"{_learned(run)} {run.seed}", run)
+        if same is run:
+            continue
+        paths = [
+            path for path in _differences(same.model_dump(mode="json"), run.model_dump(mode="json")) if path != "name"
+        ]
+        why = "num_epochs is ignored while max_steps is set" if any(p.endswith("num_epochs") for p in paths) else ""
+        what = f"has no effect{f' ({why})' if why else ''}: " if paths else ""
+        message = f"{what}'{same.name}' and '{run.name}' train exactly the same"
+        hint = "Remove max_steps." if why else "Remove one of them, or let them differ in what they learn."
+        yield Problem(message, f"{place}.{paths[0] if paths else 'name'}", hint=hint)
+        return
+
+
+def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    """Dotted paths at which two configs differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        old, new = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+        for key in sorted({*old, *new}):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif one != other:
+        yield path
+
+
+def _learned(run: RunConfig) -> str:
+    """What a run learns, without its seed and without params that have no effect."""
+    content = run.model_dump(mode="json", exclude={"name", "tags", "seed", "eval", "rollouts"})
+
+    def effective(params: dict[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in params.items() if key not in _ONLY_SAVES}
+        if kept.get("max_steps") is not None:
+            kept.pop("num_epochs", None)
+        phases = cast("list[Any]", kept.get("phases")) if isinstance(kept.get("phases"), list) else []
+        named = [cast("dict[str, Any]", one) for one in phases if isinstance(one, dict)]
+        if named:
+            kept["phases"] = [{**one, "params": effective(one.get("params") or {})} for one in named]
+        return kept
+
+    content["algorithm"]["params"] = effective(content["algorithm"]["params"])
+    return json.dumps(content, sort_keys=True, default=str)

@@ -1,0 +1,292 @@
+"""What the checks of meaning look at: every recipe with its rows, every set of tasks, as questions and answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+from ....algorithms.base import BaseAlgorithm
+from ....algorithms.on_policy import RolloutAlgorithm
+from ....config import BenchmarkEntry, ExperimentConfig, RunConfig, RunStage
+from ....data.chat import text_of
+from ....data.task_identity import task_key
+from ....data.types import HarborTask, InProcessVerifier
+from ....errors import EvsysError
+from ....eval.row_tasks import tasks_of_rows
+from ....eval.verifier import VerifierInput, build_verifier
+from ....protocols import Row, traits_of
+from ....rollouts.rollout import opening
+from ....training.blocking import run_blocking
+from ...arms.recipe import build_algorithm, pair_stages
+from ...benchmark_plan import load_entry
+from ..recipes import StillClient
+from ..sources import PulledRows
+
+MOST_RUNS = 200
+_MOST_ROWS = 2_000
+_CHARACTERS_PER_TOKEN = 8
+"""Of a tokenizer that is not here: more than any packs into a token of ordinary text, so that nothing is too long."""
+COMPARING = ("exact_match", "contains", "numeric_match", "json_match")
+"""Verifiers that compare with an expected answer, quickly and here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row as a question and its answer."""
+
+    prompt: str
+    system: str
+    answer: str | None
+    rejected: str | None = None
+    row: int = 0
+
+
+def example_of(row: Row, number: int) -> Example:
+    """The question and the answer of a row, whatever its format."""
+    if "chosen" in row and "rejected" in row:
+        asked, system = _split(row.get("prompt"))
+        return Example(asked, system, _last_text(row["chosen"]), _last_text(row["rejected"]), number)
+    if "instruction" in row and "verifier" in row:
+        metadata = cast("Mapping[str, Any]", row.get("metadata") or {})
+        messages = [*_messages(metadata.get("context_messages")), {"content": row["instruction"]}]
+        return Example(
+            *_split(messages), expected_text(cast("Mapping[str, Any]", row["verifier"]).get("expected")), row=number
+        )
+    if "inputs" in row:
+        asked = "\n".join(map(str, cast("Mapping[str, Any]", row["inputs"]).values()))
+        return Example(asked, "", None if row.get("expected") is None else str(row["expected"]), row=number)
+    messages = _messages(row.get("messages"))
+    last = max((at for at, one in enumerate(messages) if one.get("role") == "assistant"), default=len(messages))
+    answer = _text(messages[last]) if last < len(messages) else None
+    return Example(*_split(messages[:last]), answer, row=number)
+
+
+def expected_text(expected: Any) -> str | None:
+    """What a verifier expects, as text; None where it expects nothing that could be written down."""
+    several = cast("list[Any]", expected) if isinstance(expected, list) else []
+    first: Any = several[0] if several else cast("Any", expected)
+    return str(first) if isinstance(first, str | int | float) and not isinstance(first, bool) else None
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    return [one for one in cast("list[Any]", value) if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    calls: Any = message.get("tool_calls")
+    return text_of(message.get("content")) + (str(calls) if calls else "")
+
+
+def _split(prompt: Any) -> tuple[str, str]:
+    """What is asked, and the system prompt."""
+    if not isinstance(prompt, list):
+        return str(prompt or ""), ""
+    messages = _messages(prompt)
+    asked = [_text(one) for one in messages if one.get("role", "user") != "system"]
+    return "\n".join(asked), "\n".join(_text(one) for one in messages if one.get("role") == "system")
+
+
+def _last_text(value: Any) -> str:
+    return _text(messages[-1]) if (messages := _messages(value)) else str(value or "")
+
+
+@dataclass
+class StageView:
+    """One recipe of a run with the rows it trains on."""
+
+    run: RunConfig
+    run_place: str
+    stage: RunStage
+    algorithm: BaseAlgorithm
+    pulled: PulledRows | None
+    client: StillClient | None
+    examples: list[Example]
+
+    @property
+    def params_place(self) -> str:
+        return f"{self.run_place}.{self.stage.path}.params"
+
+    @property
+    def data_place(self) -> str:
+        return f"{self.run_place}.{self.stage.data_path}"
+
+    @property
+    def cfg(self) -> Any:
+        return self.algorithm.cfg
+
+    @property
+    def learns_from_answers(self) -> bool:
+        """Whether rows hold the answers that are learned; rollouts find their own."""
+        return not isinstance(self.algorithm, RolloutAlgorithm) and self.stage.kind != "opd"
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps it takes, where that is known."""
+        if self.cfg.max_steps is not None:
+            return self.cfg.max_steps
+        complete = self.pulled is not None and self.pulled.complete and self.pulled.rows
+        return self.algorithm.planned_steps(self.pulled.rows) if complete and self.pulled else None
+
+    @cached_property
+    def answers(self) -> list[str]:
+        return [one.answer for one in self.examples if one.answer is not None]
+
+    def where(self, example: Example) -> str:
+        return "" if self.pulled is None else self.pulled.where(example.row)
+
+
+@dataclass
+class TaskSet:
+    """Tasks that runs are scored on."""
+
+    place: str
+    label: str
+    tasks: list[HarborTask]
+    """Those that are scored."""
+    available: int
+    max_tokens: int
+    entry: BenchmarkEntry | None = None
+
+    @cached_property
+    def examples(self) -> list[Example]:
+        return [
+            Example(*_split(opening(task)), expected_text(getattr(task.verifier, "expected", None)), row=at)
+            for at, task in enumerate(self.tasks)
+        ]
+
+    @cached_property
+    def expected(self) -> list[str]:
+        return [one.answer for one in self.examples if one.answer is not None]
+
+    @cached_property
+    def keys(self) -> dict[str, str]:
+        """Normalised question -> id of a task that asks it."""
+        return {task_key(task): task.task_id for task in self.tasks}
+
+    @property
+    def compares(self) -> bool:
+        """Whether its answers are compared with a text."""
+        return bool(self.tasks) and all(
+            isinstance(task.verifier, InProcessVerifier) and task.verifier.fn_name in COMPARING for task in self.tasks
+        )
+
+    def accepted(self, answers: Sequence[str]) -> list[bool]:
+        """For each answer, whether it is right for any of the tasks; as many verifiers as there are expected texts."""
+        verifiers = {repr(task.verifier): build_verifier(task.verifier) for task in self.tasks}
+
+        async def ask() -> list[bool]:
+            return [await _is_right(answer, verifiers.values()) for answer in answers]
+
+        return run_blocking(ask)
+
+
+async def _is_right(answer: str, verifiers: Iterable[Any]) -> bool:
+    for verifier in verifiers:
+        try:
+            if (await verifier(VerifierInput(prompt="", completion=answer))).reward > 0:
+                return True
+        except EvsysError:
+            continue
+    await asyncio.sleep(0)
+    return False
+
+
+@dataclass
+class Context:
+    """Everything about a config that a check may look at."""
+
+    config: ExperimentConfig
+    pulled: Mapping[str, PulledRows] = field(default_factory=dict[str, PulledRows])
+    clients: Mapping[str, StillClient] = field(default_factory=dict[str, StillClient])
+    _examples: dict[int, list[Example]] = field(default_factory=dict[int, list[Example]])
+
+    @cached_property
+    def runs(self) -> list[tuple[str, RunConfig]]:
+        """Place and config of each run."""
+        runs = self.config.all_runs()[:MOST_RUNS]
+        return [("run" if self.config.run is not None else f"runs[{at}]", run) for at, run in enumerate(runs)]
+
+    @cached_property
+    def stages(self) -> list[StageView]:
+        return [view for place, run in self.runs for view in self._views(place, run)]
+
+    @cached_property
+    def sources(self) -> list[StageView]:
+        """One stage for each source of training rows that could be read."""
+        return list({id(one.examples): one for one in reversed(self.stages) if one.examples}.values())[::-1]
+
+    @cached_property
+    def benchmarks(self) -> list[TaskSet]:
+        """What `metadata.benchmark` scores."""
+        return [found for at, one in enumerate(self.config.metadata.benchmark) if (found := self._set_of(at, one))]
+
+    @cached_property
+    def sets(self) -> list[TaskSet]:
+        """Benchmarks, and the held-out rows of `run.eval`."""
+        held: dict[str, TaskSet] = {}
+        for place, run in self.runs:
+            if run.eval.eval_data is not None and run.eval.metrics and run.eval.enabled:
+                pulled = self.pulled.get(run.eval.eval_data.model_dump_json())
+                if pulled is not None and pulled.rows and not pulled.problems:
+                    given = (run.eval.inference.params if run.eval.inference else {}).get("max_tokens")
+                    limit = given if isinstance(given, int) else 1 << 30
+                    tasks = tasks_of_rows(pulled.rows[: run.eval.n_samples or _MOST_ROWS])
+                    one = TaskSet(f"{place}.eval", "eval", tasks, len(pulled.rows), limit)
+                    held.setdefault(repr((id(pulled), limit, run.eval.n_samples)), one)
+        return [*self.benchmarks, *held.values()]
+
+    def tokens(self, text: str, client: StillClient | None) -> int:
+        """Length of a text for the model of a run; a low estimate where its tokenizer is not here."""
+        if client is None or client.context_length is None:
+            return len(text) // _CHARACTERS_PER_TOKEN
+        return len(client.tokenizer.encode(text))
+
+    @property
+    def client(self) -> StillClient | None:
+        """The tokenizer of the runs, where they share one."""
+        found = list(self.clients.values())
+        kinds = {type(one.tokenizer).__qualname__ for one in found}
+        return found[0] if len(kinds) == 1 and all(one.context_length is not None for one in found) else None
+
+    def _views(self, place: str, run: RunConfig) -> Iterator[StageView]:
+        try:
+            algorithm = build_algorithm(run)
+            pairs = pair_stages(run, algorithm)
+        except Exception:  # reported with the kinds and params
+            return
+        rank = traits_of(algorithm).lora_rank
+        client = self.clients.get(repr((run.model, run.backend, run.algorithm.kind, rank)))
+        for stage, built in pairs:
+            recipe = getattr(built, "recipe", built)
+            if isinstance(recipe, BaseAlgorithm):
+                pulled = None if stage.data is None else self.pulled.get(stage.data.model_dump_json())
+                yield StageView(run, place, stage, recipe, pulled, client, self._examples_of(pulled))
+
+    def _examples_of(self, pulled: PulledRows | None) -> list[Example]:
+        if pulled is None or pulled.problems:
+            return []
+        if id(pulled) not in self._examples:
+            count = len(pulled.rows)
+            chosen = range(count) if count <= _MOST_ROWS else [at * count // _MOST_ROWS for at in range(_MOST_ROWS)]
+            self._examples[id(pulled)] = [example_of(pulled.rows[at], at) for at in chosen]
+        return self._examples[id(pulled)]
+
+    def _set_of(self, index: int, entry: BenchmarkEntry) -> TaskSet | None:
+        try:
+            tasks = list(load_entry(entry).tasks)
+        except EvsysError:  # reported with the entry
+            return None
+        trained = [found.max_tokens for one in self.stages if (found := traits_of(one.algorithm).rollouts)]
+        limit = entry.max_tokens or next(iter(trained), None) or 256
+        place = f"metadata.benchmark[{index}]"
+        return TaskSet(place, entry.label or "", tasks[: entry.n_tasks], len(tasks), limit, entry)
+
+
+def is_labels(answers: Sequence[str], *, least: int = 8) -> bool:
+    """Whether answers are classes: short, few, and each given again and again."""
+    kinds = Counter(answers)
+    return len(answers) >= least and len(kinds) <= len(answers) / 3 and all(len(one.split()) <= 6 for one in kinds)

@@ -1,0 +1,158 @@
+"""Checks of the tasks that runs are scored on: how many, how they are asked, and whether they can be answered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+
+from ....data.types import InProcessVerifier
+from ....errors import EvsysError, Problem, show
+from ....eval.verifier import VerifierInput, build_verifier
+from ....training.blocking import run_blocking
+from .context import COMPARING, Context, TaskSet
+
+_FEW = 5
+_FEW_CHOSEN = 10
+_TOO_LONG = 0.1
+"""Share of tasks whose answers may be too long before it is said."""
+
+
+def val_and_test_share_tasks(context: Context) -> Iterator[Problem]:
+    """Tasks that both choose and report, so that what is reported is what was chosen."""
+    for one, other in combinations(context.benchmarks, 2):
+        roles = (one.entry.role if one.entry else None, other.entry.role if other.entry else None)
+        shared = set(one.keys) & set(other.keys)
+        if set(roles) == {"val", "test"} and shared:
+            first = other.keys[min(shared)]
+            message = (
+                f"{len(shared)} of {len(other.keys)} tasks are also in '{one.label}' ({roles[0]}), such as '{first}'"
+            )
+            hint = "Choose by tasks that are not reported: split them with the transform `split`, or use other files."
+            yield Problem(message, other.place, hint=hint)
+
+
+def few_tasks(context: Context) -> Iterator[Problem]:
+    """Too few tasks to tell two runs apart."""
+    for one in context.sets:
+        scored, key = len(one.tasks), "n_samples" if one.entry is None else "n_tasks"
+        cut = scored < one.available
+        if 0 < scored < (_FEW_CHOSEN if cut else _FEW) and one.expected:
+            of = f" of {one.available}" if cut else ""
+            message = f"{scored}{of} tasks are scored: one answer moves the score by {1 / scored:.2f}"
+            hint = f"Remove {key}, or set it to 100 or more." if cut else "Add tasks; 100 or more tell runs apart."
+            yield Problem(message, f"{one.place}.{key}" if cut else one.place, hint=hint)
+
+
+def run_every_beyond_the_end(context: Context) -> Iterator[Problem]:
+    """Scores during training that are never taken."""
+    totals: dict[str, int | None] = {}
+    for stage in context.stages:
+        known = totals.get(stage.run_place, 0)
+        totals[stage.run_place] = None if known is None or stage.steps is None else known + stage.steps
+    if not totals or None in totals.values():
+        return
+    longest = max(total for total in totals.values() if total is not None)
+    for one in context.benchmarks:
+        every = one.entry.run_every if one.entry else None
+        if every is not None and every > longest:
+            message = f"it is never scored during training: the longest run has {longest} steps"
+            hint = f"Write {max(longest // 4, 1)}, or remove run_every to score it once at the end."
+            yield Problem(message, f"{one.place}.run_every", every, hint)
+
+
+def answers_do_not_fit(context: Context) -> Iterator[Problem]:
+    """Answers that are cut off before they are complete."""
+    for one in context.sets:
+        places = f"{one.place}.max_tokens" if one.entry else f"{one.place}.inference.params.max_tokens"
+        yield from _too_long(context, one.expected, one.max_tokens, places, "of the expected answers")
+        learned = [stage for stage in context.sources if stage.learns_from_answers]
+        for stage in learned[:1] if not one.entry or one.entry.agent is None else ():
+            yield from _too_long(context, stage.answers, one.max_tokens, places, "of the answers it learns", share=0.5)
+    for stage in context.stages:
+        sampling = getattr(stage.cfg, "sampling", None)
+        if sampling is not None and not getattr(stage.cfg, "agent_import_path", None):
+            place = f"{stage.params_place}.sampling.max_tokens"
+            yield from _too_long(context, stage.answers, sampling.max_tokens, place, "of the expected answers")
+
+
+def _too_long(
+    context: Context, texts: list[str], limit: int, place: str, what: str, *, share: float = _TOO_LONG
+) -> Iterator[Problem]:
+    some = texts[:: max(len(texts) // 200, 1)]
+    lengths = [context.tokens(text, context.client) for text in some] if limit < 1 << 20 else []
+    longer = [length for length in lengths if length > limit]
+    if longer and len(longer) >= share * len(lengths):
+        message = f"{len(longer) / len(lengths):.0%} {what} are longer than this, up to {max(longer)} tokens"
+        yield Problem(message, place, limit, f"Set it to {_round_up(max(longer) + 8)} or more.")
+
+
+def _round_up(number: int) -> int:
+    return -(-number // 16) * 16
+
+
+def samples_are_copies(context: Context) -> Iterator[Problem]:
+    """Several attempts at each task that are the same by construction."""
+    for one in context.benchmarks:
+        if one.entry is not None and one.entry.samples > 1 and one.entry.temperature == 0:
+            message = f"at temperature 0 the {one.entry.samples} samples of a task are copies of one"
+            yield Problem(message, f"{one.place}.temperature", 0, "Remove it, or set samples: 1.")
+
+
+def expected_is_refused_by_its_verifier(context: Context) -> Iterator[Problem]:
+    """Expected answers that their verifier cannot compare with, such as words for numeric_match."""
+    for one in context.sets:
+        refused: list[tuple[str, str]] = []
+        for task in one.tasks[:: max(len(one.tasks) // 200, 1)]:
+            if isinstance(task.verifier, InProcessVerifier) and task.verifier.fn_name in COMPARING:
+                verifier = build_verifier(task.verifier)
+                try:
+                    run_blocking(lambda v=verifier: v(VerifierInput(prompt="", completion="x")))
+                except EvsysError as error:
+                    refused.append((task.task_id, str(error).partition(": ")[2]))
+        if refused:
+            message = f"{len(refused)} tasks cannot be scored, such as '{refused[0][0]}': {refused[0][1].rstrip('.')}"
+            yield Problem(message, one.place, hint="Correct the tasks, or choose another verifier.")
+
+
+def questions_with_several_answers(context: Context) -> Iterator[Problem]:
+    """The same question with different expected answers: no model can be right on both."""
+    for one in context.sets:
+        known: dict[str, tuple[str, str]] = {}
+        for task, example in zip(one.tasks, one.examples, strict=True):
+            if not (one.compares and example.answer is not None and example.prompt.strip()):
+                continue
+            key = " ".join(f"{example.system}\n{example.prompt}".casefold().split())
+            first, expected = known.setdefault(key, (task.task_id, example.answer))
+            if expected != example.answer:
+                both = f"{show(expected)} and {show(example.answer)}"
+                message = f"tasks '{first}' and '{task.task_id}' ask the same and expect {both}"
+                yield Problem(message, one.place, hint="Remove one of them, or give a list of right answers.")
+                break
+
+
+def one_answer_wins(context: Context) -> Iterator[Problem]:
+    """A set on which one constant answer scores almost everything."""
+    for one in context.sets:
+        if one.compares and (found := dominant_answer(one)):
+            answer, share = found
+            message = f"the answer {show(answer)} alone scores {share:.2f}: it is expected by {share:.0%} of the tasks"
+            yield Problem(message, one.place, hint="Balance the tasks, or report a metric by class (breakdown_keys).")
+
+
+def dominant_answer(one: TaskSet) -> tuple[str, float] | None:
+    """The answer that nearly all tasks expect, and their share."""
+    counts = Counter(one.expected)
+    if len(one.expected) < 20:
+        return None
+    [(answer, count)] = counts.most_common(1)
+    return (answer, count / len(one.expected)) if count >= 0.9 * len(one.expected) else None
+
+
+def scored_on_training_rows(context: Context) -> Iterator[Problem]:
+    """An evaluation without held-out rows."""
+    for place, run in context.runs:
+        if run.eval.enabled and run.eval.metrics and run.eval.eval_data is None and run.continual is None:
+            message = "the training rows are scored, as train_fit/..., which says nothing about new rows"
+            hint = "Add eval.eval_data, or score tasks with metadata.benchmark."
+            yield Problem(message, f"{place}.eval.metrics", hint=hint)

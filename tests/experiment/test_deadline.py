@@ -1,0 +1,117 @@
+"""A limit of time ends an experiment with scored weights and a conclusion, wherever it falls."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk import ConfigError, ExperimentConfig, dump_yaml
+from evsys_sdk.cli.main import main
+from evsys_sdk.experiment import Experiment
+from evsys_sdk.experiment.search import allocation_for
+from evsys_sdk.record.ledger import read_tally
+
+type Config = Callable[..., ExperimentConfig]
+
+
+def limited(config: Config, tmp_path: Path, *, name: str, **more: Any) -> ExperimentConfig:
+    """Two runs of two seeds with far more steps than time, scored on a test set."""
+    tasks = tmp_path / "tasks.jsonl"
+    rows = [
+        {
+            "task_id": f"t{at}",
+            "instruction": f"say {at}",
+            "verifier": {"kind": "in_process", "fn_name": "exact_match", "expected": str(at)},
+        }
+        for at in range(12)
+    ]
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    metadata = {
+        "hypothesis": {"claim": "b beats a", "metric": "pass@1", "baseline": "a"},
+        "benchmark": [{"name": "words", "path": str(tasks), "split": "test", "max_tokens": 8}],
+    }
+    params = {"max_steps": 100_000, "batch_size": 6, "save_every": 20}
+    runs = [{"name": "a"}, {"name": "b"}]
+    return config(params=params, runs=runs, n_repeats=2, name=name, metadata=metadata, **more)
+
+
+def check_end(folder: Path, wall_s: float) -> None:
+    conclusion = json.loads((folder / "conclusion.json").read_text("utf-8"))
+    assert conclusion["verdict"] != "invalid"
+    assert "topped by the deadline" in conclusion["summary"]
+    results = [json.loads(path.read_text("utf-8")) for path in folder.glob("*/run_result.json")]
+    scored = [one for one in results if "test/words/pass@1" in one["metrics"]]
+    assert scored
+    assert all(one["artifacts"]["final_checkpoint"] for one in scored)
+    assert read_tally(folder).total().wall_s <= max(1.05 * wall_s, wall_s + 5)
+
+
+def test_time_runs_out_after_scoring_and_a_conclusion(config: Config, tmp_path: Path) -> None:
+    result = Experiment(limited(config, tmp_path, name="late", budget={"wall_s": 2.0})).run()
+    assert (result.status, result.exit_code) == ("budget", 3)
+    check_end(result.path, 2.0)
+    [first, *_] = result.arms
+    assert first.result.notes.stop_reason is not None
+    assert first.result.notes.stop_reason.startswith("budget: deadline")
+
+
+def test_more_time_goes_on_where_the_deadline_ended_it(config: Config, tmp_path: Path) -> None:
+    first = Experiment(config(name="more", params={"max_steps": 100_000}, budget={"wall_s": 0.5})).run()
+    assert first.exit_code == 3
+    before = first.arms[0].metrics["steps"]
+    second = Experiment(config(name="more", params={"max_steps": 100_000}, budget={"wall_s": 1.5})).run()
+    assert second.path == first.path
+    assert second.arms[0].metrics["steps"] > before > 0
+
+
+def test_seeds_go_in_rounds_where_something_is_limited(config: Config, tmp_path: Path) -> None:
+    for budget, order in (({"wall_s": 60}, "a43 b43 a44 b44"), (None, "a43 a44 b43 b44")):
+        found = limited(config, tmp_path, name="rounds", budget=budget, base_seed=43)
+        asked = allocation_for(found, Experiment(found).arms, tmp_path).decide([]).requests
+        assert [f"{one.arm.of_run}{one.arm.seed}" for one in asked] == order.split()
+
+
+def test_a_deadline_too_short_for_one_scoring_is_refused(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"budget\.wall_s: scoring one run takes about"):
+        Experiment(limited(config, tmp_path, name="short", budget={"wall_s": 1e-6})).run()
+    assert not list(tmp_path.glob("outputs/*/spend.jsonl"))
+
+
+@pytest.mark.parametrize("given", ["6 o'clock", "25:00", "2020-01-01T06:00"])
+def test_a_time_that_is_none_is_refused(given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(tmp_path / "config.yaml"), "--until", given]) != 0
+    assert "--until" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_any_moment_leaves_scored_weights_and_a_conclusion(config: Config, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    wall_s = draw.uniform(0.5, 4.0)
+    name = f"night{seed}"
+    file = tmp_path / "config.yaml"
+    dump_yaml(limited(config, tmp_path, name=name, budget={"wall_s": wall_s}), file)
+    command = [sys.executable, "-m", "evsys_sdk", "run", str(file), "--quiet"]
+    if seed % 2:  # killed on the way, and started again
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        spend = tmp_path / "outputs" / name / "spend.jsonl"
+        patience = time.monotonic() + 60
+        while not spend.exists() and process.poll() is None and time.monotonic() < patience:
+            time.sleep(0.02)
+        time.sleep(draw.uniform(0.0, wall_s))
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3, done.stderr
+    check_end(tmp_path / "outputs" / name, wall_s)
