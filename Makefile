@@ -12,7 +12,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help page types-web screenshots quickstart test test-slow $(addprefix test-,$(TIERS)) unit lint format types lines docs site bench constraints clean core dev FORCE
+.PHONY: help page types-web screenshots quickstart test test-slow $(addprefix test-,$(TIERS)) unit lint format types lines words docs site bench constraints clean core dev FORCE
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ unit: dev ## Run the fast tests only
 
 # A tier needs packages that others must do without, so it has an environment of its own: `its-packages` are the extras in it,
 # `its-before` prepares it, `its-with` is what its tests find in their environment.
-TIERS := local harbor ray tinker cookbook skyrl fireworks dashboard clients agents mlflow
+TIERS := local harbor ray ecosystem tinker cookbook skyrl fireworks dashboard clients agents mlflow
 env = $$(bash scripts/env.sh $(1))/bin/python
 
 $(addprefix test-,$(TIERS)): test-%:
@@ -46,6 +46,10 @@ test-harbor: ## Run the tests of the Harbor engine
 test-ray: its-packages = dev ray
 test-ray: its-tests = -m ray tests/experiment
 test-ray: ## Run the tests of the Ray launcher
+
+test-ecosystem: its-packages = dev reasoning-gym
+test-ecosystem: its-tests = -m ecosystem tests/ecosystem
+test-ecosystem: ## Run the tests of the task sources against the real libraries
 
 test-tinker: its-packages = dev tinker server
 test-tinker: its-tests = -n auto --dist loadfile -m tinker tests/server tests/backends/tinker
@@ -75,12 +79,12 @@ test-clients: its-packages = dev tinker server
 test-clients: its-before = verifiers=$(call env,verifiers) && litellm=$(call env,litellm)
 test-clients: its-with = EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_LITELLM_PYTHON=$$litellm EVSYS_OPENAI_PYTHON=$$python:$$verifiers
 test-clients: its-tests = tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py \
-	tests/deploy/test_shadow.py tests/loop/test_receiver.py
+	tests/deploy/test_shadow.py tests/loop/test_receiver.py tests/ecosystem/test_inspect_logs.py
 test-clients: ## Run openai 2 and 3, anthropic, LangChain, litellm, Inspect, lm-eval, vf-eval, OpenTelemetry and the hub's client against us
 
 # Claude Code and Codex are fetched once, with npm; where that is not possible, the tests that need them say so.
 test-agents: its-packages = dev
-test-agents: its-before = { $$python scripts/fetch_agents.py || true; }
+test-agents: its-before = { $$python scripts/fetch_npm.py agents || true; }
 test-agents: its-with = EVSYS_TEST_AGENTS=1
 test-agents: its-tests = -m agents tests/agents
 test-agents: ## Run whole sessions of real coding agents against a stand-in model
@@ -92,11 +96,12 @@ test-mlflow: its-with = EVSYS_MLFLOW_PYTHON=$$mlflow
 test-mlflow: its-tests = -m slow tests/observers/test_mlflow_server.py
 test-mlflow: ## Run the MLflow observer against a real MLflow server
 
-# SmolLM2 is fetched and converted once; where that is not possible, the tests that need it say so and are skipped.
+# SmolLM2 and tokenizers of other models are fetched once; where that is not possible, the tests that need them say so and are skipped.
 test-local: its-packages = dev local
-test-local: its-before = { $$python examples/17_local_sft/prepare.py --cached || true; }
+test-local: its-before = { $$python examples/17_local_sft/prepare.py --cached || true; } && \
+	{ $$python scripts/fetch_npm.py tokenizers || true; }
 test-local: its-with = OMP_NUM_THREADS=1
-test-local: its-tests = -n auto --dist loadfile -m local tests/backends/local
+test-local: its-tests = -n auto --dist loadfile -m local tests/backends/local tests/inference/test_model_templates.py
 test-local: ## Run the tests of the local backend with torch and SmolLM2
 
 page: dev ## Build the dashboard's page for this checkout (a wheel builds its own)
@@ -122,6 +127,9 @@ types: dev ## Check types
 
 lines: dev ## Count the code lines of each package, and the class names that exist more than once
 	@$(BIN)/python scripts/count_lines.py
+
+words: dev ## Count the phrases that the writing guide replaces, by phrase and by package
+	@$(BIN)/python scripts/count_words.py
 
 docs: dev ## Generate the reference pages from the code
 	$(BIN)/python scripts/generate_docs.py

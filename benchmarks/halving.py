@@ -33,7 +33,7 @@ from measure import machine
 from evsys_sdk import Experiment, ExperimentConfig, ExperimentResult, RunResult, register_verifier_fn
 from evsys_sdk.config import SearchSpec
 from evsys_sdk.experiment.arms.results import ArmResult
-from evsys_sdk.experiment.search.allocation import Allocation, Outcome
+from evsys_sdk.experiment.search.allocation import Allocation, ArmOutcome
 from evsys_sdk.experiment.search.halving import Halving, rungs_of
 from evsys_sdk.experiment.search.objective import Objective, read_curve
 
@@ -177,9 +177,9 @@ def halved(
     return best_of(reached), list(notes)
 
 
-def played(allocation: Allocation, grid: Mapping[str, Trained]) -> tuple[list[Outcome], Sequence[dict[str, Any]]]:
+def played(allocation: Allocation, grid: Mapping[str, Trained]) -> tuple[list[ArmOutcome], Sequence[dict[str, Any]]]:
     """Give an allocation everything it asks for, with arms that pause, end and fail where those of the grid did."""
-    outcomes: list[Outcome] = []
+    outcomes: list[ArmOutcome] = []
     while True:
         decision = allocation.decide(outcomes)
         done = {outcome.request.key for outcome in outcomes}
@@ -193,7 +193,7 @@ def played(allocation: Allocation, grid: Mapping[str, Trained]) -> tuple[list[Ou
                 result.notes.stop_reason = f"paused after step {until}"
             if whole.failed and (until is None or until >= whole.steps):
                 result = RunResult(request.arm.name, "failed")
-            outcomes.append(Outcome(request, ArmResult(request.arm, result)))
+            outcomes.append(ArmOutcome(request, ArmResult(request.arm, result)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from evsys_sdk.scaffold.project import init_project
 AIM_MS, TIMES = 100.0, 20
 HOOK = Path(__file__).parents[1] / "hooks" / "evsys_hook.py"
 CALLS = {
-    "guard, a harmless command": ("guard", {"tool_input": {"command": "ls src"}}),
-    "guard, a refusal": ("guard", {"tool_input": {"command": "rm data/benchmark/tickets_test/tasks.jsonl"}}),
+    "guard, a harmless edit": ("guard", {"tool_input": {"file_path": "src/metrics.py"}}),
+    "guard, a reminder": ("guard", {"tool_input": {"file_path": "data/benchmark/tickets_test/tasks.jsonl"}}),
     "check, a file that is no config": ("check", {"tool_input": {"file_path": "src/metrics.py"}}),
     "context, while no record has changed": ("context.sh", {}),
 }

@@ -1,7 +1,8 @@
 """What a coding agent's hooks run: `python3 evsys_hook.py guard|check`, with the event as JSON on stdin.
 
 Standard library only, so that it starts at once and needs nothing installed. It fails open: whatever goes wrong here
-never keeps the agent from working. It is a guard rail; what holds is the audit of the record (`evsys audit`).
+never keeps the agent from working. It is a reminder; what holds is the audit of the record (`evsys audit`) and the
+copy of each task file in use (`evsys benchmark restore`).
 """
 
 from __future__ import annotations
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
 SEALED = ("data/benchmark/", "data/validation/")
 WORKSPACE = ".evsys"
 JOURNAL = "journal.jsonl"
-RECORDS = re.compile(
-    r"\b(journal|scores|spend|claims|heads|checkpoints|predictions|run_result|conclusion|identity|benchmarks)\.jsonl?\b"
-)
-WRITERS = re.compile(r"\b(tee|rm|mv|truncate|dd|shred|chmod|ln|install|rsync)\b|\b(sed|perl)\b[^|;]*\s-\w*i")
-CODE = re.compile(
-    r"open\([^)]*['\"][wax+]|write_text|write_bytes|writeFile|unlink|rmtree|\.rename\(|\.replace\(\s*['\"]?/|json\.dump\("
-)
 PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
 CHECKED = os.path.join(WORKSPACE, ".configs_checked")
 """As old as the last look at configs that nobody named."""
@@ -65,35 +59,6 @@ def _above(folder: str, levels: int) -> list[str]:
     return found
 
 
-def why_refused(command: str, cwd: str, root: str) -> str | None:
-    """Why a shell command is refused: it seems to write where nothing may be written."""
-    for target in re.findall(r">>?\s*([^\s;|&<>]+)", command):
-        if reason := why_sealed(os.path.join(cwd, target.strip("'\"")), root):
-            return reason
-    named = any(place.rstrip("/") in command for place in SEALED) or WORKSPACE in command or RECORDS.search(command)
-    if not named:
-        return None
-    for part in re.split(r"[;|\n]|&&", command):
-        words = _words(part)
-        copies = words[:1] == ["cp"]
-        if copies or WRITERS.search(part):
-            for word in words[-1:] if copies else words[1:]:
-                if reason := why_sealed(os.path.join(cwd, word.removeprefix("of=")), root):
-                    return reason
-    if CODE.search(command):
-        return "the command seems to write sealed tasks or records. Read them with a command that only reads"
-    return None
-
-
-def _words(text: str) -> list[str]:
-    import shlex  # what only some events need is imported when they come
-
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
 def read_input(given: dict[str, Any]) -> tuple[str, list[str]]:
     """The command of a tool call, and the files that it edits, by name or by patch."""
     command = given.get("command") or given.get("cmd") or given.get("input") or ""
@@ -103,16 +68,14 @@ def read_input(given: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def guard(event: dict[str, Any]) -> None:
-    """Refuse edits of sealed tasks and of records."""
+    """Remind an agent that edits a sealed task or a record. What a shell does is not looked at: the seal finds it."""
     cwd = event.get("cwd") or os.getcwd()
     root = project_of(cwd)
-    given = event.get("tool_input") or {}
     if root is None:
         return
-    command, paths = read_input(given)
+    _, paths = read_input(event.get("tool_input") or {})
     reasons = [why_sealed(os.path.join(cwd, path), root) for path in paths]
-    reason = next((one for one in reasons if one), None) or (why_refused(command, cwd, root) if command else None)
-    if reason:
+    if reason := next((one for one in reasons if one), None):
         answer = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": f"{reason}."}
         print(json.dumps({"hookSpecificOutput": answer}))
 

@@ -32,7 +32,8 @@ from evsys_sdk.builtins import BUILTINS, Builtin
 from evsys_sdk.cli.main import evsys
 from evsys_sdk.config import ExperimentConfig
 from evsys_sdk.config.base import KindSpec
-from evsys_sdk.config.yaml_text import read_yaml, write_yaml
+from evsys_sdk.config.yaml_text import read_yaml
+from evsys_sdk.config.yaml_write import write_yaml
 from evsys_sdk.errors import ConfigError, install_hint
 from evsys_sdk.registry import KINDS, REGISTRIES, config_model
 
@@ -46,12 +47,14 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("transform", "select_fields"): {"fields": ["query", "tool_slug"]},
     ("transform", "rename_fields"): {"fields": {"question": "query"}},
     ("transform", "drop_fields"): {"fields": ["debug"]},
+    ("transform", "map_values"): {"field": "team", "values": {"Billing": "billing", "N/A": None}},
     ("transform", "sample"): {"n": 100},
     ("transform", "add_system_prompt"): {"prompt": "Answer with the name of one tool."},
     ("transform", "truncate_chars"): {"max_chars": 4000},
     ("agent", "tools"): {"tools": ["my_tools:search"]},
     ("agent", "program"): {"command": "my-agent --task {instruction}", "api": "chat"},
     ("algorithm", "opd"): {"teacher": "outputs/teacher/run/checkpoints/step000080-final/sampler"},
+    ("algorithm", "script"): {"file": "my_loop.py", "args": {"learning_rate": 0.002}},
     ("algorithm", "combo"): {"phases": [{"kind": "sft"}, {"kind": "sft", "params": {"learning_rate": 0.0001}}]},
 }
 """Params for the example of a kind that needs some and whose docstring has no example of its own."""

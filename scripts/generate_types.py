@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from evsys_sdk.dashboard import shapes
+from evsys_sdk.dashboard.shapes import experiment, loops, record
 
 TYPES = Path(__file__).resolve().parents[1] / "web" / "src" / "api" / "types.ts"
 HEAD = """/** What the API answers. Made by `make types-web` from `dashboard/shapes` and `record/view`; change those. */
@@ -28,8 +28,9 @@ _PLAIN = {"string": "string", "number": "number", "integer": "number", "boolean"
 
 def write_types() -> str:
     """The whole file."""
-    named = [getattr(shapes, name) for name in shapes.__all__ if name not in SENT]
-    adapters = [TypeAdapter[Any](one) for one in named if isinstance(one, type)]
+    made = [one for module in (experiment, loops, record) for one in vars(module).values() if isinstance(one, type)]
+    own = {one.__name__: one for one in made if one.__module__.startswith(str(experiment.__package__))}
+    adapters = [TypeAdapter[Any](one) for name, one in sorted(own.items()) if name not in SENT]
     _, schema = TypeAdapter.json_schemas([(one, "serialization", adapter) for one, adapter in enumerate(adapters)])
     return "\n".join([HEAD, *(_interface(name, one) for name, one in sorted(schema["$defs"].items()))])
 
@@ -52,7 +53,7 @@ def _type(schema: dict[str, Any]) -> str:
         return f'"{schema["const"]}"'
     match schema.get("type"):
         case "array":
-            inner = _type(schema["items"])
+            inner = _type(schema["items"] if "items" in schema else schema["prefixItems"][0])
             return f"({inner})[]" if " " in inner else f"{inner}[]"
         case "object":
             return _mapping(schema.get("additionalProperties", True))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the type checkers of those who use it
+    from .algorithms.loop_run import LoopRun as LoopRun
+    from .algorithms.rl import group_advantages as group_advantages
     from .algorithms import (
         RL as RL,
         SFT as SFT,
@@ -92,6 +94,7 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         Sweep as Sweep,
         run_experiment as run_experiment,
     )
+    from .experiment.loops import RecordedExperiment as RecordedExperiment, record as record
     from .history.history import History as History
     from .log import (
         configure_logger as configure_logger,
@@ -177,6 +180,8 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
         RunServices as RunServices,
         TrainingBatch as TrainingBatch,
     )
+    from .training.frozen_model import FrozenModel as FrozenModel, SampledTurn as SampledTurn
+    from .training.model import Model as Model, open_model as open_model
 
 _SURFACE: dict[str, tuple[str, ...]] = {
     "config": (
@@ -248,12 +253,16 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "RunServices",
         "TrainingBatch",
     ),
+    "training.model": ("open_model", "Model"),
+    "training.frozen_model": ("FrozenModel", "SampledTurn"),
     "algorithms": (
         "BaseAlgorithm",
         "TrainingConfig",
         "SFT",
         "RL",
     ),
+    "algorithms.loop_run": ("LoopRun",),
+    "algorithms.rl": ("group_advantages",),
     "eval": (
         "Benchmark",
         "EvalResult",
@@ -265,6 +274,7 @@ _SURFACE: dict[str, tuple[str, ...]] = {
         "Sweep",
         "run_experiment",
     ),
+    "experiment.loops": ("record", "RecordedExperiment"),
     "record.view.model": ("ExperimentView",),
     "history.history": ("History",),
     "dashboard": (

@@ -40,6 +40,11 @@ MISSING: Final = _Missing.MISSING
 """Stands for "no value was involved", so that `None` remains a reportable value."""
 
 _LONGEST_VALUE = 120
+_LONGEST_MESSAGE = 20_000
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"} | {
+    code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
+"""Terminals obey escape sequences, and reorder text around marks of direction."""
 
 
 def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
@@ -55,6 +60,14 @@ def show(value: object) -> str:
     """`value` as a reader of an error message wants to see it: one line, not endless, and without its secrets."""
     text = repr(redact(value))
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}… ({len(text)} characters)"
+
+
+def clean(text: str) -> str:
+    """A message for terminals and records: control characters are visible, and the middle of an endless one is cut."""
+    if len(text) > _LONGEST_MESSAGE:
+        half, left_out = _LONGEST_MESSAGE // 2, len(text) - _LONGEST_MESSAGE
+        text = f"{text[:half]} … {left_out} characters left out … {text[-half:]}"
+    return text if text.isprintable() else text.translate(_CONTROL)
 
 
 def place_in_user_code(error: BaseException) -> str:
@@ -124,11 +137,11 @@ class Problem:
         got = "" if self.value is MISSING else f" (got {show(self._shown)})"
         tail = f" {self.hint}" if self.hint else ""
         sentence = f"{self.message.rstrip('.')}{got}.{tail}"
-        return f"{head}: {sentence}" if head else sentence
+        return clean(f"{head}: {sentence}" if head else sentence)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form printed under `--json`."""
-        found: dict[str, Any] = {"message": self.message, "path": self.path, "hint": self.hint}
+        found: dict[str, Any] = {"message": clean(self.message), "path": self.path, "hint": self.hint}
         found |= {"file": self.file, "line": self.line, "column": self.column}
         if self.value is not MISSING:
             found["value"] = self._shown if _is_json_scalar(self._shown) else show(self._shown)
@@ -147,7 +160,7 @@ class EvsysError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:  # KeyError would show its argument in quotes
-        return str(self.args[0]) if self.args else type(self).__name__
+        return clean(str(self.args[0])) if self.args else type(self).__name__
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form printed under `--json`."""

@@ -19,7 +19,9 @@ class _Redacted(logging.Formatter):
     """Keeps secrets out of log lines, tracebacks included."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redact_text(super().format(record))
+        from .errors import clean  # here, because most commands log nothing
+
+        return clean(redact_text(super().format(record)))
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):

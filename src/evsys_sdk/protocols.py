@@ -75,8 +75,6 @@ class RunNotes:
     """What was noticed while it went on, e.g. that all rewards are equal."""
     trained_on: dict[str, dict[str, Any]] | None = None
     """How many tasks of each benchmark stood in what it was trained on, whatever its config says."""
-    replaced_code: list[str] | None = None
-    """Names of this package that something else stood in for while it went on."""
     system_prompt: str | None = None
     """What a recipe tuned instead of weights; the model is scored and shipped with it."""
     retention: dict[str, dict[str, dict[str, float]]] | None = None

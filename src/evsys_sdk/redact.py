@@ -29,8 +29,8 @@ _compile = functools.cache(re.compile)
 """On first use: compiling all of these takes as long as everything else that a quick command does by itself."""
 
 _PASSWORD = r"(?i)passw|passphrase|passcode|pwd$"
-_MARK = r"<[^<>]{1,40}>|\[[^\[\]]{1,40}\]"
-"""A special token, such as `assistant_token: <|assistant|>`."""
+_MARK = r"<[^<>]{1,40}>|\[[^\[\]]{1,40}\]|\$\{\w+\}"
+"""A special token, such as `assistant_token: <|assistant|>`, or the name of a variable: `api_key: ${NAME}`."""
 _NO_SECRET = (
     r"[A-Za-z_]+[-_./]\d+|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-fA-F-]{36}|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
 )
@@ -43,30 +43,42 @@ _PLACEHOLDER = r"^\$|\$\{\w+\}|^<.*>$|\[redacted\]"
 
 _STARTS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
 """Not inside a word, but also after an escaped line end or character."""
+_DASHED = (
+    *("sk-", "glpat-", "tml-", "xapp-", "nvapi-", "pplx-", "xai-", "tvly-", "pypi-"),
+    *("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"),
+)
+_JOINED = (
+    *(
+        "hf_",
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "fw_",
+        "gsk_",
+        "r8_",
+        "npm_",
+        "e2b_",
+        "shpat_",
+        "dop_v1_",
+        "whsec_",
+    ),
+    *("lin_api_", "sntrys_", "secret_", "sk_live_", "sk_test_", "rk_live_", "rk_test_", "pk_live_", "pk_test_"),
+)
+_SHAPES = {
+    **dict.fromkeys(_DASHED, r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}"),
+    **dict.fromkeys(_JOINED, r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}"),
+    **dict.fromkeys(("AKIA", "ASIA"), r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
+    **dict.fromkeys(("evk_", "github_pat_", "hvs.", "ya29.", "AIza"), r"[A-Za-z0-9_-]{16,}"),
+    "SG.": r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
+    "eyJ": r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
+}
+"""Prefix of keys -> what follows it; `evk_` are our own."""
 _SHAPE = (
-    _STARTS
-    + "(?:"
-    + "|".join(
-        (
-            r"sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}",
-            r"[srp]k_(?:live|test)_[A-Za-z0-9]{10,}",
-            r"hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{20,}",
-            r"gh[pousr]_[A-Za-z0-9]{20,}",
-            r"github_pat_[A-Za-z0-9_]{20,}",
-            r"(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Za-z])",
-            r"AIza[0-9A-Za-z_-]{30,}",
-            r"ya29\.[0-9A-Za-z_-]{20,}",
-            r"xox[abeoprs]-(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{10,}",
-            r"(?:glpat|tml|xapp|nvapi|pplx|xai|tvly|pypi)-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}",
-            r"(?:fw|gsk|r8|npm|e2b|shpat|dop_v1|whsec|lin_api|sntrys|secret)_(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}",
-            r"evk_[A-Za-z0-9_-]{16,}",
-            r"hvs\.[A-Za-z0-9_-]{20,}",
-            r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
-            r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
-        )
-    )
-    + r")|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
-    + r"(?:[^\"']{0,20000}?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\]*)"
+    rf"{_STARTS}(?:{'|'.join(re.escape(prefix) + rest for prefix, rest in _SHAPES.items())})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:[^\"']{0,20000}?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\]*)"
 )
 _BEARER = r"(?i)\b(bearer\s+)(?=[^\s\"']*[0-9]|[^\s\"']{20})([A-Za-z0-9._~+/=-]{8,})"
 _AUTHORIZATION = (
@@ -96,27 +108,18 @@ _NAME_SPOTS = (
 )  # fmt: skip
 """Where the names of secrets may stand in lower-case text."""
 _SHAPE_SPOTS = (
-    r"-(?:(?<=sk-)|(?<=xox[abeoprs]-)|(?<=glpat-)|(?<=tml-)|(?<=xapp-)|(?<=nvapi-)|(?<=pplx-)|(?<=xai-)|(?<=tvly-)"
-    r"|(?<=pypi-)|----BEGIN)",
-    r"_(?<=[bcfkmnoprstuw8]_)(?:(?<=evk_)|(?<=gh[pousr]_)|(?<=hf_)|(?<=[srp]k_)(?:live|test)|(?<=github_)pat|(?<=fw_)|(?<=gsk_)"
-    r"|(?<=r8_)|(?<=npm_)|(?<=e2b_)|(?<=shpat_)|(?<=dop_)v1|(?<=whsec_)|(?<=lin_)api|(?<=sntrys_)|(?<=secret_))",
-    r"\.(?:(?<=ya29\.)|(?<=hvs\.)|(?<=SG\.))",
-    r"A(?:KIA|SIA|Iza)",
-    r"J(?<=eyJ)",
+    *(
+        rf"{end}(?<=[{''.join(sorted({prefix[-2] for prefix in prefixes}))}]{end})"
+        rf"(?:{'|'.join(f'(?<={re.escape(prefix)})' for prefix in prefixes)})"
+        for end in ("-", "_", r"\.")
+        if (prefixes := [prefix for prefix in _SHAPES if prefix.endswith(end[-1])])
+    ),
+    *("A(?:KIA|SIA|Iza)", "J(?<=eyJ)", "-----BEGIN"),
 )
-"""Where text may have the shape of a key. Each begins with letters that stand for themselves, because such a pattern is
-looked for ten times as fast as one that begins with a choice."""
+"""Where text may have the shape of a key. Each begins with a letter that stands for itself: such a pattern is found
+ten times as fast as one that begins with a choice, and three times as fast as each prefix by itself."""
 _BEFORE_SPOT = 16
-"""No spot lies farther than this behind the beginning of a key and what is looked at before it."""
-SECRET_FRAGMENTS = (
-    "://", "sig=", "signature=",
-    "key", "token", "secret", "passw", "passp", "passc", "pwd", "auth", "cookie", "cred", "jwt",
-    "pat\"", "pat=", "pat:", "pat'", "pat\\", "bearer",
-    "sk-", "k_live", "k_test", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat", "akia", "asia", "aiza",
-    "evk_", "ya29.", "xox", "glpat", "tml-", "fw_", "gsk_", "r8_", "npm_", "e2b_", "xapp-", "nvapi-", "pplx-", "xai-",
-    "tvly-", "pypi-", "shpat_", "dop_v1", "whsec_", "lin_api", "sntrys", "hvs.", "sg.", "eyj", "-----begin",
-)  # fmt: skip
-"""What lower-case text must contain for any of these spots to be in it: for who looks through many texts at once."""
+"""What is looked at before a key is no longer than this."""
 
 
 def redact(value: Any, name: str = "") -> Any:
@@ -155,12 +158,7 @@ def is_literal_secret(text: str, name: str) -> bool:
 
 def is_suspicious(text: str) -> bool:
     """Whether a text may hold a secret: quick, and true for some that hold none."""
-    return _has_spots(text, text.lower()) or holds_environment_secret(text)
-
-
-def holds_environment_secret(text: str) -> bool:
-    """Whether the value of one of the environment's secrets is in a text, in any form."""
-    return any(secret in text for secret in _environment_secrets())
+    return _has_spots(text, text.lower()) or any(secret in text for secret in _environment_secrets())
 
 
 def _has_spots(text: str, lower: str) -> bool:

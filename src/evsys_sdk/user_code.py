@@ -5,6 +5,10 @@ child goes on with the command. The parent holds no user code: it enforces the l
 decides the exit code. A child that ends without having reported one has failed, whatever its own exit code says.
 Commands without user code start no process, and neither does a Python program that uses the SDK.
 
+A `Containment` limits a command as a whole: how long it may go without progress, and what it may print beside its
+results. `run` has none, because each of its arms has a process with limits of its own; its other calls are limited one
+by one.
+
     with user_code("importing 'src'", limit_s=60):
         importlib.import_module("src")
 """
@@ -17,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -28,14 +33,26 @@ _EXIT_S = 5.0
 _MOST_OUTPUT = 1_000_000
 """Characters that user code may print in all while a limit holds."""
 _NO_PIDFD_POLL_S = 0.2
+_PROGRESS_S = 0.5
+"""How often progress is reported."""
 _ADOPT_ORPHANS: Final = 36  # PR_SET_CHILD_SUBREAPER
 _DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
-def default_limit_s() -> float:
-    """Seconds that one import may take."""
-    return float(os.environ.get("EVSYS_USER_CODE_TIMEOUT_S", "60"))
+def default_limit_s(usual: float = 60.0) -> float:
+    """Seconds that one import may take, or another call of user code; the environment overrules what is usual."""
+    return float(os.environ.get("EVSYS_USER_CODE_TIMEOUT_S", usual))
+
+
+@dataclass(frozen=True, slots=True)
+class Containment:
+    """Limits of a whole command, which hold as soon as it has imported user code."""
+
+    what: str
+    idle_s: float
+    """How long it may take until it reports progress."""
+    exit_code: int = 1
 
 
 class _Child:
@@ -45,6 +62,9 @@ class _Child:
         self.pid = os.getpid()
         self.reports, self.output = reports, output
         self.numbers = count()
+        self.reported = 0.0
+        self.held: tuple[int, int] | None = None
+        """Where stdout and stderr led before all that is printed was sent to the parent."""
 
     def report(self, **message: Any) -> None:
         import json
@@ -55,13 +75,14 @@ class _Child:
 
 
 _tell: Callable[[str], None] | None = None
+_containment: Containment | None = None
 _child: _Child | None = None
 
 
-def isolate_user_code(tell: Callable[[str], None]) -> None:
+def isolate_user_code(tell: Callable[[str], None], containment: Containment | None = None) -> None:
     """From now on, fork before user code runs; `tell` prints an error of the parent's."""
-    global _tell
-    _tell = tell
+    global _tell, _containment
+    _tell, _containment = tell, containment
 
 
 @contextmanager
@@ -103,6 +124,36 @@ def limit_user_code(what: str, *, limit_s: float | None = None, exit_code: int =
             child.report(end=number)
 
 
+def report_progress() -> None:
+    """Some work is done, so that a contained command has its time again."""
+    if _child is not None and time.monotonic() - _child.reported > _PROGRESS_S:
+        _child.reported = time.monotonic()
+        _child.report(alive=True)
+
+
+@contextmanager
+def results() -> Generator[None]:
+    """Print the results of a contained command: only these reach its stdout."""
+    child = _child
+    if child is None or child.held is None or os.getpid() != child.pid:
+        yield
+        return
+    held, child.held = child.held, None
+    _point(*held)
+    try:
+        yield
+    finally:
+        _point(child.output, child.output)
+        child.held = held
+
+
+def release_output() -> None:
+    """The command is done, and what is printed from here on is about its end."""
+    if _child is not None and _child.held is not None and os.getpid() == _child.pid:
+        _point(*_child.held)
+        _child.held = None
+
+
 def report_exit(code: int) -> None:
     """The command is done: what still runs in this process is not waited for long."""
     if _child is not None and os.getpid() == _child.pid:
@@ -121,22 +172,23 @@ def keep_process(pid: int) -> None:
 @contextmanager
 def _output_to(descriptor: int) -> Generator[None]:
     """Send what is printed, by Python or past it, to the parent: stdout is for results."""
-    held = [os.dup(1), os.dup(2)]
-
-    def point(first: int, second: int) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        os.dup2(first, 1)
-        os.dup2(second, 2)
-
-    point(descriptor, descriptor)
+    held = os.dup(1), os.dup(2)
+    _point(descriptor, descriptor)
     try:
         yield
     finally:
-        point(*held)
+        _point(*held)
         for one in held:
             os.close(one)
+
+
+def _point(first: int, second: int) -> None:
+    """Let stdout and stderr lead to other descriptors."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os.dup2(first, 1)
+    os.dup2(second, 2)
 
 
 def _fork_once() -> None:
@@ -155,7 +207,7 @@ def _fork_once() -> None:
     if pid:
         os.close(theirs)
         os.close(printed)
-        _Parent(pid, reports, output, tell).supervise()
+        _Parent(pid, reports, output, tell, _containment).supervise()
     _prctl(_ADOPT_ORPHANS, 0)
     _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
@@ -166,17 +218,25 @@ def _fork_once() -> None:
     if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _child = _Child(theirs, printed)
+    if _containment is not None:
+        _child.held = os.dup(1), os.dup(2)
+        _point(printed, printed)
 
 
 class _Parent:
     """Holds no user code; knows what the child is doing, and ends it."""
 
-    def __init__(self, pid: int, reports: int, output: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, pid: int, reports: int, output: int, tell: Callable[[str], None], containment: Containment | None
+    ) -> None:
         self._pid, self._tell = pid, tell
         self._reports, self._output = reports, output
         self._pending = b""
         self._printed = 0
         self._sections: dict[int, dict[str, Any]] = {}
+        if containment is not None:
+            limits = {"what": containment.what, "limit_s": containment.idle_s, "code": containment.exit_code}
+            self._sections[-1] = {**limits, "ends": time.monotonic() + containment.idle_s}
         self._kept: set[int] = set()
         self._code: int | None = None
         self._deadline: float | None = None
@@ -248,6 +308,8 @@ class _Parent:
         return bool(data)
 
     def _hear(self, message: dict[str, Any]) -> None:
+        if (whole := self._sections.get(-1)) is not None:
+            whole["ends"] = time.monotonic() + whole["limit_s"]
         if "begin" in message:
             limit = message["limit_s"]
             message["ends"] = None if limit is None else time.monotonic() + float(limit)
@@ -256,7 +318,7 @@ class _Parent:
             self._sections.pop(int(message["end"]), None)
         elif "keep" in message:
             self._kept.add(int(message["keep"]))
-        else:
+        elif "exit" in message:
             self._code = int(message["exit"])
             self._deadline = time.monotonic() + _EXIT_S
 
@@ -280,7 +342,8 @@ class _Parent:
         if overdue is not None:
             limit = f"{overdue['limit_s']:g}"
             remedy = "Correct the code, or allow more time with arm_timeout_s or EVSYS_USER_CODE_TIMEOUT_S"
-            self._tell(redact_text(f"{what}: took longer than {limit} s, and its process was ended. {remedy}."))
+            took = "made no progress for" if overdue is self._sections.get(-1) else "took longer than"
+            self._tell(redact_text(f"{what}: {took} {limit} s, and its process was ended. {remedy}."))
         elif code == -signal.SIGINT:
             return 130
         else:

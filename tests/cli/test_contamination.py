@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from evsys_sdk import ExperimentConfig
 from evsys_sdk.cli.main import main
+from evsys_sdk.experiment import Experiment
+from evsys_sdk.experiment.audit.audit import audit_experiment
+from tests.audit.project import make_project, read_lines
 
 QUESTIONS = {
     "t1": ("Which of the seven harbours of the island is closed to ships during the winter months?", "SOUTH"),
@@ -119,7 +123,8 @@ def test_the_check_and_the_plan_warn_before_anything_is_spent(project: Path, inv
     path = config(project, [*CLEAN, chat(*QUESTIONS["t1"])])
     checked = invoke("validate", path, "--deep", "--json")
     assert checked.exit_code == 0
-    [warning] = json.loads(checked.stdout)["warnings"]
+    few, warning = json.loads(checked.stdout)["warnings"]
+    assert "2 tasks are scored" in few
     assert "task 't1' of 'harbours' in row 21" in warning
     planned = invoke("plan", path)
     assert planned.exit_code == 0, planned.output
@@ -163,3 +168,32 @@ def test_the_rows_of_a_combo_phase_are_scanned_as_well(
     found = invoke(*command, combo_config(project)).output
     assert "leak.jsonl" in found
     assert "clean.jsonl" not in found or command == ["contamination"]
+
+
+def test_data_of_the_experiment_whose_weights_a_run_starts_from_is_scanned(tmp_path: Path) -> None:
+    """A checkpoint that was trained on the test file carries it along, over two generations."""
+    make_project(tmp_path, tasks=6)
+    leaked = [chat(one["instruction"], one["verifier"]["expected"]) for one in read_lines(tmp_path / "data/test.jsonl")]
+    write_lines(tmp_path / "data/leaked.jsonl", leaked)
+    benchmark = {"name": "tools", "path": "data/test.jsonl", "max_tokens": 4}
+
+    def run(name: str, data: str, start: str | None, metadata: dict[str, Any]) -> Path:
+        model = {"name": "tiny"} | ({"init_from_checkpoint": start} if start else {})
+        recipe = {"kind": "sft", "params": {"max_steps": 1, "batch_size": 2}}
+        one = {"name": "sft", "data": {"path": data}, "model": model, "algorithm": recipe, "backend": {"kind": "mock"}}
+        here = {"kind": "local", "params": {"arms_in": "threads"}}
+        given = {"name": name, "output_dir": "outputs", "launcher": here, "metadata": metadata, "run": one}
+        return Experiment(ExperimentConfig.model_validate(given)).run().path
+
+    def last_state(path: Path) -> str:
+        return str(next((path / "sft/checkpoints").glob("*final*/state")))
+
+    grandparent = run("grandparent", "data/leaked.jsonl", None, {})
+    parent = run("parent", "data/train.jsonl", last_state(grandparent), {})
+    child = run("child", "data/train.jsonl", last_state(parent), {"hypothesis": "it helps", "benchmark": benchmark})
+    [check] = [check for check in audit_experiment(child).flags if check.name == "contamination"]
+    assert "6 of 6 evaluation tasks" in check.evidence[0]
+    assert "grandparent/sft, from whose weights it starts" in check.evidence[0]
+    clean = run("clean", "data/train.jsonl", None, {})
+    other = run("other", "data/train.jsonl", last_state(clean), {"hypothesis": "it helps", "benchmark": benchmark})
+    assert not audit_experiment(other).flags

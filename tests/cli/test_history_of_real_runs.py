@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.cli.main import main
-from evsys_sdk.config.yaml_text import write_yaml
+from evsys_sdk.config.yaml_write import write_yaml
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:

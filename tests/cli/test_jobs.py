@@ -68,9 +68,9 @@ def evsys(tmp_path: Path) -> Iterator[Commands]:
 
 def test_what_runs_is_shown_and_can_be_stopped(evsys: Commands) -> None:
     pid = evsys.start("long", **ENDLESS)
-    code, running = evsys.json("status")
+    code, found = evsys.json("status")
     assert code == 0
-    assert [(one["pid"], one["state"]) for one in running] == [(pid, "running")]
+    assert [(one["pid"], one["state"]) for one in found["running"]] == [(pid, "running")]
     code, out = evsys("status", "long")
     assert code == 0
     assert f"running by process {pid}" in out
@@ -81,7 +81,7 @@ def test_what_runs_is_shown_and_can_be_stopped(evsys: Commands) -> None:
         "stopped": True,
         "killed": False,
     }
-    assert evsys.json("status") == (0, [])
+    assert evsys.json("status")[1]["running"] == []
     code, stopped = evsys.json("status", "long")
     assert (code, stopped["state"]) == (0, "interrupted")
     [arm] = stopped["arms"]
@@ -109,7 +109,7 @@ def test_attach_passes_the_outcome_on(evsys: Commands) -> None:
 def test_a_killed_experiment_is_called_killed_and_goes_on_with_the_same_command(evsys: Commands) -> None:
     pid = evsys.start("killed", steps=400, latency_ms=5)
     os.kill(pid, signal.SIGKILL)
-    while evsys.json("status")[1]:
+    while evsys.json("status")[1]["running"]:
         pass  # its locks go with it
     code, found = evsys.json("status", "killed")
     assert (code, found["state"]) == (0, "killed")
@@ -121,12 +121,12 @@ def test_a_killed_experiment_is_called_killed_and_goes_on_with_the_same_command(
 
 def test_started_twice_it_runs_twice_in_folders_of_their_own(evsys: Commands) -> None:
     both = [evsys.start("twice", **ENDLESS), evsys.start("twice", **ENDLESS)]
-    running = evsys.json("status")[1]
+    running = evsys.json("status")[1]["running"]
     assert {one["pid"] for one in running} == set(both)
     assert len({one["path"] for one in running}) == 2
     for one in running:
         assert evsys("cancel", one["path"])[0] == 0
-    assert evsys.json("status") == (0, [])
+    assert evsys.json("status")[1]["running"] == []
 
 
 @pytest.mark.parametrize("verb", ["status", "attach", "cancel"])

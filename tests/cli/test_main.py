@@ -15,7 +15,7 @@ import click
 import pytest
 
 from evsys_sdk import __version__, get_logger
-from evsys_sdk.cli.main import COMMANDS, evsys, main
+from evsys_sdk.cli.main import COMMANDS, GROUPS, evsys, main
 from evsys_sdk.errors import DataError
 
 COMMAND = [sys.executable, "-c", "import sys; from evsys_sdk.cli.main import main; sys.exit(main())"]
@@ -43,19 +43,21 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
     return raise_in_list
 
 
-def test_help_lists_every_verb_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_verb_and_explains_those_of_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert len(set(grouped)) == len(grouped) <= 30
     for name, (_, summary) in COMMANDS.items():
         assert name in out
-        assert summary in out
+        assert (summary in out) == (name in grouped)
 
 
 def test_no_arguments_at_all_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 1
     out, err = capsys.readouterr()
-    assert "Commands:" in out + err
+    assert "Start:" in out + err
     assert "Traceback" not in err
 
 

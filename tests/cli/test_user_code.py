@@ -56,41 +56,6 @@ def evsys(
     return subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, timeout=60, check=False)
 
 
-VERBS = {"validate": ("validate", "c.yaml", "--deep"), "plan": ("plan", "c.yaml"), "run": ("run", "c.yaml", "--quiet")}
-FAULTS = {
-    "ends the process": ("import os; os._exit(0)", "ended with exit code 0 before the command was done"),
-    "becomes another program": ("import os; os.execv('/bin/true', ['true'])", "ended with exit code 0"),
-    "exits": ("import sys; sys.exit(0)", "raised SystemExit(0)"),
-    "crashes": ("import os; os.abort()", "ended by SIGABRT"),
-    "hangs": ("import time; time.sleep(100)", "took longer than 3 s"),
-    "hangs in C": ("import re; re.match('(a+)+b', 'a' * 64)", "took longer than 3 s"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_transform_that_leaves_the_process_is_bad_input(tmp_path: Path, verb: str, fault: str) -> None:
-    body, reason = FAULTS[fault]
-    done = evsys(tmp_path, *VERBS[verb], body=body)
-    assert (done.returncode, reason in done.stderr) == (1, True), done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert not (tmp_path / "outputs").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", [*VERBS.values(), ("list", "transform"), ("schema", "transform", "mine")])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_module_that_leaves_the_process_is_bad_input(tmp_path: Path, verb: tuple[str, ...], fault: str) -> None:
-    body, reason = FAULTS[fault]
-    done = evsys(tmp_path, *verb, at_import=body, EVSYS_USER_CODE_TIMEOUT_S="3")
-    expected = "SystemExit: 0" if fault == "exits" else reason
-    assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
 def test_the_reason_is_part_of_the_json(tmp_path: Path) -> None:
     done = evsys(tmp_path, "validate", "c.yaml", "--deep", "--json", body="import os; os._exit(0)")
     assert done.returncode == 1
@@ -139,48 +104,3 @@ def test_commands_without_user_code_start_no_process(tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     assert "forked" not in done.stdout
-
-
-LAUNCHER = """
-import evsys_sdk
-@evsys_sdk.register_launcher("bad")
-class Bad:
-    def open(self, launch, n):
-        {body}
-        return 1
-    def start(self, job): raise RuntimeError
-    def stop(self, arm, reason): pass
-    def kill(self, arm): pass
-    def close(self): pass
-"""
-CALLBACK = """
-import evsys_sdk
-@evsys_sdk.register_callback("bad")
-class Bad(evsys_sdk.Callback):
-    def on_experiment_end(self, folder):
-        {body}
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["ends the process", "crashes", "hangs", "hangs in C"])
-@pytest.mark.parametrize(
-    ("module", "use"), [(LAUNCHER, "launcher: {kind: bad}"), (CALLBACK, "callbacks: [{kind: bad}]")]
-)
-def test_code_beside_the_arms_that_leaves_the_process_fails_the_run(
-    tmp_path: Path, module: str, use: str, fault: str
-) -> None:
-    evsys(tmp_path, "list", "transform")
-    (tmp_path / "bad.py").write_text(module.format(body=FAULTS[fault][0]), encoding="utf-8")
-    config = CONFIG.replace("arm_timeout_s: 3\n", "").replace("{kind: mine}, ", "") + use
-    (tmp_path / "bad.yaml").write_text(config, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "evsys_sdk", "run", "bad.yaml", "--quiet", "--import", "bad.py"],
-        cwd=tmp_path,
-        env={**os.environ, "EVSYS_USER_CODE_TIMEOUT_S": "3"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, FAULTS[fault][1] in done.stderr) == (2, True), done.stderr

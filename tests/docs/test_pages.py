@@ -18,7 +18,8 @@ from evsys_sdk import ConfigError, validate_yaml
 from evsys_sdk.builtins import BUILTINS
 from evsys_sdk.cli.main import COMMANDS
 from evsys_sdk.config.fields import split_dotted
-from evsys_sdk.config.yaml_text import read_yaml, write_yaml
+from evsys_sdk.config.yaml_text import read_yaml
+from evsys_sdk.config.yaml_write import write_yaml
 from evsys_sdk.registry import KINDS
 
 from .markdown import ROOT, Fence, anchors, fences, is_complete, links, looks_like, pages, prose

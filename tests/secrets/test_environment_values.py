@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from pydantic import ValidationError
 
+from evsys_sdk import ExperimentConfig
+from evsys_sdk.cli.main import main
 from evsys_sdk.config import load_yaml
+from evsys_sdk.config.specs import CallbackSpec, TransformSpec
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.redact import REDACTED, redact, redact_text
 
@@ -133,3 +141,94 @@ callbacks:
     assert CREDENTIALS[name] not in str(caught.value)
     (tmp_path / "c.yaml").write_text(config.replace(CREDENTIALS[name], "${SOME_VARIABLE}"), encoding="utf-8")
     assert load_yaml(tmp_path / "c.yaml").name == "refused"
+
+
+def test_a_config_of_a_program_holds_no_literal_credential_either() -> None:
+    callback = {"kind": "own", "params": {"nested": [{"api_key": "abc123def456"}]}}
+    run = {"name": "a", "data": {"path": "rows.jsonl"}, "model": {"name": "tiny"}, "algorithm": {"kind": "sft"}}
+    with pytest.raises(ValidationError, match="environment variable") as caught:
+        ExperimentConfig.model_validate({"name": "x", "callbacks": [callback], "run": run})
+    assert "abc123def456" not in str(caught.value)
+
+
+def test_a_variable_is_expanded_for_the_class_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = CallbackSpec(kind="own", params={"headers": ["Bearer ${OWN_KEY}"], "port": 3})
+    with pytest.raises(ConfigError, match="the environment variable 'OWN_KEY' is not set"):
+        _ = spec.arguments
+    monkeypatch.setenv("OWN_KEY", "9fK2mQ7xWz41")
+    assert spec.arguments == {"headers": ["Bearer 9fK2mQ7xWz41"], "port": 3}
+    assert spec.model_dump(mode="json")["params"] == {"headers": ["Bearer ${OWN_KEY}"], "port": 3}
+    assert redact({"api_key": "${OWN_KEY}"}) == {"api_key": "${OWN_KEY}"}
+    template = TransformSpec(kind="jsonl_to_chat", params={"user_template": "It costs ${OWN_KEY}"})
+    assert template.arguments == template.params
+
+
+KEYED = """
+import os
+from pathlib import Path
+from evsys_sdk import Callback, register_callback
+@register_callback("keyed")
+class Keyed(Callback):
+    def __init__(self, key):
+        self.key = key
+    def on_step(self, step, metrics):
+        Path("seen.txt").write_text(str(self.key == os.environ["OWN_KEY"]))
+"""
+
+
+def test_what_a_variable_holds_stands_in_no_record_and_no_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chat = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    run = {
+        "name": "a",
+        "data": {"rows": [chat], "source_kind": "in_memory"},
+        "model": {"name": "tiny"},
+        "algorithm": {"kind": "sft", "params": {"max_steps": 1}},
+        "backend": {"kind": "mock"},
+    }
+    callbacks = [{"kind": "keyed", "params": {"key": "${OWN_KEY}"}}]
+    config = {"name": "keyed", "output_dir": "outputs", "callbacks": callbacks, "run": run}
+    (tmp_path / "c.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "keyed.py").write_text(KEYED, encoding="utf-8")
+    hashes: set[str] = set()
+    for value in ("9fK2mQ7xWz41", "7xWz419fK2mQ"):
+        monkeypatch.setenv("OWN_KEY", value)
+        assert main(["plan", "c.json", "--json", "--import", "keyed.py"]) == 0
+        hashes.add(json.loads(capsys.readouterr().out)["hash"])
+    assert len(hashes) == 1
+    assert main(["run", "c.json", "--quiet", "--import", "keyed.py"]) == 0, capsys.readouterr().err
+    assert (tmp_path / "seen.txt").read_text(encoding="utf-8") == "True"
+    record = [path for path in (tmp_path / "outputs").rglob("*") if path.is_file()]
+    assert not [path for path in record if b"7xWz419fK2mQ" in path.read_bytes()]
+    assert "${OWN_KEY}" in (tmp_path / "outputs/keyed/config.json").read_text(encoding="utf-8")
+
+
+def run_example(config: Path, examples: Path, folder: Path, environment: dict[str, str]) -> dict[str, bytes]:
+    """The files of the record of an example, by name."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "evsys_sdk", "run", str(config), "--quiet"]
+    shutil.copytree(examples / "examples", folder / "examples", ignore=shutil.ignore_patterns("record", "outputs"))
+    (folder / ".evsys").mkdir()
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    files = [path for path in (folder / "outputs").rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["01_quickstart", "06_rl", "09_preference"])
+def test_ordinary_variables_change_no_byte_of_a_record(name: str, tmp_path: Path) -> None:
+    root, config = Path(__file__).parents[2], Path("examples", name, "config.yaml")
+    plain = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    ordinary = {f"ORDINARY_{number}": value for number, value in enumerate(ORDINARY)}
+    assert len(ordinary) >= 100
+    first = run_example(config, root, tmp_path / "first", plain)
+    again = run_example(config, root, tmp_path / "again", plain)
+    other = run_example(config, root, tmp_path / "other", {**plain, **ordinary})
+    # Times and ids differ each time; what is the same twice must be the same with those variables.
+    same = {file for file, content in first.items() if again.get(file) == content}
+    assert {Path(file).name for file in same} >= {"config.json", "metrics.jsonl"}
+    assert {file for file in same if other.get(file) != first[file]} == set()
+    assert not [file for file, content in other.items() if b"[redacted]" in content]

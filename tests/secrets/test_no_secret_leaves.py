@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.config.yaml_text import write_yaml
+from evsys_sdk.config.yaml_write import write_yaml
 
 from ..inference import stand_in
 from . import planted
@@ -104,7 +104,7 @@ if __name__ == "__main__":
     config = ExperimentConfig.model_validate(json.loads(Path("program.json").read_text("utf-8")))
     sys.exit(Experiment(config).run().exit_code)
 """
-"""Runs an experiment whose config no file holds, so that nobody refuses what stands in it."""
+"""Runs an experiment whose config is no YAML file."""
 
 
 @pytest.fixture
@@ -160,14 +160,14 @@ def project(folder: Path, url: str) -> None:
         _write_lines(
             folder / f"{verifier}.jsonl",
             [
-                {"task_id": f"t{n}", "instruction": f"say {text}", "verifier": {**spec, "expected": text}}
+                {"task_id": f"t{n}", "instruction": f"{verifier} {text}", "verifier": {**spec, "expected": text}}
                 for n, text in enumerate(TASKS)
             ],
         )
     named = {account: {"account": account} for account in ACCOUNTS}
     (folder / "config.yaml").write_text(write_yaml(experiment("leaky", named, url)), "utf-8")
     (folder / "literal.yaml").write_text(write_yaml(experiment("literal", ACCOUNTS, url)), "utf-8")
-    (folder / "program.json").write_text(json.dumps(experiment("program", ACCOUNTS, url)), "utf-8")
+    (folder / "program.json").write_text(json.dumps(experiment("program", named, url)), "utf-8")
     (folder / "program.py").write_text(PROGRAM, "utf-8")
 
 
@@ -265,7 +265,8 @@ def test_none_of_three_hundred_secrets_leaves(tmp_path: Path, server: stand_in.S
     assert server.seen
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in mine]
     # Data is data: what the workspace keeps of it is what will be trained on and scored.
-    copies = [*tmp_path.glob(".evsys/benchmarks/*.jsonl"), *tmp_path.glob(".evsys/datasets/*.jsonl")]
+    kept = ("benchmarks/*.jsonl", "datasets/*.jsonl", "sealed/*")
+    copies = [path for pattern in kept for path in tmp_path.glob(f".evsys/{pattern}")]
     files = [path for path in files if "__pycache__" not in path.parts and path not in copies]
     assert len(files) > 20
     texts = {str(path.relative_to(tmp_path)): path.read_bytes() for path in files}

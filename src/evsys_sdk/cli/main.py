@@ -15,37 +15,38 @@ import click
 
 from .._version import __version__
 from ..redact import redact_output, redact_text
-from ..user_code import isolate_user_code, report_exit
+from ..user_code import Containment, default_limit_s, isolate_user_code, release_output, report_exit
 
 COMMANDS = {
     "init-project": ("project.project", "Write a research project that works as it is."),
     "new-experiment": ("project.project", "Write the next experiment of a project."),
-    "validate": ("experiment.validate", "Check a config and say everything that is wrong with it."),
+    "validate": ("experiment.validate", "Check a config and report all of its problems."),
     "contamination": ("data.contamination", "Look for tasks of benchmarks in training rows."),
     "plan": ("experiment.plan", "Estimate steps, tokens, cost and time beforehand."),
     "run": ("experiment.run", "Train and score every arm of an experiment."),
-    "status": ("experiment.jobs", "Show how an experiment gets on, or which ones are running."),
+    "status": ("experiment.jobs", "Show the status of one experiment, or list running ones."),
     "attach": ("experiment.jobs", "Follow an experiment in the background until it has ended."),
     "approve": ("experiment.jobs", "Let an experiment start that waits for approval."),
-    "cancel": ("experiment.jobs", "Stop a running experiment, with checkpoints to go on from."),
+    "cancel": ("experiment.jobs", "Stop a running experiment; it can be resumed."),
     "logs": ("experiment.jobs", "Show the end of what it prints, measures and answers."),
     "mutate": ("experiment.plan", "Propose valid neighbours of a config."),
     "list": ("project.registry", "List what can be named in a config."),
     "schema": ("project.registry", "Print the JSON schema of one extension's params."),
     "dataset": ("data.workspace", "List, inspect, add, verify and upload datasets."),
-    "benchmark": ("data.benchmark", "List, inspect, add, verify, upload and run benchmarks."),
+    "benchmark": ("data.benchmark", "List, inspect, add, verify, run and restore benchmarks."),
     "eval": ("experiment.eval", "Score a model without training it."),
     "conclude": ("record.audit", "Draw the conclusion of an experiment again from its record."),
-    "audit": ("record.audit", "Check whether an experiment's record agrees with itself."),
+    "audit": ("record.audit", "Recompute an experiment's hashes, scores and conclusion."),
     "history": ("record.history", "List the experiments on this machine."),
-    "show": ("record.experiments", "Show what came of one experiment, and how to go on."),
-    "rollouts": ("record.rollouts", "Show the attempts that a run learned from."),
+    "show": ("record.experiments", "Show the result of one experiment, and what to do next."),
+    "rollouts": ("record.rollouts", "Show the rollouts that a run learned from."),
     "compare": ("record.experiments", "Compare experiments: config, scores task by task, curves."),
     "errors": ("record.experiments", "Show the answers that an experiment got wrong."),
     "export": ("record.experiments", "Write the best weights of an experiment to a folder."),
+    "verify": ("record.experiments", "Check an exported folder against its dossier."),
     "context": ("record.context", "Sum up all experiments for an agent, within a budget."),
     "note": ("record.experiments", "Add a note to the record of an experiment."),
-    "invalidate": ("record.experiments", "Mark an experiment as not to be believed."),
+    "invalidate": ("record.experiments", "Exclude an experiment from what is known."),
     "dashboard": ("serve.dashboard", "Show the experiments in a browser, or serve them to others."),
     "sync": ("serve.dashboard", "Send what a dashboard has not received yet."),
     "serve": ("serve.serve", "Serve models: the Tinker protocol and OpenAI's API."),
@@ -55,13 +56,22 @@ COMMANDS = {
     "gate": ("loop.deploy", "Judge whether weights may replace those that are live."),
     "deploy": ("loop.deploy", "Ship the weights of a run, and record where they went."),
     "deployments": ("loop.deploy", "List, show and take back what was shipped."),
-    "doctor": ("project.doctor", "Find out what a backend really does, and remember it."),
+    "doctor": ("project.doctor", "Measure what a backend supports, and store it."),
     "mcp": ("mcp", "Offer ten tools to coding agents, on stdin and stdout."),
-    "campaign": ("loop.campaign", "Give agents a question with a budget, and follow it."),
-    "skills": ("project.project", "List or install what coding agents read about it."),
+    "campaign": ("loop.campaign", "Give agents a question with a budget, and track it."),
+    "skills": ("project.project", "List or install the skills for coding agents."),
     "completion": ("project.project", "Print the shell completion script."),
 }
 """Verb -> (module below `evsys_sdk.cli`, one line of help). A verb's module is imported when it is called."""
+GROUPS = {
+    "Start": ("init-project", "new-experiment", "list", "schema", "dataset", "benchmark"),
+    "Run": ("validate", "plan", "run", "status", "logs", "cancel", "eval"),
+    "Read": ("history", "show", "compare", "errors", "rollouts", "context", "conclude", "audit"),
+    "Share": ("dashboard", "note", "campaign"),
+    "Ship": ("traces", "loop", "gate", "deploy"),
+    "Serve": ("serve", "mcp"),
+}
+"""What `evsys --help` shows; it names the other verbs in one line."""
 
 
 _PLACE = re.compile(r"^\S[^:\n]*:\d+(:\d+)?:")
@@ -83,8 +93,12 @@ class LazyGroup(click.Group):
 
     # click's own asks each command for its help, which would import all of them.
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
+        shown = {name for names in GROUPS.values() for name in names}
+        with formatter.section("More (evsys VERB --help)"):
+            formatter.write_text(", ".join(name for name in COMMANDS if name not in shown))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -106,7 +120,14 @@ class LazyGroup(click.Group):
             ctx.exit(0)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "color": False if os.environ.get("NO_COLOR") else None,
+    },
+)
 @click.version_option(__version__, "--version", prog_name="evsys", message="%(prog)s %(version)s")
 @click.option(
     "--log-level", envvar="EVSYS_LOGGING_LEVEL", default="warning", show_default=True, help="How much to log to stderr."
@@ -127,7 +148,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing that it prints holds a secret, whoever prints it."""
     before = redact_output()
     if argv is None:  # the program itself, and not a call from another one
-        isolate_user_code(lambda message: _tell(message, "--json" in sys.argv[1:]))
+        isolate_user_code(lambda message: _tell(message, "--json" in sys.argv[1:]), _containment(sys.argv[1:]))
     code = 1
     try:
         code = _run(argv)
@@ -138,13 +159,55 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
+_UNCONTAINED = ("run", "loop", "serve", "mcp", "dashboard", "attach")
+"""Verbs that run until they are stopped or limit each call of user code, and may redraw what they show."""
+_SCORING = ("eval", "benchmark", "gate", "deploy", "doctor", "export")
+"""Verbs whose single steps, an attempt at a task or an upload, may take long."""
+
+
+_RESTS_ON_TASKS = ("run", "validate", "plan", "eval", "benchmark", "gate", "deploy", "audit", "conclude", "loop")
+"""Verbs that report task files that have changed since they were first used."""
+
+
+def _report_changed_tasks(arguments: list[str]) -> None:
+    from ..paths import workspace_dir
+    from ..record.layout import SEALS
+
+    if _verb(arguments) in _RESTS_ON_TASKS and "restore" not in arguments and (workspace_dir() / SEALS).exists():
+        from ..record.project_files.sealed import find_changed
+
+        for one in find_changed():
+            click.echo(f"warning: {one}.", err=True)
+
+
+def _verb(arguments: list[str]) -> str:
+    return next((one for one in arguments if one in COMMANDS), "")
+
+
+def _containment(arguments: list[str]) -> Containment | None:
+    """The limits of a command that imports user code."""
+    verb = _verb(arguments)
+    if verb in _UNCONTAINED:
+        return None
+    scores = verb in _SCORING
+    return Containment(f"evsys {verb}".strip(), default_limit_s(3600 if scores else 600), 2 if scores else 1)
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        _report_changed_tasks(arguments)
+        code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
+    finally:
+        release_output()
+    return code if isinstance(code, int) else 0
+
+
 def _run(argv: list[str] | None) -> int:
     """The only place where errors become output."""
     arguments = sys.argv[1:] if argv is None else argv
     as_json = "--json" in arguments  # not what click reads: the arguments themselves may be what is wrong
     try:
-        code = evsys.main(args=arguments, prog_name="evsys", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        return _invoke(arguments)
     except click.ClickException as error:
         error.show()
         _answer({"error": type(error).__name__, "message": error.format_message()}, as_json)
@@ -152,19 +215,20 @@ def _run(argv: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return 130
-    except SystemExit as error:  # never ours: click returns the exit code here
-        _tell(f"the code of this project called sys.exit({error.code!r}). Raise an error instead.", as_json)
-        return 1
     except Exception as error:
         code = _explain(error, as_json)
         if code is None:
             raise
         return code
+    except BaseException as error:  # never ours: click returns the exit code here
+        what = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {error!r:.2000}"
+        _tell(f"the code of this project {what}. Raise an Exception instead.", as_json)
+        return 1
 
 
 def _explain(error: Exception, as_json: bool) -> int | None:
     """Say what an expected error says, and return its exit code; None for one that is a bug."""
-    from ..errors import EvsysError  # here, because the help needs nothing of it
+    from ..errors import EvsysError, clean  # here, because the help needs nothing of it
 
     if isinstance(error, EvsysError):
         for line in redact_text(str(error)).split("\n"):  # as a whole: a secret may have several lines
@@ -175,14 +239,18 @@ def _explain(error: Exception, as_json: bool) -> int | None:
         from ..log import get_logger
 
         get_logger().debug("Where it happened:", exc_info=True)
-        click.echo(str(error), err=True)
-        _answer({"error": type(error).__name__, "message": str(error)}, as_json)
+        message = clean(str(error))
+        click.echo(message, err=True)
+        _answer({"error": type(error).__name__, "message": message}, as_json)
         return 1
     return None
 
 
 def _tell(message: str, as_json: bool) -> None:
     """Report what user code did to its process."""
+    from ..errors import clean
+
+    message = clean(message)
     click.echo(message, err=True)
     _answer({"error": "UserCodeError", "message": message}, as_json)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
+
+from ..user_code import results
 
 
 def json_option[F: Callable[..., Any]](command: F) -> F:
@@ -15,12 +17,13 @@ def json_option[F: Callable[..., Any]](command: F) -> F:
 
 def emit(value: Any, as_json: bool, render: Callable[[], None]) -> None:
     """Print `value` as JSON, or let `render` print it for a person."""
-    if not as_json:
-        render()
-        return
-    import json
+    with results():
+        if not as_json:
+            render()
+            return
+        import json
 
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -31,35 +34,14 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
-_NARROWEST_COLUMN = 12
-
-
 def fit_table(headers: Sequence[str], rows: Sequence[Sequence[object]], width: int | None = None) -> str:
     """A table for people, no wider than the terminal: empty columns are left out, the widest ones shortened."""
-    width = terminal_width() if width is None else width
-    texts = [[" ".join(str(cell).split()) for cell in row] for row in rows]
-    kept = [column for column in range(len(headers)) if not texts or any(row[column] for row in texts)]
-    heads, texts = [headers[column] for column in kept], [[row[column] for column in kept] for row in texts]
-    widths = [max(len(row[column]) for row in (heads, *texts)) for column in range(len(heads))]
-    # The widest column gives first, each time to just below the next widest, so that none is cut beside a longer one.
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _NARROWEST_COLUMN:
-        widest = widths.index(max(widths))
-        others = sorted(widths)[-2] if len(widths) > 1 else 0
-        over = sum(widths) + 2 * (len(widths) - 1) - width
-        widths[widest] = max(_NARROWEST_COLUMN, widths[widest] - over, min(others - 1, widths[widest] - 1))
-    return table(heads, [[_cut(cell, widths[column]) for column, cell in enumerate(row)] for row in texts])
+    from ..history import text
 
-
-def terminal_width() -> int:
-    """How wide a table may be: the terminal's width, or what a reader of a file or a pipe can follow."""
-    import shutil
-    import sys
-
-    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 120
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    cells = [[str(cell) for cell in row] for row in rows]
+    kept = [column for column in range(len(headers)) if not cells or any(row[column].strip() for row in cells)]
+    found = [[row[column] for column in kept] for row in (headers, *cells)]
+    return text.fit_table(found[0], found[1:], width=width or text.terminal_width(), flexible=range(len(kept)))
 
 
 def recheck_option[F: Callable[..., Any]](command: F) -> F:
@@ -111,3 +93,9 @@ def read_params(pairs: tuple[str, ...], option: str) -> dict[str, Any]:
         except yaml.YAMLError:
             raise ConfigError(f"{option} {key}: {value!r} is no YAML value. Put quotes around a text.") from None
     return found
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """What does not keep an experiment from running, but from meaning what was meant; on stderr."""
+    for warning in warnings:
+        click.echo(f"warning: {warning.rstrip('.')}.", err=True)

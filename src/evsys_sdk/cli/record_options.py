@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..history.index import Filters
+    from ..history.query import Filters
 
 
 def root_option[F: Callable[..., Any]](command: F) -> F:
@@ -64,7 +64,7 @@ _VERDICT_HELP = (
 
 def read_filters(options: dict[str, Any]) -> Filters:
     """The filters that the options of a command ask for."""
-    from ..history.index import Filters, check_status, check_verdict, parse_since
+    from ..history.query import Filters, check_status, check_verdict, parse_since
 
     return Filters(
         statuses=[check_status(one) for one in options["statuses"]],

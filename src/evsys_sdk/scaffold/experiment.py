@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import islice
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, cast
@@ -18,7 +19,8 @@ from typing import Any, cast
 from ..config import ExperimentConfig, dump_yaml
 from ..config.matrix import MatrixSpec, expand_matrix
 from ..config.yaml_text import read_yaml
-from ..data.jsonl import read_jsonl
+from ..data.profile import suggest_transforms
+from ..data.row_files import read_row_file
 from ..data.rows import detect_format
 from ..data.workspace.local_folder import LocalFile, LocalFolder, read_metadata
 from ..errors import ConfigError, Problem, WorkspaceError, show
@@ -31,7 +33,7 @@ from ..record.values import items, part
 from ..registry import registry
 from .project import fill_template, find_project
 
-_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_MODEL, _MOCK_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct", "tiny"
 _SLUG = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 _RUN_EVERY = 10
 _RECIPES = {
@@ -66,8 +68,10 @@ def new_experiment(
         registry("backend").get(backend)  # raises, with the closest name
     root = find_project()
     rows = _choose_dataset(root, dataset)
-    transforms: Any = read_metadata(rows.metadata_path).get("transforms") or _propose_transforms(rows)
-    algorithm = "rl" if not transforms and _format_of(rows) == "harbor_task" else "sft"
+    transforms: Any = read_metadata(rows.metadata_path).get("transforms")
+    first = _first_rows(rows)
+    transforms = transforms or suggest_transforms(first, str(rows.path))
+    algorithm = "rl" if not transforms and detect_format(first[0]) == "harbor_task" else "sft"
     values = {
         "claim": json.dumps(claim or f"Training on {rows.name} raises pass@1 over the model before training."),
         "dataset": rows.name,
@@ -76,7 +80,7 @@ def new_experiment(
         "transforms": json.dumps(transforms)[1:-1],  # JSON is YAML, and the template has the brackets
         "algorithm": algorithm,
         "params": json.dumps(_RECIPES[algorithm])[1:-1].replace('"', ""),
-        "model": model or _MODEL,
+        "model": model or (_MOCK_MODEL if backend == "mock" else _MODEL),
         "backend": backend,
     }
     folder = place_experiment(root, slug, today=today)
@@ -124,23 +128,8 @@ def _choose_dataset(root: Path, name: str) -> LocalFile:
     return max((file for file in wanted if file.name == first), key=lambda file: file.version)
 
 
-def _format_of(rows: LocalFile) -> str:
-    return next((detect_format(row) or "" for row in read_jsonl(rows.path)), "")
-
-
-def _propose_transforms(rows: LocalFile) -> list[dict[str, Any]]:
-    """What makes conversations of raw rows, for the user to correct: its first text asks, its second answers."""
-    if _format_of(rows) in ("chat_messages", "harbor_task"):
-        return []
-    first = next(iter(read_jsonl(rows.path)), dict[str, Any]())
-    texts = [key for key, value in first.items() if isinstance(value, str)]
-    if len(texts) < 2:
-        raise WorkspaceError(
-            f"{rows.path}: its first row has no two texts to ask and to answer with. Say how rows become "
-            f"conversations: add `transforms:` to {rows.path.parent / 'metadata.yaml'}."
-        )
-    params = {"user_template": f"{{{texts[0]}}}", "assistant_template": f"{{{texts[1]}}}"}
-    return [{"kind": "jsonl_to_chat", "params": params}]
+def _first_rows(rows: LocalFile) -> list[dict[str, Any]]:
+    return [row for _, row in islice(read_row_file(rows.path), 1000)]
 
 
 def _benchmark_lines(root: Path, dataset: str) -> list[str]:
@@ -164,8 +153,9 @@ def _benchmark_lines(root: Path, dataset: str) -> list[str]:
 
 # `evsys new-experiment --from PARENT`: the next experiment, with what the last one left open.
 #
-# Without changes it is the parent's config under a new name, to go on with its question. With `--set` the parent's
-# best run becomes the run `baseline`, and a copy with the changes the run `candidate`, claimed to be better.
+# Its claim is measured against the parent's best run. Without changes it has the parent's runs, to be edited, and the
+# record of the parent is the baseline. With `--set` that run is trained again as `baseline`, and a copy with the
+# changes as `candidate`.
 
 _MARK = "# "
 
@@ -179,7 +169,7 @@ def derive_experiment(
     campaign: str = "",
     today: date | None = None,
 ) -> NewExperiment:
-    """Write an experiment that goes on from `parent`, which is named as on the command line."""
+    """Write an experiment that continues from `parent`, which is named as on the command line."""
     root = find_project()
     detail = read_detail(find_experiment(parent))
     parsed = _parse_changes(changes)
@@ -210,9 +200,9 @@ def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, 
     said = metadata.get("hypothesis")
     told: dict[str, Any] = dict(part(metadata, "hypothesis")) or {"claim": said if isinstance(said, str) else ""}
     if not changes:
-        told["claim"] = claim or told["claim"]
-        hypothesis = {key: value for key, value in told.items() if value not in (None, [], "")}
-        return {**config, "metadata": {**metadata, "hypothesis": hypothesis}} if hypothesis.get("claim") else config
+        kept = {key: value for key, value in told.items() if value not in (None, [], "") and key != "baseline"}
+        kept["claim"] = claim or f"This change beats run {detail.chosen_run} of {detail.view.id}."
+        return {**config, "metadata": {**metadata, "hypothesis": kept}}
     best = next((run for run in config_runs(config) if run.get("name") == detail.chosen_run), None)
     if best is None:
         raise ConfigError(
@@ -229,10 +219,9 @@ def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, 
         "baseline": "baseline",
         **{key: told[key] for key in ("metric", "direction", "min_effect") if told.get(key)},
     }
-    entries = [part({"it": one}, "it") | {"models": list[str]()} for one in items(metadata.get("benchmark"))]
     kept = {key: value for key, value in config.items() if key not in ("run", "runs", "matrix", "base_run", "search")}
     runs = [{**best, "name": "baseline"}, {**changed[0], "name": "candidate"}]
-    return {**kept, "metadata": {**metadata, "hypothesis": hypothesis, "benchmark": entries}, "runs": runs}
+    return {**kept, "metadata": {**metadata, "hypothesis": hypothesis}, "runs": runs}
 
 
 def _parse_changes(changes: Sequence[str]) -> dict[str, Any]:

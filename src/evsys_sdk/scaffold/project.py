@@ -77,7 +77,7 @@ def _find_place(name: str, folder: Path) -> Path:
     return root
 
 
-# Files that are written once and are then the user's own: the `*.tmpl` beside this module.
+# Files that are written once and are then the user's own: the `*.tmpl` next to this module.
 #
 # `dot-gitignore.tmpl` becomes `.gitignore`; `$name` in a file is replaced by what the caller says it is.
 

@@ -27,6 +27,11 @@ from typing import Any
 from ..config.experiment import Limits
 from ..log import get_logger
 from ..record.ledger import EXPERIMENT, SPEND_FILE, Spend, Tally, spend_line
+from ..training.callback import DEADLINE
+
+_RESERVE_FACTOR = 1.25
+_RESERVE_S = 0.1
+"""Scorings differ in length from arm to arm."""
 
 
 class SpendLedger:
@@ -67,6 +72,13 @@ class SpendLedger:
         """Every arm that has spent something."""
         with self._lock:
             return self._count().arms()
+
+    def reserve_s(self) -> float:
+        """Time to keep for the end of a run: what ending one took so far, or the forecast of it."""
+        with self._lock:
+            tally = self._count()
+        known = tally.tail_s or tally.forecast_s
+        return known * _RESERVE_FACTOR + _RESERVE_S if known else 0.0
 
     @contextmanager
     def running(self) -> Generator[None]:
@@ -183,17 +195,32 @@ def open_ledger(experiment_dir: Path) -> SpendLedger:
 
 LIMITED = ("usd", "tokens", "wall_s", "gpu_s")
 """What a limit can be set on."""
+_AMOUNTS = tuple(name for name in LIMITED if name != "wall_s")
+"""Limits that break a run off. A limit of time ends it early enough to score it."""
 STOP_PREFIX = "budget: "
 """How the reason of a stop by budget begins."""
 
 
 def find_exhausted(limits: Limits | None, spend: Spend) -> str | None:
-    """Which limit is reached, e.g. `tokens 10,240 of 10,000`; None while there is something left."""
-    for name in LIMITED if limits else ():
+    """Which limit but time is reached, e.g. `tokens 10,240 of 10,000`; None while there is something left."""
+    for name in _AMOUNTS if limits else ():
         limit, spent = getattr(limits, name), getattr(spend, name)
         if limit is not None and spent >= limit:
             return f"{name} {amount(name, spent)} of {amount(name, limit)}"
     return None
+
+
+def find_deadline(limits: Limits | None, ledger: SpendLedger) -> str | None:
+    """Why no further arm starts: the time that is left is needed to score one, or none is left."""
+    if limits is None or limits.wall_s is None:
+        return None
+    left = limits.wall_s - ledger.total().wall_s
+    return describe_deadline(limits.wall_s, left) if left <= ledger.reserve_s() else None
+
+
+def describe_deadline(limit: float, left: float) -> str:
+    """The reason of a stop by a limit of time."""
+    return f"{DEADLINE}, {amount('wall_s', max(left, 0.0))} s of wall_s {amount('wall_s', limit)} left to score"
 
 
 def limits_anything(limits: Limits | None) -> bool:

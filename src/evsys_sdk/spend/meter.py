@@ -27,12 +27,14 @@ from ..log import get_logger
 from ..protocols import RunResult
 from ..record.ledger import Spend
 from ..training.callback import Callback, EvalRecord, RunControl, RunInfo
-from .ledger import STOP_PREFIX, SpendLedger, find_exhausted, limits_anything
+from .ledger import STOP_PREFIX, SpendLedger, describe_deadline, find_exhausted, limits_anything
 from .metered_client import MeteredClient
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient
 
+_UNKNOWN_RESERVE = 0.1
+"""The part of a time limit that is kept for scoring where nothing says how long that takes."""
 _UNWATCHED_S = 1.0
 """How long spend may stay in memory where no limit depends on it."""
 
@@ -65,12 +67,21 @@ class BudgetMeter(Callback):
         self._lock = threading.Lock()
         self._new = Spend()
         self._watches = False
-        self._since = time.perf_counter()
+        self._since = self._stepped = time.perf_counter()
+        self._step_s, self._steps = 0.0, 0
+        self._total_steps: int | None = None
 
     def watch(self, client: TrainingClient) -> TrainingClient:
         """The client to train through: it counts exactly what is asked of the backend, and does so at once."""
         self._watches = True
         return MeteredClient(client, self.count, self._price)
+
+    def seconds_left(self) -> float | None:
+        """Until a limit of time is reached; None where there is none."""
+        new = self._sum_unflushed()
+        spent = {"experiment": self.ledger.total, "arm": self.spent}
+        limits = {whose: one.wall_s for whose, one in self._limits.items() if one.wall_s is not None}
+        return min((limit - (spent[whose]() + new).wall_s for whose, limit in limits.items()), default=None)
 
     def count(self, usage: TokenUsage) -> None:
         """Note what the model in training was used for."""
@@ -90,9 +101,13 @@ class BudgetMeter(Callback):
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         self._control, self._gpus = control, self._count_gpus()
+        self._steps, self._total_steps = info.steps_done, info.total_steps
+        self._stepped = time.perf_counter()
         self._check()
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        now = time.perf_counter()
+        self._steps, self._step_s, self._stepped = step, max(self._step_s, now - self._stepped), now
         # An algorithm that trains without a client of ours can only be believed.
         if not self._watches:
             sampled, trained = int(metrics.get("tokens_sampled", 0)), int(metrics.get("tokens", 0))
@@ -114,6 +129,8 @@ class BudgetMeter(Callback):
         self.flush("eval")
 
     def on_run_end(self, result: RunResult) -> None:
+        if result.status == "completed":
+            self.ledger.add(self.arm, Spend(), what="tail", tail_s=round(time.perf_counter() - self._stepped, 4))
         self.flush("end")
 
     def close(self) -> None:
@@ -145,6 +162,18 @@ class BudgetMeter(Callback):
             reason = f"it cannot be watched: {type(error).__name__}: {error}"
         if reason is not None:
             self._control.stop(f"{STOP_PREFIX}{reason}", interrupted=True)
+        elif (late := self._find_deadline()) is not None:
+            self._control.stop(late)
+
+    def _find_deadline(self) -> str | None:
+        """Why this step is the last one: another would take the time that scoring needs."""
+        left = self.seconds_left()
+        if left is None or (self._total_steps is not None and self._steps >= self._total_steps):
+            return None
+        limits = [one.wall_s for one in self._limits.values() if one.wall_s is not None]
+        reserve = self.ledger.reserve_s() or _UNKNOWN_RESERVE * min(limits)
+        reserve += 2 * self._step_s  # a step may be in flight
+        return describe_deadline(min(limits), left) if left <= reserve else None
 
     def _find_limit(self) -> str | None:
         with self._lock:

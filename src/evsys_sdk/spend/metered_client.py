@@ -54,9 +54,9 @@ class MeteredSampler:
         self._count(TokenUsage(len(tokens), 0))
         return self._sampler.logprobs(tokens)
 
-    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+    def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
         self._count(TokenUsage(len(tokens), 0))
-        return self._sampler.topk_logprobs(tokens, k)
+        return self._sampler.topk_logprobs(tokens, k, *changes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..output import emit, import_option, json_option, table
+from .foreign_logs import import_logs
 from .workspace import upload_verb, workspace_group
 
 if TYPE_CHECKING:
@@ -183,9 +184,12 @@ def _check_metrics(settings: ScoreSettings, benchmark: Benchmark) -> None:
 def _load(ref: str) -> Benchmark:
     from ...errors import WorkspaceError
     from ...eval.benchmark import Benchmark
+    from ...record.project_files.sealed import seal_files
 
     if Path(ref).exists():
-        return Benchmark.load(path=ref)
+        found = Benchmark.load(path=ref)
+        seal_files([Path(ref)])
+        return found
     try:
         return Benchmark.load(name=ref)
     except WorkspaceError as unknown:
@@ -244,6 +248,39 @@ def _render(result: EvalResult, folder: Path) -> None:
         click.echo(f"{result.problem}. Run the same command again to repeat what failed.", err=True)
 
 
-benchmark = workspace_group("benchmark", "List, inspect, add, verify, upload and run benchmarks.")
+@click.command("restore")
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.option("--keep", is_flag=True, help="Accept what the files hold now, instead.")
+@json_option
+def restore(paths: tuple[str, ...], keep: bool, as_json: bool) -> int:
+    """Bring task files back to what they held when they were first used: all that have changed, or PATHS."""
+    from ...record.project_files.sealed import find_changed, restore_files, seal_files
+
+    wanted = [Path(path).resolve() for path in paths]
+    changed = [one for one in find_changed() if not wanted or any(one.file.is_relative_to(path) for path in wanted)]
+    if keep:
+        changed = [one for one in changed if one.file.exists()]
+        seal_files((one.file for one in changed), again=True)
+    lost = [] if keep else restore_files(changed)
+    done = [one.path for one in changed if one not in lost]
+    answer = {"kept" if keep else "restored": done, "lost": [one.path for one in lost]}
+
+    def render() -> None:
+        for path in done:
+            click.echo(f"{'accepted' if keep else 'restored'}: {path}")
+        for one in lost:
+            click.echo(
+                f"{one.path}: its copy {one.copy} is gone or damaged. Restore it from version control.", err=True
+            )
+        if not changed:
+            click.echo("No task file in use has changed.")
+
+    emit(answer, as_json, render)
+    return 1 if lost else 0
+
+
+benchmark = workspace_group("benchmark", "List, inspect, add, verify, run, import and restore benchmarks.")
 benchmark.add_command(upload_verb("benchmark"))
 benchmark.add_command(run)
+benchmark.add_command(import_logs)
+benchmark.add_command(restore)

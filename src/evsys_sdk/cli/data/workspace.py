@@ -41,14 +41,28 @@ def _list_verb(kind: Kind) -> click.Command:
 
 
 def _show_verb(kind: Kind) -> click.Command:
-    @click.command("show", help=f"Show where a {kind} comes from, and its first rows. REF is an id, NAME or NAME@v2.")
+    @click.command(
+        "show",
+        help=f"Show the profile of a file or folder of rows: nulls, duplicates, labels, lengths, and the data block to "
+        f"train on it; or where a {kind} comes from, and its first rows. REF is a path, an id, NAME or NAME@v2.",
+    )
     @click.argument("ref")
     @click.option("--rows", default=3, show_default=True, type=click.IntRange(min=0), help="How many rows to show.")
+    @click.option("--model", help="Of a path: count tokens as this model does (extra tinker or local).")
+    @click.option("--split", default="train", show_default=True, help="Of a folder: the split to read.")
     @json_option
-    def show(ref: str, rows: int, as_json: bool) -> None:
+    def show(ref: str, rows: int, model: str | None, split: str, as_json: bool) -> None:
+        from pathlib import Path
+
+        from ...data.row_files import kind_of
         from ...data.workspace.inventory import as_json as to_json
         from ...data.workspace.workspace import Workspace
 
+        if Path(ref).exists() or kind_of(ref):
+            from .profile import show_profile
+
+            show_profile(Path(ref), model, split, as_json)
+            return
         found = Workspace().show(kind, ref, rows=rows)
         emit(to_json(found), as_json, lambda: _print_shown(found))
 
@@ -60,7 +74,7 @@ def _add_verb(kind: Kind) -> click.Command:
 
     also = "a folder that has one, or of Harbor tasks" if kind == "benchmark" else "a folder that has one"
 
-    @click.command("add", help=f"Copy a JSONL file (or {also}) into the workspace as a {kind}.")
+    @click.command("add", help=f"Copy a file of rows (or {also}) into the workspace as a {kind}.")
     @click.argument("path", type=click.Path())
     @click.option("--name", required=True, help="What to call it.")
     @click.option("--version", type=click.IntRange(min=1), help="Its version; by default the next free one.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,8 +58,10 @@ def model(as_json: bool, fail_on_retries: bool, quiet: bool, **options: Any) -> 
 def _evaluate(options: dict[str, Any], progress: _Progress | None) -> EvalArtifacts:
     from ...eval import AliasMatcher, evaluate_model, load_eval_dataset
     from ...eval.scored_model import client_params, open_client
+    from ...record.project_files.sealed import seal_files
 
     rows = load_eval_dataset(options["dataset"])
+    seal_files([Path(options["dataset"])])
     matcher = AliasMatcher.load(options["aliases"], options["secondary_aliases"])
     config = _config(options)
     weights = {name: options[name] for name in ("model_name", "adapter_path", "checkpoint_path")}

@@ -13,6 +13,7 @@ from ..record_options import root_option
 
 if TYPE_CHECKING:
     from ...experiment.jobs.live_status import ArmStatus, LiveStatus
+    from ...history.attention import AttentionItem
 
 
 _EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
@@ -23,7 +24,7 @@ _EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
 @root_option
 @json_option
 def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int:
-    """Show how EXPERIMENT is getting on, arm by arm; without it, everything that is running."""
+    """Show the status of EXPERIMENT, arm by arm; without it, what needs you and everything that is running."""
     from ...experiment.jobs.live_status import experiment_status
 
     if experiment is not None:
@@ -31,7 +32,9 @@ def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int
         emit(found.to_dict(), as_json, lambda: _render(found))
         return 0
     running = [experiment_status(path) for path in _find_running(roots)]
-    emit([one.to_dict() for one in running], as_json, lambda: _render_all(running))
+    waiting = _find_attention(roots)
+    found = {"needs_you": [one.to_dict() for one in waiting], "running": [one.to_dict() for one in running]}
+    emit(found, as_json, lambda: _render_all(waiting, running))
     return 0
 
 
@@ -126,7 +129,21 @@ def _render(found: LiveStatus) -> None:
         click.echo("Run the same command again to go on.", err=True)
 
 
-def _render_all(running: list[LiveStatus]) -> None:
+def _find_attention(roots: tuple[str, ...]) -> list[AttentionItem]:
+    import time
+
+    from ...history.attention import ATTENTION_DAYS, find_attention
+    from ...history.history import History
+
+    with History(roots) as history:
+        return find_attention(history.select(since=time.time() - ATTENTION_DAYS * 86_400))
+
+
+def _render_all(waiting: list[AttentionItem], running: list[LiveStatus]) -> None:
+    if waiting:
+        click.echo("Needs you:")
+        for one in waiting:
+            click.echo(f"  {one.experiment}: {one.what}. Start with: {one.command}")
     if not running:
         click.echo("Nothing is running. See what there is with: evsys history")
         return

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..output import emit, import_option, json_option, table
+from ..output import emit, import_option, json_option, print_warnings, table
 
 if TYPE_CHECKING:
     from ...experiment.mutation import Child
-    from ...experiment.plan.fit import Fit
-    from ...experiment.plan.plan import LimitPlan, Needs, Plan
+    from ...experiment.plan.plan import ExperimentPlan, Fit, LimitPlan, RunNeeds
     from ...experiment.plan.sensitivity import Sensitivity
 
 
 @click.command()
 @click.argument("path", type=click.Path())
 @click.option(
-    "--fit-minutes", type=click.FloatRange(min=0, min_open=True), help="Say which steps, arms and scorings fit into it."
+    "--fit-minutes", type=click.FloatRange(min=0, min_open=True), help="Say how many steps or arms fit into it."
 )
 @json_option
 @import_option
@@ -29,12 +28,15 @@ def plan(path: str, fit_minutes: float | None, as_json: bool) -> None:
     from ...experiment.plan.plan_hash import hash_plan
     from ...experiment.preflight import check_file
 
-    config = check_file(path).config
-    found = plan_experiment(config, checked=True, fit_minutes=fit_minutes)
-    emit({**found.to_dict(), "hash": hash_plan(config)}, as_json, lambda: _render(found))
+    checked = check_file(path)
+    found = plan_experiment(checked.config, checked=True, fit_minutes=fit_minutes)
+    answer = {**found.to_dict(), "hash": hash_plan(checked.config)}
+    emit(answer | ({"warnings": [*checked.warnings]} if checked.warnings else {}), as_json, lambda: _render(found))
+    if not as_json:
+        print_warnings(checked.warnings)
 
 
-def _render(plan: Plan) -> None:
+def _render(plan: ExperimentPlan) -> None:
     places = sorted({f"{run.model} on {run.backend}" for run in plan.runs})
     click.secho(
         f"{plan.name}: {_count(plan.n_arms, 'arm')}, {', '.join(places[:3])}{' …' * (len(places) > 3)}", bold=True
@@ -59,7 +61,7 @@ def _render(plan: Plan) -> None:
         click.echo(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
-def _cells(needs: Needs) -> tuple[str, str, str, str, str]:
+def _cells(needs: RunNeeds) -> tuple[str, str, str, str, str]:
     steps = "?" if needs.steps is None else f"{needs.steps:,}"
     usd = "?" if needs.usd is None else f"{needs.usd:,.2f}" if needs.usd else "0"
     sampled = f"{needs.tokens_sampled:,}"
@@ -83,7 +85,7 @@ def _verdict(name: str, limit: LimitPlan) -> str:
     return f"{head}: may not last ({needed}){where}"
 
 
-def _sensitivity(plan: Plan) -> Iterator[str]:
+def _sensitivity(plan: ExperimentPlan) -> Iterator[str]:
     """What the experiment could show, and what it would take to show what is claimed."""
     found = plan.sensitivity
     if found is None:
@@ -92,14 +94,6 @@ def _sensitivity(plan: Plan) -> Iterator[str]:
     if found.detectable is None:
         return
     seeds = _count(found.seeds, "seed")
-    for effect, expected in found.expected_seeds.items():
-        share = expected / found.seeds
-        usd = f", {plan.total.usd * share:,.2f} usd" if plan.total.usd else ""
-        what = f"With an effect of {effect}" if float(effect) else "Without any effect"
-        yield (
-            f"{what}, it takes {expected:.1f} of {seeds} a run on average: "
-            f"about {_count(round(plan.n_arms * share), 'arm')}, {plan.total.tokens * share:,.0f} tokens{usd}."
-        )
     yield f"Minimum detectable effect with {seeds} a run: {found.detectable:.3f} (80 % power)."
     if found.claimed is not None and found.claimed < found.detectable:
         yield _seeds_needed(plan, found, found.claimed)
@@ -111,7 +105,7 @@ def _sensitivity(plan: Plan) -> Iterator[str]:
         )
 
 
-def _seeds_needed(plan: Plan, found: Sensitivity, claimed: float) -> str:
+def _seeds_needed(plan: ExperimentPlan, found: Sensitivity, claimed: float) -> str:
     if found.seeds_needed is None:
         return f"No number of seeds would show the claimed {claimed:g}: add tasks, or samples of each task."
     times = found.seeds_needed / found.seeds
@@ -123,26 +117,22 @@ def _seeds_needed(plan: Plan, found: Sensitivity, claimed: float) -> str:
     )
 
 
-def _fit(plan: Plan, fit: Fit) -> Iterator[str]:
+def _fit(plan: ExperimentPlan, fit: Fit) -> Iterator[str]:
     """What of the experiment fits into the time that there is."""
     given = f"{fit.minutes:g} min"
     if fit.needed_minutes is None:
         yield f"What fits into {given} is not known: run a few steps with `evsys run --steps 8`, and plan again."
         return
     needed = _time(fit.needed_minutes * 60)
-    often = "" if fit.run_every is None else f", scored every {_count(fit.run_every, 'step')}"
     if fit.fits:
         yield f"Everything fits into {given}: it takes about {needed}."
     else:
         steps = max(run.each.steps or 0 for run in plan.runs)
-        each = "not one step of each arm" if fit.steps is None else f"all arms with {fit.steps:,} steps each{often}"
+        each = "not one step of each arm" if fit.steps is None else f"all arms with {fit.steps:,} steps each"
         full = _count(fit.arms or 0, "arm")
         yield f"Into {given} fit {each}, or {full} with all {steps:,} steps; everything takes about {needed}:"
         if fit.steps is not None:
             yield f"  evsys run CONFIG --steps {fit.steps}"
-    if fit.run_every is not None:
-        now = f"Scoring takes {100 * fit.scoring_share:.0f} % of the time as it is"
-        yield f"{now}; set run_every: {fit.run_every} in metadata.benchmark."
 
 
 def _time(seconds: float | None) -> str:

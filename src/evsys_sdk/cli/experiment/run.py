@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, fit_table, import_option, json_option
+from ..output import emit, fit_table, import_option, json_option, print_warnings
 
 if TYPE_CHECKING:
     from ...config import ExperimentConfig
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 @click.option("--steps", type=click.IntRange(min=1), help="Train this many steps instead of what the config says.")
 @click.option("--resume", is_flag=True, help="Go on with the latest attempt, also with what failed in it.")
 @click.option("--fresh", is_flag=True, help="Start a new attempt, although the latest is not finished.")
+@click.option("--extend", is_flag=True, help="Add the seeds and runs that the finished latest attempt lacks.")
 @click.option("--detach", is_flag=True, help="Run in the background; see evsys status, attach and cancel.")
 @click.option("--plan", "plan_hash", metavar="HASH", help="Run it only if it is still what evsys plan --json planned.")
+@click.option("--until", metavar="TIME", help="End, scored and concluded, by 06:00 or 2026-11-17T06:00.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Also write the JSON summary to this file.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @json_option
@@ -36,15 +38,19 @@ def run(
     steps: int | None,
     resume: bool,
     fresh: bool,
+    extend: bool,
     detach: bool,
     plan_hash: str | None,
+    until: str | None,
     output: str | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
     """Run the experiment in PATH: validate, expand, train, score, record, conclude.
 
-    An attempt that was interrupted or killed is taken up again where it stopped.
+    An attempt that was interrupted or killed is taken up again where it stopped. With --extend, a finished experiment
+    gets more seeds (a larger n_repeats) or more runs, and one conclusion over all of them: a further analysis of the
+    same claim, which shares its error rate.
     """
     from pathlib import Path
 
@@ -53,12 +59,16 @@ def run(
     from ...files import write_json
     from ...loop.campaigns.campaign import campaign_of
 
-    if resume and fresh:
-        raise click.UsageError("--resume goes on with the latest attempt, --fresh starts a new one. Give one of them.")
+    if resume + fresh + extend > 1:
+        raise click.UsageError(
+            "--resume goes on with the latest attempt, --fresh starts a new one, --extend adds to it. Give one of them."
+        )
+    if extend and dry:
+        raise click.UsageError("--dry rehearses an experiment from the start, so there is nothing to extend.")
+    deadline = None if until is None else parse_deadline(until)
     checked = check_file(path, rehearsed=dry, adapt=lambda config: _override(config, dry=dry, steps=steps))
     config = checked.config
-    for warning in checked.warnings:
-        click.echo(f"warning: {warning}.", err=True)
+    print_warnings(checked.warnings)
     if plan_hash is not None:
         from ...experiment.plan.plan_hash import refuse_other_plan
 
@@ -71,9 +81,9 @@ def run(
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(config, checked=True) if quiet else _build_watched(config)
     if detach:
-        return _detach(experiment, resume=resume, fresh=fresh, as_json=as_json)
+        return _detach(experiment, resume=resume, fresh=fresh, extend=extend, as_json=as_json)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
-        result = experiment.run(resume=resume, fresh=fresh)
+        result = experiment.run(resume=resume, fresh=fresh, extend=extend, until=deadline)
     emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, told=not quiet))
     if not (quiet or as_json):
         _say_what_next(result)
@@ -82,12 +92,30 @@ def run(
     return result.exit_code
 
 
-def _detach(experiment: Experiment, *, resume: bool, fresh: bool, as_json: bool) -> int:
+def parse_deadline(given: str) -> float:
+    """A moment in seconds since the epoch; a time without a date is the next one on this machine's clock."""
+    from datetime import datetime, timedelta
+
+    now = datetime.now().astimezone()
+    try:
+        if "T" in given or " " in given:
+            found = datetime.fromisoformat(given).astimezone()
+        else:
+            found = datetime.combine(now.date(), datetime.strptime(given, "%H:%M").time()).astimezone()
+            found += timedelta(days=found <= now)
+    except ValueError:
+        raise click.UsageError(f"--until: '{given}' is no time. Write 06:00, or 2026-11-17T06:00.") from None
+    if found <= now:
+        raise click.UsageError(f"--until: {given} is over. Give a time to come.")
+    return found.timestamp()
+
+
+def _detach(experiment: Experiment, *, resume: bool, fresh: bool, extend: bool, as_json: bool) -> int:
     """Start the same command in the background, on the folder that is made or found here."""
     from ...experiment.jobs.background import start_in_background
     from ...record.reader import experiment_id
 
-    folder = experiment.open(resume=resume, fresh=fresh)
+    folder = experiment.open(resume=resume, fresh=fresh, extend=extend)
     # The folder is there now and not finished, so that the same command takes it up.
     arguments = [one for one in sys.argv[1:] if one not in ("--detach", "--fresh")]
     pid = start_in_background(arguments, folder.path)
@@ -149,7 +177,7 @@ def _render(result: ExperimentResult, *, told: bool) -> None:
             click.echo(f"To do: {steps[0]}")
     if result.interrupted:
         click.echo("Interrupted. Run the same command again to go on.", err=True)
-    if result.status == "budget":
+    if result.status == "budget":  # a limit of time is one, too
         click.echo("Stopped by the budget. Raise it in the config and run the same command again to go on.", err=True)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..output import emit, import_option, json_option
+from ..output import emit, import_option, json_option, print_warnings
 
 if TYPE_CHECKING:
     from ...config import ExperimentConfig
@@ -28,8 +28,7 @@ def validate(path: str, deep: bool, as_json: bool) -> None:
         plural = "run" if len(runs) == 1 else "runs"
         shown = ", ".join(runs[:5]) + (", …" if len(runs) > 5 else "")
         click.echo(f"{path}: OK. Experiment '{config.name}' has {len(runs)} {plural}: {shown}")
-        for warning in warnings:
-            click.echo(f"warning: {warning}.", err=True)
+        print_warnings(warnings)
         if not deep:
             click.echo("Kinds, params and data were not checked; add --deep for that.", err=True)
 

@@ -11,7 +11,7 @@ from ..output import emit, json_option, table
 
 if TYPE_CHECKING:
     from ...loop.campaigns.campaign import Campaign
-    from ...loop.campaigns.progress import Progress
+    from ...loop.campaigns.progress import CampaignProgress
 
 
 @click.group()
@@ -134,7 +134,7 @@ def _tell_next(made: Campaign) -> None:
     click.echo(f"  evsys campaign show {made.name}")
 
 
-def _render(found: Campaign, progress: Progress) -> None:
+def _render(found: Campaign, progress: CampaignProgress) -> None:
     click.secho(f"{found.name}: {progress.state}, {progress.why}", bold=True)
     click.echo(found.terms.question)
     for name, rest in progress.left.items():

@@ -14,7 +14,7 @@ def mcp() -> None:
     """Offer ten tools to a coding agent on stdin and stdout, until it closes them."""
     import sys
 
-    from .protocol import Server
+    from .protocol import McpServer
     from .tools import TOOLS
 
-    Server(TOOLS, sys.stdin.buffer, sys.stdout).serve()
+    McpServer(TOOLS, sys.stdin.buffer, sys.stdout).serve()

@@ -20,7 +20,7 @@ class ToolError(Exception):
     """A refusal, with the reason that the model reads."""
 
 
-class Call:
+class ToolInvocation:
     """What one call of a tool has under way."""
 
     def __init__(self) -> None:

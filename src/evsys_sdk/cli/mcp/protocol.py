@@ -15,7 +15,7 @@ from typing import IO, Any, TextIO, cast
 
 from ..._version import __version__
 from ...log import get_logger
-from .commands import Call, ToolError
+from .commands import ToolError, ToolInvocation
 
 Json = dict[str, Any]
 
@@ -33,7 +33,7 @@ class Tool:
 
     name: str
     description: str
-    run: Callable[[Call, Json], Any]
+    run: Callable[[ToolInvocation, Json], Any]
     """Takes the arguments, and returns what is answered as JSON; `ToolError` is a refusal with its reason."""
     properties: Mapping[str, Json] = field(default_factory=dict[str, Json])
     required: Sequence[str] = ()
@@ -55,14 +55,14 @@ class _Refused(Exception):
         self.code = code
 
 
-class Server:
+class McpServer:
     """One client on two streams."""
 
     def __init__(self, tools: Sequence[Tool], source: IO[bytes], out: TextIO) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._source, self._out = source, out
         self._writing = threading.Lock()
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, ToolInvocation] = {}
 
     def serve(self) -> None:
         """Answer until the client closes its end."""
@@ -143,10 +143,10 @@ class Server:
             raise _Refused(_REQUEST, f"the request {key} is being answered already. Give each an id of its own.")
         if len(self._calls) >= _MOST_WAITING:
             raise _Refused(_BUSY, f"{_MOST_WAITING} calls are waiting already. Wait for some of their answers.")
-        self._calls[key] = call = Call()
+        self._calls[key] = call = ToolInvocation()
         pool.submit(self._run, asked, tool, call, arguments)
 
-    def _run(self, asked: str | int, tool: Tool, call: Call, arguments: Any) -> None:
+    def _run(self, asked: str | int, tool: Tool, call: ToolInvocation, arguments: Any) -> None:
         try:
             value = tool.run(call, _check(tool, arguments))
             text, failed = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, Final, cast
 
-from .commands import Call, ToolError, shorten
+from ...paths import project_root
+from .commands import ToolError, ToolInvocation, shorten
 from .protocol import Json, Tool
 
 _POLL_S = 0.5
@@ -17,17 +19,17 @@ _CONFIG: Final[Json] = {"type": "string", "description": "Path of the YAML file.
 # What a model gives stands behind `--`, or in one word with its option: none of it is ever read as an option.
 
 
-def _tell_context(call: Call, given: Json) -> Any:
+def _tell_context(call: ToolInvocation, given: Json) -> Any:
     options = [f"--goal={given['goal']}"] if given.get("goal") else []
     return call.evsys("context", "--json", f"--budget-tokens={given.get('budget_tokens', 2000)}", *options)
 
 
-def _list_experiments(call: Call, given: Json) -> Any:
+def _list_experiments(call: ToolInvocation, given: Json) -> Any:
     options = [f"--{name}={given[name]}" for name in ("status", "verdict", "search") if given.get(name)]
     return shorten(call.evsys("history", "--json", f"--limit={given.get('limit', 20)}", *options))
 
 
-def _get_experiment(call: Call, given: Json) -> Any:
+def _get_experiment(call: ToolInvocation, given: Json) -> Any:
     """What `evsys show` has, less what is empty and what stands in the conclusion anyway: agents cut long answers."""
     shown = call.evsys("show", "--json", "--", given["experiment"])
     for arm in shown["arms"]:
@@ -50,7 +52,7 @@ def _without_empty(value: Any) -> Any:
     return [_without_empty(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
-def _tell_schema(call: Call, given: Json) -> Any:
+def _tell_schema(call: ToolInvocation, given: Json) -> Any:
     if given.get("name"):
         if not given.get("kind"):
             raise ToolError("schema: a name needs its kind, e.g. kind: algorithm, name: sft.")
@@ -58,22 +60,32 @@ def _tell_schema(call: Call, given: Json) -> Any:
     return shorten(call.evsys("list", "--json", "--", *([given["kind"]] if given.get("kind") else [])))
 
 
-def _validate(call: Call, given: Json) -> Any:
+def _config_of(given: Json) -> str:
+    """The path of a config in this project: what is wrong with a file is reported with its values, so no other."""
+    path, root = Path(given["config"]), project_root()
+    real = path.resolve()
+    if real.suffix not in (".yaml", ".yml", ".json") or not real.is_relative_to(root):
+        raise ToolError(f"config: '{path}' is no YAML file of this project ({root}). Give one that is.")
+    return str(path)
+
+
+def _validate(call: ToolInvocation, given: Json) -> Any:
     """The plan with its hash; where it cannot be planned, every problem that there is."""
+    config = _config_of(given)
     try:
-        plan = call.evsys("plan", "--json", "--", given["config"])
+        plan = call.evsys("plan", "--json", "--", config)
     except ToolError:
-        call.evsys("validate", "--deep", "--json", "--", given["config"])  # names all problems at once
+        call.evsys("validate", "--deep", "--json", "--", config)  # names all problems at once
         raise
     return shorten({"ok": True, "plan_hash": plan.pop("hash"), "plan": plan})
 
 
-def _launch(call: Call, given: Json) -> Any:
+def _launch(call: ToolInvocation, given: Json) -> Any:
     options = ["--detach", "--json", "--quiet", f"--plan={given['plan_hash']}"]
-    return call.evsys("run", *options, "--", given["config"])
+    return call.evsys("run", *options, "--", _config_of(given))
 
 
-def _tell_status(call: Call, given: Json) -> Any:
+def _tell_status(call: ToolInvocation, given: Json) -> Any:
     which = ["--", given["experiment"]] if given.get("experiment") else []
     deadline = time.monotonic() + given.get("wait_s", 0)
     while True:
@@ -83,7 +95,7 @@ def _tell_status(call: Call, given: Json) -> Any:
         time.sleep(_POLL_S)
 
 
-def _tell_logs(call: Call, given: Json) -> Any:
+def _tell_logs(call: ToolInvocation, given: Json) -> Any:
     options = [f"--last={given.get('last', 20)}"]
     options += [f"--arm={given['arm']}"] if given.get("arm") else []
     what = given.get("what", "console")

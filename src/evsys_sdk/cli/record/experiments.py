@@ -38,30 +38,29 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
     )
 
 
-_MOST = 6
-"""More would not fit a table, and curves of more could not be told apart."""
-
-
 @click.command()
-@click.argument("experiments", nargs=-1, required=True, metavar="EXPERIMENT EXPERIMENT...")
+@click.argument("experiments", nargs=-1, required=True, metavar="EXPERIMENT[:RUN] EXPERIMENT[:RUN]...")
 @plot_option
 @root_option
 @format_options
 def compare(
     experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool
 ) -> None:
-    """Compare experiments with the first one: what differs in the config, in the scores, in the curves."""
-    from ...history.detail import read_detail
-    from ...history.find import experiment_roots, find_experiment
-    from ...history.views.compare import compare_experiments, compare_page
+    """Compare runs with the first one: scores task by task, curves, and what differs in the config.
 
-    if not 2 <= len(experiments) <= _MOST:
-        raise click.UsageError(f"Give 2 to {_MOST} experiments to compare (got {len(experiments)}).")
+    EXPERIMENT stands for its best run; EXPERIMENT:RUN names another one. Any run compares with any other.
+    """
+    from ...history.detail import read_detail
+    from ...history.find import experiment_roots, find_run
+    from ...history.views.compare import compare_experiments, compare_page, letters
+
+    if not 2 <= len(experiments) <= len(letters()):
+        raise click.UsageError(f"Give 2 to {len(letters())} runs to compare (got {len(experiments)}).")
     searched = experiment_roots(roots)
-    folders = [find_experiment(reference, searched) for reference in experiments]
-    if len(set(folders)) < len(folders):
-        raise click.UsageError("Two of these are the same experiment. Name different ones; an id names one attempt.")
-    comparison = compare_experiments([read_detail(folder) for folder in folders])
+    details = [read_detail(folder, run=run) for folder, run in (find_run(one, searched) for one in experiments)]
+    if len({(detail.folder, detail.chosen_run) for detail in details}) < len(details):
+        raise click.UsageError("Two of these are the same run. Name different ones: EXPERIMENT or EXPERIMENT:RUN.")
+    comparison = compare_experiments(details)
     if plot is not None:
         from ...history.views.plots import plot_comparison
 
@@ -135,6 +134,25 @@ def export(
             click.echo(warning, err=True)
 
     emit(found.to_dict(), as_json, render)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+@json_option
+def verify(folder: str, as_json: bool) -> int:
+    """Check the weights, facts and conclusion in an exported FOLDER against its dossier; exits 2 if one differs."""
+    from ...history.views.verify import verify_export
+
+    found = verify_export(Path(folder))
+
+    def render() -> None:
+        for problem in found.problems:
+            click.echo(problem)
+        said = "refused" if found.problems else "no issues found"
+        click.echo(f"{found.folder}: {found.experiment}: {said}. Head of its journal: {found.head}")
+
+    emit(found.to_dict(), as_json, render)
+    return 2 if found.problems else 0
 
 
 @click.command()

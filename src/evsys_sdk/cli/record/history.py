@@ -38,7 +38,8 @@ def history(
 ) -> None:
     """List the experiments recorded on this machine, the newest first."""
     from ...history.find import experiment_roots
-    from ...history.index import HistoryIndex, count, select
+    from ...history.index import HistoryIndex
+    from ...history.query import count, select
     from ...history.views.listing import TreeLine, list_page, tree_lines
 
     wanted, folders = read_filters(filters), experiment_roots(roots)

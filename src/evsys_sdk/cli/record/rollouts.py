@@ -238,11 +238,14 @@ def _text(message: Line) -> str:
 
 
 def _outcome(line: Line) -> str:
-    """What the list shows: why it failed, else the last answer."""
+    """What the list shows: why it failed, else what the policy said last; a tool's answer is none of its own."""
     if line.get("reward") is None and line.get("error"):
         return f"failed: {line['error']}"
-    messages = line.get("messages")
-    return " ".join(_text(messages[-1]).split()) if messages else f"({_why_dropped(line)})"
+    messages = line.get("messages") or ()
+    said = next((one for one in reversed(messages) if one.get("role") == "assistant"), None)
+    if said is None:
+        return "(no answer)" if messages else f"({_why_dropped(line)})"
+    return " ".join(_text(said).split())
 
 
 def _why_dropped(line: Line) -> str:

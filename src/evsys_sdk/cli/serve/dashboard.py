@@ -53,6 +53,8 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     from ...paths import project_root
 
     _need_server()  # before these are imported: it names the extra that they need
+    from ...dashboard.client.connection import Connection
+    from ...dashboard.local.scripts import ProjectRecords
     from ...dashboard.server.app import local_app
     from ...dashboard.server.auth import LocalGate
     from ...dashboard.server.run import list_hosts, listen, serve
@@ -62,7 +64,8 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
         hint = "Only this machine may see the record of a project. For others, run: evsys dashboard serve"
         raise ConfigError(f"--host {host} is not this machine. {hint}")
     project = project_root()
-    source = LocalRecords(experiment_roots(roots), project)
+    mirror = Connection.from_environment(offline=True).mirror_dir
+    source: Any = ProjectRecords(LocalRecords(experiment_roots(roots), project), mirror)
     gate = LocalGate()
     sock = listen(host, port)
     port = sock.getsockname()[1]  # if 0 was asked for, only now known; it is part of the names that are answered to

@@ -44,7 +44,7 @@ class CsvMetrics(Callback):
         self._file: IO[str] | None = None
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        """Open the file, without what an earlier attempt wrote after the step this one goes on from."""
+        """Open the file, without what an earlier attempt wrote after the step this one continues from."""
         self._path = info.run_dir / self.cfg.path
         header, rows = _read(self._path)
         self._columns = header or [_STEP]
@@ -79,10 +79,10 @@ class CsvMetrics(Callback):
         self._file.flush()
 
     def _rewrite(self, rows: Iterable[Sequence[str]]) -> None:
-        """Write header and rows anew, each as wide as the header, and go on appending."""
+        """Write header and rows anew, each as wide as the header, and continue appending."""
         width = len(self._columns)
         text = _csv_lines([self._columns, *([*row, *[""] * (width - len(row))] for row in rows)])
-        # First: an open file would go on writing into the one that is replaced.
+        # First: an open file would continue writing into the one that is replaced.
         self.close()
         try:
             with atomic_write(self._path, "w") as file:

@@ -90,7 +90,7 @@ class EarlyStopping(Callback):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._best, self._best_step = state["best"], state["best_step"]
         self._since_best, self._followed = state["since_best"], state["followed"]
-        self._seen.add(self.cfg.metric)  # by the attempt before this one, so its end must not say that nobody did
+        self._seen.add(self.cfg.metric)  # by the attempt before this one, so its end must not say that no one did
 
     def _follows(self, full: str) -> bool:
         """Whether this is the score to watch; where several benchmarks share a split, the first one is."""

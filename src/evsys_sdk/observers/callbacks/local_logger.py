@@ -4,7 +4,7 @@
       hypothesis.md                 what the run was meant to show
       conclusion.md                 what happened in it
       data/training_data.jsonl      the rows it was trained on
-      training/metrics.jsonl        one line a step; what measures the machine is in timing.jsonl beside it
+      training/metrics.jsonl        one line a step; what measures the machine is in timing.jsonl next to it
       validation/metrics.jsonl      one line a scoring ...
       validation/rollouts.jsonl     ... and one line for each of its predictions
       test/                         as validation/; train_fit/ where training rows were scored
@@ -58,7 +58,7 @@ class LocalLogger(Callback):
         said = (info.hypothesis or "").strip() or "None was given for this run."
         page = f"# Hypothesis of experiment `{info.experiment}`\n\n{said}\n"
         self._logs.write_page(self._logs.files.hypothesis, page)
-        self._logs.write_page(self._logs.files.conclusion, None)  # the run goes on, so it is no longer true
+        self._logs.write_page(self._logs.files.conclusion, None)  # the run continues, so it is no longer true
         self._logs.rewind(info.next_step, below=True)
         for scoring in info.repeats:
             own = self._logs.files.of_split(scoring.split)

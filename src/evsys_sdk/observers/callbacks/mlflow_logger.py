@@ -3,7 +3,7 @@
     callbacks:
       - { kind: mlflow_logger, params: { tracking_uri: "http://localhost:5000" } }
 
-Metrics are sent in batches, and what could not be sent is kept for the next one. A resumed run goes on under the same
+Metrics are sent in batches, and what could not be sent is kept for the next one. A resumed run continues under the same
 id, which is kept in `mlflow.json` in the run's folder.
 """
 

@@ -13,7 +13,7 @@ from ...protocols import RunResult
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 from ..progress import plain
 from ..progress.plain import PlainDisplay
-from ..progress.state import Display, ProgressState, Snapshot, Style, is_live_terminal
+from ..progress.state import Display, ProgressSnapshot, ProgressState, Style, is_live_terminal
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0
 """A quick run that saves at every step must not flood the screen; scores are all shown."""
@@ -29,11 +29,11 @@ class PrintProgressConfig(Strict):
     every_steps: int | None = Field(default=None, ge=1)
     """Write a plain line every this many steps instead."""
     metrics: list[str] = []
-    """Further metrics to show beside what the recipe gets on by (loss, reward, ...), e.g. [grad_norm]."""
+    """Further metrics to show next to what the recipe gets on by (loss, reward, ...), e.g. [grad_norm]."""
 
 
 class PrintProgress(Callback):
-    """Shows steps, loss or reward, speed, scores and checkpoints while the run goes on."""
+    """Shows steps, loss or reward, speed, scores and checkpoints while the run continues."""
 
     name = "print_progress"
     Config = PrintProgressConfig
@@ -44,7 +44,7 @@ class PrintProgress(Callback):
         self._control = RunControl()
         self._display: Display | None = None
         self._state = ProgressState(total=None)
-        self._snapshot = Snapshot()
+        self._snapshot = ProgressSnapshot()
         self._began = 0.0
         self._scores: dict[str, Mapping[str, float]] = {}
         self._shown: set[tuple[str, int]] = set()
@@ -54,9 +54,7 @@ class PrintProgress(Callback):
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         self._control = control
         self._began = self._clock()
-        self._state = ProgressState(
-            info.total_steps, info.steps_done, self.cfg.metrics, info.measure, info.measure_mode == "min"
-        )
+        self._state = ProgressState(info.total_steps, info.steps_done, self.cfg.metrics, info.measure)
         self._snapshot = self._state.start(self._began)
         self._display = self._choose_display(info.run_id)
         self._display.start(plain.describe_start(info), self._snapshot)

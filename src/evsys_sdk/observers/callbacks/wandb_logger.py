@@ -4,7 +4,7 @@
       - { kind: wandb_logger, params: { project: my-project, mode: offline } }
 
 Steps are logged as a metric of their own, not as W&B's counter: that one only grows, so a resumed run would lose every
-step it repeats. A resumed run goes on under the same W&B id, which is kept in `wandb.json` in the run's folder.
+step it repeats. A resumed run continues under the same W&B id, which is kept in `wandb.json` in the run's folder.
 """
 
 from __future__ import annotations

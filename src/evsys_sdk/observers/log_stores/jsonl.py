@@ -57,7 +57,7 @@ class JsonlLogStore:
         self._logs.add_once(self._logs.files.artifacts, {"name": name, "path": str(path)})
 
     def rewind(self, next_step: int) -> None:
-        """Forget every step from `next_step` on, because the run goes on from there."""
+        """Forget every step from `next_step` on, because the run continues from there."""
         self._logs.rewind(next_step)
 
     def forget(self, scoring: EvalRecord) -> None:

@@ -95,7 +95,7 @@ class MultiplexLogStore:
 
 def _build(spec: LogStoreSpec, log_dir: str | None, label: str) -> LogStore:
     store = get_log_store(spec.kind)
-    params = dict(spec.params)
+    params = dict(spec.arguments)
     config = config_model(store)
     if log_dir is not None and config is not None and "log_dir" in config.model_fields:
         params["log_dir"] = params.get("log_dir") or str(Path(log_dir) / label)

@@ -1,7 +1,7 @@
 """TensorBoard event files, written with the `tensorboard` package alone: no torch, no tensorflow.
 
 Every call is one record and is flushed, so the curves are live and a killed process loses nothing. A resumed run writes
-a new file that begins with the step it goes on from; TensorBoard then drops what the older file has beyond it.
+a new file that begins with the step it continues from; TensorBoard then drops what the older file has beyond it.
 """
 
 from __future__ import annotations

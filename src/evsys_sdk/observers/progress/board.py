@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...experiment.jobs.live_status import RUNNING, WAITING, ArmStatus, LiveStatus, StatusReader
-from .live import MARKS, draw_bar
+from .live import MARKS
 from .text import duration, number
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import RenderableType
 
 _SECONDS_BETWEEN_LOOKS, _REST_AFTER_LOOKS = 0.5, 30
 """How often it looks; and how many times as long as a look it rests, because the machine is there for training."""
-_WIDEST_BAR = 24
+_BAR_WIDTH, _WIDTH_WITH_BARS = 24, 80
 _LINES_FOR_OTHERS = 3
 """Of the screen's height: the head of the board, and room for what scrolls past."""
 _SENTENCE = 40
@@ -136,7 +136,7 @@ def watch_plain(path: Path, look: Look | None = None) -> Generator[None]:
 @contextmanager
 def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
     """Keep the board at the bottom of the terminal, and everything that is printed above it."""
-    from rich.console import Console, Group
+    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
@@ -158,8 +158,7 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
                 mark, style = MARKS.get(kind, ("■", "yellow"))
                 said = label if kind == "eval" else f"{label} {kind}"
                 console.print(Text.assemble((f"{mark} {said}", style), "  ", text), soft_wrap=True)
-            lines = _board(path.name, status, time.monotonic() - began, width, height)
-            live.update(Group(*lines), refresh=True)
+            live.update(_board(path.name, status, time.monotonic() - began, width, height), refresh=True)
 
         live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
         with live, _look_regularly(path, look or StatusReader().read, show):
@@ -168,35 +167,26 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
         _write(f"({repeated.count} lines that several arms repeated word for word were shown once.)\n")
 
 
-def _board(name: str, status: LiveStatus, seconds: float, width: int, height: int) -> list[Text]:
+def _board(name: str, status: LiveStatus, seconds: float, width: int, height: int) -> RenderableType:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
-    head = Text(f"{name}: ", style="bold", no_wrap=True, overflow="ellipsis")
-    head.append(headline(status, seconds), style="default")
+    head = Text.assemble((f"{name}: ", "bold"), headline(status, seconds), no_wrap=True, overflow="ellipsis")
     running = [arm for arm in status.arms if arm.state == RUNNING]
-    room = max(height - _LINES_FOR_OTHERS, 1)
-    label = min(max((len(arm.arm) for arm in running), default=0), max(width // 3, 8))
-    lines = [head, *(_arm_line(arm, label, width) for arm in running[:room])]
-    others = len(running) - room
-    if others > 0:
-        lines.append(Text(f"and {others} more running", style="dim"))
-    elif waiting := status.counts.get(WAITING):
-        lines.append(Text(f"{waiting} waiting", style="dim"))
-    return lines
-
-
-def _arm_line(arm: ArmStatus, label: int, width: int) -> Text:
-    from rich.text import Text
-
-    name = arm.arm if len(arm.arm) <= label else f"{arm.arm[: label - 1]}…"
-    text = Text(f"{name:<{label}} ", style="cyan", no_wrap=True, overflow="ellipsis")
-    facts = [fact for fact in arm_facts(arm) if fact]
-    room = width - label - 1 - len("  ".join(facts)) - 2
-    if arm.total_steps and room >= 4:
-        text.append_text(draw_bar(min((arm.step or 0) / arm.total_steps, 1.0), min(room, _WIDEST_BAR)))
-        text.append("  ")
-    text.append("  ".join(facts), style="default")
-    return text
+    shown = running[: max(height - _LINES_FOR_OTHERS, 1)]
+    arms = Table.grid(padding=(0, 2, 0, 0))
+    arms.add_column(style="cyan", no_wrap=True, max_width=max(width // 3, 8))
+    if is_wide := width >= _WIDTH_WITH_BARS:
+        arms.add_column(width=_BAR_WIDTH)
+    arms.add_column(no_wrap=True)
+    for arm in shown:
+        bar = [ProgressBar(arm.total_steps, min(arm.step or 0, arm.total_steps or 0))] if is_wide else []
+        arms.add_row(arm.arm, *bar, "  ".join(fact for fact in arm_facts(arm) if fact))
+    others, waiting = len(running) - len(shown), status.counts.get(WAITING)
+    rest = f"and {others} more running" if others else f"{waiting} waiting" if waiting else ""
+    return Group(head, *([arms] if shown else []), *([Text(rest, style="dim")] if rest else []))
 
 
 @contextmanager
@@ -246,7 +236,7 @@ def _terminal_behind_a_pipe() -> Generator[tuple[Any, Callable[[Callable[[str], 
         def pass_on() -> None:
             with open(read, "rb", closefd=False) as lines:
                 for line in lines:
-                    with suppress(Exception):  # whoever writes would wait for ever if nobody read any more
+                    with suppress(Exception):  # whoever writes would wait forever if no one read any more
                         tell(line.decode("utf-8", "replace").rstrip("\n"))
 
         reader = threading.Thread(target=pass_on, name="evsys-terminal", daemon=True)

@@ -1,6 +1,6 @@
 """Progress as plain lines, for files, pipes, CI and agents.
 
-[run-a] 120/200 (60%)  loss 0.4123 falling  lr 1.0e-04  12.3k tok/s  0:28 left
+[run-a] 120/200 (60%)  loss 0.4123  lr 1.0e-04  12.3k tok/s  0:28 left
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from ...protocols import RunResult
 from ...training.callback import EvalRecord, RunInfo
-from .state import Snapshot
+from .state import ProgressSnapshot
 from .text import count, duration, number
 
 _SHARE_OF_ELAPSED = 1 / 50
@@ -31,10 +31,10 @@ class PlainDisplay:
     _began: float | None = None
     _last_line: float = 0.0
 
-    def start(self, opening: str, snapshot: Snapshot) -> None:
+    def start(self, opening: str, snapshot: ProgressSnapshot) -> None:
         self._write(f"start: {opening}" if opening else "start")
 
-    def update(self, snapshot: Snapshot, now: float) -> None:
+    def update(self, snapshot: ProgressSnapshot, now: float) -> None:
         if self._is_due(snapshot, now):
             self._last_line = now
             self._write(progress_line(snapshot))
@@ -48,7 +48,7 @@ class PlainDisplay:
     def stop(self) -> None:
         """Nothing is held."""
 
-    def _is_due(self, snapshot: Snapshot, now: float) -> bool:
+    def _is_due(self, snapshot: ProgressSnapshot, now: float) -> bool:
         """The first step, the last one, and in between as often as was asked for."""
         if self._began is None:
             self._began = now
@@ -65,23 +65,23 @@ class PlainDisplay:
         sys.stderr.flush()
 
 
-def progress_line(snapshot: Snapshot) -> str:
+def progress_line(snapshot: ProgressSnapshot) -> str:
     """How far, how well and how fast, in ASCII."""
-    left, trend = snapshot.seconds_left, {-1: "falling", 0: "", 1: "rising"}[snapshot.trend]
+    left, total = snapshot.seconds_left, snapshot.total
+    steps = f"{snapshot.done}/{total} ({min(1, snapshot.done / total):.0%})" if total else f"step {snapshot.done}"
+    ending = "" if left is None or snapshot.done == total else f"{duration(left)} left"
+    return "  ".join(part for part in (steps, metrics_text(snapshot), ending) if part)
+
+
+def metrics_text(snapshot: ProgressSnapshot) -> str:
+    """`loss 0.4123  lr 1.0e-04  12.3k tok/s`."""
     parts = [
-        f"{snapshot.done}/{snapshot.total} ({snapshot.fraction or 0:.0%})"
-        if snapshot.total
-        else f"step {snapshot.done}",
-        f"{snapshot.headline} {number(snapshot.value)} {trend}".rstrip() if snapshot.headline else "",
+        f"{snapshot.headline} {number(snapshot.value)}" if snapshot.headline else "",
         *(f"{name} {number(value)}" for name, value in snapshot.others),
         "" if snapshot.learning_rate is None else f"lr {number(snapshot.learning_rate)}",
         "" if snapshot.tokens_per_second is None else f"{count(snapshot.tokens_per_second)} tok/s",
-        "" if left is None or snapshot.done == snapshot.total else f"{duration(left)} left",
     ]
     return "  ".join(part for part in parts if part)
-
-
-# The moments of a run worth a line of their own, the same on every display.
 
 
 def describe_start(info: RunInfo) -> str:
@@ -116,7 +116,9 @@ def eval_label(record: EvalRecord) -> str:
     return record.split if record.name == "" else f"{record.split}/{record.name}"
 
 
-def describe_end(result: RunResult, snapshot: Snapshot, seconds: float, stop_reason: str | None, arrow: str) -> str:
+def describe_end(
+    result: RunResult, snapshot: ProgressSnapshot, seconds: float, stop_reason: str | None, arrow: str
+) -> str:
     """`200 steps in 0:35, loss 2.3100 -> 0.4120`, and why it ended if not by itself."""
     parts = [f"{snapshot.done} step{'' if snapshot.done == 1 else 's'} in {duration(seconds)}"]
     if math.isfinite(snapshot.first_value):

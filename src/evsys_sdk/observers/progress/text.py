@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-
-_BARS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float) -> str:
@@ -35,15 +31,3 @@ def duration(seconds: float) -> str:
     if days:
         return f"{days}d {hours:02d}:{minutes:02d}"
     return f"{hours}:{minutes:02d}:{total % 60:02d}" if hours else f"{minutes}:{total % 60:02d}"
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """A curve as `width` block characters; fewer where there are fewer values."""
-    if not values or width < 1:
-        return ""
-    width = min(width, len(values))
-    edges = [round(index * len(values) / width) for index in range(width + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
-    low, high = min(means), max(means)
-    span = high - low
-    return "".join(_BARS[round((mean - low) / span * (len(_BARS) - 1)) if span else 3] for mean in means)

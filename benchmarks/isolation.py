@@ -1,0 +1,128 @@
+"""What isolation costs in this checkout and in an earlier one, in turns on the same machine and interpreter.
+
+    git worktree add ../before REVISION
+    python benchmarks/isolation.py --against ../before
+
+The least of all repeats is the cost: start-up on the wall, the rest of processor time, or of the wall where another
+process does the work.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from measure import machine
+
+HERE = Path(__file__).parents[1]
+OWN = """
+from evsys_sdk import register_transform
+@register_transform("mine")
+class Mine:
+    def __call__(self, rows):
+        return list(rows)
+"""
+ROWS = [{"messages": [{"role": "user", "content": w}, {"role": "assistant", "content": w.upper()}]} for w in "abcdefgh"]
+WORK = """
+import asyncio, os, time
+from evsys_sdk.data.types import HarborTask, InProcessVerifier
+from evsys_sdk.eval.verifier import VerifierInput, build_verifier
+from evsys_sdk.redact import redact_text
+from evsys_sdk.rollouts.environments.bwrap import BwrapEnvironment
+
+async def judge(name, expected, answer, times, place=None):
+    verifier = InProcessVerifier(name, expected)
+    given = VerifierInput("?", answer, task=HarborTask("t", "?", verifier), environment=place, expected=expected)
+    check = build_verifier(verifier)
+    assert (await check(given)).reward == 1
+    began = time.perf_counter()
+    for _ in range(times):
+        await check(given)
+    return times / (time.perf_counter() - began)
+
+async def main():
+    print("exact_match, verdicts/s", await judge("exact_match", "a", "a", 20_000))
+    place = BwrapEnvironment(memory_mb=512, disk_mb=64)
+    await place.start()
+    code = "```python\\ndef add(a, b): return a + b\\n```"
+    print("python_tests, verdicts/s", await judge("python_tests", ["assert add(1, 2) == 3"], code, 10, place))
+    await place.stop()
+    line = '12:00:00 INFO sft__seed1 step 7: loss 0.1234, 51 rows/s, {"step": 7, "lr": 1e-4}' + chr(10)
+    text = line * (1_000_000 // len(line))
+    began = time.process_time()
+    for _ in range(5):
+        redact_text(text)
+    print("redaction, MB/s", 5 / (time.process_time() - began))
+
+asyncio.run(main())
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", type=Path, required=True, help="another checkout")
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sides = {"before": options.against.resolve(), "after": HERE}
+    found: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        commands = prepare(place)
+        for turn in range(options.repeats):
+            for side, checkout in sides.items():
+                for what, make in commands.items():
+                    took = measure(make(f"{side}{turn}"), place, checkout)
+                    found.setdefault(what, {}).setdefault(side, []).append(took)
+                if turn < 3:
+                    for line in run([sys.executable, "-c", WORK], place, checkout).splitlines():
+                        what, _, value = line.rpartition(" ")
+                        found.setdefault(what, {}).setdefault(side, []).append(float(value))
+    print(machine())
+    print(f"in turns, best of {options.repeats} (3 for rates); load of the machine {os.getloadavg()[0]:.1f}")
+    print(f"{'':34} {'before':>10} {'after':>10} {'after/before':>13}")
+    for what, by_side in found.items():
+        best: Callable[[list[float]], float] = max if what.endswith("/s") else min
+        before, after = best(by_side["before"]), best(by_side["after"])
+        print(f"{what:34} {before:10.1f} {after:10.1f} {after / before:12.2f}x")
+
+
+def prepare(place: Path) -> dict[str, Callable[[str], list[str]]]:
+    """The commands to compare; each run writes to a folder of its own."""
+    (place / ".evsys").mkdir()
+    (place / "own.py").write_text(OWN, encoding="utf-8")
+    for name, transforms in (("plain", []), ("own", [{"kind": "mine"}])):
+        data = {"rows": ROWS, "source_kind": "in_memory", "transforms": transforms}
+        block = {"name": "a", "data": data, "model": {"name": "tiny"}, "backend": {"kind": "mock"}}
+        block["algorithm"] = {"kind": "sft", "params": {"max_steps": 1}}
+        (place / f"{name}.json").write_text(json.dumps({"name": name, "run": block}), encoding="utf-8")
+    evsys, imports = [sys.executable, "-m", "evsys_sdk"], ["--import", "own.py"]
+    return {
+        "validate, ms": lambda _: [*evsys, "validate", "plain.json", "--deep"],
+        "validate with own code, ms": lambda _: [*evsys, "validate", "own.json", "--deep", *imports],
+        "run, ms": lambda _: [*evsys, "run", "plain.json", "--quiet", "--fresh"],
+        "run with own code, ms": lambda _: [*evsys, "run", "own.json", "--quiet", "--fresh", *imports],
+    }
+
+
+def measure(command: list[str], place: Path, checkout: Path) -> float:
+    began = time.perf_counter()
+    run(command, place, checkout)
+    return 1000 * (time.perf_counter() - began)
+
+
+def run(command: list[str], place: Path, checkout: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:6])} in {checkout}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

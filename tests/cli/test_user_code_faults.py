@@ -1,0 +1,229 @@
+"""Faults of user code of every kind under every verb: none hangs, none ends with exit code 0, none prints a result."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+OWN = """
+import os, re, sys, time
+from evsys_sdk import (
+    Callback, RunResult, register_agent, register_algorithm, register_backend, register_callback, register_deployer,
+    register_environment, register_inference, register_launcher, register_log_store, register_metric,
+    register_transform, register_verifier,
+)
+from evsys_sdk.backends.mock.backend import MockBackend
+
+def fault(place):
+    if os.environ.get("FAULT_AT") == place:
+        exec(os.environ["FAULT"])
+
+fault("import")
+
+@register_transform("mine")
+class Mine:
+    def __call__(self, rows):
+        fault("transform")
+        return list(rows)
+
+@register_verifier("mine")
+def verify(model_output, expected, params):
+    fault("verifier")
+    return 1.0
+
+@register_metric("mine")
+class Metric:
+    def compute(self, task_rewards):
+        fault("metric")
+        return 0.5
+
+@register_inference("mine")
+class Client:
+    def generate(self, *, prompt, max_tokens, temperature, stop=None):
+        fault("client")
+        return "1"
+
+@register_agent("mine")
+class Agent:
+    async def run(self, task, policy, environment):
+        fault("agent")
+        await policy.act([{"role": "user", "content": task.instruction}])
+        return 1.0
+
+@register_environment("mine")
+class Environment:
+    async def start(self): fault("environment")
+    async def exec(self, command, **options): raise NotImplementedError
+    async def write_file(self, path, data): pass
+    async def read_file(self, path): return b""
+    async def stop(self): pass
+
+@register_algorithm("mine")
+class Algorithm:
+    def train(self, ctx):
+        fault("algorithm")
+        return RunResult(ctx.run_id, "completed", {})
+
+@register_backend("mine")
+class Backend(MockBackend):
+    def prepare(self, *, model, run_dir):
+        fault("backend")
+        return super().prepare(model=model, run_dir=run_dir)
+
+@register_log_store("mine")
+class Store:
+    def __init__(self, **params): pass
+    def log_scalar(self, key, value, step): pass
+    def log_metrics(self, metrics, step): pass
+    def log_hyperparams(self, params): fault("log_store")
+    def log_artifact(self, name, path): pass
+    def close(self): pass
+
+@register_callback("mine")
+class Mine2(Callback):
+    def on_step(self, step, metrics): fault("callback")
+    def on_experiment_end(self, folder): fault("experiment_end")
+
+@register_launcher("mine")
+class Launcher:
+    def open(self, launch, n_arms):
+        fault("launcher_open")
+        return 1
+    def start(self, job):
+        fault("launcher_start")
+        raise RuntimeError("no machine")
+    def stop(self, arm, reason): pass
+    def kill(self, arm): pass
+    def close(self): fault("launcher_close")
+
+@register_deployer("mine")
+class Deployer:
+    library = ""
+    def build(self, source, folder):
+        fault("deployer")
+        raise RuntimeError("no place")
+"""
+CONFIG = """
+name: faults
+output_dir: outputs
+arm_timeout_s: 60
+metadata:
+  benchmark:
+    name: unseen
+    path: test.jsonl
+    transforms:
+      - &chat {kind: jsonl_to_chat, params: {user_template: "{q}", assistant_template: "{a}"}}
+      - {kind: chat_to_harbor_task, params: {fn_name: exact_match}}
+    max_tokens: 4
+runs:
+  - name: a
+    data: {path: train.jsonl, transforms: [*chat]}
+    model: {name: tiny}
+    algorithm: {kind: sft, params: {max_steps: 1}}
+    backend: {kind: mock}
+"""
+USES = {
+    "transform": ("[*chat]", "[{kind: mine}, *chat]"),
+    "verifier": ("exact_match", "mine"),
+    "metric": ("max_tokens: 4", "max_tokens: 4\n    metrics: [pass@1, mine]"),
+    "algorithm": ("{kind: sft, params: {max_steps: 1}}", "{kind: mine}"),
+    "backend": ("{kind: mock}", "{kind: mine}"),
+    "log_store": ("runs:", "log_store: {kind: mine}\nruns:"),
+    "callback": ("runs:", "callbacks: [{kind: mine}]\nruns:"),
+    "experiment_end": ("runs:", "callbacks: [{kind: mine}]\nruns:"),
+    "launcher_open": ("runs:", "launcher: {kind: mine}\nruns:"),
+    "launcher_start": ("runs:", "launcher: {kind: mine}\nruns:"),
+    "launcher_close": ("runs:", "launcher: {kind: mine}\nruns:"),
+}
+"""Place of the fault -> what makes the config use it."""
+_SCORE = ("benchmark", "run", "tasks.jsonl", "--inference", "mine", "--metrics", "pass@1,mine")
+_MODEL = ("--output-dir", "answers", "--inference-kind", "mine", "--model-name", "m")
+VERBS = {
+    "list": ("list", "transform"),
+    "schema": ("schema", "transform", "mine"),
+    "validate": ("validate", "c.yaml", "--deep"),
+    "plan": ("plan", "c.yaml"),
+    "mutate": ("mutate", "c.yaml"),
+    "contamination": ("contamination", "c.yaml"),
+    "run": ("run", "c.yaml", "--quiet"),
+    "benchmark": (*_SCORE, "--agent", "mine", "--environment", "mine"),
+    "score": _SCORE,
+    "eval": ("eval", "model", "--dataset", "eval.jsonl", "--aliases", "aliases.json", *_MODEL),
+    "deploy": ("deploy", "trained", "--to", "mine"),
+    "export": ("export", "trained", "--out", "weights"),
+}
+PLACES = (
+    *(("import", verb) for verb in ("list", "schema", "validate", "plan", "mutate", "eval", "deploy", "run")),
+    ("import", "benchmark"),
+    *(("transform", verb) for verb in ("validate", "plan", "contamination", "run")),
+    *((place, "benchmark") for place in ("agent", "environment", "client", "metric")),
+    *(("verifier", verb) for verb in ("score", "run")),
+    ("client", "eval"), ("metric", "run"), ("algorithm", "run"), ("backend", "run"), ("log_store", "run"),
+    ("callback", "run"), ("experiment_end", "run"),
+    ("launcher_open", "run"), ("launcher_start", "run"), ("launcher_close", "run"), ("deployer", "deploy"),
+)  # fmt: skip
+FAULTS = {
+    "ends the process": "os._exit(0)",
+    "becomes another program": "os.execv('/bin/true', ['true'])",
+    "exits": "sys.exit(0)",
+    "crashes": "os.abort()",
+    "hangs": "time.sleep(100)",
+}
+HARMLESS = {("callback", "run", "exits")}
+"""A broken observer of steps is reported, and no reason to fail a run."""
+CASES = [(*place, fault) for place in PLACES for fault in FAULTS if (*place, fault) not in HARMLESS]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with one trained experiment."""
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "own.py").write_text(OWN, encoding="utf-8")
+    (folder / "c.yaml").write_text(CONFIG.replace("name: faults", "name: trained"), encoding="utf-8")
+    for name, word in (("train", "what"), ("test", "which")):
+        rows = [json.dumps({"q": f"{word} {number}", "a": str(number % 3)}) for number in range(12)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    task = {"instruction": "q", "verifier": {"kind": "in_process", "fn_name": "mine", "expected": "1"}}
+    tasks = [json.dumps({"task_id": f"t{number}", **task}) for number in range(2)]
+    (folder / "tasks.jsonl").write_text("\n".join(tasks), encoding="utf-8")
+    (folder / "eval.jsonl").write_text(json.dumps({"query": "q", "tool_slug": "1"}), encoding="utf-8")
+    (folder / "aliases.json").write_text("{}", encoding="utf-8")
+    done = evsys(folder, "run", "c.yaml", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def evsys(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "evsys_sdk", *arguments, "--import", "own.py"]
+    told = {**os.environ, "EVSYS_USER_CODE_TIMEOUT_S": "60", **environment}
+    return subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(CASES) >= 120
+
+
+@pytest.mark.parametrize(("place", "verb", "fault"), CASES)
+def test_no_fault_of_user_code_hangs_or_succeeds(
+    project: Path, tmp_path: Path, place: str, verb: str, fault: str
+) -> None:
+    folder = Path(shutil.copytree(project, tmp_path / "p", ignore=shutil.ignore_patterns("__pycache__")))
+    config = CONFIG
+    for old, new in [USES[place]] if place in USES else []:
+        config = config.replace(old, new)
+    if fault == "hangs":
+        config = config.replace("arm_timeout_s: 60", "arm_timeout_s: 3")
+    (folder / "c.yaml").write_text(config, encoding="utf-8")
+    limit = {"EVSYS_USER_CODE_TIMEOUT_S": "3"} if fault == "hangs" else {}
+    done = evsys(folder, *VERBS[verb], FAULT_AT=place, FAULT=FAULTS[fault], **limit)
+    assert done.returncode in (1, 2), done.stderr
+    assert done.stderr.strip()
+    assert "Traceback" not in done.stderr
