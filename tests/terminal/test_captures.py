@@ -34,6 +34,7 @@ runs:
 metadata:
   benchmark: [{{ name: words, path: tasks.jsonl, split: val, run_every: 30, metrics: [pass@1], max_tokens: 4 }}]
 """
+# Its arms stop half way until the test has seen the board: how often a busy machine redraws it does not matter.
 SIX = f"""
 name: words
 output_dir: outputs
@@ -41,9 +42,9 @@ max_concurrent_arms: 2
 n_repeats: 3
 runs:
   - name: slow
-    algorithm: {{ kind: sft, params: {{ max_steps: 60, batch_size: 3, learning_rate: 0.001 }} }}{RUN}
+    algorithm: {{ kind: held, params: {{ max_steps: 60, batch_size: 3, learning_rate: 0.001 }} }}{RUN}
   - name: fast
-    algorithm: {{ kind: sft, params: {{ max_steps: 60, batch_size: 3, learning_rate: 0.01 }} }}{RUN}
+    algorithm: {{ kind: held, params: {{ max_steps: 60, batch_size: 3, learning_rate: 0.01 }} }}{RUN}
 """
 BROKEN = f"""
 name: words
@@ -64,6 +65,19 @@ class Forgetful(SFT):
         row = dict(self.rows[0])
         if step_idx == 2:
             return row["anwser"] + 1
+        return await super().build_batch(step_idx)
+
+
+@register_algorithm("held")
+class Held(SFT):
+    builds_ahead = False
+
+    async def build_batch(self, step_idx):
+        import asyncio
+        from pathlib import Path
+
+        while step_idx == 30 and not (Path("release").exists() or Path(f"release-{self.run_dir.name}").exists()):
+            await asyncio.sleep(0.05)
         return await super().build_batch(step_idx)
 """
 
@@ -136,10 +150,13 @@ def test_one_arm(start: Callable[..., Session]) -> None:
     assert session.process.returncode == 0
 
 
-def test_six_arms_side_by_side(start: Callable[..., Session]) -> None:
-    session = start(SIX)
+def test_six_arms_side_by_side(start: Callable[..., Session], tmp_path: Path) -> None:
+    for arm in ("slow__seed42", "slow__seed43"):
+        (tmp_path / f"release-{arm}").touch()
+    session = start(SIX, "--import", "extension.py")
     frame = session.read_until(lambda lines: "2 of 6 arms done, 2 running" in "\n".join(lines) and board_is_full(lines))
     check("six_arms_running", frame[-4:])
+    (tmp_path / "release").touch()
     check("six_arms", sort_arms(session.read_to_end(120)))
     assert session.process.returncode == 0
 
@@ -148,11 +165,12 @@ def board_is_full(lines: list[str]) -> bool:
     return sum("/60" in line and "left" in line for line in lines[-4:]) == 2 and "waiting" in lines[-1]
 
 
-def test_six_arms_in_a_narrow_window(start: Callable[..., Session]) -> None:
-    session = start(SIX, width=48)
+def test_six_arms_in_a_narrow_window(start: Callable[..., Session], tmp_path: Path) -> None:
+    session = start(SIX, "--import", "extension.py", width=48)
     frame = session.read_until(board_is_full)
     assert all(len(line) <= 48 for line in frame)
     check("narrow_running", [re.sub(r"\d of 6 arms done, ", "<n> of 6 arms done, ", line) for line in frame[-4:]])
+    (tmp_path / "release").touch()
     lines = session.read_to_end(120)
     check("narrow", sort_arms(lines)[6:])
 
