@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from evsys_sdk.cli.main import main
 from evsys_sdk.config import load_yaml
 from evsys_sdk.errors import EvsysError
 from evsys_sdk.loop.campaigns.admission import CampaignRefusal, admit
@@ -29,7 +30,9 @@ from evsys_sdk.loop.campaigns.campaign import (
     take,
 )
 from evsys_sdk.loop.campaigns.progress import judge_progress
-from evsys_sdk.record.project_files.journals import campaign_dir, list_campaigns
+from evsys_sdk.record.approvals import ask_approval
+from evsys_sdk.record.events import Kind
+from evsys_sdk.record.project_files.journals import campaign_dir, change_campaign, list_campaigns
 from evsys_sdk.record.view.model import ExperimentView
 from evsys_sdk.record.view.question import Question
 
@@ -263,3 +266,41 @@ def test_the_command_line_keeps_to_the_terms(workspace: Path) -> None:
     assert (shown["state"], len(shown["experiments"]), shown["left"]) == ("spent", 1, {"experiments": 0.0})
     assert "better" in evsys(workspace, "campaign", "list").stdout
     assert "experiments: 1 of 1, 0 left" in evsys(workspace, "campaign", "show", "better").stdout
+
+
+def test_one_command_lists_and_approves_whatever_waits(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    open_campaign("better", Terms("?", experiments=2, tokens=20_000, approve_tokens=10))
+    for plan in ("abc", "def"):
+        ask_approval(campaign_dir("better"), plan, about="a long one may take 9,000 tokens")
+    ask_approval(workspace / ".evsys" / "loop" / "shop", "deploy of round 3")
+    assert main(["approve", "--json"]) == 0
+    waiting = json.loads(capsys.readouterr().out)
+    assert [one["command"] for one in waiting] == [
+        "evsys approve campaign:better abc",
+        "evsys approve campaign:better def",
+        "evsys approve loop:shop 'deploy of round 3'",
+    ]
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["needs_you"] == waiting
+    assert main(["approve", "campaign:better"]) == 1
+    assert "several approvals are waiting: 'abc', 'def'. Name one" in capsys.readouterr().err
+    assert main(["approve", "campaign:beter", "abc"]) == 1
+    assert "There are: better" in capsys.readouterr().err
+    assert main(["approve", "campaign:better", "abc", "--by", "ada"]) == 0
+    assert main(["approve", "campaign:better", "--reject", "--reason", "too long"]) == 0
+    assert main(["approve", "loop:shop"]) == 0
+    found = load_campaign("better").approvals
+    assert [(one.subject, one.state, one.by, one.reason) for one in found.values()] == [
+        ("abc", "approved", "ada", ""),
+        ("def", "rejected", "", "too long"),
+    ]
+    capsys.readouterr()
+    assert main(["approve"]) == 0
+    assert "Nothing waits" in capsys.readouterr().out
+
+
+def test_approvals_of_earlier_journals_still_count(workspace: Path) -> None:
+    open_campaign("better", Terms("?", tokens=1))
+    with change_campaign("better") as (_, journal):
+        journal.append(Kind.CAMPAIGN_APPROVED, plan="abc", by="ada")
+    assert load_campaign("better").approvals["abc"].by == "ada"

@@ -11,7 +11,8 @@ import pytest
 
 from evsys_sdk import ConfigError, Experiment, ExperimentConfig, ExperimentResult
 from evsys_sdk.cli.main import main
-from evsys_sdk.experiment.jobs.approval import decide, is_awaited
+from evsys_sdk.record.approvals import decide_approval as decide
+from evsys_sdk.record.approvals import list_awaited as is_awaited
 from evsys_sdk.record.events import Kind, read_events
 
 ROWS = [{"messages": [{"role": "user", "content": w}, {"role": "assistant", "content": w.upper()}]} for w in "abcdefgh"]

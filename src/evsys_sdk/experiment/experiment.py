@@ -112,7 +112,7 @@ class Experiment:
             self._set_deadline(ledger, until)
             remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
-            refusal = wait_for_approval(self.config, folder.path, journal, lambda: interrupt.asked)
+            refusal = wait_for_approval(self.config, folder.path, lambda: interrupt.asked)
             if refusal is not None:
                 get_logger(__name__).error("nothing was run: %s", refusal)
             arms = self._train(folder, journal, ledger, interrupt) if refusal is None else []

@@ -1,23 +1,32 @@
-"""What needs a person: experiments that wait, failed, were killed, were stopped by a limit, or are flagged.
+"""What needs a person: what waits, failed, was killed, is near or beyond a limit, was refused, or is flagged.
 
 One list for the command line, the page and alerts.
 
-    for one in find_attention(history.select(sort="newest")):
+    for one in read_attention():
         print(one.kind, one.experiment, one.what, one.command)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from ..record.approvals import list_project_approvals
+from ..record.events import Kind, read_events
+from ..record.project_files.journals import read_promotions
+from ..record.reader import ExperimentRecord
+from ..record.values import items, number, part, text
 from ..record.view.model import ExperimentView
 
 ATTENTION_DAYS = 7
 """How long an experiment that has ended stays on the list."""
-_ORDER = ("waiting", "damaged", "failed", "killed", "flagged", "budget")
+_NEARLY = 0.9
+"""Share of a limit from which on it is nearly reached."""
+_ORDER = ("waiting", "damaged", "failed", "killed", "refused", "deadline", "nearly_spent", "flagged", "budget")
 _WHAT = {
     "waiting": "waits for approval",
     "damaged": "its record cannot be read",
@@ -26,6 +35,7 @@ _WHAT = {
     "budget": "stopped by its budget",
 }
 _COMMANDS = {"waiting": "evsys approve {path}", "flagged": "evsys audit {path}"}
+_SPENT = {"tokens": ("tokens_trained", "tokens_sampled"), "usd": ("usd",), "wall_s": ("wall_s",), "gpu_s": ("gpu_s",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +54,76 @@ class AttentionItem:
         return asdict(self)
 
 
+def read_attention(roots: Sequence[str | Path] = ()) -> list[AttentionItem]:
+    """What needs a person in a project at this moment: its experiments, campaigns, loops and promotions."""
+    from .history import History
+
+    with History(roots) as history:
+        found = find_attention(history.select(since=time.time() - ATTENTION_DAYS * 86_400))
+    return _in_order([*found, *_waiting_in_project(), *_refused_by_gate()])
+
+
 def find_attention(views: Iterable[ExperimentView]) -> list[AttentionItem]:
     """What needs a person among experiments, newest first; of several attempts at one, the latest counts."""
     latest: dict[str, ExperimentView] = {}
     for one in views:
         latest.setdefault(one.name or one.id, one)
-    found = [_look_at(one, kind) for one in latest.values() if not one.invalidated and (kind := _kind(one))]
+    found = [_look_at(one, *kind) for one in latest.values() if not one.invalidated and (kind := _kind(one))]
+    return _in_order(found)
+
+
+def _in_order(found: Iterable[AttentionItem]) -> list[AttentionItem]:
     return sorted(found, key=lambda item: _ORDER.index(item.kind))
 
 
-def _kind(one: ExperimentView) -> str | None:
+def _kind(one: ExperimentView) -> tuple[str, str] | None:
+    """The kind, and what is said."""
     if one.status in _WHAT:
-        return one.status
-    return "flagged" if one.flags else None
+        reason = f": {one.failures[0].arm}: {one.failures[0].reason}" if one.failures else ""
+        return one.status, _WHAT[one.status] + (reason if one.status == "failed" else "")
+    if one.is_live and (near := _nearest_limit(one)):
+        return near
+    return ("flagged", f"flagged: {one.flags[0]}") if one.flags else None
 
 
-def _look_at(one: ExperimentView, kind: str) -> AttentionItem:
-    what = f"flagged: {one.flags[0]}" if kind == "flagged" else _WHAT[kind]
-    if kind == "failed" and one.failures:
-        what = f"{what}: {one.failures[0].arm}: {one.failures[0].reason}"
-    what = what.splitlines()[0][:160]
+def _nearest_limit(one: ExperimentView) -> tuple[str, str] | None:
+    budget = part(ExperimentRecord(one.folder).config or {}, "budget")
+    for name, fields in _SPENT.items():
+        limit, spent = number(budget.get(name)), sum(one.spend.get(field, 0.0) for field in fields)
+        if limit and spent >= _NEARLY * limit:
+            told = f"{spent:,.4g} of {limit:,.4g} {name}"
+            is_time = name == "wall_s"
+            return (
+                ("deadline", f"deadline near: {told}") if is_time else ("nearly_spent", f"budget nearly spent: {told}")
+            )
+    return None
+
+
+def _look_at(one: ExperimentView, kind: str, what: str) -> AttentionItem:
     command = _COMMANDS.get(kind, "evsys show {path}").format(path=quote(one.path))
-    return AttentionItem(
-        f"{one.id}/{kind}/{round(one.ended or one.started or 0)}", kind, one.id, one.path, what, command
-    )
+    key = f"{one.id}/{kind}/{round(one.ended or one.started or 0)}"
+    # One that is resumed and killed again is news, although it has the same start and no end.
+    if one.ended is None and one.folder.is_dir():
+        key += f"/{sum(event.kind == Kind.RESUMED for event in read_events(one.folder))}"
+    return AttentionItem(key, kind, one.id, one.path, what.splitlines()[0][:160], command)
+
+
+def _waiting_in_project() -> Iterator[AttentionItem]:
+    for target, one in list_project_approvals():
+        about = f"{one.about} ({one.subject})" if one.about else one.subject
+        command = f"evsys approve {target} {quote(one.subject)}"
+        key = f"{target}/waiting/{one.subject}/{round(one.time)}"
+        yield AttentionItem(key, "waiting", target, "", f"waits for approval: {about}"[:160], command)
+
+
+def _refused_by_gate() -> Iterator[AttentionItem]:
+    """The latest verdict about each experiment, where it is a refusal of the last days."""
+    gated = [event for event in read_promotions() if event.kind == Kind.GATED]
+    latest = {text(event.part("candidate").get("experiment")): event for event in gated}
+    for experiment, event in latest.items():
+        if event.get("verdict") == "pass" or (event.time or 0.0) < time.time() - ATTENTION_DAYS * 86_400:
+            continue
+        checks = [part({"one": one}, "one") for one in items(event.get("checks"))]
+        reason = next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "")
+        what = f"refused by the gate: {reason}"[:160]
+        yield AttentionItem(event.id, "refused", experiment, "", what, f"evsys show {quote(experiment)}")

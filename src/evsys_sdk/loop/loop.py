@@ -25,9 +25,11 @@ from ..deploy.ship import roll_back, ship
 from ..errors import DataError, EvsysError
 from ..eval.verifier import build_verifier
 from ..experiment.experiment import Experiment
-from ..files import write_json, write_text
+from ..files import write_json
 from ..paths import project_root, workspace_dir
+from ..record.approvals import ask_approval, decide_approval, is_approved
 from ..record.jsonl_file import JsonlFile, read_records
+from ..record.layout import LOOPS
 from ..record.lock import folder_lock
 from ..record.values import part
 from .decider import LearnDecision, decide
@@ -64,7 +66,7 @@ class Loop:
         self.policy = load_policy(system.gate)  # what is wrong with it should show before anything is spent
         if system.deploy.shadow is not None:
             build_verifier(self.policy.rollout.shadow.verifier)
-        self.folder = workspace_dir() / "loop" / system.name
+        self.folder = workspace_dir() / LOOPS / system.name
         self.journal = self.folder / "steps.jsonl"
 
     @property
@@ -94,8 +96,9 @@ class Loop:
         waiting = self.waiting(self.rounds())
         if waiting is None:
             raise DataError(f"nothing in the loop of '{self.system.name}' waits to be approved.")
-        write_text(self._approval_of(waiting.stage, waiting.number), "approved\n")
-        return f"{waiting.stage} of round {waiting.number}"
+        subject = _subject(waiting.stage, waiting.number)
+        decide_approval(self.folder, approve=True, subject=subject)
+        return subject
 
     def waiting(self, rounds: list[RoundState]) -> RoundState | None:
         """The round that waits for a person, if one does."""
@@ -103,7 +106,7 @@ class Loop:
 
     def approvals(self, number: int) -> list[str]:
         """The steps of a round that somebody approved."""
-        return [stage for stage in self.system.approve if self._approval_of(stage, number).exists()]
+        return [stage for stage in self.system.approve if is_approved(self.folder, _subject(stage, number))]
 
     def scaffold_round(self) -> tuple[int, Path]:
         """Begin a round and write its experiment, if the rules say so; its number, and where the config is."""
@@ -139,6 +142,7 @@ class Loop:
     def _advance(self, state: RoundState) -> Step:
         """The next step of a round that is under way."""
         if self._asks(state):
+            ask_approval(self.folder, _subject(state.stage, state.number), about=self.system.name)
             told = f"round {state.number}: {state.stage} waits to be approved: evsys loop SYSTEM --approve"
             return Step("approve", told, state.number, waits=True)
         match state.stage:
@@ -261,10 +265,8 @@ class Loop:
         return Step("rollout", f"{step.action}: {step.reason}", state.number, waits=step.action == "wait")
 
     def _asks(self, state: RoundState) -> bool:
-        return state.stage in self.system.approve and not self._approval_of(state.stage, state.number).exists()
-
-    def _approval_of(self, stage: str, number: int) -> Path:
-        return self.folder / f"approved-{stage}-{number}"
+        subject = _subject(state.stage, state.number)
+        return state.stage in self.system.approve and not is_approved(self.folder, subject)
 
     def _introduce(self) -> None:
         """Keep what the loop is of, so that its page can be told without the file that it was started with."""
@@ -287,6 +289,10 @@ class Loop:
 def find_refused_rounds(rounds: list[RoundState]) -> set[int]:
     """Rounds whose traces are not learned from again: the gate refused what came of them, or it was rolled back."""
     return {one.number for one in rounds if one.outcome in ("refused", "rolled back")}
+
+
+def _subject(stage: str, number: int) -> str:
+    return f"{stage} of round {number}"
 
 
 def _say(decision: LearnDecision) -> str:

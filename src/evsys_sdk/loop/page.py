@@ -12,6 +12,7 @@ from ..deploy.deployments import Deployments
 from ..errors import EvsysError
 from ..paths import workspace_dir
 from ..record.jsonl_file import read_records
+from ..record.layout import LOOPS
 from ..record.values import items, part, text
 from .loop import SYSTEM, Loop
 from .round import RoundState
@@ -24,7 +25,7 @@ _STEPS = 100
 def read_loops() -> list[dict[str, Any]]:
     """The pages of all loops of this project; one that cannot be read says why."""
     found: list[dict[str, Any]] = []
-    for file in sorted((workspace_dir() / "loop").glob(f"*/{SYSTEM}")):
+    for file in sorted((workspace_dir() / LOOPS).glob(f"*/{SYSTEM}")):
         try:
             system = SystemConfig.model_validate(read_json(file))
             found.append(describe_loop(Loop(system)))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from .approvals import AWAITED, read_approvals
 from .events import FORMAT, Event, Kind, load_events, read_events
 from .layout import ExperimentFiles, RunFiles
 from .ledger import Tally, read_tally
@@ -244,9 +245,7 @@ class ExperimentRecord:
     @property
     def awaits_approval(self) -> bool:
         """Whether it waits for an approval before it starts."""
-        words = (Kind.APPROVAL_AWAITED, Kind.APPROVED, Kind.REJECTED)
-        last = next((event.kind for event in reversed(self.events) if event.kind in words), "")
-        return last == Kind.APPROVAL_AWAITED
+        return any(one.state == AWAITED for one in read_approvals(self.events).values())
 
     @property
     def budget_stop(self) -> str:

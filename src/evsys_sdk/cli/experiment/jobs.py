@@ -26,13 +26,14 @@ _EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
 def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int:
     """Show the status of EXPERIMENT, arm by arm; without it, what needs you and everything that is running."""
     from ...experiment.jobs.live_status import experiment_status
+    from ...history.attention import read_attention
 
     if experiment is not None:
         found = experiment_status(_find(experiment, roots))
         emit(found.to_dict(), as_json, lambda: _render(found))
         return 0
     running = [experiment_status(path) for path in _find_running(roots)]
-    waiting = _find_attention(roots)
+    waiting = read_attention(roots)
     found = {"needs_you": [one.to_dict() for one in waiting], "running": [one.to_dict() for one in running]}
     emit(found, as_json, lambda: _render_all(waiting, running))
     return 0
@@ -61,20 +62,37 @@ def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("experiment")
+@click.argument("target", required=False)
+@click.argument("subject", required=False)
 @click.option("--reject", is_flag=True, help="Say no; nothing is run.")
 @click.option("--reason", default="", help="Why; it is kept in the record.")
-@click.option("--author", default="", help="Who says so.")
+@click.option("--author", "--by", default="", help="Who says so.")
 @root_option
 @json_option
-def approve(experiment: str, reject: bool, reason: str, author: str, roots: tuple[str, ...], as_json: bool) -> None:
-    """Let EXPERIMENT start, which waits for it because of `budget: {needs_approval: true}`."""
-    from ...experiment.jobs.approval import decide
+def approve(
+    target: str | None,
+    subject: str | None,
+    reject: bool,
+    reason: str,
+    author: str,
+    roots: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Approve TARGET: an experiment that waits, campaign:NAME or loop:NAME. Without it, list what waits.
 
-    path = _find(experiment, roots)
-    event = decide(path, approve=not reject, reason=reason, author=author)
+    SUBJECT is needed where several things wait: the hash of a plan, or the step of a loop.
+    """
+    from ...history.attention import read_attention
+    from ...record.approvals import approval_folder, decide_approval
+
+    if target is None:
+        waiting = [one for one in read_attention(roots) if one.kind == "waiting"]
+        emit([one.to_dict() for one in waiting], as_json, lambda: _render_attention(waiting))
+        return
+    path = approval_folder(target) or _find(target, roots)
+    event = decide_approval(path, approve=not reject, subject=subject, reason=reason, author=author)
     told = {"path": str(path), "approved": not reject, "event": event}
-    emit(told, as_json, lambda: click.echo(f"{'rejected' if reject else 'approved'}: {path}"))
+    emit(told, as_json, lambda: click.echo(f"{'rejected' if reject else 'approved'}: {target}"))
 
 
 @click.command()
@@ -129,21 +147,17 @@ def _render(found: LiveStatus) -> None:
         click.echo("Run the same command again to go on.", err=True)
 
 
-def _find_attention(roots: tuple[str, ...]) -> list[AttentionItem]:
-    import time
-
-    from ...history.attention import ATTENTION_DAYS, find_attention
-    from ...history.history import History
-
-    with History(roots) as history:
-        return find_attention(history.select(since=time.time() - ATTENTION_DAYS * 86_400))
+def _render_attention(waiting: list[AttentionItem]) -> None:
+    for one in waiting:
+        click.echo(f"  {one.experiment}: {one.what}. Start with: {one.command}")
+    if not waiting:
+        click.echo("Nothing waits for an approval.")
 
 
 def _render_all(waiting: list[AttentionItem], running: list[LiveStatus]) -> None:
     if waiting:
         click.echo("Needs you:")
-        for one in waiting:
-            click.echo(f"  {one.experiment}: {one.what}. Start with: {one.command}")
+        _render_attention(waiting)
     if not running:
         click.echo("Nothing is running. See what there is with: evsys history")
         return

@@ -71,7 +71,10 @@ def show(name: str, as_json: bool) -> None:
     found = load_campaign(name)
     progress = measure_progress(found)
     answer = {"name": name, "terms": asdict(found.terms), **progress.to_dict()}
-    answer |= {"candidates": [asdict(one) for one in found.candidates], "approvals": found.approvals}
+    answer |= {
+        "candidates": [asdict(one) for one in found.candidates],
+        "approvals": [one.to_dict() for one in found.approvals.values()],
+    }
     emit(answer, as_json, lambda: _render(found, progress))
 
 
@@ -160,5 +163,5 @@ def _render(found: Campaign, progress: CampaignProgress) -> None:
         click.echo(f"candidate {one.number}{f' (taken by {holder})' if holder else ''}: {one.text}")
     for text in progress.suggestions:
         click.echo(f"suggested: {text}")
-    for plan, by in found.approvals.items():
-        click.echo(f"approved: {plan} by {by}")
+    for one in found.approvals.values():
+        click.echo(f"{one.state}: {one.subject}{f' by {one.by}' if one.by else ''}")

@@ -16,6 +16,7 @@ from ...history.detail import commands, read_detail
 from ...history.index import HistoryIndex, fingerprint
 from ...history.notes import add_note, set_tags
 from ...history.views.answers import load_tasks, task_texts
+from ...record.approvals import decide_approval
 from ...record.events import Journal, Kind
 from ...record.layout import ExperimentFiles, RunFiles
 from ...record.values import Object, items, mtime, number, part, read_lines, read_object, text
@@ -53,7 +54,7 @@ from .rows import (
     version_of,
 )
 
-_REQUESTS = {"stop": Kind.STOP_REQUESTED, "approve": Kind.APPROVED, "reject": Kind.REJECTED}
+_REQUESTS = (Kind.STOP_REQUESTED, Kind.APPROVED, Kind.REJECTED)
 _SETTLED = ("completed", "failed", "budget")
 _MOST_FINISHED = 8
 _END_BYTES = 1 << 14
@@ -121,7 +122,7 @@ class LocalRecords(RecordLists):
             conclusion=without_secrets(detail.conclusion),
             conclusion_text=read_text(ExperimentFiles(detail.folder).conclusion_page),
             notes=[note_of(event) for event in events if event.get("kind") == Kind.NOTE],
-            requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS.values()],
+            requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS],
             commands=commands(detail),
             registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
             looks=[redact(event) for event in events if event.get("kind") == Kind.LOOKED],
@@ -214,23 +215,24 @@ class LocalRecords(RecordLists):
         return tags
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
-        from ...experiment.jobs.approval import is_awaited
         from ...experiment.jobs.background import cancel
 
         folder = self._folder(id)
-        kind = _REQUESTS[request.kind]
-        answer = ""
         if request.kind == "stop":
             try:
                 outcome = cancel(folder, patience_s=0.0)  # the page does not wait; it sees the status change
             except EvsysError as error:
                 raise BadQuery(str(error)) from None
             answer = "it finishes its steps and stops" if outcome["was_running"] else "it was not running"
-        elif not is_awaited(folder):
-            raise BadQuery("this experiment does not wait for an approval.")
-        about = {"subject": request.subject, "reason": request.reason, "author": request.author}
-        with Journal.of(folder) as journal:
-            event_id = journal.append(kind, **redact(about), answer=answer)
+            about = {"subject": request.subject, "reason": request.reason, "author": request.author}
+            with Journal.of(folder) as journal:
+                event_id = journal.append(Kind.STOP_REQUESTED, **redact(about), answer=answer)
+        else:
+            yes = request.kind == "approve"
+            try:
+                event_id = decide_approval(folder, approve=yes, reason=request.reason, author=request.author)
+            except EvsysError:
+                raise BadQuery("this experiment does not wait for an approval.") from None
         return next(
             request_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
         )

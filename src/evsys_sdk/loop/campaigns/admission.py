@@ -7,8 +7,9 @@ from ...errors import EvsysError
 from ...experiment.parents import latest_attempt
 from ...experiment.plan.plan import ExperimentPlan, plan_experiment
 from ...experiment.plan.plan_hash import hash_plan
+from ...record.approvals import APPROVED, ask_approval
 from ...record.events import Kind
-from ...record.project_files.journals import change_campaign
+from ...record.project_files.journals import campaign_dir, change_campaign
 from ...record.reader import ExperimentRecord
 from .campaign import Campaign, campaign_of, load_campaign, tell_campaign
 from .progress import OPEN, CampaignProgress, measure_progress
@@ -38,13 +39,15 @@ def admit(config: ExperimentConfig) -> int | None:
         if goes_on and not campaign.closed:
             return None
         # Measured and noted under one lock: of two agents that start at once, the second sees what the first may take.
-        _refuse(campaign, measure_progress(campaign), plan, plan_id)
+        _refuse(campaign, measure_progress(campaign), plan, plan_id, config.name)
         needs = {"tokens": plan.total.tokens, "usd": plan.total.usd or 0.0}
         journal.append(Kind.CAMPAIGN_ADMITTED, experiment=config.name, plan=plan_id, **needs)
         return len(campaign.admissions) + 1
 
 
-def _refuse(campaign: Campaign, progress: CampaignProgress, plan: ExperimentPlan, plan_id: str) -> None:
+def _refuse(
+    campaign: Campaign, progress: CampaignProgress, plan: ExperimentPlan, plan_id: str, experiment: str
+) -> None:
     name, needed = campaign.name, plan.total.tokens
     if progress.state != OPEN:
         raise CampaignRefusal(
@@ -63,7 +66,9 @@ def _refuse(campaign: Campaign, progress: CampaignProgress, plan: ExperimentPlan
             f"the campaign '{name}' has {left['usd']:,.2f} usd left, and this may take {takes}. Plan something smaller."
         )
     above = campaign.terms.approve_tokens
-    if above is not None and needed > above and plan_id not in campaign.approvals:
+    known = campaign.approvals.get(plan_id)
+    if above is not None and needed > above and (known is None or known.state != APPROVED):
+        ask_approval(campaign_dir(name), plan_id, about=f"{experiment} may take {needed:,} tokens")
         raise CampaignRefusal(
             f"this may take {needed:,} tokens, and above {above:,} the campaign '{name}' needs human approval. "
             f"Ask for: evsys campaign approve {name} {plan_id} --by NAME"

@@ -13,8 +13,15 @@ from dataclasses import dataclass, field
 
 from ...config import ExperimentConfig
 from ...errors import ConfigError, Problem, WorkspaceError, closest, show
+from ...record.approvals import Approval, decide_approval, read_approvals
 from ...record.events import Event, Kind
-from ...record.project_files.journals import change_campaign, list_campaigns, read_campaign, verify_campaign
+from ...record.project_files.journals import (
+    campaign_dir,
+    change_campaign,
+    list_campaigns,
+    read_campaign,
+    verify_campaign,
+)
 from ...record.values import number
 
 TAG = "campaign:"
@@ -74,8 +81,8 @@ class Campaign:
     terms: Terms
     opened: float
     candidates: list[Candidate] = field(default_factory=list[Candidate])
-    approvals: dict[str, str] = field(default_factory=dict[str, str])
-    """Hash of a plan -> who approved it."""
+    approvals: dict[str, Approval] = field(default_factory=dict[str, Approval])
+    """Hash of a plan -> where its approval stands."""
     admissions: list[Admission] = field(default_factory=list[Admission])
     closed: str = ""
 
@@ -130,7 +137,6 @@ def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
     first = events[0]
     terms = Terms(**{key: first.get(key) for key in Terms.__slots__ if first.get(key) is not None})
     candidates: dict[int, Candidate] = {}
-    approvals: dict[str, str] = {}
     admissions: list[Admission] = []
     closed = ""
     for event in events[1:]:
@@ -143,8 +149,6 @@ def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
                 one = candidates[int(event.get("candidate"))]
                 until = number(event.get("until")) or 0.0
                 candidates[one.number] = Candidate(one.number, one.text, one.by, event.text("by"), until)
-            case Kind.CAMPAIGN_APPROVED:
-                approvals[event.text("plan")] = event.text("by")
             case Kind.CAMPAIGN_ADMITTED:
                 amounts = (number(event.get("tokens")) or 0.0, number(event.get("usd")) or 0.0)
                 admission = Admission(
@@ -155,7 +159,9 @@ def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
                 closed = event.text("reason") or "no reason was given"
             case _:  # of a later version
                 pass
-    return Campaign(name, terms, first.time or 0.0, list(candidates.values()), approvals, admissions, closed)
+    return Campaign(
+        name, terms, first.time or 0.0, list(candidates.values()), read_approvals(events), admissions, closed
+    )
 
 
 def propose(name: str, text: str, *, by: str = "") -> Candidate:
@@ -200,10 +206,8 @@ def approve(name: str, plan: str, *, by: str) -> None:
     """Let a person allow one plan that takes more than the campaign allows by itself."""
     if not by.strip():
         raise WorkspaceError("an approval needs a name. Say with --by who approves.")
-    load_campaign(name)
-    with change_campaign(name) as (events, journal):
-        _refuse_closed(tell_campaign(name, events))
-        journal.append(Kind.CAMPAIGN_APPROVED, plan=plan, by=by)
+    _refuse_closed(load_campaign(name))
+    decide_approval(campaign_dir(name), approve=True, subject=plan, author=by)
 
 
 def close_campaign(name: str, reason: str) -> Campaign:
