@@ -61,13 +61,13 @@ def test_two_forms_at_once_are_refused(root: Path, capsys: pytest.CaptureFixture
 
 def test_history_lists_filters_and_counts(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "history")
-    assert found["total"] == 2
+    assert (found["total"], found["trials"]) == (2, {"tested": 2, "supported": 0, "expected_false": 0.03})
     assert [one["name"] for one in found["experiments"]] == ["longer", "rates"]
     assert [one["name"] for one in answer(capsys, "history", "--verdict", "refuted")["experiments"]] == ["rates"]
     limited = answer(capsys, "history", "--limit", "1")
     assert (limited["total"], len(limited["experiments"])) == (2, 1)
     assert "1 of 2 experiments" in text(capsys, "history", "--limit", "1")
-    assert answer(capsys, "history", "--search", "nothing like it") == {"total": 0, "experiments": []}
+    assert answer(capsys, "history", "--search", "nothing like it") == {"total": 0, "trials": {}, "experiments": []}
 
 
 def test_the_tree_puts_children_below(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

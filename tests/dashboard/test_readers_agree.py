@@ -57,7 +57,8 @@ def test_every_reader_says_the_same(
         return json.loads(capsys.readouterr().out)
 
     shown = read("show", str(folder))
-    [listed] = read("history", "--root", str(outputs))["experiments"]
+    history = read("history", "--root", str(outputs))
+    [listed] = history["experiments"]
     records = LocalRecords([outputs], tmp_path)
     [line] = json.loads(records.list_experiments(ExperimentQuery()).model_dump_json())["items"]
     local = json.loads(describe_experiment(records, line["id"]).model_dump_json())["experiment"]
@@ -66,6 +67,8 @@ def test_every_reader_says_the_same(
         assert client.flush(timeout_s=60)
     [sent] = dashboard.http.read("/experiments")["items"]
     remote = dashboard.http.read(f"/experiments/{id}")["experiment"]
+    trials = history["trials"]
+    assert [records.overview().trials, dashboard.http.read("/overview")["trials"]] == [trials, trials]
     for view in (listed, line, local, sent, remote):
         assert facts(view) == facts(shown)
     arms = {arm["arm"]: arm["status"] for arm in shown["arms"]}

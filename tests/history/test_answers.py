@@ -167,5 +167,7 @@ def test_weights_that_are_elsewhere_or_gone_are_refused_with_the_reason(project:
 
 def test_a_record_that_was_moved_exports_its_own_weights(project: Path, tmp_path: Path) -> None:
     Path("outputs/rate").rename(tmp_path / "rate")
-    found = export_weights(read_detail(tmp_path / "rate"), tmp_path / "out")
+    trials = {"tested": 4, "supported": 3, "expected_false": 0.06}
+    found = export_weights(read_detail(tmp_path / "rate"), tmp_path / "out", trials=trials)
+    assert "expected false claims: at most 0.06 of the 3" in (tmp_path / "out" / "README.md").read_text("utf-8")
     assert (found.arm, Path(found.folder, "adapter_config.json").is_file()) == ("one__seed43", True)

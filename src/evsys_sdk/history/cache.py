@@ -20,7 +20,7 @@ from ..record.layout import HISTORY_CACHE
 from ..record.view.model import ArmView, ExperimentView, RunView
 from .effects import Contrast
 
-_FORMAT = 8
+_FORMAT = 9
 """Raise it when views of the same folder come out differently."""
 _KEPT_FAILURES = 5
 """Reasons that digests are made from."""
@@ -63,7 +63,7 @@ COLUMNS: dict[str, tuple[str, Callable[[ExperimentView], Any]]] = {
     "reasons": ("TEXT", lambda one: _reasons(one)),
     "n_notes": ("INTEGER", lambda one: len(one.notes)),
     "same_evidence": ("TEXT", lambda one: one.same_evidence),
-    "error_rate": ("REAL", lambda one: one.error_rate if one.verdict not in ("", "invalid") else None),
+    "error_rate": ("REAL", lambda one: _tested_at(one)),
     "invalidated": ("TEXT", lambda one: one.invalidated),
 }
 """What lists and digests are computed from.
@@ -72,7 +72,7 @@ COLUMNS: dict[str, tuple[str, Callable[[ExperimentView], Any]]] = {
 """
 LISTED = (
     *("id", "name", "verdict", "started", "mode", "score", "parent", "tags", "algorithms", "models"),
-    *("tokens", "usd", "wall_s"),
+    *("tokens", "usd", "wall_s", "error_rate"),
 )
 """Those that filters and orders use; the table of a server has these alone."""
 RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, RunView], Any]]] = {
@@ -135,7 +135,7 @@ _INDEXES = {
         "experiments (claim, models, backends, metric, tasks, verdict, counts, same_evidence, started, id, folder, "
         "status)"
     ),
-    "trials": "experiments (error_rate, same_evidence, verdict) WHERE error_rate IS NOT NULL",
+    "trials": "experiments (error_rate, verdict) WHERE error_rate IS NOT NULL",
     "failing": "experiments (reasons) WHERE reasons != ''",
     "noted": "experiments (n_notes) WHERE n_notes > 0",
     "distrusted": "experiments (invalidated) WHERE invalidated != ''",
@@ -304,6 +304,11 @@ def _is_first(one: ExperimentView, run: RunView) -> bool:
     """Whether it is the first of its experiment about its question, so that experiments can be counted."""
     own = (other for other in one.runs if is_scored(other))
     return next(other for other in own if (other.model, other.tasks) == (run.model, run.tasks)) is run
+
+
+def _tested_at(one: ExperimentView) -> float | None:
+    """The false positive rate of its claim; None where it is no trial of one."""
+    return None if one.verdict in ("", "invalid") or one.same_evidence else one.error_rate
 
 
 def _reasons(one: ExperimentView) -> str:

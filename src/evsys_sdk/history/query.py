@@ -147,6 +147,19 @@ def count(table: ViewTable, filters: Filters | None = None) -> int:
     return sum(row[0] for _, rows in table.rows_by_root(("count(*)",), *condition) for row in rows)
 
 
+def count_trials(table: ViewTable, filters: Filters | None = None) -> dict[str, float]:
+    """How many claims were tested and supported, and how many of the supported are expected to be false at most.
+
+    That is the sum of the rates at which claims were tested; nothing where none was.
+    """
+    condition, values = (filters or Filters()).condition(table.text)
+    within = " AND ".join(part for part in (condition, "error_rate IS NOT NULL") if part)
+    columns = ("count(*)", "sum(CASE WHEN verdict = 'supported' THEN 1 ELSE 0 END)", "sum(error_rate)")
+    rows = [row for _, found in table.rows_by_root(columns, within, values) for row in found]
+    tested, supported, expected = (sum(row[at] or 0 for row in rows) for at in range(3))
+    return {"tested": tested, "supported": supported, "expected_false": round(expected, 4)} if tested else {}
+
+
 def check_word(value: str, known: Sequence[str], option: str) -> str:
     """`value`, if it is one of the words an option takes."""
     if value in known:

@@ -342,6 +342,7 @@ export interface Overview {
   by_status: Amounts;
   by_verdict: Amounts;
   spend: Amounts;
+  trials: Amounts;
   models: string[];
   algorithms: string[];
   tags: string[];

@@ -122,10 +122,15 @@ def export(
 ) -> None:
     """Write the best adapter or checkpoint of EXPERIMENT to a folder, with a page that says what it is."""
     from ...history.detail import read_detail
+    from ...history.find import experiment_roots
+    from ...history.index import HistoryIndex
+    from ...history.query import count_trials
     from ...history.views.export import export_weights
 
     detail = read_detail(_find(experiment, roots))
-    found = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint)
+    with HistoryIndex(experiment_roots(roots)) as index:
+        trials = count_trials(index)
+    found = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint, trials=trials)
 
     def render() -> None:
         click.echo(f"{found.folder}: {found.arm} of {found.experiment} after step {found.step}")

@@ -39,16 +39,17 @@ def history(
     """List the experiments recorded on this machine, the newest first."""
     from ...history.find import experiment_roots
     from ...history.index import HistoryIndex
-    from ...history.query import count, select
+    from ...history.query import count, count_trials, select
     from ...history.views.listing import TreeLine, list_page, tree_lines
 
     wanted, folders = read_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:
         found = select(index, wanted, sort=sort, limit=None if everything else limit)
         total = len(found) if everything or len(found) < limit else count(index, wanted)
+        trials = count_trials(index, wanted) if as_json else {}
     lines = tree_lines(found) if tree else [TreeLine(one) for one in found]
     answer(
-        lambda: {"total": total, "experiments": [_as_dict(line, tree) for line in lines]},
+        lambda: {"total": total, "trials": trials, "experiments": [_as_dict(line, tree) for line in lines]},
         as_json=as_json,
         as_markdown=as_markdown,
         text=lambda: list_page(lines, total, folders, tree=tree),

@@ -90,6 +90,8 @@ class Overview(Shape):
     by_verdict: dict[str, int]
     """Experiments without a conclusion are under `none`."""
     spend: dict[str, float]
+    trials: dict[str, float]
+    """Claims `tested` and `supported`, and how many supported ones are `expected_false` at most; empty: none tested."""
     models: list[str]
     algorithms: list[str]
     tags: list[str]

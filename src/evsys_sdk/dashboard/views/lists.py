@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...history.cache import read_between_bars
-from ...history.query import NO_VERDICT, ORDERS, Filters, ViewTable, count, page, select
+from ...history.query import NO_VERDICT, ORDERS, Filters, ViewTable, count, count_trials, page, select
 from ...record.view.model import LIVE, ExperimentView
 from ..shapes.experiment import Experiment, Experiments, Live, Overview, Progress
 from .source import BadQuery, ExperimentQuery, read_cursor, write_cursor
@@ -50,6 +50,7 @@ class RecordLists(ABC):
             groups = rows("status", "verdict", "count(*)", *(f"sum({name})" for name in _SPEND), tail=_GROUPS)
             facets = [_facets(rows(f"DISTINCT {name}")) for name in ("tags", "models", "algorithms")]
             running = select(table, Filters(statuses=LIVE), limit=_MOST_RUNNING)
+            trials = count_trials(table)
         by_status: dict[str, int] = {}
         by_verdict: dict[str, int] = {}
         spend: dict[str, float] = {}
@@ -65,6 +66,7 @@ class RecordLists(ABC):
             by_status=by_status,
             by_verdict=by_verdict,
             spend=spend,
+            trials=trials,
             tags=facets[0],
             models=facets[1],
             algorithms=facets[2],

@@ -19,7 +19,7 @@ from ...record.view.model import ExperimentView, RunView
 from ..effects import Effect, in_order
 from ..find import shortest
 from ..index import HistoryIndex
-from ..query import Filters, page
+from ..query import Filters, count_trials, page
 from ..text import clip, count_text, duration_text, interval_text, score_text, usd_text
 from .digest import Digest, Item, Section
 from .questions import (
@@ -70,7 +70,7 @@ def make_digest(
         _claim_section(ask, claims, "contradicted", "Contradicted claims (believe neither)", 0.05),
         _claim_section(ask, claims, "settled", "Settled claims", 0.09),
         _claim_section(ask, claims, "open", "Open claims", 0.04),
-        Section("trials", "Trials of claims", _trials(ask), 0.02, "evsys history"),
+        Section("trials", "Trials of claims", _trials(count_trials(index, chosen)), 0.02, "evsys history"),
         _list_untried(questions),
         _list_distrusted(ask),
         _list_failed(ask),
@@ -262,16 +262,10 @@ def _claim_item(ask: _Ask, claim: Claim) -> Item:
     return Item(line, data)
 
 
-def _trials(ask: _Ask) -> list[Item]:
-    """How many supported claims are expected to be false: at most the sum of the rates at which claims were tested."""
-    columns = ("count(*)", "sum(error_rate)", "sum(verdict = 'supported')")
-    rows = ask.rows(columns, "error_rate IS NOT NULL AND same_evidence = ''")
-    tested, expected, supported = (sum(row[at] or 0 for row in rows) for at in range(3))
-    if not tested:
-        return []
-    told = f"{tested} tested, {supported} supported; expected to be false: "
-    data = {"tested": tested, "supported": supported, "expected_false": round(expected, 4)}
-    return [Item(f"{told}at most {expected:.2g}", data)]
+def _trials(found: dict[str, float]) -> list[Item]:
+    """How many supported claims are expected to be false."""
+    said = "{tested} tested, {supported} supported; expected to be false: at most {expected_false:.2g}"
+    return [Item(said.format(**found), found)] if found else []
 
 
 def _list_untried(questions: Sequence[QuestionDigest]) -> Section:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,22 @@ class Export:
     verdict: str
     warnings: list[str]
     config_sha256: str
+    trials: dict[str, float] = field(default_factory=dict[str, float])
+    """Of its project: claims tested and supported, and how many of these are expected to be false."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def export_weights(detail: Detail, folder: Path, *, arm: str | None = None, checkpoint: str = BEST) -> Export:
-    """Copy a checkpoint of the best arm, or of another, into a new folder."""
+def export_weights(
+    detail: Detail,
+    folder: Path,
+    *,
+    arm: str | None = None,
+    checkpoint: str = BEST,
+    trials: dict[str, float] | None = None,
+) -> Export:
+    """Copy a checkpoint of the best arm, or of another, into a new folder; `trials` counts the project's claims."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder}: there is something already. Export to a new folder: nothing is overwritten.")
     run = choose_arm(detail, arm)
@@ -68,6 +77,7 @@ def export_weights(detail: Detail, folder: Path, *, arm: str | None = None, chec
     source = _find_files(detail, sampler)
     check_weights(source)
     found = _describe(detail, run, line, sampler, folder, [path.name for path in sorted(source.iterdir())])
+    found = replace(found, trials=trials or {})
     # Copied beside it and renamed: a folder of this name is never half of one.
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -111,6 +121,7 @@ def describe_page(found: Export) -> str:
         found.metric or "score": score_text(found.score)
         + (f" (its run, over seeds: {over_seeds})" if over_seeds else ""),
         "verdict": found.verdict or "none",
+        "expected false claims": _trials_text(found.trials),
         "config sha256": found.config_sha256,
     }
     lines = [
@@ -123,6 +134,11 @@ def describe_page(found: Export) -> str:
     if "adapter_config.json" in found.files:
         lines += [f"PEFT loads it with `PeftModel.from_pretrained(base, {json.dumps(found.folder)})`.", ""]
     return "\n".join(lines)
+
+
+def _trials_text(trials: dict[str, float]) -> str:
+    said = "at most {expected_false:.2g} of the {supported} supported claims of its project ({tested} tested)"
+    return said.format(**trials) if trials else ""
 
 
 def _find_checkpoint(detail: Detail, run: RunRecord, name: str) -> tuple[Object, str]:
