@@ -724,3 +724,9 @@ def test_the_looks_at_a_claim_are_those_of_the_journal(dashboard: Any) -> None:
     dashboard.send(experiment(), {"kind": "event", "experiment": "e1", "event": look})
     wanted = {name: look[name] for name in ("look", "of", "seeds", "verdict", "error", "chance", "ends", "why")}
     assert dashboard.http.read("/experiments/e1")["interim"] == [wanted]
+
+
+def test_an_experiment_without_a_name_is_refused(dashboard: Any) -> None:
+    answer = dashboard.http.post("/sdk/experiments/", json={})
+    assert 400 <= answer.status_code < 500
+    assert "needs a name" in answer.text

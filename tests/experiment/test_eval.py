@@ -308,7 +308,7 @@ def test_an_inference_client_that_fails_leaves_the_run_unscored(run: Run, scored
     assert "nowhere" in result.runs[0].notes.unscored
 
 
-def test_a_backend_that_nothing_can_be_sampled_from_leaves_the_run_unscored(run: Run, scored: dict[str, Any]) -> None:
+def test_a_backend_without_a_training_client_is_refused_or_another_model_answers(run: Run, scored: dict[str, Any]) -> None:
     from evsys_sdk import register_backend
 
     @register_backend("bare")
@@ -325,6 +325,10 @@ def test_a_backend_that_nothing_can_be_sampled_from_leaves_the_run_unscored(run:
         def train(self, ctx: Any) -> RunResult:
             return RunResult(ctx.run_id, "completed")
 
-    result = run({"backend": {"kind": "bare"}, "algorithm": {"kind": "idle"}, "eval": scored})
+    bare = {"backend": {"kind": "bare"}, "algorithm": {"kind": "idle"}}
+    result = run({**bare, "eval": scored})
     assert result.exit_code == 2
-    assert result.runs[0].notes.unscored == "the backend 'bare' gives no training_client to sample from"
+    assert "gives no training_client, so that run.eval cannot be scored" in str(result.runs[0].error)
+    result = run({**bare, "eval": {**scored, "inference": {"kind": "mock", "params": {"model": "tiny"}}}})
+    assert result.exit_code == 0
+    assert "eval/exact_match" in result.runs[0].metrics

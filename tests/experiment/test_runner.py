@@ -151,14 +151,15 @@ def test_numbers_of_any_kind_are_recorded_as_json(run: Run, result_of: ResultOf)
     @register_algorithm("numeric")
     class Numeric:
         def train(self, ctx: Any) -> RunResult:
-            metrics: Any = {"a": np.float32(0.5), "b": math.nan, "c": np.int64(3), "d": math.inf}
+            metrics: Any = {"a": np.float32(0.5), "b": math.nan, "c": np.int64(3), "d": math.inf, "e": "x"}
             extras = {"array": np.arange(2), "path": ctx.output_dir, 1: {2}}
             return RunResult(ctx.run_id, "completed", metrics, extras=extras)
 
     result = run({"algorithm": {"kind": "numeric"}})
     assert result.exit_code == 0
     written = result_of(result)
-    assert written["metrics"] == {"a": 0.5, "b": None, "c": 3, "d": None}
+    assert written["metrics"] == {"a": 0.5, "c": 3}  # the others are reported and left out
+    assert "contradiction" not in (result.path / "conclusion.md").read_text("utf-8")
     assert written["extras"].pop("spend")["tokens_trained"] == 0
     assert written["extras"] == {"array": [0, 1], "path": str(result.path / "r"), "1": [2]}
     assert json.dumps(result.to_dict(), allow_nan=False)

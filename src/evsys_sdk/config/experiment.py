@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from .base import MisplacedValue, Name, Strict
 from .matrix import MatrixSpec, expand_matrix
@@ -83,7 +83,7 @@ class ExperimentConfig(Strict):
     """One experiment: hypothesis, data, recipe and evaluation. Set exactly one of `run`, `runs` and `matrix`."""
 
     version: int = 1
-    """Version of this schema."""
+    """Version of this schema; advisory: another number is reported and does not keep the experiment from running."""
     name: Name
     """Name of the experiment; also the name of its folder below `output_dir`."""
     description: str = ""
@@ -128,15 +128,6 @@ class ExperimentConfig(Strict):
     """The experiment this one was derived from."""
     metadata: Metadata = Field(default_factory=Metadata)
     """Hypothesis, success metric, benchmarks, tags, and free-form keys."""
-
-    @field_validator("version")
-    @classmethod
-    def _is_known(cls, version: int) -> int:
-        if version != 1:
-            raise ValueError(
-                "this evsys-sdk reads version 1 of the schema. Write 1, or install the evsys-sdk it is for."
-            )
-        return version
 
     @model_validator(mode="after")
     def _has_exactly_one_source_of_runs(self) -> Self:

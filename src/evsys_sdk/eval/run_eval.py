@@ -51,8 +51,9 @@ class RunEvaluator:
     """Scores the live model of one run."""
 
     config: EvalConfig
-    client: TrainingClient
-    renderer: Renderer
+    client: TrainingClient | None
+    """None where the backend trains without one; then another model must be asked."""
+    renderer: Renderer | None
     observers: Observers
     load_rows: Callable[[DataConfig], Sequence[Row]]
     train_rows: Sequence[Row]
@@ -131,7 +132,8 @@ class RunEvaluator:
         return record
 
     async def _ask(self, tasks: Sequence[HarborTask], what: str, step: int) -> EvalResult:
-        longest = max(len(self.client.tokenizer.encode(target_of(task))) for task in tasks)
+        encode = str.encode if self.client is None else self.client.tokenizer.encode
+        longest = max(len(encode(target_of(task))) for task in tasks)
         sampling = _choose_sampling(self.config.inference, room=max(2 * longest, ROOM_FOR_ANSWER))
         model = await self._model(step)
         split, _, name = what.partition("/")
@@ -150,6 +152,7 @@ class RunEvaluator:
         inference = self.config.inference
         if inference is not None and asks_another_model(inference):
             return as_scored_model(open_client(inference.kind, inference.params, path="eval.inference.params"))
+        assert self.client is not None and self.renderer is not None
         sampler = await self.client.sampler()
         # Steps that are trained again give another model, whose answers must not be taken from the attempt before.
         ref = sampler.ref or f"step {step} of attempt {self.attempt}"

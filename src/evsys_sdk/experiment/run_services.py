@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import ExperimentConfig, RunConfig
 from ..errors import BackendError
-from ..eval.run_eval import RunEvaluator
+from ..eval.run_eval import RunEvaluator, asks_another_model
 from ..eval.verifier import verify_with
 from ..inference.renderer import get_renderer
 from ..protocols import Algorithm, Backend, DataStore, LogStore, Row, RunResult
@@ -61,8 +61,13 @@ def offer_services(
 def add_evaluator(
     run: RunConfig, rows: Sequence[Row], services: RunServices, run_dir: Path
 ) -> tuple[RunEvaluator | None, RunServices]:
-    """Have the recipe score the rows of `run.eval`, where the backend trains through a client."""
-    if services.client is None or services.renderer is None:
+    """Have the recipe score the rows of `run.eval`: by the trained model, or by another that `inference` names."""
+    if services.client is None and not asks_another_model(run.eval.inference):
+        if run.eval.enabled and run.eval.metrics:
+            raise BackendError(
+                f"the backend '{run.backend.kind}' gives no training_client, so that run.eval cannot be scored. Return "
+                "one from prepare(), name the model to ask under eval.inference, or set eval.enabled: false."
+            )
         return None, services
     evaluator = RunEvaluator(
         run.eval,
@@ -124,13 +129,9 @@ def _identify_base(run: RunConfig, backend: Backend) -> str:
     return f"{name} {run.seed}" if getattr(backend, "seeded_base", False) else name
 
 
-def score_if_missing(evaluator: RunEvaluator | None, run: RunConfig, result: RunResult) -> None:
+def score_if_missing(evaluator: RunEvaluator | None, result: RunResult) -> None:
     """Score what the recipe did not score itself; an arm without scores is marked, so that it cannot win."""
-    if result.status != "completed":
-        return
-    if evaluator is None:
-        if run.eval.enabled and run.eval.metrics:
-            result.notes.unscored = f"the backend '{run.backend.kind}' gives no training_client to sample from"
+    if result.status != "completed" or evaluator is None:
         return
     missing = evaluator.wanted and not all(key in result.metrics for key in evaluator.keys)
     if missing and evaluator.failure is None:

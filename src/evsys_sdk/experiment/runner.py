@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -67,7 +68,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
             # Baselines come before the first step: once there is a checkpoint, they are on record.
             benchmarks.score_baselines()
         result = train(algorithm, ctx)
-        score_if_missing(evaluator, run, result)
+        score_if_missing(evaluator, result)
         if benchmarks is not None:
             benchmarks.finish(result)
         return result
@@ -83,10 +84,12 @@ def train(algorithm: Algorithm, ctx: RunContext) -> RunResult:
 
 
 def _numbers(metrics: dict[str, Any], algorithm: Algorithm) -> dict[str, float]:
-    """The metrics that are numbers; a recipe with a `train` of its own may return anything."""
-    found: dict[str, Any] = {name: value for name, value in metrics.items() if isinstance(value, SupportsFloat)}
+    """The metrics that are finite numbers; a recipe with an own `train` may return anything."""
+    found: dict[str, Any] = {
+        name: value for name, value in metrics.items() if isinstance(value, SupportsFloat) and isfinite(value)
+    }
     kind = getattr(algorithm, "name", type(algorithm).__name__)
     for name in metrics.keys() - found.keys():
-        message = "the metric '%s' of algorithm '%s' is no number (got %s) and is left out. Return a number."
+        message = "the metric '%s' of algorithm '%s' is not a finite number (got %s) and is left out. Return a number."
         get_logger(__name__).warning(message, name, kind, show(metrics[name]))
     return found

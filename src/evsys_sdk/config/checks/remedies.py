@@ -12,6 +12,12 @@ from ...errors import closest
 from ..base import KindSpec
 from ..fields import Path, item_models_in, models_at, models_in
 
+_OTHER_NAMES = {
+    "validation": "Write the block as `eval`, or its tasks as an entry of metadata.benchmark: "
+    "{path: tasks.jsonl, split: val, run_every: 20}."
+}
+"""Keys by which other documents call a block -> what to write."""
+
 
 def where_the_key_belongs(root: type[BaseModel], loc: Path, beside: Collection[str]) -> str:
     """The remedy for an unknown key at `loc`: the block it belongs to, or the key that was probably meant."""
@@ -21,6 +27,8 @@ def where_the_key_belongs(root: type[BaseModel], loc: Path, beside: Collection[s
     below = [name for name, inner in blocks.items() if any(key in model.model_fields for model in inner)]
     # Of several blocks that know the key, the one that the file has is the one that was meant.
     below = [name for name in below if name in beside] or below
+    if key in _OTHER_NAMES and not below:
+        return _OTHER_NAMES[key]
     if below:
         return f"Move it into {' or '.join(repr(name) for name in below)}."
     if guess := closest(key, fields):

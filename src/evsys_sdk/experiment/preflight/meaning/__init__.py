@@ -26,6 +26,7 @@ WARNED: tuple[Check, ...] = (
     claims.effect_outside_of_range,
     claims.trivial_claim,
     claims.losses_are_not_comparable,
+    claims.other_version,
     claims.unknown_parent,
     claims.seed_as_axis,
     claims.runs_without_a_difference,

@@ -171,6 +171,13 @@ def baseline_is_the_only_run(context: Context) -> Iterator[Problem]:
         yield Problem("the baseline is the only run that is trained", f"{_CLAIM}.baseline", claim.baseline, hint)
 
 
+def other_version(context: Context) -> Iterator[Problem]:
+    """A file for another version of the schema, whose keys may mean something else."""
+    if context.config.version != 1:
+        hint = "Write 1 if nothing else changes, or install the evsys-sdk that the file is for."
+        yield Problem("this evsys-sdk reads version 1 of the schema", "version", context.config.version, hint)
+
+
 def unknown_parent(context: Context) -> Iterator[Problem]:
     """A parent that no record below the project's output folders has."""
     parent = context.config.parent_experiment_id

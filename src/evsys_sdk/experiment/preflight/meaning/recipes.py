@@ -8,6 +8,7 @@ from typing import Any
 from ....config.prices import backend_of
 from ....errors import Problem
 from ....inference.renderer import get_renderer
+from ....inference.renderers.chat_template import CHAT_TEMPLATE, WITH_HERMES
 from .context import Context
 
 _HIGH, _LOW = 200.0, 1 / 1000
@@ -116,6 +117,9 @@ def renderer_of_another_model(context: Context) -> Iterator[Problem]:
     """A renderer that writes the control tokens of another family of models."""
     for place, run in context.runs:
         renderer, model = run.model.renderer_name or "", run.model.name.casefold().replace("-", "_")
+        if renderer and backend_of(run) == "mock" and renderer not in (CHAT_TEMPLATE, WITH_HERMES):
+            message = "the mock model has an own chat template and does not use this renderer"
+            yield Problem(message, f"{place}.model.renderer_name", renderer, "Remove it for runs on mock.")
         family = next((one for one in _FAMILIES if renderer.startswith(one)), None)
         other = next((one for one in _FAMILIES if one in model), None)
         if family is not None and other is not None and family != other:
