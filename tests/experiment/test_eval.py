@@ -308,7 +308,9 @@ def test_an_inference_client_that_fails_leaves_the_run_unscored(run: Run, scored
     assert "nowhere" in result.runs[0].notes.unscored
 
 
-def test_a_backend_without_a_training_client_is_refused_or_another_model_answers(run: Run, scored: dict[str, Any]) -> None:
+def test_a_backend_without_a_training_client_is_refused_or_another_model_answers(
+    run: Run, scored: dict[str, Any]
+) -> None:
     from evsys_sdk import register_backend
 
     @register_backend("bare")

@@ -80,3 +80,19 @@ def test_a_run_that_never_had_a_reward_fails_with_the_cause_and_keeps_its_weight
     assert "the rewards of all attempts of steps 1 to 5 are 0" in (arm.result.error or "")
     [kept] = CheckpointLog.in_dir(result.path / "r").read()
     assert (kept.next_step, kept.final) == (5, False)
+
+
+def test_a_converged_phase_of_combo_does_not_end_the_phases_after_it(run: Any, reward: Any) -> None:
+    reward(1.0)
+    chats = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 4
+    phases = [
+        {"kind": "rl", "params": PARAMS},
+        {"kind": "sft", "params": {"max_steps": 3}, "data": {"source_kind": "in_memory", "rows": chats}},
+    ]
+    data = {"source_kind": "in_memory", "rows": TASKS}
+    result = run({"data": data, "algorithm": {"kind": "combo", "params": {"phases": phases}}})
+    [arm] = result.arms
+    assert (arm.status, arm.metrics["steps"]) == ("completed", 4 + 3)
+    assert (arm.result.notes.stop_reason, arm.result.notes.untrained_stages) == (None, None)
+    ends = [one for one in CheckpointLog.in_dir(result.path / "r").read() if one.final]
+    assert [(one.next_step, one.stop_reason) for one in ends] == [(4, None), (7, None)]

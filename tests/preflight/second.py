@@ -125,14 +125,25 @@ RUN: Config = {
     "algorithm": {"kind": "sft", "params": {"num_epochs": 2}},
     "backend": {"kind": "mock"},
 }
-TEST_SET: Config = {"name": "unseen", "path": "data/test.jsonl", "split": "test", "transforms": [chat(), tasks()], "max_tokens": 32}
+TEST_SET: Config = {
+    "name": "unseen",
+    "path": "data/test.jsonl",
+    "split": "test",
+    "transforms": [chat(), tasks()],
+    "max_tokens": 32,
+}
 VAL_SET: Config = {**TEST_SET, "name": "dev", "path": "data/val.jsonl", "split": "val", "run_every": 6}
 SFT: Config = {"name": "moods", "metadata": {"benchmark": [TEST_SET]}, "run": RUN}
 CLAIM: Config = {
     "name": "longer",
     "n_repeats": 3,
     "metadata": {
-        "hypothesis": {"claim": "Four epochs find more moods.", "metric": "pass@1", "min_effect": 0.05, "baseline": "short"},
+        "hypothesis": {
+            "claim": "Four epochs find more moods.",
+            "metric": "pass@1",
+            "min_effect": 0.05,
+            "baseline": "short",
+        },
         "success_metric": "pass@1",
         "benchmark": [VAL_SET, TEST_SET],
     },
@@ -147,15 +158,34 @@ SWEEP: Config = {
 }
 EVAL: Config = {
     "name": "scored",
-    "run": {**RUN, "eval": {"metrics": [{"kind": "exact_match"}], "eval_data": {"path": "data/test.jsonl", "transforms": [chat()]}}},
+    "run": {
+        **RUN,
+        "eval": {
+            "metrics": [{"kind": "exact_match"}],
+            "eval_data": {"path": "data/test.jsonl", "transforms": [chat()]},
+        },
+    },
 }
 RL: Config = {
     "name": "counting",
-    "metadata": {"benchmark": [{"name": "legs", "path": "data/legs_test.jsonl", "split": "test", "transforms": [COUNT, tasks("numeric_match")], "max_tokens": 32}]},
+    "metadata": {
+        "benchmark": [
+            {
+                "name": "legs",
+                "path": "data/legs_test.jsonl",
+                "split": "test",
+                "transforms": [COUNT, tasks("numeric_match")],
+                "max_tokens": 32,
+            }
+        ]
+    },
     "run": {
         **RUN,
         "data": {"path": "data/legs.jsonl", "transforms": [COUNT, tasks("numeric_match")]},
-        "algorithm": {"kind": "rl", "params": {"max_steps": 24, "batch_size": 8, "group_size": 8, "sampling": {"max_tokens": 32}}},
+        "algorithm": {
+            "kind": "rl",
+            "params": {"max_steps": 24, "batch_size": 8, "group_size": 8, "sampling": {"max_tokens": 32}},
+        },
     },
 }
 DPO: Config = {
@@ -172,7 +202,11 @@ COMBO: Config = {
             "kind": "combo",
             "params": {
                 "phases": [
-                    {"kind": "sft", "params": {"num_epochs": 1}, "data": {"path": "data/reviews.csv", "transforms": [chat()]}},
+                    {
+                        "kind": "sft",
+                        "params": {"num_epochs": 1},
+                        "data": {"path": "data/reviews.csv", "transforms": [chat()]},
+                    },
                     {"kind": "rl", "params": {"max_steps": 12, "sampling": {"max_tokens": 32}}},
                 ]
             },
@@ -186,13 +220,24 @@ CONTINUAL: Config = {
         "eval": {"metrics": [{"kind": "exact_match"}]},
         "continual": {
             "stages": [
-                {"name": "moods", "data": {"path": "data/reviews.csv", "transforms": [chat()]}, "eval_data": {"path": "data/test.jsonl", "transforms": [chat()]}},
-                {"name": "legs", "data": {"path": "data/legs.jsonl", "transforms": [COUNT]}, "eval_data": {"path": "data/legs_test.jsonl", "transforms": [COUNT]}},
+                {
+                    "name": "moods",
+                    "data": {"path": "data/reviews.csv", "transforms": [chat()]},
+                    "eval_data": {"path": "data/test.jsonl", "transforms": [chat()]},
+                },
+                {
+                    "name": "legs",
+                    "data": {"path": "data/legs.jsonl", "transforms": [COUNT]},
+                    "eval_data": {"path": "data/legs_test.jsonl", "transforms": [COUNT]},
+                },
             ]
         },
     },
 }
-TOOLED: Config = {"name": "taxis", "run": {**RUN, "data": {"path": "data/calls.jsonl", "transforms": [{"kind": "openai_chat"}]}}}
+TOOLED: Config = {
+    "name": "taxis",
+    "run": {**RUN, "data": {"path": "data/calls.jsonl", "transforms": [{"kind": "openai_chat"}]}},
+}
 
 FILES: dict[str, list[Config]] = {
     "val": VAL,
@@ -240,7 +285,9 @@ class Mistake:
 def each(rows: Sequence[Config], share: float = 1.0, **made: Any) -> list[Config]:
     """Values, or functions of a row, in this share of the rows."""
     return [
-        {**row, **{key: value(row) if callable(value) else value for key, value in made.items()}} if at % 20 < 20 * share else row
+        {**row, **{key: value(row) if callable(value) else value for key, value in made.items()}}
+        if at % 20 < 20 * share
+        else row
         for at, row in enumerate(rows)
     ]
 
@@ -319,7 +366,10 @@ MISTAKES: Sequence[Mistake] = [
 
 
 def learned(data: Config, kind: str = "sft", **params: Any) -> Config:
-    return {"name": "learned", "run": {**RUN, "data": data, "algorithm": {"kind": kind, "params": {"num_epochs": 1, **params}}}}
+    return {
+        "name": "learned",
+        "run": {**RUN, "data": data, "algorithm": {"kind": kind, "params": {"num_epochs": 1, **params}}},
+    }
 
 
 def _thread(at: int, n: int) -> Config:

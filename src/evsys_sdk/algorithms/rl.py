@@ -204,7 +204,7 @@ class RL(RolloutAlgorithm):
         found = self._saturation.update(replace(now, constant=not experience.data))
         self._why_empty = found.text if found is not None else "The rewards do not differ within any group."
         if found is not None and found.ends_run:
-            self.services.control.stop(found.text)
+            self.services.control.stop(found.text, stage=True)
 
     async def _rollouts(self, iteration: int) -> list[list[Rollout]]:
         """This iteration's rollouts, with those of the next ones under way as far as staleness allows."""

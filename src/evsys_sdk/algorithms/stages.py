@@ -125,10 +125,14 @@ class StagedRun:
             if index < len(self.finals):
                 offset = self.finals[index].next_step
                 continue
+            control = self.services.control
+            control.begin_stage(more=index + 1 < len(self.stages))
             end = await self._train_stage(index, stage, offset)
             offset = end.next_step
             self.finals.append(end)
-            if self.services.control.stop_reason is not None:
+            if control.stage_only:
+                get_logger(__name__).info("stage '%s' ends early: %s", stage.name, control.stop_reason)
+            elif control.stop_reason is not None:
                 break  # a stop ends the run; a stage of no steps must not look like a trained one
         return await self.finish()
 

@@ -93,6 +93,8 @@ class BenchmarkEntry(Strict):
     """Id of a benchmark in the workspace; the same id is always the same tasks."""
     path: str | None = None
     """Folder or JSONL file of tasks, for work without a workspace."""
+    columns: dict[str, str] = {}
+    """Column of the source -> the name it has from there on, as in `data.columns`."""
     transforms: list[TransformSpec] = []
     """Make the tasks out of other rows, applied in this order, as in `data.transforms`."""
     split: Split | None = None

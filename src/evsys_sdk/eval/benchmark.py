@@ -91,6 +91,10 @@ class ScoreSettings:
         return found
 
 
+WARNED_OF: set[tuple[str, float]] = set()
+"""Tasks and the score that all answers to them had: a warning for an experiment, not for each of its scorings."""
+
+
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """A fixed set of tasks."""
@@ -99,8 +103,6 @@ class Benchmark:
     tasks: Sequence[HarborTask]
     sha256: str
     id: str | None = None
-    _warned_of: set[float] = field(default_factory=set[float], init=False, repr=False, compare=False)
-    """Scores that all answers had, of which it was said once: in training they come again and again."""
 
     @classmethod
     def load(
@@ -194,8 +196,8 @@ class Benchmark:
             clusters=_find_clusters(tasks, settings.cluster_by),
         )
         result = compute_scores(result, tasks, metrics, settings.breakdown_keys)
-        if result.saturated is not None and result.saturated not in self._warned_of:
-            self._warned_of.add(result.saturated)
+        if result.saturated is not None and (self.sha256, result.saturated) not in WARNED_OF:
+            WARNED_OF.add((self.sha256, result.saturated))
             get_logger(__name__).warning("%s", result.note)
         return result
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..config import BenchmarkEntry, Budget, ExperimentConfig, Metadata
+from ..config import BenchmarkEntry, Budget, ExperimentConfig, Metadata, TransformSpec
 from ..config.metadata import BASE_MODEL
 from ..config.prices import price_of
 from ..config.search import success_of
@@ -79,7 +79,7 @@ class PlannedBenchmark:
             "tasks": len(self.benchmark.tasks[: settings.n_tasks]),
             "samples": settings.samples,
             "metrics": list(settings.metrics),
-            "transforms": [one.model_dump(mode="json") for one in self.entry.transforms],
+            "transforms": [one.model_dump(mode="json") for one in _pipeline(self.entry)],
             **settings.identity,
         }
 
@@ -98,7 +98,13 @@ def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> l
 def load_entry(entry: BenchmarkEntry) -> Benchmark:
     """The tasks of an entry."""
     path = None if entry.path is None else locate_rows(entry.path)
-    return Benchmark.load(id=entry.id, path=path, name=entry.name, transforms=entry.transforms)
+    return Benchmark.load(id=entry.id, path=path, name=entry.name, transforms=_pipeline(entry))
+
+
+def _pipeline(entry: BenchmarkEntry) -> list[TransformSpec]:
+    """The transforms of an entry; its columns are renamed first."""
+    renamed = TransformSpec(kind="rename_fields", params={"fields": entry.columns})
+    return [renamed, *entry.transforms] if entry.columns else entry.transforms
 
 
 def task_files(config: ExperimentConfig) -> Iterator[Path]:

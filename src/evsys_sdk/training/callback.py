@@ -100,14 +100,26 @@ class RunControl:
     """Whether the run was broken off rather than finished early."""
     pause_after: int | None = None
     """Break off after exactly this step, counted over all stages, once what is due there has been scored."""
+    more_stages: bool = False
+    """Whether another stage follows the one that is trained."""
+    stage_only: bool = False
+    """Whether the stop ends a stage, and the next one is trained."""
     # Reentrant: Ctrl-C is handled on the main thread, which may be asking for a stop itself at that moment.
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def stop(self, reason: str, *, interrupted: bool = False) -> None:
-        """Ask for a clean stop after the current step; the first reason is kept."""
+    def stop(self, reason: str, *, interrupted: bool = False, stage: bool = False) -> None:
+        """Ask for a clean stop after the current step, of the `stage` or of the run; the first reason is kept."""
         with self._lock:
-            if self.stop_reason is None:
+            if self.stop_reason is None or self.stage_only:
                 self.stop_reason, self.interrupted = reason, interrupted
+                self.stage_only = stage and self.more_stages
+
+    def begin_stage(self, *, more: bool) -> None:
+        """Forget a stop of the stage before; `more`: whether another stage follows."""
+        with self._lock:
+            self.more_stages = more
+            if self.stage_only:
+                self.stop_reason, self.stage_only = None, False
 
 
 class Callback:

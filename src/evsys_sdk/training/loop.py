@@ -235,6 +235,11 @@ class TrainingLoop:
         if scores or starts or self.settings.saves_after(steps_done):
             await self._save(steps_done, scores, starts_scoring=starts)
 
+    def _recorded_stop(self, *, final: bool) -> str | None:
+        """Why the run ends; a stage that was finished, or that ends alone, does not end it."""
+        control = self.control
+        return None if final and (control.interrupted or control.stage_only) else control.stop_reason
+
     async def _end(self, steps_done: int) -> Checkpoint:
         finished = steps_done == self.settings.total_steps or not self.control.interrupted
         # Nothing has happened since that one was stored; a second checkpoint would hold the same state.
@@ -282,8 +287,7 @@ class TrainingLoop:
                 renderer=self.renderer,
                 metrics=_reproducible({**self.last_metrics, **scores}),
                 tokens=dict(self.tokens),
-                # A stage that was finished is not broken off, even if that was asked for during its last step.
-                stop_reason=None if final and self.control.interrupted else self.control.stop_reason,
+                stop_reason=self._recorded_stop(final=final),
                 scoring=starting or (self.scoring.pending if self.scoring else None),
             )
             self.checkpoints.append(checkpoint)

@@ -128,7 +128,7 @@ def _record_routes(routes: GuardedRouter, writer: Writer, ingest: Ingest) -> Non
     def create_experiment(request: Request, body: Fields) -> Made:
         """Report an experiment."""
         if not body.fields.get("name"):
-            raise DataError("an experiment needs a name. Send {\"fields\": {\"name\": ...}}.")
+            raise DataError('an experiment needs a name. Send {"fields": {"name": ...}}.')
         id = body.id or new_id()
         apply(request, wire.ExperimentSet(id, body.fields))
         return Made(id=id)
