@@ -152,7 +152,8 @@ class RunEvaluator:
         inference = self.config.inference
         if inference is not None and asks_another_model(inference):
             return as_scored_model(open_client(inference.kind, inference.params, path="eval.inference.params"))
-        assert self.client is not None and self.renderer is not None
+        assert self.client is not None
+        assert self.renderer is not None
         sampler = await self.client.sampler()
         # Steps that are trained again give another model, whose answers must not be taken from the attempt before.
         ref = sampler.ref or f"step {step} of attempt {self.attempt}"
