@@ -32,7 +32,7 @@ unit: dev ## Run the fast tests only
 
 # A tier needs packages that others must do without, so it has an environment of its own: `its-packages` are the extras in it,
 # `its-before` prepares it, `its-with` is what its tests find in their environment.
-TIERS := local harbor ray ecosystem tinker cookbook skyrl fireworks dashboard clients agents mlflow
+TIERS := local harbor ray ecosystem verifiers tinker cookbook skyrl fireworks dashboard clients agents mlflow
 env = $$(bash scripts/env.sh $(1))/bin/python
 
 $(addprefix test-,$(TIERS)): test-%:
@@ -47,9 +47,13 @@ test-ray: its-packages = dev ray
 test-ray: its-tests = -m ray tests/experiment
 test-ray: ## Run the tests of the Ray launcher
 
-test-ecosystem: its-packages = dev reasoning-gym
-test-ecosystem: its-tests = -m ecosystem tests/ecosystem
-test-ecosystem: ## Run the tests of the task sources against the real libraries
+test-ecosystem: its-packages = dev reasoning-gym inspect
+test-ecosystem: its-tests = tests/ecosystem/test_reasoning_gym.py tests/ecosystem/test_inspect_logs.py
+test-ecosystem: ## Run the tests with the real reasoning-gym and inspect_ai
+
+test-verifiers: its-packages = dev verifiers
+test-verifiers: its-tests = tests/ecosystem/test_verifiers.py
+test-verifiers: ## Run the tests with the real verifiers, which asks for older packages than the others
 
 test-tinker: its-packages = dev tinker server
 test-tinker: its-tests = -n auto --dist loadfile -m tinker tests/server tests/backends/tinker
@@ -79,7 +83,7 @@ test-clients: its-packages = dev tinker server
 test-clients: its-before = verifiers=$(call env,verifiers) && litellm=$(call env,litellm)
 test-clients: its-with = EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_LITELLM_PYTHON=$$litellm EVSYS_OPENAI_PYTHON=$$python:$$verifiers
 test-clients: its-tests = tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py \
-	tests/deploy/test_shadow.py tests/loop/test_receiver.py tests/ecosystem/test_inspect_logs.py
+	tests/deploy/test_shadow.py tests/loop/test_receiver.py
 test-clients: ## Run openai 2 and 3, anthropic, LangChain, litellm, Inspect, lm-eval, vf-eval, OpenTelemetry and the hub's client against us
 
 # Claude Code and Codex are fetched once, with npm; where that is not possible, the tests that need them say so.

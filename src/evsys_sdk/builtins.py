@@ -37,6 +37,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "tinker": ("tinker",),
     "traces": ("opentelemetry", "starlette", "uvicorn"),
+    "verifiers": ("verifiers",),
     "wandb": ("wandb",),
 }
 """Optional dependencies: extra -> the modules whose presence shows that it is installed."""
@@ -171,6 +172,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "llm_judge": Builtin("eval.verifiers.llm_judge:LLMJudge"),
         "e2b": Builtin("eval.verifiers.e2b:E2B", extra="e2b"),
         "reasoning_gym": Builtin("eval.verifiers.reasoning_gym:ReasoningGym", extra="reasoning-gym"),
+        "verifiers": Builtin("eval.verifiers.verifiers:Verifiers", extra="verifiers"),
     },
     "metric": {
         "mean_reward": Builtin("eval.metrics.rewards:MeanReward"),

@@ -29,7 +29,7 @@ def import_project_code(extra: Iterable[str] = (), *, root: Path | None = None) 
     found: list[ModuleType] = []
     for reference in [*_project_imports(root), *named]:
         with user_code(f"importing '{reference}'", limit_s=default_limit_s()):
-            found.append(_import(reference, root))
+            found.append(import_reference(reference, root))
     _named.extend(reference for reference in named if reference not in _named)
     return found
 
@@ -90,7 +90,7 @@ def _problem(path: Path, key: str, message: str, *, hint: str, **value: Any) -> 
     return ConfigError(Problem(message, path=key, file=str(path), hint=hint, **value))
 
 
-def _import(reference: str, root: Path) -> ModuleType:
+def import_reference(reference: str, root: Path) -> ModuleType:
     """Import a module by dotted name or by the path of a `.py` file."""
     try:
         if reference.endswith(".py"):

@@ -118,7 +118,7 @@ def limit_user_code(what: str, *, limit_s: float | None = None, exit_code: int =
 
         raise UserCodeError(f"{what}: raised {type(error).__name__}({error}). Raise an Exception instead.") from error
     finally:
-        if os.getpid() != pid:  # a fork that the code has made and not ended
+        if os.getpid() not in (pid, _child.pid if _child else pid):  # a fork that the code has made and not ended
             os._exit(1)
         if child:
             child.report(end=number)

@@ -15,8 +15,8 @@ from evsys_sdk.eval.foreign_run import read_inspect_log
 from evsys_sdk.history.foreign_runs import compare_foreign_runs
 
 pytestmark = [
-    pytest.mark.clients,
-    pytest.mark.skipif(find_spec("inspect_ai") is None, reason="needs inspect_ai; run make test-clients"),
+    pytest.mark.ecosystem,
+    pytest.mark.skipif(find_spec("inspect_ai") is None, reason="needs inspect_ai; run make test-ecosystem"),
 ]
 
 # Inspect's own `mockllm` downloads a tokenizer. A process of its own, because Inspect leaves streams open.

@@ -104,12 +104,12 @@ def _write_rows(path: str, name: str, params: dict[str, Any]) -> Path:
     from .jsonl import write_jsonl
 
     source = _build(path, name, params)
-    key = hashlib.sha256(json.dumps([name, params, source.version], sort_keys=True).encode()).hexdigest()[:16]
-    target = workspace_dir() / "tasks" / f"{name}-{params['subject'].replace('/', '-')}-{key}.jsonl"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
+    try:
+        key = hashlib.sha256(json.dumps([name, params, source.version], sort_keys=True).encode()).hexdigest()[:16]
+        target = workspace_dir() / "tasks" / f"{name}-{params['subject'].replace('/', '-')}-{key}.jsonl"
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
             write_jsonl(target, source.make_rows())
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
     return target
