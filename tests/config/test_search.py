@@ -175,9 +175,7 @@ BAD_SPACE = "search: { kind: random, n: 4, space: { %s } }\n"
             "split: val and run_every",
         ),
         (MATRIX + VAL.replace("split: val", "split: test") + "search: { kind: halving }\n", "search", "split: val"),
-        (MATRIX + VAL + "search: { kind: halving }\nn_repeats: 3\n", "n_repeats", "more seeds with search.race"),
-        (MATRIX + "search: { race: {} }\n", "search", "Add a benchmark with split: val"),
-        (MATRIX + VAL + "search: { race: { min_seeds: 6 } }\n", "search.race.max_seeds", "at least min_seeds"),
+        (MATRIX + VAL + "search: { kind: halving }\nn_repeats: 3\n", "n_repeats", "Remove n_repeats"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_where_it_stands(

@@ -191,21 +191,6 @@ def test_a_failed_arm_that_is_tried_again_may_change_the_decision(make: Make, tm
     assert all(score is not None for score in after[len(before)]["scores"].values())
 
 
-def test_a_race_gives_the_leaders_more_seeds(make: Make) -> None:
-    race = {"max_seeds": 3, "min_seeds": 2}
-    result = run(make({**HALVING, "race": race}))
-    assert result.exit_code == 0
-    notes = decisions(result.path)
-    assert notes[-1]["race"] >= 1
-    assert any(note.get("added") for note in notes)
-    finalists = {arm.arm.of_run for arm in result.arms if arm.is_scored}
-    assert len(finalists) == 2
-    for run_name in finalists:
-        seeds = [arm.arm.seed for arm in result.arms if arm.arm.of_run == run_name]
-        assert seeds[:2] == [42, 43]
-        assert len(seeds) <= 3
-
-
 def test_random_runs_and_the_note_about_them(make: Make) -> None:
     result = run(make({"kind": "random", "n": 2, "seed": 3}))
     assert len(result.arms) == 2
@@ -250,8 +235,6 @@ def test_the_length_of_a_run_is_found_from_its_rows(make: Make) -> None:
     assert sorted(steps(result).values()) == [3, 3, 6, 12]
 
 
-def test_seeds_of_a_race_must_not_get_into_the_way_of_runs(make: Make) -> None:
-    runs = [one.model_dump(mode="json") for one in make(None).all_runs()][:2]
-    runs[0]["name"], runs[1]["name"] = "a", "a__seed43"
-    with pytest.raises(ConfigError, match="the folder of this run is also that of"):
-        run(make({"race": {}}, runs=runs, matrix=None, base_run=None))
+def test_a_race_of_an_earlier_version_is_refused_with_what_to_do_instead(make: Make) -> None:
+    with pytest.raises(ConfigError, match=r"search\.race: races between seeds were removed.*until: decided"):
+        run(make({"race": {"top": 2}}))

@@ -11,7 +11,7 @@ from .load import dump_yaml, load_yaml, validate_yaml
 from .matrix import MatrixSpec
 from .metadata import BenchmarkEntry, Hypothesis, Metadata, SuccessMetric
 from .run import ContinualConfig, ContinualStage, DataConfig, EvalConfig, ModelConfig, RunConfig, RunStage
-from .search import Interval, Race, SearchSpec
+from .search import Interval, SearchSpec
 from .specs import (
     AlgorithmConfig,
     BackendConfig,
@@ -46,7 +46,6 @@ __all__ = [
     "Metadata",
     "MetricSpec",
     "ModelConfig",
-    "Race",
     "RunConfig",
     "RunStage",
     "SearchSpec",

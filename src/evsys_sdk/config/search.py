@@ -37,24 +37,6 @@ class Interval(Strict):
         return self
 
 
-class Race(Strict):
-    """More seeds for the best runs, until their order is clear."""
-
-    top: int = Field(default=2, ge=2, le=100)
-    """How many of the best runs race."""
-    min_seeds: int = Field(default=3, ge=2, le=1000)
-    """Seeds that each of them is trained with before they are compared."""
-    max_seeds: int = Field(default=5, ge=2, le=1000)
-    """Seeds after which the race ends without a winner."""
-
-    @model_validator(mode="after")
-    def _can_be_run(self) -> Self:
-        if self.max_seeds < self.min_seeds:
-            message = f"max_seeds must be at least min_seeds, which is {self.min_seeds}. Raise it, or lower min_seeds."
-            raise MisplacedValue(message, "max_seeds")
-        return self
-
-
 class SearchSpec(Strict):
     """How the runs of an experiment share its work."""
 
@@ -76,8 +58,9 @@ class SearchSpec(Strict):
     """Val metric to compare by, e.g. `pass@1` or `val/tools/pass@1`; by default the success metric."""
     mode: Literal["max", "min"] | None = None
     """Whether more or less of it is better; by default as the success metric says, else `max`."""
-    race: Race | None = None
-    """Train the best runs with more seeds once the search is over."""
+
+    race: dict[str, Any] | None = Field(default=None, repr=False)
+    """Removed; only experiments that an earlier version has begun may have it, and it does nothing."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -102,16 +85,9 @@ class SearchSpec(Strict):
         for path, values in self.space.items():
             if isinstance(values, list) and not values:
                 yield MisplacedValue("there is nothing to choose from. Give it at least one value.", "space", path)
-        if not self.compares and (self.metric is not None or self.mode is not None):
+        if self.kind != "halving" and (self.metric is not None or self.mode is not None):
             where = "mode" if self.metric is None else "metric"
-            yield MisplacedValue(
-                f"nothing is compared here. Add 'race', write kind: halving, or remove '{where}'.", where
-            )
-
-    @property
-    def compares(self) -> bool:
-        """Whether it looks at scores at all."""
-        return self.kind == "halving" or self.race is not None
+            yield MisplacedValue(f"nothing is compared here. Write kind: halving, or remove '{where}'.", where)
 
 
 def space_of(fields: Mapping[str, Any]) -> Any:
@@ -122,11 +98,11 @@ def space_of(fields: Mapping[str, Any]) -> Any:
     return cast("dict[str, Any]", search).get("space") if isinstance(search, dict) else None
 
 
-def val_metrics(metadata: Metadata, *, in_loop: bool) -> Iterator[tuple[BenchmarkEntry, str]]:
-    """Entry and name of every metric that may choose among runs; with `in_loop`, while they are trained."""
+def val_metrics(metadata: Metadata) -> Iterator[tuple[BenchmarkEntry, str]]:
+    """Entry and name of every metric that may choose among runs while they are trained."""
     success = success_of(metadata)
     for entry in metadata.benchmark:
-        if entry.role == "val" and (entry.run_every is not None or not in_loop):
+        if entry.role == "val" and entry.run_every is not None:
             names = entry.metrics or ([success.name] if success else []) or ["pass@1"]
             yield from ((entry, name) for name in names)
 
@@ -144,24 +120,20 @@ def full_names(entry: BenchmarkEntry, metric: str) -> tuple[str, str]:
 
 
 def search_problem(search: SearchSpec | None, metadata: Metadata, n_repeats: int) -> MisplacedValue | None:
-    """Why a search has nothing to go by; None where it has."""
-    if search is None or not search.compares:
+    """Why a halving has nothing to go by; None where it has."""
+    if search is None or search.kind != "halving":
         return None
-    halving = search.kind == "halving"
-    if halving and n_repeats > 1:
+    if n_repeats > 1:
         message = "halving compares runs by one seed each, and then trains a few to the end"
-        return MisplacedValue(
-            f"{message}. Remove n_repeats, and give those few more seeds with search.race.", "n_repeats"
-        )
-    found = list(val_metrics(metadata, in_loop=halving))
+        return MisplacedValue(f"{message}. Remove n_repeats.", "n_repeats")
+    found = list(val_metrics(metadata))
     if not found:
-        needs = "a benchmark with split: val and run_every" if halving else "a benchmark with split: val"
-        what = "halving compares runs while they train" if halving else "a race compares runs by their val scores"
+        message = "halving compares runs while they train, for which there is nothing to score"
         return MisplacedValue(
-            f"{what}, for which there is nothing to score. Add {needs} to metadata.benchmark.", "search"
+            f"{message}. Add a benchmark with split: val and run_every to metadata.benchmark.", "search"
         )
     if search.metric is not None and all(search.metric not in full_names(entry, name) for entry, name in found):
         known = ", ".join(dict.fromkeys(full_names(entry, name)[1] for entry, name in found))
-        message = f"no val benchmark{' with run_every' if halving else ''} has this metric"
+        message = "no val benchmark with run_every has this metric"
         return MisplacedValue(f"{message}. Use one of {known}, or add it to the metrics of one.", "search", "metric")
     return None

@@ -146,7 +146,7 @@ def claim_problems(config: ExperimentConfig) -> list[Problem]:
     if claim is None:
         return []
     if claim.baseline_repeats is not None and config.search is not None:
-        hint = "Remove it, or the search: a race gives seeds to the runs that lead."
+        hint = "Remove it, or the search."
         place = "metadata.hypothesis.baseline_repeats"
         return [Problem("a search decides about seeds itself", place, claim.baseline_repeats, hint)]
     return [*_range_problems(claim), *_axis_problems(config, claim)]

@@ -177,8 +177,6 @@ def _caveats(config: ExperimentConfig) -> list[str]:
         found.append("halving stops arms early, and then takes less than this")
     if config.planned_looks:
         found.append("this is what all seeds take; it ends as soon as the claim is decided")
-    if config.search is not None and config.search.race is not None:
-        found.append("the race may add seeds, which are not in this plan")
     return found
 
 

@@ -3,7 +3,6 @@
 decided     seeds look by look, until the claim is decided
 allocation  the contract, the mark of an arm that was not trained to its end, and the plain case: every arm in full
 halving     all arms a little, the best ones longer, the best of those to the end
-racing      more seeds for the leaders, until their order is clear
 objective   what arms are compared by, where the record has it, and how long a run will be
 
     allocation = allocation_for(config, arms, folder)
@@ -17,14 +16,14 @@ from pathlib import Path
 from ...config import ExperimentConfig
 from ...config.search import SearchSpec
 from ...errors import Problem
+from ...paths import in_project
+from ...record.folders import find_attempts
 from ...spend.ledger import limits_anything
-from ..arms.arm import Arm, folder_problems, repeat_run
+from ..arms.arm import Arm
 from .allocation import Allocation, DrawnArms, EveryArm, mark_stopped
 from .decided import UntilDecided, judge_look
 from .halving import Halving, rungs_of
 from .objective import (
-    Objective,
-    final_scores,
     objective_of,
     pause_every,
     plan_steps,
@@ -32,7 +31,6 @@ from .objective import (
     read_progress,
     step_problems,
 )
-from .racing import Racing, RacingRules
 
 __all__ = ["allocation_for", "mark_stopped", "search_problems"]
 
@@ -44,22 +42,9 @@ def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir
         return UntilDecided(arms, config.planned_looks, lambda trained: judge_look(experiment_dir, trained))
     if search is None:
         return EveryArm(arms, in_rounds=limits_anything(config.budget))
-    found: Allocation = DrawnArms(arms, search.seed) if search.kind == "random" else EveryArm(arms)
-    if not search.compares:
-        return found
-    objective = objective_of(config)
     if search.kind == "halving":
-        found = _make_halving(config, arms, objective, experiment_dir)
-    if search.race is None:
-        return found
-    runs = {run.name: run for run in config.all_runs()}
-    return Racing(
-        found,
-        RacingRules.of(search.race, config),
-        objective,
-        seeded=lambda run, repeat: repeat_run(runs[run], repeat, config),
-        scores=lambda arm: final_scores(experiment_dir / arm.name, objective),
-    )
+        return _make_halving(config, search, arms, experiment_dir)
+    return DrawnArms(arms, search.seed) if search.kind == "random" else EveryArm(arms)
 
 
 def search_problems(config: ExperimentConfig) -> list[Problem]:
@@ -67,29 +52,19 @@ def search_problems(config: ExperimentConfig) -> list[Problem]:
     search = config.search
     if search is None:
         return []
-    problems = step_problems(config, objective_of(config)) if search.kind == "halving" else []
-    if search.race is not None:
-        seeds = max(search.race.max_seeds, config.n_repeats)
-        racing = [repeat_run(run, repeat, config) for run in config.all_runs() for repeat in range(seeds)]
-        problems += folder_problems(racing)
-    return problems
+    if search.race is not None and not find_attempts(in_project(config.output_dir) / config.name):
+        hint = "Remove it. For more seeds, compare the best runs in an experiment with 'until: decided'."
+        return [Problem("races between seeds were removed", "search.race", hint=hint)]
+    return step_problems(config, objective_of(config)) if search.kind == "halving" else []
 
 
-def _finalists(search: SearchSpec) -> int:
-    # A race is between runs that were trained to their end, so that a halving must leave as many.
-    return max(search.finalists, search.race.top if search.race is not None else 1)
-
-
-def _make_halving(config: ExperimentConfig, arms: Sequence[Arm], objective: Objective, experiment_dir: Path) -> Halving:
-    search = config.search
-    assert search is not None
-    lengths = plan_steps(config)
-    keep = _finalists(search)
+def _make_halving(config: ExperimentConfig, search: SearchSpec, arms: Sequence[Arm], experiment_dir: Path) -> Halving:
+    objective, lengths = objective_of(config), plan_steps(config)
     rungs = rungs_of(
         {arm.name: lengths[arm.of_run] for arm in arms},
         every={arm.name: pause_every(arm.run, objective) for arm in arms},
         eta=search.eta,
-        keep=keep,
+        keep=search.finalists,
         shares=search.rungs,
     )
     return Halving(
@@ -98,6 +73,6 @@ def _make_halving(config: ExperimentConfig, arms: Sequence[Arm], objective: Obje
         objective,
         lambda arm: read_curve(experiment_dir / arm.name, objective),
         search.eta,
-        keep,
+        search.finalists,
         lambda arm, step: read_progress(experiment_dir / arm.name, step),
     )

@@ -10,15 +10,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ...config import ExperimentConfig, RunConfig
 from ...config.search import full_names, success_of, val_metrics
 from ...errors import EvsysError, Problem
 from ...protocols import traits_of
 from ...record.run_files.checkpoints import CheckpointLog
-from ...record.run_files.scores import read_scores, task_scores
-from ...record.values import number
 from ...registry import list_metrics
 from ..arms.arm import Arm
 from ..arms.recipe import build_algorithm, count_steps
@@ -58,10 +56,7 @@ def objective_of(config: ExperimentConfig) -> Objective:
     """The metric that the search of a config asks for, or the success metric, or the first there is."""
     search, success = config.search, success_of(config.metadata)
     assert search is not None
-    halving = search.kind == "halving"
-    candidates = [
-        (entry, _check_known(name, entry.metrics)) for entry, name in val_metrics(config.metadata, in_loop=halving)
-    ]
+    candidates = [(entry, _check_known(name, entry.metrics)) for entry, name in val_metrics(config.metadata)]
     wanted = search.metric or (success.name if success else None)
     entry, metric = next(
         ((entry, name) for entry, name in candidates if wanted in full_names(entry, name)), candidates[0]
@@ -91,22 +86,6 @@ def read_progress(run_dir: Path, step: int) -> float:
     nothing: dict[str, float] = {}
     metrics = next((one.metrics for one in CheckpointLog.in_dir(run_dir).read() if one.next_step == step), nothing)
     return -metrics["reward/mean"] if "reward/mean" in metrics else metrics.get("loss", 0.0)
-
-
-def final_scores(run_dir: Path, objective: Objective) -> Mapping[str, float]:
-    """What a finished run scored on each task, or its score alone under `""`; nothing where it has none."""
-    own = [line for line in read_scores(run_dir) if line["split"] == "val" and line["name"] == objective.label]
-    scored = [found for line in own if (found := _by_task(line, objective.metric))]
-    # Only what the last scoring found: an earlier score is that of another model.
-    return scored[-1] if own and scored and scored[-1] == _by_task(own[-1], objective.metric) else {}
-
-
-def _by_task(line: Mapping[str, Any], metric: str) -> dict[str, float]:
-    score: Mapping[str, Any] = line["metrics"].get(metric) or {}
-    value, by_task = number(score.get("value")), task_scores(line, score)
-    if line.get("unscored") or value is None:
-        return {}
-    return by_task if by_task is not None and len(by_task) == len(line["tasks"]) else {"": value}
 
 
 # How many steps a run will take, told before it starts: on the way to an unknown end nothing can be compared.
