@@ -1,13 +1,7 @@
-"""What is shipped says what was trained: the adapter's logits come back from PEFT, transformers and llama.cpp.
-
-llama.cpp is asked through `xllamacpp`, in a Python of its own: EVSYS_XLLAMACPP_PYTHON names it, where it is installed.
-"""
+"""What is shipped is what was trained: the adapter's logits come back from PEFT and transformers."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +22,6 @@ from evsys_sdk.experiment import Experiment  # noqa: E402
 
 PROMPT = list(b"Which colour has number")
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-XLLAMACPP = os.environ.get("EVSYS_XLLAMACPP_PYTHON", "")
 
 
 def train(folder: Path, model: str) -> Source:
@@ -105,44 +98,27 @@ def test_a_merged_model_gives_the_adapters_logits(source: Source) -> None:
     assert AutoTokenizer.from_pretrained(made.location).chat_template
 
 
-@pytest.mark.parametrize("outtype", ["f16", "q8_0"])
-def test_a_gguf_file_holds_the_merged_weights(source: Source, outtype: str) -> None:
-    from gguf import GGUFReader, quants
-    from transformers import AutoModelForCausalLM
-
-    made = ship(source, "gguf", name="p", params={"outtype": outtype})
-    reader = GGUFReader(Path(made.location) / f"model-{outtype}.gguf")
-    tensors = {one.name: quants.dequantize(one.data, one.tensor_type) for one in reader.tensors}
-    merged = AutoModelForCausalLM.from_pretrained(ship(source, "merged_safetensors", name="m").location)
-    weights = {name: value.detach().numpy() for name, value in merged.state_dict().items()}
-    up = weights["model.layers.1.mlp.up_proj.weight"]
-    worst = np.abs(tensors["blk.1.ffn_up.weight"] - up).max()
-    assert worst <= np.abs(up).max() * (2**-11 if outtype == "f16" else 1 / 250)
-    assert len(tensors) == len(weights) - ("output.weight" not in tensors and "lm_head.weight" in weights)
-    assert reader.fields["tokenizer.chat_template"].contents().startswith("{% for m in messages %}")
-    assert len(reader.fields["tokenizer.ggml.tokens"].contents()) == merged.config.vocab_size
+def test_a_gguf_file_is_made_of_the_merged_model_by_the_converter(source: Source, tmp_path: Path) -> None:
+    converter = tmp_path / "converter.py"
+    converter.write_text(
+        "import pathlib, sys\n"
+        "folder, _, out, _, kind = sys.argv[1:]\n"
+        "names = sorted(path.name for path in pathlib.Path(folder).iterdir())\n"
+        "pathlib.Path(out).write_text(kind + ' ' + ' '.join(names))\n"
+    )
+    made = ship(source, "gguf", name="p", params={"outtype": "q8_0", "converter": str(converter)})
+    kind, *names = (Path(made.location) / "model-q8_0.gguf").read_text().split()
+    assert kind == "q8_0"
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(names)
 
 
-@pytest.mark.skipif(not XLLAMACPP, reason="needs EVSYS_XLLAMACPP_PYTHON, a Python that has xllamacpp")
-@pytest.mark.parametrize("outtype", ["f16", "q8_0"])
-def test_llama_cpp_gives_the_adapters_log_probabilities(source: Source, outtype: str) -> None:
-    made = ship(source, "gguf", name="p", params={"outtype": outtype})
-    command = [XLLAMACPP, str(Path(__file__).with_name("gguf_child.py")), f"{made.location}/model-{outtype}.gguf"]
-    done = subprocess.run([*command, json.dumps(PROMPT)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.rpartition("RESULT")[2])
-    expected = with_adapter(source, str(source.weights))[-1]
-    assert next(int(id) for id, _ in found) == int(expected.argmax())
-    worst = max(abs(logprob - expected[int(id)]) for id, logprob in found)
-    # Eight bits, of weights and of what flows between them, are told from a wrong layout by what the adapter changes.
-    changed = np.abs(expected - logprobs_of(load_base(source))[-1]).max()
-    assert worst < (0.02 if outtype == "f16" else 0.1 * changed)
-
-
-def test_shapes_that_are_not_written_are_refused(tiny: Callable[[str], str], tmp_path: Path) -> None:
-    (tmp_path / ".evsys").mkdir()
-    with pytest.raises(DataError, match="'gemma3_text' is not written as GGUF here"):
-        ship(train(tmp_path, tiny("gemma3_text")), "gguf", name="p")
+def test_a_converter_that_is_missing_or_fails_ships_nothing(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"convert_hf_to_gguf\.py is no file\. Name convert_hf_to_gguf.py"):
+        ship(source, "gguf", name="p")
+    converter = tmp_path / "converter.py"
+    converter.write_text("raise SystemExit('this architecture is not known')\n")
+    with pytest.raises(DataError, match="exit code 1: this architecture is not known"):
+        ship(source, "gguf", name="p", params={"converter": str(converter)})
 
 
 def test_a_changed_output_layer_no_longer_shares_the_embedding(tiny: Callable[[str], str], tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from ...errors import DataError
 from ..deployer import Built, Deployer
 from ..source import Source
 from .adapters import PeftDir
-from .merged import GGUF, MergedSafetensors
+from .merged import MergedSafetensors
 
-_LAYOUTS: dict[str, type[Deployer]] = {one.name: one for one in (PeftDir, MergedSafetensors, GGUF)}
+_LAYOUTS: dict[str, type[Deployer]] = {one.name: one for one in (PeftDir, MergedSafetensors)}
 
 
 class HfHub:
@@ -30,8 +30,8 @@ class HfHub:
 
         repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
         """OWNER/NAME of the repository; made where it does not exist."""
-        layout: Literal["peft_dir", "merged_safetensors", "gguf"] = "peft_dir"
-        """What the repository holds: the adapter, the merged model, or one GGUF file."""
+        layout: Literal["peft_dir", "merged_safetensors"] = "peft_dir"
+        """What the repository holds: the adapter or the merged model."""
         private: bool = True
         """Whether only its owner sees a repository that is made."""
         base: str | None = None
