@@ -1,8 +1,7 @@
 """Legal neighbours of a config, made from the JSON schemas of what it names.
 
-space      which fields of a config may change, and how; which changes would change nothing
-yaml_edit  the change in the text of the file, comments kept
-propose    one field to a neighbouring value; children: some fields changed, valid as a whole, with their parent noted
+space    which fields of a config may change, and how
+propose  one field to a neighbouring value; children: some fields changed, valid as a whole, with their parent noted
 """
 
 from .propose import Child, propose, propose_from_file

@@ -23,13 +23,13 @@ from ...config import ExperimentConfig
 from ...config.fields import Path, join_path, split_dotted
 from ...config.load import load_document
 from ...config.yaml_text import read_yaml
+from ...config.yaml_write import write_yaml
 from ...errors import ConfigError, Problem, closest
 from ...files import write_text
 from ...record.reader import ExperimentRecord, experiment_id
 from ..parents import latest_attempt
 from ..preflight import PulledRows, check_config
-from .space import IdleChanges, MutableField, mutation_space, run_paths
-from .yaml_edit import edit
+from .space import MutableField, mutation_space, run_paths
 
 # One field: from a value to a neighbouring one, near enough that what worked may still work.
 #
@@ -153,7 +153,7 @@ def propose(
     config = _runnable(text, file)
     data = cast("dict[str, Any]", read_yaml(text).data)
     _refuse_unknown(data, only, freeze)
-    spaces = [(run, space) for run in run_paths(data) if (space := _space(data, run, only, freeze))]
+    spaces = [space for run in run_paths(data) if (space := _space(data, run, only, freeze))]
     if not spaces:
         message = "--freeze leaves no field that may change" if freeze else "nothing in this config may change"
         raise ConfigError(Problem(message, file=file, hint=_list_fields(data)))
@@ -163,17 +163,15 @@ def propose(
         parent = experiment_id(folder)
     pulled: dict[str, PulledRows] = {}
     fits = not check_config(config, kinds=False, pulled=pulled).problems  # else its rows say nothing about a child's
-    idle = IdleChanges(config, data, folder)
-    maker = _Maker(text, config, parent or config.name, idle, pulled if fits else None)
+    maker = _Maker(text, data, config, parent or config.name, pulled if fits else None)
     rng = Random(seed)
     tried: dict[str, Child | None] = {}
     found: list[Child] = []
     for _ in range(n * _ATTEMPTS_PER_CHILD):
-        run, space = rng.choice(spaces)
-        moved = _changes(space, rng)
+        moved = _changes(rng.choice(spaces), rng)
         name = maker.name(moved)
         if moved and name not in tried:
-            tried[name] = child = maker.child(run, moved)
+            tried[name] = child = maker.child(moved)
             found += [child] if child is not None else []
         if len(found) == n:
             break
@@ -204,21 +202,23 @@ def _refuse_invalid(folder: FilePath, file: str | None) -> None:
 @dataclass(frozen=True, slots=True)
 class _Maker:
     text: str
+    data: Mapping[str, Any]
     config: ExperimentConfig
     parent: str
-    idle: IdleChanges
     pulled: dict[str, PulledRows] | None
     """The rows of the parent, which children share."""
 
-    def child(self, run: Path, moved: Mapping[MutableField, Any]) -> Child | None:
-        """The config with some values changed; None where that is no valid config, or a change does nothing."""
-        if any(self.idle.holds(run, field, new) for field, new in moved.items()):
-            return None
+    def child(self, moved: Mapping[MutableField, Any]) -> Child | None:
+        """The config with some values changed; None where that is no valid config."""
         name = self.name(moved)
         noted = {field.name: [field.value, new] for field, new in moved.items()}
+        # In this order, so that what a child is stands at the top of its file.
+        data: Any = {"name": name, "parent_experiment_id": self.parent, **self.data}
         changes: dict[Path, Any] = {field.path: new for field, new in moved.items()}
         changes |= {("name",): name, ("parent_experiment_id",): self.parent, ("metadata", "mutation"): noted}
-        text = edit(self.text, changes)
+        for path, value in changes.items():
+            data = _replace(data, path, value)
+        text = write_yaml(data)
         try:
             config = _runnable(text, f"{name}.yaml", self.pulled)
         except ConfigError:
@@ -230,6 +230,18 @@ class _Maker:
         content = json.dumps([self.text, sorted((field.name, str(new)) for field, new in moved.items())])
         digest = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         return f"{_SUFFIX.sub('', self.config.name)}-m{digest}"
+
+
+def _replace(node: Any, path: Path, value: Any) -> Any:
+    """A copy of `node` with `value` at `path`; mappings on the way are made where there are none."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if isinstance(key, int):
+        items = list(cast("list[Any]", node))
+        return [*items[:key], _replace(items[key], rest, value), *items[key + 1 :]]
+    entries: dict[str, Any] = cast("dict[str, Any]", node) if isinstance(node, dict) else {}
+    return {**entries, key: _replace(entries.get(key), rest, value)}
 
 
 def _changes(space: Sequence[MutableField], rng: Random) -> dict[MutableField, Any]:
