@@ -134,34 +134,3 @@ async def test_what_a_session_waits_for_ends_with_it() -> None:
     await backend.finish_all()
     assert len(await stays) == 4
     assert {client for client, _, _ in backend.order[1:]} == {"stays"}
-
-
-async def test_what_nobody_waits_for_is_drawn_when_nobody_waits_one_at_a_time_and_in_no_ones_room() -> None:
-    share, backend = FairShare(1), Backend()
-    spare = [asyncio.ensure_future(share.run_spare(lambda: backend.start_for("spare")(0, 1))) for _ in range(2)]
-    await settle()
-    assert backend.held == {"spare": 1}
-    client = asyncio.ensure_future(share.run("a", 1, backend.start_for("a")))
-    await settle()
-    assert backend.held == {"spare": 1, "a": 1}, "it takes none of the client's room"
-    waiting = asyncio.ensure_future(share.run("b", 1, backend.start_for("b")))
-    await settle()
-    await backend.finish_one()
-    assert [name for name, _, _ in backend.order] == ["spare", "a"], "the next one comes after who waits"
-    await backend.finish_one()
-    assert [name for name, _, _ in backend.order] == ["spare", "a", "b", "spare"]
-    await backend.finish_all()
-    assert [await one for one in (*spare, client, waiting)] == [["spare0"], ["spare0"], ["a0"], ["b0"]]
-
-
-async def test_who_gives_up_on_something_spare_is_not_waited_for() -> None:
-    share, backend = FairShare(1), Backend()
-    spare = [asyncio.ensure_future(share.run_spare(lambda: backend.start_for("spare")(0, 1))) for _ in range(3)]
-    await settle()
-    spare[1].cancel()
-    spare[0].cancel()
-    await settle()
-    assert backend.held["spare"] == 1
-    assert len(backend.order) == 2, "the third one began when the first had gone"
-    await backend.finish_all()
-    assert await spare[2] == ["spare0"]

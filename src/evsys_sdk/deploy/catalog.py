@@ -10,7 +10,6 @@ from ..record.values import text
 from ..server.weights.catalog import Offer
 from .deployers.openai_server import WEIGHTS, OpenAIServer
 from .deployments import Deployment, Deployments
-from .rollout import is_chosen
 
 
 class DeployedModels:
@@ -26,17 +25,11 @@ class DeployedModels:
         known = self._look()
         return [name for name in known.live if (one := known.live_under(name)) and one.kind == OpenAIServer.name]
 
-    def find(self, name: str, asker: str = "") -> Offer | None:
-        """What is live under a name, or a deployment by its id; an asker stays with what it got while shares hold."""
+    def find(self, name: str) -> Offer | None:
+        """What is live under a name, or a deployment by its id."""
         known = self._look()
         found = known.live_under(name) or next((one for one in known.all if one.id == name), None)
-        shadow = ""
-        if (staged := known.staged.get(name)) is not None and is_chosen(staged, asker):
-            if staged.is_shadow:
-                shadow = staged.deployment
-            else:
-                found = known.find_staged(name)
-        return _offer(found, shadow) if found is not None and found.kind == OpenAIServer.name else None
+        return _offer(found) if found is not None and found.kind == OpenAIServer.name else None
 
     def base_models(self, backend: str) -> list[str]:
         """The models that what is live was trained from, on a backend."""
@@ -55,7 +48,7 @@ class DeployedModels:
         return self._known
 
 
-def _offer(one: Deployment, shadow: str = "") -> Offer:
+def _offer(one: Deployment) -> Offer:
     return Offer(
         text(one.facts.get("base_model")),
         text(one.facts.get("backend")),
@@ -63,5 +56,4 @@ def _offer(one: Deployment, shadow: str = "") -> Offer:
         text(one.facts.get("renderer")) or None,
         text(one.facts.get("system_prompt")),
         one.id,
-        shadow,
     )

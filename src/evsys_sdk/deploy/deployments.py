@@ -1,8 +1,7 @@
 """Everything that was shipped, told from the list of promotions: which deployment is live under which name.
 
 A name (`production`, `canary`) has numbered deployments: `production.1`, `production.2`. The last one that was made or
-gone back to is the live one; next to it there may be one on its way to all requests: it answers a share of them, or is
-their shadow, whose answers no one sees.
+gone back to is the live one.
 Nothing else holds that state, so nothing can disagree with it.
 """
 
@@ -74,23 +73,6 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """A deployment that answers a share of the requests to its name, or is their shadow."""
-
-    deployment: str
-    share: float
-    since: float
-    """When it got this share."""
-    is_shadow: bool = False
-    """Whether these requests are answered by what is live as well, and no one sees the answers of this one."""
-
-    @property
-    def told(self) -> str:
-        """What it does, in words."""
-        return f"{'shadows' if self.is_shadow else 'answers'} {self.share:.0%} of the requests"
-
-
-@dataclass(frozen=True, slots=True)
 class Rollback:
     """A name that was given back to an earlier deployment, or to none."""
 
@@ -110,8 +92,6 @@ class Deployments:
     rollbacks: list[Rollback]
     live: dict[str, str]
     """Name -> id of the deployment that is live under it."""
-    staged: dict[str, Staged] = field(default_factory=dict[str, Staged])
-    """Name -> what answers a share of its requests, or shadows it."""
     once_live: dict[str, float] = field(default_factory=dict[str, float])
     """Ids of all that ever answered every request to their names -> since when they last did."""
 
@@ -123,31 +103,26 @@ class Deployments:
     @classmethod
     def tell(cls, events: Iterable[Event]) -> Deployments:
         found, rollbacks = list[Deployment](), list[Rollback]()
-        live, staged, once_live = dict[str, str](), dict[str, Staged](), dict[str, float]()
+        live, once_live = dict[str, str](), dict[str, float]()
         for event in events:
             if event.kind == Kind.DEPLOYED:
                 found.append(Deployment.of(event))
             if event.kind in (Kind.DEPLOYED, Kind.STAGED):
                 name, id, share = event.text("name"), event.text("deployment"), number(event.get("share"))
-                staged.pop(name, None)  # one at a time is on its way: whatever comes takes its place
-                if (shadowed := number(event.get("shadow"))) is not None:
-                    staged[name] = Staged(id, shadowed, event.time or 0.0, is_shadow=True)
-                elif share is None or share >= 1:
+                # Earlier versions let one answer a share of the requests, or shadow them, before it was live.
+                if "shadow" not in event.payload and (share is None or share >= 1):
                     live[name] = id
                     once_live[id] = event.time or 0.0
-                else:
-                    staged[name] = Staged(id, share, event.time or 0.0)
             elif event.kind == Kind.ROLLED_BACK:
                 name, to, replaced, reason = (event.text(key) for key in ("name", "deployment", "replaced", "reason"))
                 rollbacks.append(Rollback(name, to, replaced, reason, event.time))
-                # Taking back what was only staged names the live one again, which has been live all the time.
+                # Taking back what had only a share names the live one again, which has been live all the time.
                 if to and to != live.get(name):
                     once_live[to] = event.time or 0.0
                 live[name] = to
-                staged.pop(name, None)
         # An empty id: somebody took the last one down, and nothing is live there.
         now = {name: id for name, id in live.items() if id}
-        return cls(found, rollbacks, now, staged, once_live)
+        return cls(found, rollbacks, now, once_live)
 
     def of(self, name: str) -> list[Deployment]:
         """The deployments of a name, oldest first."""
@@ -157,11 +132,6 @@ class Deployments:
         """What is live under a name."""
         id = self.live.get(name)
         return next((one for one in self.all if one.id == id), None)
-
-    def find_staged(self, name: str) -> Deployment | None:
-        """What answers a share of the requests to a name, or shadows it."""
-        staged = self.staged.get(name)
-        return next((one for one in self.all if staged and one.id == staged.deployment), None)
 
     def find(self, reference: str) -> Deployment:
         """A deployment by its id, or the live one of a name."""

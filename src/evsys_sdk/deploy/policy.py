@@ -12,11 +12,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from ..config.base import Strict
 from ..config.load import load_settings
-from ..config.specs import VerifierSpec
 
 type Direction = Literal["increase", "decrease"]
 
@@ -81,38 +80,6 @@ class Watch(Strict):
     """Live scores that are waited for before anything is decided."""
 
 
-class Shadow(Strict):
-    """How the answers of a shadow are compared with those that users got."""
-
-    verifier: VerifierSpec = VerifierSpec(kind="exact_match")
-    """What scores an answer of either: any verifier, `llm_judge` among them."""
-    expects: Literal["feedback", "nothing"] = "feedback"
-    """`feedback`: what a user corrected the answer to, or the live answer where it was found good, is what is expected,
-    and requests without either have no score. `nothing`: all have one, by a verifier that needs no expected answer."""
-
-
-class RolloutPolicy(Strict):
-    """How what passed the gate comes to answer all requests: a share of them first, then more, by live scores."""
-
-    shadow: Shadow = Shadow()
-    """What happens before that, where it was shipped with `--shadow`."""
-
-    stages: list[float] = Field(default=[0.05, 0.25], min_length=1)
-    """Shares of the requests, growing, each above 0 and below 1; behind the last it answers all of them."""
-    min_scores: int = Field(default=30, ge=5)
-    """Live scores of a stage, or scored pairs of a shadow, that are waited for; where they do not decide, twice as many
-    are, and so on."""
-    margin: float = Field(default=0.05, gt=0)
-    """Live scores may be lower than those of what is live by less than this."""
-
-    @field_validator("stages")
-    @classmethod
-    def _grow(cls, stages: list[float]) -> list[float]:
-        if any(not 0 < share < 1 for share in stages) or sorted(set(stages)) != stages:
-            raise ValueError("stages must grow, each above 0 and below 1, e.g. [0.05, 0.25]")
-        return stages
-
-
 class GatePolicy(Strict):
     """What weights must show before they replace others."""
 
@@ -126,8 +93,6 @@ class GatePolicy(Strict):
     """What must hold of the record."""
     error: float = Field(default=0.025, gt=0, lt=0.5)
     """How often luck alone may let weights pass that are no better, over all candidates judged on one set of tasks."""
-    rollout: RolloutPolicy = RolloutPolicy()
-    """How requests move over to it, in `evsys deployments step`."""
     watch: Watch = Watch()
     """What happens after it went live, in `evsys loop`."""
 

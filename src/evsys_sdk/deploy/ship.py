@@ -29,7 +29,6 @@ from ..user_code import default_limit_s, limit_user_code
 from .deployer import Built, Deployer, Publisher
 from .deployments import Deployment, Deployments, check_promotions
 from .gate import find_pass
-from .rollout import check_stage
 from .source import Source, describe_scores, hash_file
 
 CARD = "README.md"
@@ -57,14 +56,11 @@ def ship(
     folder: Path | None = None,
     gated: bool = False,
     despite_audit: bool = False,
-    share: float | None = None,
-    shadow: float | None = None,
 ) -> Deployment:
     """Make the weights of a source live under a name; a process that is killed on the way leaves nothing live.
 
     With `gated`, or where the project requires it, only weights that passed the gate against what is live at this
-    moment. With `share`, they answer only that part of the requests, next to what is live; with `shadow`, no user sees
-    what they answer to that part.
+    moment.
     """
     given, gated = dict(params or {}), gated or requires_gate()
     deployer: Deployer = build_extension(
@@ -82,7 +78,6 @@ def ship(
         # One lock from the look at what is live to the line in the list: with another promotion in between, the verdict
         # of the gate would be about other weights, and two deployments could get one number.
         gate = find_pass(source, name) if gated else ""
-        check_stage(source, kind, name, share=share, shadow=shadow)
         number = max((one.number for one in Deployments.read().of(name)), default=0) + 1
         place = folder.absolute() if folder else _clear(deployments_dir() / name, number)
         with limit_user_code(f"deployer '{kind}'", limit_s=default_limit_s(3600), exit_code=2):
@@ -101,28 +96,19 @@ def ship(
                 files={file.relative_to(place).as_posix(): hash_file(file) for file in files},
                 facts=built.facts,
                 gate=gate,
-                **({} if share is None else {"share": share}),
-                **({} if shadow is None else {"shadow": shadow}),
                 audit={"clean": audit.clean, "flags": [check.name for check in audit.flags]},
             )
     return Deployments.read().find(f"{name}.{number}")
 
 
 def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bool = False) -> Deployment | None:
-    """Give a name back to the deployment before the live one, or to the one named; None where nothing is live then.
-
-    Where something answers a share of the requests or shadows them, it is what is taken back.
-    """
+    """Give a name back to the deployment before the live one, or to the one named; None where nothing is live then."""
     check_promotions()
     with lock_promotions():
         known = Deployments.read()
         live = known.live_under(name)
         if live is None:
             raise DataError(f"nothing is live under {show(name)}, so there is nothing to take back.")
-        if (staged := known.find_staged(name)) is not None and to is None:
-            with PromotionLog.open() as log:
-                log.append(Kind.ROLLED_BACK, name=name, deployment=live.id, replaced=staged.id, reason=reason)
-            return live
         target = known.find(to) if to else known.before(live)
         if target is None and not nothing:
             raise DataError(

@@ -20,10 +20,8 @@ from ..deploy.deployments import Deployments
 from ..deploy.gate import judge
 from ..deploy.judged import BASE
 from ..deploy.policy import load_policy
-from ..deploy.rollout import take_step
 from ..deploy.ship import roll_back, ship
-from ..errors import DataError, EvsysError
-from ..eval.verifier import build_verifier
+from ..errors import DataError
 from ..experiment.experiment import Experiment
 from ..files import write_json
 from ..paths import project_root, workspace_dir
@@ -33,7 +31,6 @@ from ..record.layout import LOOPS
 from ..record.lock import folder_lock
 from ..record.values import part
 from .decider import LearnDecision, decide
-from .live_scores import TracedScores
 from .round import RoundState, load_candidate, scaffold, tell_round, watch_live
 from .system import SystemConfig
 from .traces.rounds import read_rounds, seal_round
@@ -64,8 +61,6 @@ class Loop:
     def __init__(self, system: SystemConfig) -> None:
         self.system = system
         self.policy = load_policy(system.gate)  # what is wrong with it should show before anything is spent
-        if system.deploy.shadow is not None:
-            build_verifier(self.policy.rollout.shadow.verifier)
         self.folder = workspace_dir() / LOOPS / system.name
         self.journal = self.folder / "steps.jsonl"
 
@@ -152,8 +147,6 @@ class Loop:
                 return self._run(state)
             case "gate":
                 return self._judge(state)
-            case "rollout":
-                return self._roll_out(state)
             case _:
                 return self._ship(state)
 
@@ -182,9 +175,7 @@ class Loop:
         seen = watch_live(live, self._store, self.policy.watch)
         if seen.state != "fell":
             return None
-        before, staged = known.before(live), known.find_staged(live.name)
-        if before is None and staged is not None:  # which is judged by what is live, and is all there is to follow it
-            return None
+        before = known.before(live)
         target = roll_back(live.name, to=before.id if before else None, reason=seen.reason, nothing=before is None)
         back = target.id if target else "nothing"
         number = next((one.number for one in self.rounds() if one.deployment and one.deployment.id == live.id), 0)
@@ -247,22 +238,11 @@ class Loop:
     def _ship(self, state: RoundState) -> Step:
         assert state.source is not None
         spec = self.system.deploy
-        shadow = spec.shadow if Deployments.read().live_under(spec.name) else None  # of nothing there is none
         try:
-            made = ship(state.source, spec.to, name=spec.name, params=spec.params, gated=True, shadow=shadow)
+            made = ship(state.source, spec.to, name=spec.name, params=spec.params, gated=True)
         except DataError as error:
             return Step("given up", f"it passed, and cannot be shipped: {error}", state.number)
-        told = f"{made.id} is live." if shadow is None else f"{made.id} shadows {shadow:.0%} of the requests."
-        return Step("deploy", told, state.number)
-
-    def _roll_out(self, state: RoundState) -> Step:
-        """Give what is on its way more requests, or take it back."""
-        try:
-            scores = TracedScores(self._store, self.policy.rollout.shadow)
-            step = take_step(self.system.deploy.name, self.policy, scores)
-        except EvsysError as error:  # a judge that cannot be reached may be there tomorrow
-            return Step("rollout", f"nothing can be decided: {error}", state.number, waits=True)
-        return Step("rollout", f"{step.action}: {step.reason}", state.number, waits=step.action == "wait")
+        return Step("deploy", f"{made.id} is live.", state.number)
 
     def _asks(self, state: RoundState) -> bool:
         subject = _subject(state.stage, state.number)

@@ -7,6 +7,7 @@ here is noted by the loop itself, so a loop that was killed anywhere finds out w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -18,7 +19,6 @@ from ..deploy.deployers.openai_server import WEIGHTS
 from ..deploy.deployments import Deployment, Deployments
 from ..deploy.gate import first_failure
 from ..deploy.policy import Watch
-from ..deploy.rollout import estimate_mean
 from ..deploy.source import Source, find_source
 from ..errors import ConfigError, DataError, Problem
 from ..experiment.parents import latest_attempt
@@ -80,7 +80,7 @@ def _read_template(path: str) -> dict[str, Any]:
     return cast(dict[str, Any], found)
 
 
-type RoundStage = Literal["scaffold", "experiment", "gate", "deploy", "rollout", "settled"]
+type RoundStage = Literal["scaffold", "experiment", "gate", "deploy", "settled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class RoundState:
     stage: RoundStage
     """What is to be done next."""
     outcome: str = ""
-    """`shipped`, `rolled back`, `replaced`, `refused` or `failed` once it is settled."""
+    """`shipped`, `rolled back`, `refused` or `failed` once it is settled."""
     reason: str = ""
     config: ExperimentConfig | None = None
     source: Source | None = None
@@ -146,12 +146,8 @@ def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundS
     shipped = next((one for one in deployments.all if one.gate == decision.id), None)
     if shipped is None:
         return RoundState(number, made, "deploy", "", "", config, source, decision, usd=usd)
-    if deployments.find_staged(shipped.name) == shipped:
-        return RoundState(number, made, "rollout", "", "", config, source, decision, shipped, usd)
     back = next((one for one in deployments.rollbacks if one.replaced == shipped.id), None)
     outcome, reason = ("rolled back", back.reason) if back else ("shipped", "")
-    if not back and shipped.id not in deployments.once_live:
-        outcome, reason = "replaced", "something else went live before it answered all requests."
     return RoundState(number, made, "settled", outcome, reason, config, source, decision, shipped, usd)
 
 
@@ -192,6 +188,13 @@ def watch_live(deployment: Deployment, store: str, policy: Watch) -> LiveState:
     if high < expected - policy.drop:
         return LiveState("fell", f"{said}: more than {policy.drop:g} below.", len(rewards), mean, expected)
     return LiveState("ok", f"{said}.", len(rewards), mean, expected)
+
+
+def estimate_mean(scores: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the variance of the mean; all alike does not mean that the next one is."""
+    n = len(scores)
+    mean = sum(scores) / n
+    return mean, max(sum((score - mean) ** 2 for score in scores) / (n - 1), 1 / (n + 1)) / n
 
 
 def _is_of(trace: dict[str, Any], deployment: Deployment, since: float) -> bool:

@@ -11,8 +11,6 @@ from ..config.base import Strict
 from ..config.building import check_params
 from ..config.load import load_settings
 from ..config.specs import InferenceSpec
-from ..deploy.deployers.openai_server import OpenAIServer
-from ..errors import ConfigError, Problem
 from ..registry import get_inference
 from .traces.store import check_name
 
@@ -69,8 +67,6 @@ class DeploySpec(Strict):
     """Name that it is live under."""
     params: dict[str, Any] = {}
     """Of the deployer."""
-    shadow: float | None = Field(default=None, gt=0, le=1)
-    """Part of the requests that it answers first, unseen, next to what is live; then by the stages of the policy."""
 
 
 class LimitsSpec(Strict):
@@ -108,10 +104,6 @@ def load_system(path: str | Path) -> SystemConfig:
     system = load_settings(path, SystemConfig)
     check_name(system.name, "a system")
     check_name(system.traces.store, "a store of traces")
-    if system.deploy.shadow is not None and system.deploy.to != OpenAIServer.name:
-        problem = f"only {OpenAIServer.name} has shadows"
-        hint = f"Deploy to {OpenAIServer.name}, or leave shadow out."
-        raise ConfigError(Problem(problem, path="deploy.shadow", value=system.deploy.shadow, hint=hint))
     if (asked := system.decide.opinion) is not None:
         check_params(get_inference(asked.kind), asked.params, path="decide.opinion.params")
     return system

@@ -22,7 +22,6 @@ from ..log import get_logger
 from .answer import Refusal, answer_failure, answer_json
 from .openai.models import OfferedModels
 from .settings import ServeSettings
-from .shadow import Shadows
 from .state.fair_share import FairShare
 from .state.futures import Futures, Memory
 from .state.model import TrainedModel
@@ -54,16 +53,13 @@ class Service:
     catalog: Catalog = field(default_factory=EmptyCatalog)
     """Names that OpenAI's API answers to next to models and saved weights."""
     log: TraceLog | None = None
-    """Who keeps what is said; without one there is nothing that shadow answers could be compared by."""
-    shadows: Shadows | None = field(init=False)
+    """Keeps what is said, where somebody asked for it."""
     feedback_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Who holds it sends feedback."""
     signer: Signer = field(default_factory=Signer)
     draining: bool = False
     """Whether the server is shutting down: it finishes what it has and takes nothing new."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    _told: set[str] = field(default_factory=set[str])
-    """Shadows of which was said that they are asked nothing."""
     prompt_tokens: int = 0
     """Of all answers so far."""
     sampled_tokens: int = 0
@@ -75,7 +71,6 @@ class Service:
         self.futures = Futures(self.memory)
         self.samples = FairShare(self.settings.samples_at_once)
         self.offered = OfferedModels(self.engine, self.checkpoints, self.catalog)
-        self.shadows = Shadows(self.log) if self.log is not None else None
 
     @contextlib.asynccontextmanager
     async def admit_sampling(self) -> AsyncGenerator[None]:
@@ -86,13 +81,6 @@ class Service:
             yield
         finally:
             self._sampling -= 1
-
-    def can_shadow(self, candidate: str) -> bool:
-        """Whether answers that no one sees can be kept; that they cannot is said once."""
-        if self.shadows is None and candidate not in self._told:
-            self._told.add(candidate)
-            get_logger(__name__).warning("%s is to be a shadow, but nothing is kept here. Use --traces.", candidate)
-        return self.shadows is not None
 
     def check_sampling_room(self) -> None:
         """Refuse a request beyond what may wait."""
@@ -313,8 +301,6 @@ class Service:
 
     async def close(self) -> None:
         """Release all models."""
-        if self.shadows is not None:  # they draw from the models that are let go next
-            await self.shadows.close()
         for session in self.sessions.all():
             await self.end_session(session)
         await self.engine.close()

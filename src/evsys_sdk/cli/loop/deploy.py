@@ -53,10 +53,6 @@ def _render_decision(decision: Decision) -> None:
 @click.option("--out", type=click.Path(), help="Folder to write to.  [default: .evsys/deployments/NAME/NUMBER]")
 @click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the deployer. May be repeated.")
 @click.option("--gated", is_flag=True, help="Only if the gate let these weights pass against what is live.")
-@click.option("--share", type=float, help="Answer this part of the requests first, e.g. 0.05, beside what is live.")
-@click.option(
-    "--shadow", type=float, help="Answer this part of the requests too, unseen, beside what is live: see docs/gate.md."
-)
 @click.option("--despite-audit", is_flag=True, help="Ship it although its record does not hold.")
 @json_option
 @import_option
@@ -68,8 +64,6 @@ def deploy(
     out: str | None,
     params: tuple[str, ...],
     gated: bool,
-    share: float | None,
-    shadow: float | None,
     despite_audit: bool,
     as_json: bool,
 ) -> None:
@@ -90,8 +84,6 @@ def deploy(
         params=read_params(params, "--param"),
         folder=Path(out) if out else None,
         despite_audit=despite_audit,
-        share=share,
-        shadow=shadow,
     )
     emit(deployment.to_dict(), as_json, lambda: _render_deployment(deployment))
 
@@ -129,15 +121,14 @@ def list_(name: str | None, as_json: bool) -> None:
 
     known = Deployments.read()
     chosen = [one for one in known.all if name in (None, one.name)]
-    answer = [{**one.to_dict(), "live": known.live.get(one.name) == one.id, **_stage_of(known, one)} for one in chosen]
+    answer = [{**one.to_dict(), "live": known.live.get(one.name) == one.id} for one in chosen]
     emit(answer, as_json, lambda: _list(known, chosen))
 
 
 @deployments.command()
 @click.argument("deployment")
-@click.option("--traces", metavar="STORE", help="Say how far its shadow has come, by what evsys serve --traces keeps.")
 @json_option
-def show(deployment: str, traces: str | None, as_json: bool) -> None:
+def show(deployment: str, as_json: bool) -> None:
     """Show DEPLOYMENT, by its id or by the name it is live under, and whether its files are as they were shipped."""
     from ...deploy.deployments import Deployments
     from ...deploy.ship import check_whole
@@ -151,11 +142,6 @@ def show(deployment: str, traces: str | None, as_json: bool) -> None:
     except DataError as error:
         damage = str(error)
     answer = {**found.to_dict(), "live": known.live.get(found.name) == found.id, "damage": damage or None}
-    answer |= _stage_of(known, found)
-    if traces is not None:
-        from ...loop.live_scores import count_shadow
-
-        answer["shadow_answers"] = count_shadow(traces, found.id).to_dict()
     emit(answer, as_json, lambda: _show(found, answer, _state(known, found)))
     if damage:
         click.get_current_context().exit(2)
@@ -176,22 +162,6 @@ def rollback(name: str, to: str | None, to_nothing: bool, reason: str, as_json: 
     emit(
         answer, as_json, lambda: click.echo(f"{name}: {target.id + ' is live again' if target else 'nothing is live'}")
     )
-
-
-@deployments.command()
-@click.argument("name")
-@click.option("--policy", required=True, type=click.Path(), metavar="FILE", help="gate.yaml, with its part rollout.")
-@click.option("--traces", "store", required=True, metavar="STORE", help="Imported traces that hold the live scores.")
-@json_option
-def step(name: str, policy: str, store: str, as_json: bool) -> None:
-    """Give what is staged under NAME more requests, or take it back, by its live scores."""
-    from ...deploy.policy import load_policy
-    from ...deploy.rollout import take_step
-    from ...loop.live_scores import TracedScores
-
-    found_policy = load_policy(policy)
-    found = take_step(name, found_policy, TracedScores(store, found_policy.rollout.shadow))
-    emit(found.to_dict(), as_json, lambda: click.echo(f"{found.action}: {found.reason}"))
 
 
 def _list(known: Deployments, chosen: list[Deployment]) -> None:
@@ -223,26 +193,10 @@ def _show(found: Deployment, answer: Mapping[str, Any], state: str) -> None:
     for name, value in found.facts.items():
         click.echo(f"  {name:<11} {value}")
     click.echo(f"  files       {len(found.files)}, {answer['damage'] or 'all as they were shipped'}")
-    if counts := answer.get("shadow_answers"):
-        click.echo(
-            f"  shadow      {counts['answered']} requests answered, {counts['failed']} of them without an answer; "
-            f"{counts['missed']} it did not get round to"
-        )
 
 
 def _state(known: Deployments, one: Deployment) -> str:
-    if known.live.get(one.name) == one.id:
-        return "live"
-    staged = known.staged.get(one.name)
-    return staged.told if staged and staged.deployment == one.id else ""
-
-
-def _stage_of(known: Deployments, one: Deployment) -> dict[str, float | None]:
-    """The share of the requests that it answers, or that it shadows."""
-    staged = known.staged.get(one.name)
-    share = staged.share if staged and staged.deployment == one.id else None
-    is_shadow = bool(staged and staged.is_shadow)
-    return {"share": None if is_shadow else share, "shadow": share if is_shadow else None}
+    return "live" if known.live.get(one.name) == one.id else ""
 
 
 def _when(time: float | None) -> str:

@@ -72,7 +72,6 @@ class SampledRequest(ApiRequest):
             "top_k": self.top_k or -1,
             "seed": self.seed,
             "stops": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
-            "user": str(self.safety_identifier or self.user or "")[:200],
         }
 
 

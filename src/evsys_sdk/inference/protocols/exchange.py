@@ -42,8 +42,6 @@ class Query:
     stops: tuple[str, ...] = ()
     logprobs: int | None = None
     """How many alternatives to report for each token; None reports no log-probabilities."""
-    user: str = ""
-    """For whom it is asked, where the client says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

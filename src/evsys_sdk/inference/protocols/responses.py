@@ -81,7 +81,6 @@ class ResponsesRequest(ApiRequest):
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=self.top_p or 1.0,
             logprobs=(self.top_logprobs or 0) if wants_logprobs or self.top_logprobs else None,
-            user=str(self.safety_identifier or self.user or "")[:200],
             tools=tools,
             forced=forced,
             parallel=self.parallel_tool_calls is not False,

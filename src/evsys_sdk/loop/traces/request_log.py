@@ -2,7 +2,6 @@
 
 It stands before the server's application and listens to chat completions, streamed or not. An answer is never held up:
 what was said is added to the store by a thread of its own, and in a crowd too large for that it is dropped and counted.
-What a shadow would have answered goes to a file next to it, by the id of the answer that was given.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,8 +18,6 @@ from pydantic_core import from_json
 
 from ...errors import DataError, EvsysError, show
 from ...log import get_logger
-from ...record.jsonl_file import JsonlFile
-from ...server.trace_log import ShadowAnswer
 from .feedback import GivenFeedback
 from .feedback_log import FeedbackLog
 from .formats import openai_chat
@@ -29,9 +25,6 @@ from .store import LiveStore
 from .trace import RewardRule, as_list, as_object
 
 PATH: Final = "/v1/chat/completions"
-MISSED: Final = "shadows-missed.jsonl"
-FAILED: Final = "failed"
-"""What an answer is found that was none."""
 _LONGEST: Final = 4_000_000
 _MOST_WAITING: Final = 10_000
 _AT_ONCE: Final = 500
@@ -47,13 +40,10 @@ class RequestLog:
     """Keeps what is said; wrap an application with it, and close it at the end."""
 
     def __init__(self, store: LiveStore, rules: Sequence[RewardRule] = ()) -> None:
-        self._store, self._shadows = store, LiveStore(store.store.shadows)
+        self._store = store
         self._feedback = FeedbackLog(store, rules=rules)
-        self._waiting: queue.Queue[_Heard | ShadowAnswer | threading.Event | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[_Heard | threading.Event | None] = queue.Queue(_MOST_WAITING)
         self.dropped = 0
-        self._missed = Counter[str]()
-        """Candidate -> requests that its shadow did not get round to, and that are not noted yet."""
-        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._write, daemon=True)
         self._thread.start()
 
@@ -70,15 +60,6 @@ class RequestLog:
                 await app(scope, receive, send)
 
         return listen
-
-    def keep_shadow(self, answer: ShadowAnswer) -> None:
-        """Keep what a shadow would have answered."""
-        self._keep(answer)
-
-    def count_dropped(self, candidate: str) -> None:
-        """Note a request that a shadow did not get round to."""
-        with self._lock:
-            self._missed[candidate] += 1
 
     def take_feedback(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """Keep what somebody thought of an answer that was kept; None where there is no such answer."""
@@ -112,7 +93,7 @@ class RequestLog:
         if self.dropped:
             get_logger(__name__).warning("%d exchanges came too quickly and are not among the traces", self.dropped)
 
-    def _keep(self, one: _Heard | ShadowAnswer | threading.Event) -> bool:
+    def _keep(self, one: _Heard | threading.Event) -> bool:
         try:
             self._waiting.put_nowait(one)
         except queue.Full:
@@ -131,27 +112,15 @@ class RequestLog:
                 found.append(self._waiting.get())
             is_over = None in found
             heard = [record for one in found if isinstance(one, _Heard) and (record := one.read()) is not None]
-            shadows = [_read_shadow(one) for one in found if isinstance(one, ShadowAnswer)]
             try:
-                for records, store in ((heard, self._store), (shadows, self._shadows)):
-                    if records:
-                        store.add(records, openai_chat.NAME)
-                self._note_missed()
+                if heard:
+                    self._store.add(heard, openai_chat.NAME)
             except EvsysError as error:  # a full disk must not end the server
-                get_logger(__name__).error("%d traces could not be kept: %s", len(heard) + len(shadows), error)
+                get_logger(__name__).error("%d traces could not be kept: %s", len(heard), error)
             # After the writing: who waits for a mark may look into the file as soon as it is set.
             for one in found:
                 if isinstance(one, threading.Event):
                     one.set()
-
-    def _note_missed(self) -> None:
-        with self._lock:
-            # Taken out under the lock, written without it: the server counts while this thread waits for the disk.
-            missed, self._missed = self._missed, Counter[str]()
-        if missed:
-            with JsonlFile(self._store.store.folder / MISSED) as file:
-                for candidate, count in missed.items():
-                    file.append({"time": time.time(), "candidate": candidate, "missed": count})
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +143,6 @@ class _Heard:
             return None
         kept = {key: request[key] for key in ("messages", "model", "metadata") if key in request}
         return {"id": response.get("id"), "time": self.time, "request": kept, "response": response}
-
-
-def _read_shadow(answer: ShadowAnswer) -> dict[str, Any]:
-    """A record of what a shadow would have answered; who cannot answer has earned nothing."""
-    failed = [{"name": FAILED, "value": False, "comment": answer.failed}]
-    nothing = {"model": answer.candidate, "choices": [{"message": {"content": ""}}]}
-    return {
-        "id": answer.id,
-        "time": answer.time,
-        "request": {"messages": answer.messages},
-        "response": answer.response or nothing,
-        **({"feedback": failed} if answer.failed else {}),
-    }
 
 
 class _Exchange:

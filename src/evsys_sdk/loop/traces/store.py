@@ -55,11 +55,6 @@ class TraceStore:
     file_name: str = _TRACES
 
     @property
-    def shadows(self) -> TraceStore:
-        """What a shadow would have answered: each has the id of the trace of the answer that was given."""
-        return TraceStore(self.name, "shadows.jsonl")
-
-    @property
     def folder(self) -> Path:
         return workspace_dir() / "traces" / check_name(self.name, "a store of traces")
 

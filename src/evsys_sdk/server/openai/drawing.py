@@ -55,12 +55,12 @@ class Drawing:
     model: OfferedModel
     prompt: list[int]
     params: SamplingParams
-    client: str | None
+    client: str
     """Whose turn it takes; no one's where it is drawn only while no one waits."""
     query: Query
 
     @classmethod
-    def of_chat(cls, service: Service, model: OfferedModel, query: ChatQuery, client: str | None) -> Drawing:
+    def of_chat(cls, service: Service, model: OfferedModel, query: ChatQuery, client: str) -> Drawing:
         """A conversation to continue."""
         messages: list[Message] = query.messages
         if model.system_prompt and messages[0].get("role") != "system":
@@ -78,9 +78,7 @@ class Drawing:
             raise RequestRefused(str(error), param="tool_choice" if query.forced else "response_format") from None
 
     @classmethod
-    def of(
-        cls, service: Service, model: OfferedModel, query: Query, prompt: Sequence[int], client: str | None
-    ) -> Drawing:
+    def of(cls, service: Service, model: OfferedModel, query: Query, prompt: Sequence[int], client: str) -> Drawing:
         """Check everything that can be wrong, so that it is refused before anything is drawn."""
         room = model.context_length - len(prompt)
         is_scored_only = query.max_tokens == 0
@@ -226,8 +224,6 @@ class Drawing:
 
     async def _take_turn[T](self, count: int, start: Callable[[int, int], Awaitable[list[T]]]) -> list[T]:
         turns = self.service.samples
-        if self.client is None:
-            return await turns.run_spare(lambda: start(0, count))
         return await turns.run(self.client, count, start)
 
 

@@ -31,8 +31,6 @@ class OfferedModel:
     context_length: int
     top_logprobs: int
     system_prompt: str = ""
-    shadow: str = ""
-    """Who is to answer the request as well, unseen."""
 
 
 @dataclass(slots=True)
@@ -69,10 +67,10 @@ class OfferedModels:
         settings = self.engine.settings
         return offer is not None and offer.backend == settings.backend and offer.base_model in settings.models
 
-    async def open(self, name: str, asker: str = "") -> OfferedModel:
+    async def open(self, name: str) -> OfferedModel:
         """The model of a name; refused as OpenAI's clients expect it where there is none."""
         # On a thread: deployments and saved weights are looked up in files.
-        offer = await asyncio.to_thread(self._find, name, asker)
+        offer = await asyncio.to_thread(self._find, name)
         key = (offer.base_model, offer.ref, offer.renderer or "")
         try:
             if key not in self._open:
@@ -93,10 +91,9 @@ class OfferedModels:
             able.context_length,
             able.top_k_logprobs,
             offer.system_prompt,
-            offer.shadow,
         )
 
-    def _find(self, name: str, asker: str) -> Offer:
+    def _find(self, name: str) -> Offer:
         settings = self.engine.settings
         if name in settings.models:
             return Offer(name, settings.backend, "")
@@ -104,7 +101,7 @@ class OfferedModels:
             record = self.checkpoints.get(name)
             offer = Offer(record.base_model, settings.backend, record.ref)
         else:
-            offer = self.catalog.find(name, asker)
+            offer = self.catalog.find(name)
         if offer is None:
             guess = closest(name, [*settings.models, *self.catalog.names()])
             hint = f" Did you mean {guess!r}?" if guess else ""

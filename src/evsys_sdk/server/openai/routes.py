@@ -13,13 +13,12 @@ from starlette.responses import Response, StreamingResponse
 
 from ...errors import EvsysError, show
 from ...inference.protocols import CHAT_EXCHANGES
-from ...inference.protocols.chat_completions import ChatCompletion
 from ...inference.protocols.completions import TextCompletion
 from ...inference.protocols.exchange import ChatQuery, Exchange, Query, RequestRefused, TextQuery
 from ...inference.protocols.messages import AnthropicMessage
 from ...log import get_logger
 from ..answer import Refusal, answer_json
-from .drawing import Drawing, DrawnAnswer
+from .drawing import Drawing
 from .requests import GenerateRequest, read_object
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ async def chat(kind: type[Exchange[ChatQuery]], service: Service, request: Reque
     """A conversation to continue, by any of the APIs for it."""
     exchange = kind.read(read_object(body))
     query = exchange.query
-    offered = await service.offered.open(query.model, query.user)
+    offered = await service.offered.open(query.model)
     exchange.model = offered.name
     if query.forced or query.output_schema is not None:
         # On a thread: the first grammar of a large vocabulary takes seconds.
@@ -53,40 +52,21 @@ async def chat(kind: type[Exchange[ChatQuery]], service: Service, request: Reque
     else:
         drawing = Drawing.of_chat(service, offered, query, _client(request))
 
-    def follow_up() -> None:
-        # Traces, which a shadow is compared by, are kept of chat completions.
-        if offered.shadow and isinstance(exchange, ChatCompletion) and service.can_shadow(offered.shadow):
-            assert service.shadows is not None
-            draw = partial(_draw_shadow, service, query, offered.shadow)
-            service.shadows.add(exchange.id, offered.shadow, query.messages, draw, size=len(body))
-
-    return await _answer(service, exchange, [drawing], follow_up)
+    return await _answer(service, exchange, [drawing])
 
 
 async def count_tokens(service: Service, request: Request, body: bytes) -> Response:
     """`POST /v1/messages/count_tokens`."""
     query = AnthropicMessage.read(read_object(body)).query
-    offered = await service.offered.open(query.model, query.user)
-    return answer_json({"input_tokens": len(Drawing.of_chat(service, offered, query, None).prompt)})
-
-
-async def _draw_shadow(service: Service, query: ChatQuery, candidate: str) -> dict[str, Any]:
-    """The answer of other weights, drawn while no one waits; of several choices one."""
-    offered = await service.offered.open(candidate)
-    drawing, answer = Drawing.of_chat(service, offered, query, None), DrawnAnswer()
-    exchange = ChatCompletion(query)
-    exchange.model = offered.name
-    # As a stream, although no one reads it: between its short pieces those who wait get their turns.
-    async for grown in drawing.stream(0):
-        answer = grown
-    return exchange.answer([drawing.reply(answer)], len(drawing.prompt))
+    offered = await service.offered.open(query.model)
+    return answer_json({"input_tokens": len(Drawing.of_chat(service, offered, query, "").prompt)})
 
 
 async def completions(service: Service, request: Request, body: bytes) -> Response:
     """`POST /v1/completions`."""
     exchange = TextCompletion.read(read_object(body))
     query = exchange.query
-    offered = await service.offered.open(query.model, query.user)
+    offered = await service.offered.open(query.model)
     exchange.model = offered.name
     encode = partial(offered.client.tokenizer.encode, add_special_tokens=False)
     prompts = [encode(one) if isinstance(one, str) else one for one in query.prompts]
@@ -145,20 +125,13 @@ def _client(request: Request) -> str:
     return f"openai:{request.headers.get('authorization', '')[-64:]}:{host}"
 
 
-async def _answer(
-    service: Service,
-    exchange: Exchange[Any],
-    drawings: list[Drawing],
-    follow_up: Callable[[], None] = lambda: None,
-) -> Response:
+async def _answer(service: Service, exchange: Exchange[Any], drawings: list[Drawing]) -> Response:
     if exchange.query.stream:
         service.check_sampling_room()  # before the status has gone out
-        events = _admit_stream(service, exchange, _stream(exchange, drawings), follow_up)
+        events = _admit_stream(service, exchange, _stream(exchange, drawings))
         return StreamingResponse(events, media_type=_FORMAT)
     async with service.admit_sampling():
-        answer = answer_json(await _complete(exchange, drawings))
-    follow_up()
-    return answer
+        return answer_json(await _complete(exchange, drawings))
 
 
 async def _complete(exchange: Exchange[Query], drawings: list[Drawing]) -> dict[str, Any]:
@@ -201,15 +174,12 @@ async def _stream(exchange: Exchange[Query], drawings: list[Drawing]) -> AsyncIt
         yield part
 
 
-async def _admit_stream(
-    service: Service, exchange: Exchange[Any], parts: AsyncIterator[bytes], follow_up: Callable[[], None]
-) -> AsyncIterator[bytes]:
+async def _admit_stream(service: Service, exchange: Exchange[Any], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The events of a stream; what goes wrong after the first is an event, too, because the status has gone out."""
     try:
         async with service.admit_sampling():
             async for part in parts:
                 yield part
-        follow_up()
     except (Refusal, RequestRefused) as refused:
         yield exchange.fail(refused.status, str(refused))
     except Exception as error:

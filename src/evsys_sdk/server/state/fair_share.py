@@ -41,9 +41,6 @@ class FairShare:
     """Of each client, the one whose turn is next first."""
     _running: dict[str, int] = field(default_factory=dict[str, int])
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    _spare: deque[asyncio.Future[None]] = field(default_factory=deque[asyncio.Future[None]])
-    """What no one waits for."""
-    _is_spare_running: bool = False
 
     async def run[T](self, client: str, count: int, start: Callable[[int, int], Awaitable[Sequence[T]]]) -> list[T]:
         """Draw `count` samples in as many pieces as it takes; their order is that of their numbers."""
@@ -52,19 +49,6 @@ class FairShare:
         self._hand_out()
         await job.done
         return job.results
-
-    async def run_spare[T](self, draw: Callable[[], Awaitable[T]]) -> T:
-        """Draw something that no one waits for: one at a time, begun when no client waits, and in no client's room."""
-        turn = asyncio.get_running_loop().create_future()
-        self._spare.append(turn)
-        self._hand_out()
-        try:
-            await turn
-            return await draw()
-        finally:
-            if not turn.cancelled():  # one that is given up while it waits ends no one's turn
-                self._is_spare_running = False
-            self._hand_out()
 
     def forget(self, client: str) -> None:
         """Drop what a client waits for; what has begun is left to end."""
@@ -85,11 +69,6 @@ class FairShare:
             if client is None:
                 break
             self._start_piece(client, min(free, share - self._running.get(client, 0)))
-        while self._spare and not self._waiting and not self._is_spare_running:
-            turn = self._spare.popleft()
-            if not turn.done():  # who waited for it may have gone
-                self._is_spare_running = True
-                turn.set_result(None)
 
     def _start_piece(self, client: str, most: int) -> None:
         jobs = self._waiting.pop(client)

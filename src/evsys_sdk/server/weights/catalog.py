@@ -24,17 +24,13 @@ class Offer:
     """Put before conversations without a system message."""
     version: str = ""
     """What answers call the model: of a name that changes hands, who had it."""
-    shadow: str = ""
-    """The name of weights that are to answer this request as well, unseen."""
 
 
 class Catalog(Protocol):
     """Knows names; may read files, so it is asked on a thread."""
 
     def names(self) -> Sequence[str]: ...
-    def find(self, name: str, asker: str = "") -> Offer | None:
-        """What is meant by a name; `asker` is whoever asks, where a name is shared by two."""
-        ...
+    def find(self, name: str) -> Offer | None: ...
 
 
 class EmptyCatalog:
@@ -43,5 +39,5 @@ class EmptyCatalog:
     def names(self) -> Sequence[str]:
         return ()
 
-    def find(self, name: str, asker: str = "") -> Offer | None:
+    def find(self, name: str) -> Offer | None:
         return None
