@@ -36,7 +36,6 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "server": ("starlette", "tinker", "uvicorn"),
     "tensorboard": ("tensorboard",),
     "tinker": ("tinker",),
-    "traces": ("opentelemetry", "starlette", "uvicorn"),
     "verifiers": ("verifiers",),
     "wandb": ("wandb",),
 }

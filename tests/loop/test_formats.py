@@ -17,7 +17,6 @@ import pytest
 
 from evsys_sdk.errors import DataError
 from evsys_sdk.loop.traces.reading import Counts, TraceFile
-from evsys_sdk.loop.traces.receiver import read_protobuf
 from evsys_sdk.loop.traces.store import TraceStore, import_traces
 from evsys_sdk.loop.traces.trace import BadRecord, Feedback, RewardRule, Trace, parse_time, work_out_reward
 
@@ -153,10 +152,7 @@ def test_langfuse_exports_of_what_its_sdk_sent(project: Path) -> None:
 
 
 def test_what_the_sdk_of_langfuse_sends_is_read_as_its_exports_are(project: Path) -> None:
-    request = read_protobuf((FIXTURES / "langfuse-5.0.4-spans.pb").read_bytes(), is_log=False)
-    Path("spans.jsonl").write_text(json.dumps(request), "utf-8")
-    scores = FIXTURES / "langfuse-5.0.4-sent-scores.jsonl"
-    import_traces("sent", [Path("spans.jsonl"), scores])
+    import_traces("sent", [FIXTURES / f"langfuse-5.0.4-{name}.jsonl" for name in ("spans", "sent-scores")])
     import_traces("exported", [FIXTURES / f"langfuse-5.0.4-{name}.jsonl" for name in ("observations_v2", "scores")])
     keys = ("messages", "model", "usage", "reward")
     sent, exported = (

@@ -77,39 +77,6 @@ def feedback(files: tuple[Path, ...], name: str, feedback: tuple[str, ...], keep
     return 2 if report.unknown or report.bad or report.crowded else 0
 
 
-@traces.command()
-@click.option("--name", required=True, help="Store to add them to.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=4318, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--api-key-file", type=click.Path(path_type=Path), help="File with the key that senders must have.")
-@click.option("--allow-anyone", is_flag=True, help="Listen to other machines although there is no key.")
-@click.option(
-    "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
-)
-@click.option("--keep-personal", is_flag=True, help="Do not take e-mail addresses, numbers of cards and so on out.")
-@json_option
-def listen(
-    name: str,
-    host: str,
-    port: int,
-    api_key_file: Path | None,
-    allow_anyone: bool,
-    feedback: tuple[str, ...],
-    keep_personal: bool,
-    as_json: bool,
-) -> None:
-    """Receive spans over OTLP/HTTP and add their traces to a store, until it is stopped."""
-    from ...loop.traces.receiver import PATH, Receiver, ReceiverSettings
-    from ...loop.traces.store import LiveStore
-
-    key = read_key(api_key_file, "--api-key-file") if api_key_file else None
-    settings = ReceiverSettings(host, port, key, allow_anyone)
-    with Receiver(settings, LiveStore(name, rules=read_rules(feedback), keep_personal=keep_personal)) as receiver:
-        told = f"{name} receives traces at {receiver.url}{PATH}. Ctrl-C stops it."
-        emit({"url": receiver.url, "path": PATH, "name": name}, as_json, lambda: click.echo(told))
-        _wait_for_signal()
-
-
 @traces.command("list")
 @json_option
 def list_(as_json: bool) -> None:
@@ -164,21 +131,6 @@ def read_key(path: Path, option: str) -> str:
     if not key:
         raise ConfigError(f"{option} {path} is empty. Write the key into it.")
     return key
-
-
-def _wait_for_signal() -> None:
-    import signal
-    import threading
-
-    stop = threading.Event()
-
-    def end(number: int, frame: object) -> None:
-        stop.set()
-
-    # SIGTERM, too: without a handler it ends the process in the middle of whatever it is storing.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
-    stop.wait()
 
 
 def read_rules(feedback: tuple[str, ...]) -> list[RewardRule]:

@@ -32,7 +32,6 @@ _USAGE = {
 _CONVERSATION = ("gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id")
 _MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "langfuse.observation.model.name")
 _JUDGED = "gen_ai.evaluation."
-EVALUATION = f"{_JUDGED}result"
 
 
 def is_mine(record: Mapping[str, Any]) -> bool:
@@ -99,14 +98,14 @@ def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
 
 
 def _read_logs(request: Mapping[str, Any]) -> Iterator[Trace]:
-    for span in group_logs(request):
+    for span in _group_logs(request):
         for trace in _read_span(span):
             if trace.messages[-1]["role"] != "assistant":
                 raise BadRecord("the answer is not among the log records of this request: export larger batches")
             yield trace
 
 
-def group_logs(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _group_logs(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The log records of each span as that span with its events, in the order in which they were written."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for batch in as_list(request.get("resourceLogs")):
@@ -124,13 +123,6 @@ def group_logs(request: Mapping[str, Any]) -> list[dict[str, Any]]:
                 span["attributes"] |= {key: value for key, value in attributes.items() if _JUDGED not in key}
                 span["events"].append({"name": name, "attributes": {**attributes, **body}})
     return list(found.values())
-
-
-def read_evaluations(span: Mapping[str, Any]) -> list[Feedback] | None:
-    """What was thought of an answer that is told elsewhere; None for a span that tells something itself."""
-    names = {str(as_object(event).get("name")) for event in as_list(span.get("events"))}
-    events = [(EVALUATION, _attributes(as_object(event).get("attributes"))) for event in as_list(span.get("events"))]
-    return list(_feedback({}, events)) if names == {EVALUATION} else None
 
 
 def _from_langfuse(attributes: Mapping[str, Any]) -> list[Message]:
