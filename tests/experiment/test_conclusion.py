@@ -537,5 +537,5 @@ class TestForm:
 
     def test_looks_at_the_test_set_are_a_threat(self) -> None:
         assert any("4 times in 2 earlier" in threat for threat in self.given().threats)
-        assert self.given().looks == {"before": 4, "experiments": 2, "here": 9}
+        assert self.given().looks == Looks(before=4, experiments=2, here=9)
         assert conclude_from(evidence(runs(a=0.2))).looks is None

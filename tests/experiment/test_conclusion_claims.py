@@ -355,7 +355,6 @@ class TestWords:
             "error_rate",
             "attempt",
             "population",
-            "shared_seeds",
             "extremes",
             "trend",
             "identity",

@@ -11,6 +11,7 @@ import pytest
 
 from evsys_sdk.errors import DataError
 from evsys_sdk.experiment.conclusion import conclude, read_stored_conclusion, write_conclusion
+from evsys_sdk.experiment.conclusion.evidence import Looks
 from evsys_sdk.experiment.conclusion.reading import read_evidence
 from evsys_sdk.experiment.conclusion.write import find_standing_conclusion
 from evsys_sdk.experiment.experiment import journal_conclusion
@@ -216,7 +217,7 @@ class TestLooks:
         write_experiment(tmp_path / "second", arms(), started=2.0)
         third = write_experiment(tmp_path / "third", both, about=about, started=3.0)
         before = conclude(third)
-        assert before.looks == {"before": 6, "experiments": 1, "here": 6}
+        assert before.looks == Looks(before=6, experiments=1, here=6)
         write_experiment(tmp_path / "fourth", both, about=about, started=4.0)
         assert conclude(third).to_json() == before.to_json()
 
@@ -224,7 +225,7 @@ class TestLooks:
         both = arms(splits=("val", "test"))
         both["a__seed0"].insert(0, line("test", rows(0.1, 0), step=5))
         path = write_experiment(tmp_path / "e", both, about=metadata(splits=("val", "test")))
-        assert conclude(path).looks == {"before": 0, "experiments": 0, "here": 7}
+        assert conclude(path).looks == Looks(before=0, experiments=0, here=7)
 
 
 class TestDamage:

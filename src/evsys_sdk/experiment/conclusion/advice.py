@@ -8,7 +8,6 @@ from ..hypothesis import Claim
 from ..statistics.two_level import RunScores
 from .comparison import Analysis
 from .evidence import Evidence, Looks, find_differing_settings
-from .measured import is_saturated
 from .model import Sequential
 from .rules import MIN_SEEDS, Ruling
 from .summary import BOUNDED, list_names, number, pluralise
@@ -17,7 +16,7 @@ _LOW = 0.02
 """A best score below this says that the tasks are too hard, rather than how good the runs are."""
 
 
-def threats(evidence: Evidence, claim: Claim | None, analysis: Analysis, looks: Looks | None) -> list[str]:
+def list_threats(evidence: Evidence, claim: Claim | None, analysis: Analysis, looks: Looks | None) -> list[str]:
     """Everything that makes the numbers worth less than they look."""
     return [*_about_the_design(evidence, claim, analysis, looks), *_about_the_data(evidence, analysis)]
 
@@ -43,7 +42,7 @@ def next_steps(
 def find_extremes(claim: Claim | None, analysis: Analysis) -> list[str]:
     """Saturation, ceiling and floor: scores that leave no room for the effect."""
     report, base = analysis.report, analysis.baseline_scores
-    if is_saturated(report):
+    if report.is_saturated:
         return ["Saturated: every run scores the same on every task, so that this set cannot tell them apart."]
     if not analysis.question.is_rate or not report.runs:
         return []
@@ -105,14 +104,14 @@ def _about_what_differs(evidence: Evidence, claim: Claim | None, analysis: Analy
 
 def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
     report = analysis.report
-    if report.runs and not report.by_task:
+    if report.runs and report.n_tasks is None:
         yield "The metric has no scores by task, so the interval contains seed variance but no task sampling variance."
-    if report.by_task and report.n_tasks == 1:
+    if report.n_tasks == 1:
         yield "There is a single task, so the interval contains seed variance but no task sampling variance."
     if report.dropped_tasks:
         yield f"Left out for all arms, because some have no score: {pluralise(report.dropped_tasks, 'task')}."
     if failed := sum(report.failed_samples.values()):
-        bounded = f" {BOUNDED}" if report.lowest else ""
+        bounded = f" {BOUNDED}" if report.extremes else ""
         yield f"Failed on our side, and in no score: {pluralise(failed, 'sample')}.{bounded}"
     yield from _about_clusters(analysis)
     seeds = {run.n_seeds for run in report.runs.values()}

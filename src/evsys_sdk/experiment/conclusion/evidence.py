@@ -96,10 +96,6 @@ class ArmEvidence:
         """Whether it was trained to its end, so that its scores are those of the recipe."""
         return self.status == "completed" and self.stopped is None
 
-    @property
-    def steps(self) -> float | None:
-        return self.metrics.get("steps")
-
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:

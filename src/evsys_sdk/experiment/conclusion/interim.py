@@ -1,10 +1,11 @@
 """A look before the last seed: what is decided, and whether more seeds could decide what is not.
 
-A claim is given up where the chance that its last look supports it is small (`statistics.stopping`).
+A claim is given up where the chance that its last look supports it is small.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
@@ -12,14 +13,18 @@ from typing import Any
 import numpy as np
 
 from ..hypothesis import Claim
-from ..statistics.stopping import FUTILITY_THRESHOLD, distance_to_support
-from .comparison import Analysis, complete, error_rate, find_look, look_levels
+from ..statistics.student_t import chi2_quantile
+from .comparison import Analysis, complete
 from .evidence import Evidence
 from .model import Conclusion, Sequential, Verdict
 from .summary import number
 
 DECIDED, FUTILE, BROKEN = "decided", "futile", "seeds are missing"
 """How it may end before its last look."""
+FUTILITY_THRESHOLD = 0.05
+"""The chance to be supported at last, below which an experiment is not worth its other seeds."""
+_CAUTION = 0.1
+"""The noise of seeds is taken from the upper end of its own uncertainty: few seeds that agree promise nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +63,9 @@ def tell_looks(evidence: Evidence, claim: Claim | None, analysis: Analysis, verd
     """How far the planned looks went, and what was saved by that; None where there was to be one look."""
     if not evidence.interim:
         return None
-    looks = sorted(evidence.interim)
-    at = find_look(evidence, analysis.report)
+    looks, at = sorted(evidence.interim), analysis.level.look
     seeds = max((run.n_seeds for run in analysis.report.runs.values()), default=0)
-    chance = None if claim is None else chance_of_support(evidence, claim, analysis)
+    chance = None if claim is None else chance_of_support(claim, analysis)
     if seeds >= looks[-1]:
         outcome = "all seeds were needed"
     elif seeds == looks[at] and verdict in ("supported", "refuted"):
@@ -73,37 +77,29 @@ def tell_looks(evidence: Evidence, claim: Claim | None, analysis: Analysis, verd
     else:
         outcome = "broken off"
     runs = [run for run in evidence.runs if run is not evidence.parent]
-    return Sequential(
-        looks=looks,
-        look=at + 1,
-        seeds=seeds,
-        outcome=outcome,
-        error=error_rate(evidence, analysis.report),
-        arms=sum(arm.status is not None for run in runs for arm in run.arms),
-        arms_planned=looks[-1] * len(runs),
-        chance=chance,
-    )
+    trained = sum(arm.status is not None for run in runs for arm in run.arms)
+    return Sequential(looks, at + 1, seeds, outcome, analysis.level.here, trained, looks[-1] * len(runs), chance)
 
 
-def chance_of_support(evidence: Evidence, claim: Claim, analysis: Analysis) -> float | None:
-    """How often the last look would support the claim, for the run that stands the best chance; None: not known."""
-    differences, prospect = analysis.differences, analysis.prospect
-    if claim.kind == "trend" or differences is None or prospect is None or len(evidence.interim) < 2:
+def chance_of_support(claim: Claim, analysis: Analysis) -> float | None:
+    """How often the last look would support the claim, for the run that stands the best chance; None: not known.
+
+    Between two looks the difference of two runs stays about where it is; how far the seeds that are left may still
+    move it is known from those that are there. Giving up makes no claim true: it costs no error.
+    """
+    differences, prospect, last = analysis.differences, analysis.prospect, analysis.level.last_seeds
+    if claim.kind == "trend" or differences is None or prospect is None or differences.noise is None or not last:
         return None
-    noise, last = differences.noise, max(evidence.interim)
-    seeds, base = np.array(differences.seeds, dtype=float), differences.baseline_seeds
-    if noise is None or not (seeds < last).any():
+    noise, seeds, base = differences.noise, np.array(differences.seeds, dtype=float), differences.baseline_seeds
+    if not (seeds < last).any():
         return None
-    distance = distance_to_support(
-        analysis.question.sign * differences.estimates - claim.threshold,
-        critical=prospect.critical(last, error=look_levels(evidence)[-1]),
-        interaction=prospect.interaction,
-        between=np.array(noise.between),
-        explained=noise.explained,
-        df=noise.df,
-        shares=1 / seeds + (1 / base if base else 0.0),
-        last_shares=(2 if base else 1) / last,
-    )
+    shares, last_shares = 1 / seeds + (1 / base if base else 0.0), (2 if base else 1) / last
+    ahead = analysis.question.sign * differences.estimates - claim.threshold
+    at_end = math.sqrt(prospect.interaction + max(noise.between, noise.explained) * last_shares)
+    raised = max(noise.between * noise.df / chi2_quantile(_CAUTION, noise.df), noise.explained)
+    # Nothing is open any more at the last look itself, where this divides.
+    still_open = np.sqrt(np.maximum(raised * (shares - last_shares), 1e-300))
+    distance = (ahead - prospect.critical(last, error=analysis.level.last) * at_end) / still_open
     return NormalDist().cdf(min(max(float(distance.max()), -38.0), 38.0))
 
 

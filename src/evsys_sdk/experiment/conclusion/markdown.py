@@ -195,7 +195,7 @@ def _sensitivity(conclusion: Conclusion) -> str:
     if (floor := conclusion.noise_floor) is not None:
         lines.append(
             f"Noise floor: two runs of one recipe differ by up to {number(floor.difference)} in 19 of 20 cases "
-            f"(standard deviation over seeds {number(floor.seed_sd)}, from {floor.of})."
+            f"(standard deviation over seeds {number(floor.seed_sd)}, from all runs)."
         )
     if conclusion.smallest_detectable is not None:
         lines.append(f"Minimum detectable effect: {number(conclusion.smallest_detectable)} (80 % power).")
@@ -203,11 +203,11 @@ def _sensitivity(conclusion: Conclusion) -> str:
         lines.append("Minimum detectable effect: not computable, too few seeds or tasks.")
     if (looks := conclusion.looks) is not None:
         earlier = (
-            f"{pluralise(looks['before'], 'time')} in {pluralise(looks['experiments'], 'earlier experiment')}"
-            if looks["before"]
+            f"{pluralise(looks.before, 'time')} in {pluralise(looks.experiments, 'earlier experiment')}"
+            if looks.before
             else "never before"
         )
-        lines.append(f"Evaluations on the test set: {looks['here']} here, {earlier}.")
+        lines.append(f"Evaluations on the test set: {looks.here} here, {earlier}.")
     if conclusion.comparisons:
         lines.append("No test can detect a judge or verifier that drifts between runs.")
     return _bullets("How much this could see", lines)

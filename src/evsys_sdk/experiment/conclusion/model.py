@@ -9,9 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Any, Literal, Self
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from ..statistics.luck import NoiseFloor
+from .evidence import Looks
 
 type Verdict = Literal["supported", "refuted", "inconclusive", "promising_unconfirmed", "invalid"]
 VERDICTS: tuple[Verdict, ...] = ("supported", "refuted", "inconclusive", "promising_unconfirmed", "invalid")
@@ -19,38 +24,27 @@ _DIGITS = 7
 """Significant digits that are written; what lies beyond them differs from machine to machine."""
 
 
-class _Readable:
-    """A dataclass that can be made from the JSON of itself; keys of later versions are passed over."""
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        names = {one.name for one in fields(cls)}  # pyright: ignore[reportArgumentType]
-        return cls(**{name: value for name, value in data.items() if name in names})
-
-
 @dataclass(frozen=True, slots=True)
-class RunSummary(_Readable):
+class RunSummary:
     """One run over all its seeds, on the set that is reported."""
 
     name: str
-    mean: float | None
-    low: float | None
+    mean: float | None = None
+    low: float | None = None
     """95 % interval of the mean, over tasks and seeds, and over all that samples without a score may have been."""
-    high: float | None
-    seed_sd: float | None
-    """How far its seeds lie apart."""
-    n_seeds: int
+    high: float | None = None
+    n_seeds: int = 0
     """Seeds with a score."""
-    n_tasks: int | None
-    n_samples: int
-    selection_score: float | None
+    n_tasks: int | None = None
+    n_samples: int = 0
+    selection_score: float | None = None
     """Its mean on the set that chooses among runs."""
-    failures: int
+    failures: int = 0
     """Seeds that failed or are not scored."""
-    failed_samples: int
-    tokens: int | None
+    failed_samples: int = 0
+    tokens: int | None = None
     """Trained on and sampled, over all seeds."""
-    usd: float | None
+    usd: float | None = None
     is_baseline: bool = False
     seeds: list[int] = field(default_factory=list[int])
     by_seed: list[float] = field(default_factory=list[float])
@@ -63,38 +57,27 @@ class RunSummary(_Readable):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(_Readable):
+class Comparison:
     """One run minus the baseline, task by task."""
 
     run: str
     difference: float
-    low: float | None
-    """95 % interval that holds for all compared runs together, however the samples without a score would have been."""
-    high: float | None
-    plain_low: float | None
-    """95 % interval of this comparison alone."""
-    plain_high: float | None
-    p: float | None
-    """How often luck alone would make some run differ this much; of what is missing, the least favourable counts."""
-    df: float | None
+    low: float | None = None
+    """Interval that holds for all compared runs together, however the samples without a score would have been."""
+    high: float | None = None
+    plain_low: float | None = None
+    """Interval of this comparison alone."""
+    plain_high: float | None = None
+    p: float | None = None
+    """Adjusted by Holm's method; of what is missing, the least favourable counts."""
+    df: float | None = None
     scored_low: float | None = None
     """The interval of what was scored alone, as if nothing were missing; None where nothing is."""
     scored_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseFloor(_Readable):
-    """What changes when nothing changes but the seed."""
-
-    seed_sd: float
-    difference: float
-    """Two equal recipes differ by less than this in 19 of 20 cases."""
-    of: str
-    """Whose seeds tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Population(_Readable):
+class Population:
     """What the numbers are about."""
 
     source: str | None
@@ -103,12 +86,10 @@ class Population(_Readable):
     n_clusters: int | None
     """None where every task stands for itself."""
     samples_per_task: float | None
-    left_out: int = 0
-    """Tasks that some arm has no score for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trend(_Readable):
+class Trend:
     """How the metric moves along an axis."""
 
     axis: str
@@ -121,10 +102,12 @@ class Trend(_Readable):
     high: float | None
     values: dict[str, float] = field(default_factory=dict[str, float])
     """Value of the axis -> mean score of its runs."""
+    runs: list[str] = field(default_factory=list[str])
+    """Runs that it rests on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sequential(_Readable):
+class Sequential:
     """How far an experiment went that was to end as soon as its claim is decided."""
 
     looks: list[int]
@@ -142,7 +125,7 @@ class Sequential(_Readable):
     """Of being supported at the last look, as it looked then; None where that is not known."""
 
 
-RULES = 6
+RULES = 7
 """Version of how conclusions are drawn and written."""
 
 
@@ -156,45 +139,43 @@ class Conclusion:
     """The verdict in one sentence."""
     reasons: list[str]
     """Why not more than that."""
-    hypothesis: dict[str, Any] | None
-    hypothesis_sha256: str | None
-    registered: bool
+    hypothesis: dict[str, Any] | None = None
+    hypothesis_sha256: str | None = None
+    registered: bool = False
     """Whether the claim is the one that the journal holds from before the first step."""
-    metric: str | None
+    metric: str | None = None
     """Full name of the reported metric."""
-    mode: Literal["max", "min"] | None
+    mode: Literal["max", "min"] | None = None
     """Whether more or less of it is better."""
-    selection: str | None
+    selection: str | None = None
     """What chose among the runs."""
-    report_sha256: str | None
+    report_sha256: str | None = None
     """Of the tasks that are reported."""
-    baseline: str | None
-    baseline_is: str | None
+    baseline: str | None = None
+    baseline_is: str | None = None
     """Why that is the baseline."""
-    judged: str | None
+    judged: str | None = None
     """The run whose difference decides about the claim."""
-    best_arm: str | None
-    best_score: float | None
-    runs: list[RunSummary]
-    comparisons: list[Comparison]
-    n_compared: int
-    noise_floor: NoiseFloor | None
-    smallest_detectable: float | None
-    """True effect that would have been seen in 80 % of repetitions."""
-    looks: dict[str, int] | None
-    """Scorings of the test set: `here`, and `before` in `experiments` earlier experiments."""
-    not_scored: dict[str, str]
-    threats: list[str]
-    next: list[str]
+    best_arm: str | None = None
+    best_score: float | None = None
+    runs: list[RunSummary] = field(default_factory=list[RunSummary])
+    comparisons: list[Comparison] = field(default_factory=list[Comparison])
+    n_compared: int = 0
+    noise_floor: NoiseFloor | None = None
+    smallest_detectable: float | None = None
+    """Minimum detectable effect (80 % power)."""
+    looks: Looks | None = None
+    """Evaluations on the test set."""
+    not_scored: dict[str, str] = field(default_factory=dict[str, str])
+    threats: list[str] = field(default_factory=list[str])
+    next: list[str] = field(default_factory=list[str])
     rule: str | None = None
     """What had to be seen, as it was fixed before the first step."""
     error_rate: float | None = None
-    """How often luck alone would have been called supported, at most, where all runs are equally noisy."""
+    """False positive rate at most, where all runs are equally noisy."""
     attempt: int | None = None
-    """Which attempt at the claim this is; None where nobody counts."""
+    """Which trial of the claim this is; None where nobody counts."""
     population: Population | None = None
-    shared_seeds: bool = False
-    """Whether all runs were trained with the same seeds."""
     flags: list[str] = field(default_factory=list[str])
     """Facts that the audit of the record flagged when this was written."""
     backend: str = ""
@@ -223,36 +204,14 @@ class Conclusion:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Conclusion:
-        """The conclusion that was written; raises KeyError or TypeError for anything else."""
-        known: dict[str, Any] = {
-            one.name: data[one.name] for one in fields(cls) if one.name in data or not _has_default(one)
-        }
-        known["runs"] = [RunSummary.from_dict(run) for run in known["runs"]]
-        known["comparisons"] = [Comparison.from_dict(one) for one in known["comparisons"]]
-        for name, form in _PARTS.items():
-            if known.get(name) is not None:
-                known[name] = form.from_dict(known[name])
-        known["schema_version"] = int(data.get("schema_version", 1))
-        return cls(**known)
+        """The conclusion that was written; raises ValueError for anything else."""
+        return TypeAdapter(Conclusion).validate_python({"schema_version": 1, **data})
 
     def comparison(self, run: str | None) -> Comparison | None:
         return next((one for one in self.comparisons if one.run == run), None)
 
     def run(self, name: str | None) -> RunSummary | None:
         return next((one for one in self.runs if one.name == name), None)
-
-
-_PARTS: dict[str, type[_Readable]] = {
-    "noise_floor": NoiseFloor,
-    "population": Population,
-    "trend": Trend,
-    "sequential": Sequential,
-}
-
-
-def _has_default(one: Field[Any]) -> bool:
-    """Whether an older conclusion may lack it."""
-    return one.default is not MISSING or one.default_factory is not MISSING
 
 
 def _round(value: Any) -> Any:

@@ -14,7 +14,7 @@ from ...config.search import success_of
 from ...record.run_files.scores import metric_name
 from ...record.view.question import REPORTED, Question, resolve_metric, split_of
 from ..hypothesis import Claim, find_claim, is_rate
-from .evidence import BASELINE, Evidence, SetKey
+from .evidence import BASELINE, Evidence, Score, Scoring, SetKey
 
 TRAIN_FIT = "train_fit/"
 """How scores on the training rows begin; they are never chosen by."""
@@ -111,7 +111,7 @@ def find_baseline(evidence: Evidence, asked: Asked, claim: Claim | None) -> Base
     if claim is not None and claim.level is not None:
         return Baseline("level", f"{claim.level:g}", "the claim names this level", claim.level)
     wanted = claim.baseline if claim is not None else None
-    has_base = bool(base_model_keys(evidence, asked))
+    has_base = bool(base_model_scores(evidence, asked, asked.report))
     if wanted is not None:
         known = evidence.run(wanted) is not None
         if not known and wanted == BASE_MODEL and has_base:
@@ -131,11 +131,8 @@ def find_baseline(evidence: Evidence, asked: Asked, claim: Claim | None) -> Base
     return None
 
 
-def base_model_keys(evidence: Evidence, asked: Asked, of: SetKey | None = None) -> list[SetKey]:
-    """Where the scores of the model before training stand, for the set of the question."""
-    wanted = of or asked.report
-    if wanted is None:
-        return []
-    key = (BASELINE, f"{wanted[0]}/{wanted[1]}/{BASE_MODEL}")
-    known = (arm.scorings[key].scores for arm in evidence.arms if key in arm.scorings)
-    return [key] if any(asked.metric in scores for scores in known) else []
+def base_model_scores(evidence: Evidence, asked: Asked, of: SetKey | None) -> list[tuple[Score, Scoring]]:
+    """What the model before training scored on a set; every arm may have asked it anew."""
+    key = (BASELINE, "" if of is None else f"{of[0]}/{of[1]}/{BASE_MODEL}")
+    scorings = [arm.scorings[key] for arm in evidence.arms if key in arm.scorings]
+    return [(one.scores[asked.metric], one) for one in scorings if asked.metric in one.scores]

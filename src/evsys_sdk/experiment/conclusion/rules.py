@@ -9,18 +9,16 @@ verdict.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, hypothesis_sha256
-from .comparison import Analysis, answer, complete, over_limits
+from .comparison import Analysis, answer, complete, find_best, over_limits
 from .evidence import Evidence
-from .measured import is_saturated
-from .model import Comparison, Verdict
+from .model import Comparison, Trend, Verdict
 from .question import TRAIN_FIT, Baseline
 from .summary import count_missing, list_names, number, pluralise
-from .trend import TrendFound
 
 MIN_SEEDS = 3
 """Seeds of each trained run that a supported claim needs: two hide a high-variance run too well."""
@@ -40,32 +38,19 @@ class Ruling:
     """False where the scores themselves cannot be used."""
 
 
-@dataclass(slots=True)
-class _Flaws:
-    """What makes a conclusion invalid, and what to do about each."""
-
-    reasons: list[str] = field(default_factory=list[str])
-    remedies: list[str] = field(default_factory=list[str])
-    comparable: bool = True
-
-    def add(self, reason: str, remedy: str, *, comparable: bool = True) -> None:
-        self.reasons.append(reason)
-        self.remedies.append(remedy)
-        self.comparable = self.comparable and comparable
-
-
-def rule(evidence: Evidence, claim: Claim | None, analysis: Analysis, trend: TrendFound | None = None) -> Ruling:
+def rule(evidence: Evidence, claim: Claim | None, analysis: Analysis, trend: Trend | None = None) -> Ruling:
     """The verdict on the claim."""
     judged = _favourite(evidence, analysis, analysis.candidates)
-    flaws = _flaws(evidence, claim, analysis)
-    if flaws.reasons:
-        return Ruling("invalid", flaws.reasons, flaws.remedies, judged, comparable=flaws.comparable)
+    broken, unusable = find_broken_record(evidence), [*_find_unusable_scores(evidence, analysis)]
+    if flaws := [*broken, *unusable, *_find_flaws_of_claim(evidence, claim, analysis)]:
+        reasons, remedies = zip(*flaws, strict=True)
+        return Ruling("invalid", reasons, remedies, judged, comparable=not broken and not unusable)
     late = [arm.arm for arm in evidence.arms if arm.at_deadline]
-    if late and claim is not None:
-        reason = f"stopped by the deadline: {', '.join(late[:3])} ended before the last planned step"
-        return Ruling("inconclusive", [reason], ["Allow more time and run the same command again."], judged)
     if claim is None:
         return Ruling("inconclusive", ["no hypothesis was stated, so none is judged"], judged=judged)
+    if late:
+        reason = f"stopped by the deadline: {', '.join(late[:3])} ended before the last planned step"
+        return Ruling("inconclusive", [reason], ["Allow more time and run the same command again."], judged)
     if claim.kind == "trend":
         return _decide_trend(evidence, claim, analysis, trend)
     if analysis.baseline is None:
@@ -77,47 +62,37 @@ def rule(evidence: Evidence, claim: Claim | None, analysis: Analysis, trend: Tre
 
 def _favourite(evidence: Evidence, analysis: Analysis, names: Sequence[str]) -> str | None:
     """The run that the selection set likes best, in the direction of the claim; one without failed seeds, if any is."""
-    known = [name for name in names if name in analysis.selection.runs]
-    sound = complete(evidence, known) or known
     sign, runs = analysis.question.sign, analysis.selection.runs
-    return max(sorted(sound), key=lambda name: sign * runs[name].mean, default=None)
+    return find_best(sign, runs, complete(evidence, names)) or find_best(sign, runs, names)
 
 
-def _flaws(evidence: Evidence, claim: Claim | None, analysis: Analysis) -> _Flaws:
-    flaws = _Flaws()
-    if evidence.invalidated is not None:
-        flaws.add(
-            f"the experiment was invalidated: {evidence.invalidated}",
-            "Run it again without that flaw, or reinstate it.",
-            comparable=False,
-        )
-    if evidence.contradicted is not None:
-        flaws.add(
-            f"the audit found a contradiction ({evidence.contradicted})",
-            "See `evsys audit`. Restore the files, or run the experiment again.",
-            comparable=False,
-        )
-    if evidence.registered and evidence.registered_sha256 != hypothesis_sha256(evidence.metadata):
-        flaws.add(
-            "the hypothesis is not the one that was registered before the first step",
-            "Restore `metadata` in config.json; to test another claim, start another experiment.",
-        )
+def find_broken_record(evidence: Evidence) -> list[tuple[str, str]]:
+    """Why nothing may be concluded whatever the scores are, and what to do about each."""
+    found: list[tuple[str, str]] = []
+    if (why := evidence.invalidated) is not None:
+        found.append((f"the experiment was invalidated: {why}", "Run it again without that flaw, or reinstate it."))
+    if (why := evidence.contradicted) is not None:
+        remedy = "See `evsys audit`. Restore the files, or run the experiment again."
+        found.append((f"the audit found a contradiction ({why})", remedy))
+    return found
+
+
+def _find_unusable_scores(evidence: Evidence, analysis: Analysis) -> Iterator[tuple[str, str]]:
     if not analysis.report.runs and not is_deadline_stop(evidence.stopped):
-        flaws.add(
-            f"no run has a score for {analysis.question.title}",
-            "Repair what is listed under `not scored` and run again with --resume.",
-            comparable=False,
-        )
+        remedy = "Repair what is listed under `not scored` and run again with --resume."
+        yield f"no run has a score for {analysis.question.title}", remedy
     if len(analysis.report.hashes) > 1 or len(analysis.selection.hashes) > 1:
-        flaws.add(
-            "the runs were not scored on the same tasks: the benchmark changed between them",
-            "Name the benchmark by its id and score all runs again.",
-            comparable=False,
-        )
-    lost = analysis.baseline is not None and analysis.baseline_scores is None
-    if claim is not None and analysis.report.runs and lost and analysis.baseline is not None:
-        flaws.add(*_lost_baseline(evidence, analysis.baseline))
-    return flaws
+        remedy = "Name the benchmark by its id and score all runs again."
+        yield "the runs were not scored on the same tasks: the benchmark changed between them", remedy
+
+
+def _find_flaws_of_claim(evidence: Evidence, claim: Claim | None, analysis: Analysis) -> Iterator[tuple[str, str]]:
+    if evidence.registered and evidence.registered_sha256 != hypothesis_sha256(evidence.metadata):
+        remedy = "Restore `metadata` in config.json; to test another claim, start another experiment."
+        yield "the hypothesis is not the one that was registered before the first step", remedy
+    baseline = analysis.baseline
+    if claim is not None and analysis.report.runs and baseline is not None and analysis.baseline_scores is None:
+        yield _lost_baseline(evidence, baseline)
 
 
 def _lost_baseline(evidence: Evidence, baseline: Baseline) -> tuple[str, str]:
@@ -136,7 +111,7 @@ def _lost_baseline(evidence: Evidence, baseline: Baseline) -> tuple[str, str]:
 
 def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> Ruling:
     sign, limit = analysis.question.sign, claim.threshold
-    if is_saturated(analysis.report):
+    if analysis.report.is_saturated:
         return Ruling("inconclusive", [_explain_saturation(evidence, analysis)], judged=judged)
     if all(one.low is None for one in analysis.comparisons):
         return Ruling("inconclusive", [_no_interval(analysis)], judged=judged)
@@ -166,10 +141,10 @@ def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -
     return Ruling("inconclusive", [_explain_undecided(comparison, sign, claim), *lacking], judged=judged)
 
 
-def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: TrendFound | None) -> Ruling:
+def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: Trend | None) -> Ruling:
     if found is None:
         return Ruling("inconclusive", [f"the scored runs do not differ in `{claim.axis}`, so there is no trend to see"])
-    bounds = orient(found.trend.low, found.trend.high, analysis.question.sign)
+    bounds = orient(found.low, found.high, analysis.question.sign)
     if bounds is None:
         return Ruling("inconclusive", [_no_interval(analysis)])
     few = [name for name in found.runs if analysis.report.runs[name].n_seeds < MIN_SEEDS]
@@ -182,13 +157,8 @@ def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: T
         return Ruling("promising_unconfirmed" if lacking else "supported", lacking)
     if bounds[1] < claim.min_effect:
         return Ruling("inconclusive" if lacking else "refuted", lacking)
-    what = "the claimed change" if claim.min_effect else "a rise and a fall"
-    return Ruling(
-        "inconclusive",
-        [f"the interval of the change holds both {what} and less", *lacking]
-        if claim.min_effect
-        else [f"the interval of the change holds both {what}", *lacking],
-    )
+    what = "the claimed change and less" if claim.min_effect else "a rise and a fall"
+    return Ruling("inconclusive", [f"the interval of the change holds both {what}", *lacking])
 
 
 def orient(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
@@ -286,9 +256,9 @@ def _promise(analysis: Analysis, comparison: Comparison, limit: float) -> str | 
         return f"the interval clears the limit only without the correction for {compared} compared runs"
     if analysis.question.shared or sign * comparison.difference < limit:
         return None
-    chosen_by, lost = analysis.selection, analysis.eliminated
-    on_selection = answer(analysis.question, analysis.baseline, chosen_by, chosen_by, eliminated=lost)
-    seen = on_selection.comparison(comparison.run)
+    chosen_by = analysis.selection
+    found = answer(analysis.question, analysis.baseline, chosen_by, chosen_by, analysis.level, analysis.eliminated)
+    seen = found.comparison(comparison.run)
     if seen is None or not _clears(seen, sign, limit):
         return None
     return "the set that chose among the runs shows the effect, and the reported one does not confirm it"

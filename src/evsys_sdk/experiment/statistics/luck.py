@@ -10,15 +10,15 @@ from .two_level import SeedNoise
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class NoiseFloor:
     """Two runs of one recipe differ by less than `difference` in 19 of 20 cases, by the choice of seeds alone."""
 
     seed_sd: float
     difference: float
-    df: int
+    df: int = 0
 
 
-def noise_floor(noise: SeedNoise | None, *, seeds: int) -> Floor | None:
+def noise_floor(noise: SeedNoise | None, *, seeds: int) -> NoiseFloor | None:
     """From the seeds of all runs; None where nothing varies, which does not mean that nothing would.
 
     Seeds that agree by chance still gave different answers to single tasks, and that alone moves a score.
@@ -28,4 +28,4 @@ def noise_floor(noise: SeedNoise | None, *, seeds: int) -> Floor | None:
     sd = math.sqrt(max(noise.between, noise.explained))
     if sd <= 0:
         return None
-    return Floor(sd, t_quantile(0.975, noise.df) * sd * math.sqrt(2 / max(seeds, 1)), noise.df)
+    return NoiseFloor(sd, t_quantile(0.975, noise.df) * sd * math.sqrt(2 / max(seeds, 1)), noise.df)
