@@ -82,14 +82,8 @@ test-dashboard: ## Run the tests of the dashboard: server on SQLite and PostgreS
 test-clients: its-packages = dev tinker server
 test-clients: its-before = verifiers=$(call env,verifiers) && litellm=$(call env,litellm)
 test-clients: its-with = EVSYS_VERIFIERS_PYTHON=$$verifiers EVSYS_LITELLM_PYTHON=$$litellm EVSYS_OPENAI_PYTHON=$$python:$$verifiers
-test-clients: its-tests = tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py \
-<<<<<<< HEAD
-	tests/deploy/test_shadow.py tests/loop/test_receiver.py
-test-clients: ## Run openai 2 and 3, anthropic, LangChain, litellm, Inspect, lm-eval, vf-eval, OpenTelemetry and the hub's client against us
-=======
-	tests/ecosystem/test_inspect_logs.py
+test-clients: its-tests = tests/server/test_clients.py tests/server/test_openai_client.py tests/deploy/test_hf_hub.py
 test-clients: ## Run openai 2 and 3, anthropic, LangChain, litellm, Inspect, lm-eval, vf-eval and the hub's client against us
->>>>>>> cbf9d63d (Remove the OTLP receiver; import files of a collector instead)
 
 # Claude Code and Codex are fetched once, with npm; where that is not possible, the tests that need them say so.
 test-agents: its-packages = dev
