@@ -15,6 +15,7 @@ by one.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -23,20 +24,18 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
+from .processes import Relay, adopt_orphans, die_with_parent, end_leftovers
 from .redact import redact_text
 
 _EXIT_S = 5.0
 """How long the child may take to exit after its command is done: threads and exit handlers of user code."""
 _MOST_OUTPUT = 1_000_000
-"""Characters that user code may print in all while a limit holds."""
+"""Bytes that user code may print in all while a limit holds."""
 _NO_PIDFD_POLL_S = 0.2
 _PROGRESS_S = 0.5
 """How often progress is reported."""
-_ADOPT_ORPHANS: Final = 36  # PR_SET_CHILD_SUBREAPER
-_DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
@@ -63,6 +62,7 @@ class _Child:
         self.reports, self.output = reports, output
         self.numbers = count()
         self.reported = 0.0
+        self.code: int | None = None
         self.held: tuple[int, int] | None = None
         """Where stdout and stderr led before all that is printed was sent to the parent."""
 
@@ -72,6 +72,18 @@ class _Child:
         # One write of less than PIPE_BUF bytes: it arrives whole.
         with suppress(OSError):
             os.write(self.reports, json.dumps(message).encode("ascii")[:4000] + b"\n")
+
+    def leave(self) -> None:
+        """End the process once its exit handlers have run: to free every object takes longer than most commands."""
+        if self.code is not None and os.getpid() == self.pid:
+            _flush()
+            os._exit(self.code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
 
 
 _tell: Callable[[str], None] | None = None
@@ -157,9 +169,8 @@ def release_output() -> None:
 def report_exit(code: int) -> None:
     """The command is done: what still runs in this process is not waited for long."""
     if _child is not None and os.getpid() == _child.pid:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush()
+        _child.code = code
         _child.report(exit=code)
 
 
@@ -184,9 +195,7 @@ def _output_to(descriptor: int) -> Generator[None]:
 
 def _point(first: int, second: int) -> None:
     """Let stdout and stderr lead to other descriptors."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
+    _flush()
     os.dup2(first, 1)
     os.dup2(second, 2)
 
@@ -202,14 +211,14 @@ def _fork_once() -> None:
     output, printed = os.pipe()
     parent = os.getpid()
     # Before the fork: a process that the child leaves behind must not escape while this one starts.
-    _prctl(_ADOPT_ORPHANS, 1)
+    adopt_orphans()
     pid = os.fork()
     if pid:
         os.close(theirs)
         os.close(printed)
         _Parent(pid, reports, output, tell, _containment).supervise()
-    _prctl(_ADOPT_ORPHANS, 0)
-    _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    adopt_orphans(on=False)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
     os.close(reports)
@@ -218,6 +227,7 @@ def _fork_once() -> None:
     if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _child = _Child(theirs, printed)
+    atexit.register(_child.leave)  # before any handler of user code, and so called after all of them
     if _containment is not None:
         _child.held = os.dup(1), os.dup(2)
         _point(printed, printed)
@@ -232,7 +242,7 @@ class _Parent:
         self._pid, self._tell = pid, tell
         self._reports, self._output = reports, output
         self._pending = b""
-        self._printed = 0
+        self._relay = Relay(_MOST_OUTPUT)
         self._sections: dict[int, dict[str, Any]] = {}
         if containment is not None:
             limits = {"what": containment.what, "limit_s": containment.idle_s, "code": containment.exit_code}
@@ -249,9 +259,7 @@ class _Parent:
         status, overdue = self._wait()
         end_leftovers(self._pid, keep=self._kept)
         code = self._code if self._code is not None else self._explain(status, overdue)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush()
         os._exit(code)
 
     def _wait(self) -> tuple[int, dict[str, Any] | None]:
@@ -279,7 +287,7 @@ class _Parent:
         # What it wrote last is still in the pipes; a process that it left behind may hold them open.
         while ready := select.select([one for one in watched if one != gone], [], [], 0)[0]:
             watched = [one for one in watched if one not in ready or self._read(one)]
-        self._show(b"", final=True)
+        self._relay.feed(b"")
         return status, overdue
 
     def _time_left(self, *, poll: bool) -> float | None:
@@ -299,7 +307,7 @@ class _Parent:
 
         data = os.read(end, 1 << 16)
         if end == self._output:
-            self._show(data)
+            self._relay.feed(data)
         else:
             *lines, self._pending = (self._pending + data).split(b"\n")
             for line in lines:
@@ -321,19 +329,6 @@ class _Parent:
         elif "exit" in message:
             self._code = int(message["exit"])
             self._deadline = time.monotonic() + _EXIT_S
-
-    def _show(self, data: bytes, *, final: bool = False) -> None:
-        """Print what user code printed, up to the limit, to stderr."""
-        text = data.decode("utf-8", "replace")
-        room = _MOST_OUTPUT - self._printed
-        self._printed += len(text)
-        if room > 0 and text:
-            sys.stderr.write(text[:room])
-            sys.stderr.flush()
-        if final and self._printed > _MOST_OUTPUT:
-            sys.stderr.write(
-                f"\n{self._printed - _MOST_OUTPUT} more characters that user code printed are not shown.\n"
-            )
 
     def _explain(self, status: int, overdue: dict[str, Any] | None) -> int:
         section = overdue or next(reversed(self._sections.values()), None)
@@ -361,39 +356,3 @@ class _Parent:
         self._pass_on(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._pass_on(signal.SIGCONT)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of what children of this process leave behind, where the system can do that."""
-    _prctl(_ADOPT_ORPHANS, 1)
-
-
-def _prctl(option: int, value: int) -> None:
-    with suppress(OSError, AttributeError):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def end_leftovers(group: int, *, keep: set[int] | None = None) -> None:
-    """Kill what an ended child has left running: its process group, and orphans that came to this process."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-    for _ in range(100):  # the children of an orphan come to us when it is killed
-        with suppress(OSError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        if not (left := _children() - (keep or set())):
-            return
-        for pid in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.001)
-
-
-def _children() -> set[int]:
-    try:
-        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8")
-    except OSError:
-        return set()
-    return {int(pid) for pid in text.split()}

@@ -238,29 +238,30 @@ def test_an_experiment_is_run_by_one_process_at_a_time(config: Config, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("change", "remote", "slots", "where"),
+    ("change", "remote", "slots", "in_processes"),
     [
-        ({}, False, 1, "here"),
-        ({}, True, 3, "threads"),
-        ({}, False, 3, "processes"),
-        ({"arm_timeout_s": 9.0}, False, 1, "processes"),
-        ({"arm_timeout_s": 9.0}, True, 3, "processes"),
+        ({}, False, 1, False),
+        ({}, True, 3, False),
+        ({}, False, 3, True),
+        ({"arm_timeout_s": 9.0}, False, 1, True),
+        ({"arm_timeout_s": 9.0}, True, 3, True),
     ],
 )
 def test_built_ins_run_where_they_start_fastest_and_can_be_ended_in_time(
-    config: Config, change: dict[str, Any], remote: bool, slots: int, where: str
+    config: Config, change: dict[str, Any], remote: bool, slots: int, in_processes: bool
 ) -> None:
     launch = Launch(config(**change), Path(), slots)
-    assert LocalLauncher()._plan(launch, slots, remote).where == where  # pyright: ignore[reportPrivateUsage]
+    briefing = LocalLauncher()._briefing(launch, slots, remote)  # pyright: ignore[reportPrivateUsage]
+    assert (briefing is not None) == in_processes
 
 
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("remote", [False, True])
 def test_code_of_the_user_never_shares_this_process(config: Config, project: Path, remote: bool, slots: int) -> None:
     launch = Launch(config(callbacks=[{"kind": "slow"}]), Path(), slots)
-    assert LocalLauncher()._plan(launch, slots, remote).where == "processes"  # pyright: ignore[reportPrivateUsage]
+    assert LocalLauncher()._briefing(launch, slots, remote) is not None  # pyright: ignore[reportPrivateUsage]
     unused = Launch(config(), Path(), 1)
-    assert LocalLauncher()._plan(unused, 1, remote=False).where == "here"  # pyright: ignore[reportPrivateUsage]
+    assert LocalLauncher()._briefing(unused, 1, remote=False) is None  # pyright: ignore[reportPrivateUsage]
 
 
 def test_every_process_sees_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,5 +283,5 @@ def test_what_an_experiment_does_not_use_never_costs_it_its_process(
         Elsewhere.__module__ = "__main__"
     register_callback("not_in_the_config")(Elsewhere)
     launch = Launch(config(callbacks=[{"kind": "slow"}]), Path(), 1)
-    assert LocalLauncher()._plan(launch, 1, False).where == "processes"  # pyright: ignore[reportPrivateUsage]
+    assert LocalLauncher()._briefing(launch, 1, False) is not None  # pyright: ignore[reportPrivateUsage]
     assert Experiment(config(runs=RUNS, callbacks=[{"kind": "slow"}])).run().exit_code == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
 from typing import Any
+
+from ...processes import kill_group
 
 _PATIENCE_S = 300.0
 _LONGEST = 40_000
@@ -44,7 +44,7 @@ class ToolInvocation:
         with self._lock:
             self.cancelled = True
             if self._process is not None:
-                _end(self._process)
+                kill_group(self._process.pid)
 
     def _run(self, arguments: tuple[str, ...], patience_s: float) -> tuple[int, str, str]:
         with self._lock:
@@ -63,7 +63,7 @@ class ToolInvocation:
         try:
             out, err = process.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
-            _end(process)
+            kill_group(process.pid)
             process.communicate()  # lets the system forget it, and closes its pipes
             raise ToolError(f"it took longer than {patience_s:g} s and was ended. Run it in a shell instead.") from None
         finally:
@@ -87,8 +87,3 @@ def _reason(out: str, err: str, code: int) -> str:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return str(json.loads(out)["message"])
     return f"evsys ended with code {code} and said nothing. Run it in a shell to see why."
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -13,8 +13,7 @@ import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -30,8 +29,8 @@ from ...registry import get_backend
 from ...training.callback import RunControl
 from ..arms.project_code import ProjectCode, find_registered_later, runs_own_code
 from ..launcher import ArmJob, Launch, cpu_count, execute, visible_gpus
-from .shared import SharedProcess
-from .worker import WorkerProcess, write_briefing
+from .shared import SharedWorker
+from .worker import Mode, Worker, write_briefing
 
 type Where = Literal["auto", "threads", "processes"]
 _REMOTE_ARMS = 8
@@ -60,9 +59,9 @@ class LocalLauncher:
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
-        self._executors: list[_Executor] = []
-        self._free: list[_Executor] = []
-        self._running: dict[str, _Executor] = {}
+        self._executors: list[_Here | Worker] = []
+        self._free: list[_Here | Worker] = []
+        self._running: dict[str, _Here | Worker] = {}
         self._lock = threading.RLock()  # a signal handler may stop an arm while this thread holds it
         self._threads: ThreadPoolExecutor | None = None
 
@@ -71,26 +70,21 @@ class LocalLauncher:
         gpus = [] if remote or self.cfg.gpus_per_arm == 0 else visible_gpus()
         together = self._arms_together(launch, gpus)
         slots = min(launch.max_concurrent or self._room(remote, gpus, together), max(n_arms, 1))
-        plan = self._plan(launch, slots, remote, shared=together > 1 and slots > 1)
-        if plan.where == "here":
-            self._executors = [_InThisThread(launch)]
-        elif plan.where == "threads":
-            self._executors = [_InThread(launch) for _ in range(slots)]
+        shared = together > 1 and slots > 1
+        briefing = write_briefing(launch, "here") if shared else self._briefing(launch, slots, remote)
+        if briefing is None:
+            executors = [_Here(launch) for _ in range(slots)]
+        elif shared:
+            shares = [self._environment(slot, min(slots, len(gpus)), gpus) for slot in range(len(gpus))][:slots]
+            together_briefing = write_briefing(launch, "threads")
+            executors = [SharedWorker(launch, together_briefing, Worker(launch, briefing, one), one) for one in shares]
+            executors = [executors[slot % len(executors)] for slot in range(slots)]
         else:
             shares = [self._environment(slot, slots, gpus) for slot in range(slots)]
-            self._executors = [_InProcess(launch, plan.briefing, share) for share in shares]
-            if plan.shared:
-                limit_s = launch.config.arm_timeout_s
-                all_of_gpu = [self._environment(slot, min(slots, len(gpus)), gpus) for slot in range(len(gpus))]
-                processes = [SharedProcess(plan.shared, share, limit_s) for share in all_of_gpu[:slots]]
-                self._executors = [
-                    _InSharedProcess(
-                        launch, plan.briefing, all_of_gpu[slot % len(processes)], processes[slot % len(processes)]
-                    )
-                    for slot in range(slots)
-                ]
-        self._free = list(reversed(self._executors))  # taken from the end, so that the first slot comes first
-        if plan.where != "here":
+            executors = [Worker(launch, briefing, share) for share in shares]
+        self._executors = list(executors)
+        self._free = self._executors[::-1]  # taken from the end, so that the first slot comes first
+        if briefing is not None or slots > 1:
             # For processes as well: each of them is waited for in a thread.
             self._threads = ThreadPoolExecutor(slots, thread_name_prefix="evsys-arm")
         return slots
@@ -113,7 +107,7 @@ class LocalLauncher:
         with self._lock:
             executor = self._running.get(arm)
         if executor is not None:
-            executor.stop(reason)
+            executor.stop(arm, reason)
 
     def kill(self, arm: str) -> None:
         with self._lock:
@@ -123,14 +117,12 @@ class LocalLauncher:
 
     def close(self) -> None:
         for executor in self._executors:
-            executor.dismiss()
-        for executor in self._executors:
             executor.close()
         if self._threads is not None:
             self._threads.shutdown(wait=True)
         self._executors, self._free, self._threads = [], [], None
 
-    def _execute(self, executor: _Executor, job: ArmJob) -> RunResult:
+    def _execute(self, executor: _Here | Worker, job: ArmJob) -> RunResult:
         try:
             return executor.run(job)
         finally:
@@ -149,28 +141,26 @@ class LocalLauncher:
             return self.cfg.arms_per_gpu
         return min(get_backend("local")(**run.backend.params).arms_that_fit(run.model) for run in runs)
 
-    def _plan(self, launch: Launch, slots: int, remote: bool, *, shared: bool = False) -> _Plan:
-        """Where arms run: built-ins where they start fastest, others where they can do no harm and can be ended."""
+    def _briefing(self, launch: Launch, slots: int, remote: bool) -> bytes | None:
+        """What processes for arms are told; None where the arms share this process.
+
+        Built-ins run where they start fastest, others where they can do no harm and can be ended.
+        """
         fork = runs_own_code(launch.config) and hasattr(os, "fork")
-        if shared:
-            return _Plan(
-                "processes", write_briefing(launch, fork=False), write_briefing(launch, fork=False, shared=True)
-            )
+        mode: Mode = "forks" if fork else "here"
         if self.cfg.arms_in == "threads":
             _refuse_time_limit(launch, "a thread cannot be ended", "Remove launcher.params.arms_in.")
-            return _Plan("threads")
+            return None
         if self.cfg.arms_in == "processes":
-            return _Plan("processes", write_briefing(launch, fork=fork))
-        inside = "here" if slots == 1 else "threads"
-        needs_process = fork or launch.config.arm_timeout_s is not None or (slots > 1 and not remote)
-        if not needs_process:
-            return _Plan(inside)
+            return write_briefing(launch, mode)
+        if not (fork or launch.config.arm_timeout_s is not None or (slots > 1 and not remote)):
+            return None
         if os.name == "nt":  # where a worker cannot be given a connection
             _refuse_time_limit(launch, "arms share one process on this system", "Run it on Linux or macOS.")
-            return _Plan(inside)
+            return None
         if (obstacle := _obstacle(launch.config)) is None:
             try:
-                return _Plan("processes", write_briefing(launch, fork=fork))
+                return write_briefing(launch, mode)
             except ConfigError as error:
                 if slots > 1:
                     raise
@@ -181,7 +171,7 @@ class LocalLauncher:
             "takes it along: %s",
             obstacle,
         )
-        return _Plan(inside)
+        return None
 
     def _room(self, remote: bool, gpus: list[str], together: int) -> int:
         if remote:
@@ -205,122 +195,33 @@ class LocalLauncher:
         return told
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Where the arms of an experiment run."""
-
-    where: Literal["here", "threads", "processes"]
-    briefing: bytes = b""
-    """What processes are told."""
-    shared: bytes = b""
-    """What processes are told that several arms share; empty where none do."""
-
-
-class _Executor:
-    """Executes one arm at a time."""
+class _Here:
+    """Executes one arm at a time in this process."""
 
     def __init__(self, launch: Launch) -> None:
-        self.launch = launch
+        self._launch = launch
         self._control = RunControl()
 
     def run(self, job: ArmJob) -> RunResult:
         self._control = RunControl()  # what stopped one arm must not stop the next
-        return execute(job, self.launch, self._control)
+        if threading.current_thread() is not threading.main_thread() or not runs_own_code(self._launch.config):
+            return execute(job, self._launch, self._control)
+        folder = Path.cwd()
+        try:
+            # Where code of the user's own changes the working folder, a relative path would lead elsewhere.
+            return execute(replace(job, run_dir=job.run_dir.absolute()), self._launch, self._control)
+        finally:
+            with suppress(OSError):
+                os.chdir(folder)
 
-    def stop(self, reason: str) -> None:
+    def stop(self, arm: str, reason: str) -> None:
         self._control.stop(reason, interrupted=True)
 
     def kill(self) -> None:
         """A thread cannot be ended from outside."""
 
-    def dismiss(self) -> None:
-        """Begin to let go of it, so that all go at the same time."""
-
     def close(self) -> None:
         """Nothing is held."""
-
-
-class _InThisThread(_Executor):
-    """The arm has this thread for itself, so that a second Ctrl-C ends it at once."""
-
-    def run(self, job: ArmJob) -> RunResult:
-        folder = Path.cwd()
-        try:
-            # Where code of the user's own changes the working folder, a relative path would lead elsewhere.
-            return super().run(replace(job, run_dir=job.run_dir.absolute()) if self._own_code else job)
-        finally:
-            with suppress(OSError):
-                os.chdir(folder)  # the arm may have gone elsewhere
-
-    @cached_property
-    def _own_code(self) -> bool:
-        return runs_own_code(self.launch.config)
-
-
-class _InThread(_Executor):
-    """One of several arms in this process."""
-
-
-class _InProcess(_Executor):
-    """A process that is started when it is first needed, and again when it has died."""
-
-    def __init__(self, launch: Launch, briefing: bytes, environment: dict[str, str]) -> None:
-        super().__init__(launch)
-        self._briefing, self._environment = briefing, environment
-        self._worker: WorkerProcess | None = None
-
-    def run(self, job: ArmJob) -> RunResult:
-        if self._worker is not None and not (self._worker.is_alive and self._worker.is_sound):
-            self._worker.kill()
-            self._worker.close()
-            self._worker = None
-        if self._worker is None:
-            self._worker = WorkerProcess.start(self._briefing, self._environment)
-        return self._worker.run(job, self.launch.config.arm_timeout_s)
-
-    def stop(self, reason: str) -> None:
-        if self._worker is not None:
-            self._worker.stop(reason)
-
-    def kill(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-
-    def dismiss(self) -> None:
-        if self._worker is not None:
-            self._worker.dismiss()
-
-    def close(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-
-
-class _InSharedProcess(_InProcess):
-    """The arm shares a process with others, and has one of its own after something went wrong there."""
-
-    def __init__(self, launch: Launch, briefing: bytes, environment: dict[str, str], shared: SharedProcess) -> None:
-        super().__init__(launch, briefing, environment)
-        self._shared, self._name = shared, ""
-
-    def run(self, job: ArmJob) -> RunResult:
-        self._name = job.arm.name
-        return self._shared.run(job, super().run)
-
-    def stop(self, reason: str) -> None:
-        self._shared.stop(self._name, reason)
-        super().stop(reason)
-
-    def kill(self) -> None:
-        self._shared.kill()
-        super().kill()
-
-    def dismiss(self) -> None:
-        self._shared.dismiss()
-        super().dismiss()
-
-    def close(self) -> None:
-        self._shared.close()
-        super().close()
 
 
 def _obstacle(config: ExperimentConfig) -> str | None:

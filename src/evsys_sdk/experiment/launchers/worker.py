@@ -13,27 +13,27 @@ import math
 import os
 import pickle
 import queue
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, Literal, NoReturn
 
 from ...config.checks.deep import deep_problems
 from ...errors import ConfigError, EvsysError, Problem
 from ...log import get_logger
+from ...processes import Relay, adopt_orphans, end_leftovers, kill_group, wait_for_end
 from ...protocols import RunResult
-from ...redact import redact_text
 from ...training.callback import RunControl
-from ...user_code import adopt_orphans, default_limit_s, end_leftovers
+from ...user_code import default_limit_s
 from ..arms.project_code import ProjectCode
 from ..arms.results import portable
 from ..launcher import ArmJob, Launch, WorkerLost, execute, kill_after_s, refuse, timeout_reason
@@ -44,181 +44,206 @@ LOOK_UP_S = 0.2
 """How soon it is noticed that a worker is gone, or that its arm's time is over."""
 _MOST_OUTPUT = 10_000_000
 """Bytes that one arm may print."""
-_LONGEST_LINE = 100_000
+_DEVICE_LOST = 70
+"""Exit code of a process whose GPU does not answer any more."""
+type Mode = Literal["here", "threads", "forks"]
+"""Whether a worker executes an arm itself, several at a time in threads, or each in a fork."""
 _WORKER = "EVSYS_ARM_WORKER"
 """Set in the environment of workers: what is shown on a terminal must be lines there, not a live display."""
 
 
-class WorkerProcess:
-    """The parent's side: give it an arm, wait for the result."""
+class Worker:
+    """Executes arms in a process, which is started when it is first needed, and again when it was lost."""
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
-        self._process = process
-        self._printed = _Printed(process)
-        self._connection = connection
-        self._sending = threading.Lock()
-        self._arm: int | None = None
-        """The process that executes an arm at the moment: this worker, or a fork of it."""
-        self._is_busy = False
-        """Whether a result is awaited, also of an arm whose process has not said yet that it began."""
-        self.is_sound = True
-        """Whether it can be given another arm."""
+    def __init__(self, launch: Launch, briefing: bytes, environment: dict[str, str]) -> None:
+        """`briefing` is what all arms share, as `write_briefing` puts it."""
+        self._briefing, self._environment = briefing, environment
+        self._limit_s = launch.config.arm_timeout_s
+        self._process: _WorkerProcess | None = None
+        self._starting = threading.Lock()
 
-    @classmethod
-    def start(cls, briefing: bytes, environment: dict[str, str]) -> WorkerProcess:
-        """Start a process and tell it what all arms share, as `write_briefing` puts it."""
+    def run(self, job: ArmJob) -> RunResult:
+        """Have an arm executed within its time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
+        with self._starting:
+            if self._process is None or not self._process.is_sound:
+                self.close()
+                self._process = _WorkerProcess(self._briefing, self._environment)
+            process = self._process
+        return process.run(job, self._limit_s)
+
+    def stop(self, arm: str, reason: str) -> None:
+        if self._process is not None:
+            self._process.stop(arm, reason)
+
+    def kill(self) -> None:
+        """End what it executes, everything that has started, and the process."""
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """An arm that is being executed, or the import of the project's code."""
+
+    future: Future[RunResult] = field(default_factory=Future[RunResult])
+    result: RunResult | None = None
+    """Kept until the arm is reported as ended: only then has all that it left behind been ended as well."""
+    pid: int | None = None
+    """The process that executes it: the worker, or a fork of it."""
+    limit_s: float | None = None
+    limit: str = ""
+    """The limit that it has when it is reported as begun, in words."""
+    ends_at: float = math.inf
+    is_overdue: bool = False
+
+
+class _WorkerProcess:
+    """The parent's side of one process: a thread hears what it reports, and ends what takes too long."""
+
+    def __init__(self, briefing: bytes, environment: dict[str, str]) -> None:
         try:
             ours, theirs = socket.socketpair()
             # The worker's side must not stay open here: when it dies, its end would never be read.
             with ours, theirs:
-                process = _start_process(theirs.fileno(), environment)
-                worker = cls(process, Connection(ours.detach()))
+                self._process = _start_process(theirs.fileno(), environment)
+                self._connection = Connection(ours.detach())
         except OSError as error:
             raise WorkerLost(f"no process could be started for it: {error}") from None
-        worker._send(briefing)
-        return worker
+        self._sending = threading.Lock()
+        self._arms: dict[str, _Awaited] = {}
+        self._imports = _Awaited()
+        self._was_stopped = self._is_lost = False
+        self._relay = Relay(_MOST_OUTPUT)
+        printed = ((self._process.stdout, "stdout"), (self._process.stderr, "stderr"))
+        self._threads = [threading.Thread(target=self._pass_on, args=one, daemon=True) for one in printed]
+        self._threads.append(threading.Thread(target=self._listen, daemon=True))
+        for thread in self._threads:
+            thread.start()
+        self._send(briefing)
 
     @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
+    def is_sound(self) -> bool:
+        """Whether it can be given another arm."""
+        # An arm that is killed while it reads a request to stop leaves half of it to the next.
+        return not self._is_lost and self._process.poll() is None and not (self._was_stopped and not self._arms)
 
     def run(self, job: ArmJob, limit_s: float | None) -> RunResult:
         """Have an arm executed within a time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
-        # Absolute, because code of the user's own may change the working folder of its process.
-        self._send(pickle.dumps(("run", replace(job, run_dir=job.run_dir.absolute()))))
-        result, ends_at, limit, overdue = None, math.inf, "", False
-        self._is_busy = True
-        self._printed.allow(job.arm.name)
+        one = self._arms[job.arm.name] = _Awaited(limit_s=limit_s)
+        self._relay.allow(f"run '{job.arm.name}'")
         try:
-            while True:
-                if not self._connection.poll(LOOK_UP_S):
-                    if overdue := overdue or time.monotonic() > ends_at:
-                        self._kill_arm()  # of an arm, or what imports the code for all of them
-                    # Asked again: it may have sent its result and ended since.
-                    if not self.is_alive and not self._connection.poll():
-                        raise EOFError  # its children may keep the connection open, so that its end is never read
-                    continue
-                what, value = self._connection.recv()
-                if what == "imports":
-                    self._arm, ends_at = value, time.monotonic() + default_limit_s()
-                    limit = f"importing the project's code took longer than {default_limit_s():g} s"
-                elif what == "began":
-                    self._arm, limit = value, "" if limit_s is None else timeout_reason(limit_s)
-                    # From here on, not from when it was sent: what a new worker imports first is not the arm's time.
-                    ends_at = math.inf if limit_s is None else time.monotonic() + kill_after_s(limit_s)
-                elif what == "result":
-                    # Kept until the worker says `ended`: only then has all that the arm left behind been ended as well.
-                    result = value
-                elif result is not None:
-                    return result
-                else:
-                    raise self._lost(value, limit if overdue else "")
-        except (EOFError, OSError, pickle.UnpicklingError):
-            self.is_sound = False
-            raise self._lost(None, limit if overdue else "") from None
-        finally:
-            self._arm, self._is_busy = None, False
+            # Absolute, because code of the user's own may change the working folder of its process.
+            self._send(pickle.dumps(("run", replace(job, run_dir=job.run_dir.absolute()))))
+        except WorkerLost:
+            self._arms.pop(job.arm.name, None)
+            raise
+        if self._is_lost and self._arms.pop(job.arm.name, None):  # nobody hears any more
+            raise self._lost(one, None)
+        return one.future.result()
 
-    def _kill_arm(self) -> None:
-        if self._arm is None:
-            return
-        for end in (os.killpg, os.kill):  # it may have left its group
-            with suppress(ProcessLookupError, PermissionError):
-                end(self._arm, signal.SIGKILL)
-
-    def stop(self, reason: str) -> None:
-        self.is_sound = False  # an arm that is killed while it reads this leaves half of it to the next
+    def stop(self, arm: str, reason: str) -> None:
+        self._was_stopped = True
         with suppress(WorkerLost):
-            self._send(pickle.dumps(("stop", reason)))
+            self._send(pickle.dumps(("stop", (arm, reason))))
 
     def kill(self) -> None:
-        """End the arm, everything it has started, and the worker."""
-        arm, self.is_sound = self._arm, False
-        self._kill_arm()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        if arm is not None:
-            _wait_for_end(arm)
+        self._is_lost = True
+        arms = [one.pid for one in self._arms.values() if one.pid is not None]
+        for pid in (*arms, self._process.pid):
+            kill_group(pid)
+        for pid in arms:
+            wait_for_end(pid, _TEARDOWN_S)
 
     def close(self) -> None:
-        """Send it home; one that does not go is ended."""
-        self.dismiss()
+        """Let it read the end of the connection and exit; kill it if it does not, or if an arm is still awaited."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ours:
+            ours.shutdown(socket.SHUT_WR)
+        if self._arms or self._is_lost:
+            self.kill()
         try:
             self._process.wait(_TEARDOWN_S)
         except subprocess.TimeoutExpired:
             self.kill()
             self._process.wait()
+        *relays, listener = self._threads
+        listener.join()  # it must not read what may be another file by then
         self._connection.close()
-        self._printed.close()
+        for thread in relays:  # a process that an arm has left may hold the other end
+            thread.join(LOOK_UP_S)
 
-    def dismiss(self) -> None:
-        """Let it read the end of the connection, which closing does not while a thread here waits for its result."""
-        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ours:
-            ours.shutdown(socket.SHUT_WR)
-        if self._is_busy:  # nobody wants its result any more
-            self.kill()
+    def _listen(self) -> None:
+        try:
+            while True:
+                if self._connection.poll(LOOK_UP_S):
+                    self._hear(*self._connection.recv())
+                # Asked again: it may have sent its result and ended since.
+                elif self._process.poll() is not None and not self._connection.poll():
+                    break  # its children may keep the connection open, so that its end is never read
+                self._end_overdue()
+        except (EOFError, OSError, TypeError, ValueError, pickle.UnpicklingError):
+            pass
+        self._is_lost = True
+        while self._arms:
+            one = self._arms.popitem()[1]
+            one.future.set_exception(self._lost(one, None))
+
+    def _hear(self, arm: str, what: str, value: Any) -> None:
+        if what == "imports":
+            limit = f"importing the project's code took longer than {default_limit_s():g} s"
+            self._imports = _Awaited(pid=value, limit=limit, ends_at=time.monotonic() + default_limit_s())
+            return
+        self._imports.ends_at = math.inf
+        if (one := self._arms.get(arm)) is None:
+            return
+        if what == "began":
+            one.pid = value
+            if one.limit_s is not None:
+                # From here on, not from when it was sent: what a new worker imports first is not the arm's time.
+                one.limit, one.ends_at = timeout_reason(one.limit_s), time.monotonic() + kill_after_s(one.limit_s)
+        elif what == "result":
+            one.result = value
+        else:
+            del self._arms[arm]
+            if one.result is not None:
+                one.future.set_result(one.result)
+            else:
+                one.future.set_exception(self._lost(one, value))
+
+    def _end_overdue(self) -> None:
+        for one in (self._imports, *list(self._arms.values())):
+            if one.pid is not None and time.monotonic() > one.ends_at:
+                one.is_overdue = True
+                kill_group(one.pid)
+
+    def _pass_on(self, printed: IO[bytes], name: str) -> None:
+        with printed:
+            while data := os.read(printed.fileno(), 1 << 16):
+                self._relay.feed(data, name)
+        self._relay.feed(b"", name)
 
     def _send(self, message: bytes) -> None:
         try:
             with self._sending:
                 self._connection.send_bytes(message)
         except OSError:
-            self.is_sound = False
-            raise self._lost(None, "") from None
+            self._is_lost = True
+            raise self._lost(_Awaited(), None) from None
 
-    def _lost(self, code: int | None, limit: str) -> WorkerLost:
+    def _lost(self, arm: _Awaited, code: int | None) -> WorkerLost:
         """Why there is no result: a limit was exceeded, or its process ended, with `code` where that is known."""
-        if limit:
-            return WorkerLost(f"{limit} and did not stop, so its process was ended.", final=True)
+        if overdue := next((one for one in (arm, self._imports) if one.is_overdue), None):
+            return WorkerLost(f"{overdue.limit} and did not stop, so its process was ended.", final=True)
         if code is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_TEARDOWN_S)
             code = self._process.returncode
         cause = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
         return WorkerLost(f"the process that trained it ended with {cause}")
-
-
-class _Printed:
-    """What a worker and its arms print: without secrets, line by line, up to a limit for each arm."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._arm, self._left = "", _MOST_OUTPUT
-        # `sys.stdout` is asked for at each line: it leads to stderr while stdout is kept free for an answer in JSON.
-        pairs = ((process.stdout, "stdout"), (process.stderr, "stderr"))
-        self._threads = [threading.Thread(target=self._relay, args=pair, daemon=True) for pair in pairs]
-        for thread in self._threads:
-            thread.start()
-
-    def allow(self, arm: str) -> None:
-        self._arm, self._left = arm, _MOST_OUTPUT
-
-    def close(self) -> None:
-        for thread in self._threads:  # a process that an arm has left may hold the other end
-            thread.join(LOOK_UP_S)
-
-    def _relay(self, lines: IO[bytes], name: str) -> None:
-        with lines:
-            while line := lines.readline(_LONGEST_LINE):
-                room, self._left = self._left, self._left - len(line)
-                if room <= 0:
-                    continue
-                text = redact_text(line.decode("utf-8", "replace"))
-                if self._left <= 0:
-                    text += f"\nrun '{self._arm}' printed more than {_MOST_OUTPUT} bytes; the rest is not shown.\n"
-                with suppress(OSError, ValueError):
-                    stream = getattr(sys, name)
-                    stream.write(text)
-                    stream.flush()
-
-
-def _wait_for_end(pid: int) -> None:
-    """Wait until a process that was killed is dead, so that it holds no lock any more; it need not be our child."""
-    with suppress(OSError, AttributeError):
-        descriptor = os.pidfd_open(pid)
-        try:
-            select.select([descriptor], [], [], _TEARDOWN_S)
-        finally:
-            os.close(descriptor)
 
 
 def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -238,18 +263,15 @@ def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.P
     )
 
 
-def write_briefing(launch: Launch, *, fork: bool, shared: bool = False) -> bytes:
-    """What a worker is told; what cannot travel is refused with its name.
-
-    With `fork`, each arm gets a process; with `shared`, several arms run at a time.
-    """
+def write_briefing(launch: Launch, mode: Mode) -> bytes:
+    """What a worker is told; what cannot travel is refused with its name."""
     code = ProjectCode.for_workers(launch.config)
     if code.unreachable:
         hint = "Move them to a module of their own, or set launcher.params.arms_in to 'threads'."
         message = f"a process cannot import extensions registered in {', '.join(code.unreachable)}"
         raise ConfigError(Problem(message, path="launcher.params.arms_in", hint=hint))
     try:
-        return pickle.dumps((code, launch, os.environ.get("PYTHONPATH"), fork, shared))
+        return pickle.dumps((code, launch, os.environ.get("PYTHONPATH"), mode))
     except Exception as error:
         hint = "Register it and name it under callbacks, or set launcher.params.arms_in to 'threads'."
         raise ConfigError(Problem(f"a callback cannot be sent to a process: {error}", hint=hint)) from None
@@ -260,40 +282,73 @@ def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the parent decides what it means
         signal.signal(number, _pass_over)
     connection = Connection(descriptor)
-    code, launch, python_path, fork, shared = pickle.loads(connection.recv_bytes())
+    code, launch, python_path, mode = pickle.loads(connection.recv_bytes())
     os.environ.pop("PYTHONPATH", None)  # it was for this process: another Python, in a sandbox, would stumble over it
     if python_path is not None:
         os.environ["PYTHONPATH"] = python_path
+    problem = None
     try:
-        connection.send(("imports", os.getpid()))
+        connection.send(("", "imports", os.getpid()))
         code.load()
-        problem = None
     except EvsysError as error:
         problem = error
-    if shared:
-        from .shared import share  # which needs this module
-
-        share(connection, launch, problem)
-    if fork:
-        _fork_for_each_arm(connection, launch, problem)
-    inbox = _Inbox(connection)
+    arms = _Arms(connection, launch, problem)
+    if mode == "forks":
+        _fork_for_each_arm(connection, arms, launch)
+    threading.Thread(target=arms.listen, daemon=True).start()
     while True:
-        _execute_here(connection, launch, problem, *inbox.next_job())
-        connection.send(("ended", 0))
+        job = arms.jobs.get()
+        if mode == "threads":
+            threading.Thread(target=arms.complete, args=(job,), name=job.arm.name, daemon=True).start()
+        else:
+            arms.complete(job)
 
 
-def _execute_here(
-    connection: Connection, launch: Launch, problem: EvsysError | None, job: ArmJob, control: RunControl
-) -> None:
-    connection.send(("began", os.getpid()))
-    door = os.fstat(connection.fileno())
-    result = portable(execute(job, launch, control)) if problem is None else refuse(job, problem)
-    if not os.path.samestat(door, os.fstat(connection.fileno())):  # closed by the arm, and now another file's
-        raise OSError("the connection to the parent was closed")
-    connection.send(("result", result))
+class _Arms:
+    """Executes arms in this process, and hears the parent meanwhile."""
+
+    def __init__(self, connection: Connection, launch: Launch, problem: EvsysError | None) -> None:
+        self._connection, self._launch, self._problem = connection, launch, problem
+        self._sending = threading.Lock()
+        self._controls: dict[str, RunControl] = {}
+        self.jobs: queue.SimpleQueue[ArmJob] = queue.SimpleQueue()
+
+    def add(self, job: ArmJob) -> None:
+        self._controls[job.arm.name] = RunControl()
+        self.jobs.put(job)
+
+    def listen(self) -> NoReturn:
+        while True:
+            try:
+                what, value = self._connection.recv()
+            except (EOFError, OSError, TypeError):
+                os._exit(0)  # nobody is left who would want the result, and someone may go on in this folder
+            if what == "run":
+                self.add(value)
+            elif (control := self._controls.get(value[0])) is not None:
+                control.stop(value[1], interrupted=True)
+
+    def complete(self, job: ArmJob) -> None:
+        self.execute(job)
+        self.report(job, "ended", 0)
+
+    def execute(self, job: ArmJob) -> None:
+        self.report(job, "began", os.getpid())
+        door = os.fstat(self._connection.fileno())
+        control, problem = self._controls[job.arm.name], self._problem
+        result = refuse(job, problem) if problem else portable(execute(job, self._launch, control))
+        if result.status == "failed" and _device_is_lost():
+            os._exit(_DEVICE_LOST)  # no arm of this process can go on
+        if not os.path.samestat(door, os.fstat(self._connection.fileno())):  # closed by the arm, now another file's
+            raise OSError("the connection to the parent was closed")
+        self.report(job, "result", result)
+
+    def report(self, job: ArmJob, what: str, value: Any) -> None:
+        with self._sending:
+            self._connection.send((job.arm.name, what, value))
 
 
-def _fork_for_each_arm(connection: Connection, launch: Launch, problem: EvsysError | None) -> NoReturn:
+def _fork_for_each_arm(connection: Connection, arms: _Arms, launch: Launch) -> NoReturn:
     """Import once, then be the parent of one process after the other; no thread may run here."""
     adopt_orphans()  # what an arm's own children leave behind becomes ours to end
     _import_what_arms_use(launch)
@@ -306,16 +361,14 @@ def _fork_for_each_arm(connection: Connection, launch: Launch, problem: EvsysErr
             continue  # the arm that was to stop has ended
         child = os.fork()
         if child == 0:
-            _execute_in_fork(connection, launch, problem, job)
+            _execute_in_fork(arms, job)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         end_leftovers(child)
-        try:
-            connection.send(("ended", code))
-        except OSError:
-            os._exit(0)
+        with suppress(OSError):
+            arms.report(job, "ended", code)
 
 
-def _execute_in_fork(connection: Connection, launch: Launch, problem: EvsysError | None, job: ArmJob) -> NoReturn:
+def _execute_in_fork(arms: _Arms, job: ArmJob) -> NoReturn:
     """The life of a process with one arm."""
     # A fork that the arm's code has made and let go on comes out here as well.
     code, owner = 1, os.getpid()
@@ -325,9 +378,9 @@ def _execute_in_fork(connection: Connection, launch: Launch, problem: EvsysError
             os.setpgid(0, 0)
         with suppress(OSError):  # if memory runs out, it is this process that has to go
             Path("/proc/self/oom_score_adj").write_text("500", encoding="utf-8")
-        inbox = _Inbox(connection)
-        inbox.put(job)
-        _execute_here(connection, launch, problem, *inbox.next_job())
+        arms.add(job)
+        threading.Thread(target=arms.listen, daemon=True).start()
+        arms.execute(job)
         code = 0
     except BaseException as error:
         if os.getpid() == owner:
@@ -350,36 +403,20 @@ def _import_what_arms_use(launch: Launch) -> None:
             import_module(module)
 
 
+def _device_is_lost() -> bool:
+    """Whether a CUDA error has ended all computing in this process."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
 def _pass_over(number: int, frame: Any) -> None:
     """Do nothing. Were the signal ignored, so would every program be that an arm starts, and `timeout` end none."""
-
-
-class _Inbox:
-    """Listens to the parent beside the arm that is being trained."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._control = RunControl()
-        self._jobs: queue.SimpleQueue[tuple[ArmJob, RunControl]] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def put(self, job: ArmJob) -> None:
-        self._control = RunControl()
-        self._jobs.put((job, self._control))
-
-    def next_job(self) -> tuple[ArmJob, RunControl]:
-        return self._jobs.get()
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                what, value = self._connection.recv()
-            except (EOFError, OSError, TypeError):
-                os._exit(0)  # nobody is left who would want the result, and someone may go on in this folder
-            if what == "run":
-                self.put(value)
-            else:
-                self._control.stop(value, interrupted=True)
 
 
 if __name__ == "__main__":
