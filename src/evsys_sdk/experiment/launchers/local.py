@@ -30,7 +30,7 @@ from ...training.callback import RunControl
 from ..arms.project_code import ProjectCode, find_registered_later, runs_own_code
 from ..launcher import ArmJob, Launch, cpu_count, execute, visible_gpus
 from .shared import SharedWorker
-from .worker import Mode, Worker, write_briefing
+from .worker_process import Mode, Worker, write_briefing
 
 type Where = Literal["auto", "threads", "processes"]
 _REMOTE_ARMS = 8

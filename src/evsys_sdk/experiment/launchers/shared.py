@@ -12,7 +12,7 @@ import threading
 from ...log import get_logger
 from ...protocols import RunResult
 from ..launcher import ArmJob, Launch, WorkerLost
-from .worker import Worker
+from .worker_process import Worker
 
 
 class SharedWorker(Worker):
