@@ -27,6 +27,7 @@ FOUNDATIONS = {
     "registry",
     "secret_names",
     "settings",
+    "processes",
     "user_code",
 }
 ROOMS = [
