@@ -252,6 +252,29 @@ def test_separate_reasoning_is_what_the_model_thinks() -> None:
     assert shown(tokenizer, rendered)[1] == (True, "hm\n</think>\n\nb</s>")
 
 
+def writes_field(messages: Conversation, generate: bool) -> str:
+    """As gpt-oss: thinking is read from its own field only."""
+    turns = [f"<|{one['role']}|>[{one.get('reasoning_content', '')}]{one['content']}</s>" for one in messages]
+    return "".join(turns) + "<|assistant|>" * generate
+
+
+def ignores_field(messages: Conversation, generate: bool) -> str:
+    """As Llama 3: a field that it does not know is dropped."""
+    return "".join(f"<|{one['role']}|>{one['content']}</s>" for one in messages) + "<|assistant|>" * generate
+
+
+@pytest.mark.parametrize(
+    ("template", "said"), [(writes_field, "[hm]b</s>"), (ignores_field, "<think>\nhm\n</think>\n\nb</s>")]
+)
+def test_thinking_reaches_a_template_in_the_form_that_it_reads(template: Any, said: str) -> None:
+    tokenizer = CharacterTokenizer(template)
+    for answer in ({"content": "b", "reasoning_content": "hm"}, {"content": "<think>\nhm\n</think>\n\nb"}):
+        [one] = get_renderer(tokenizer).render([{"role": "user", "content": "a"}, {"role": "assistant", **answer}])
+        assert (
+            tokenizer.decode([token for token, weight in zip(one.tokens, one.weights, strict=True) if weight]) == said
+        )
+
+
 def test_a_sample_cut_off_while_thinking_keeps_the_opened_block() -> None:
     tokenizer = CharacterTokenizer(opens_thinking)
     assert get_renderer(tokenizer).parse(tokenizer.encode("hm", False))["content"] == "<think>\nhm"

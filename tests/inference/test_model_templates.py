@@ -17,7 +17,9 @@ import pytest
 from evsys_sdk.deploy.weights import find_tool_parser
 from evsys_sdk.errors import DataError
 from evsys_sdk.inference import get_renderer
-from evsys_sdk.inference.protocols.chat_completions import ChatCompletion
+from evsys_sdk.inference.conversation import split_thinking
+from evsys_sdk.inference.protocols import CHAT_EXCHANGES
+from evsys_sdk.inference.protocols.exchange import chat_reply
 from evsys_sdk.inference.token_buffer import TokenBuffer
 
 pytestmark = pytest.mark.local
@@ -137,10 +139,54 @@ def test_training_rollouts_and_serving_write_what_the_template_writes(name: str,
     assert text(tokenizer, tokens) == native(tokenizer, messages[:-1], [TOOL], ask=True)
     assert tokens == TokenBuffer(renderer).prompt(messages[:-1], [TOOL]).tokens
     body = {"model": "m", "messages": messages[:-1], "tools": [TOOL]}
-    query = ChatCompletion.read(body).query
+    query = CHAT_EXCHANGES["/v1/chat/completions"].read(body).query
     assert tokens == renderer.prompt(query.messages, query.tools)
     if len(messages) == 2:  # later prompts keep sampled tokens, which need not be the canonical ones
         assert tokens == native(tokenizer, messages[:-1], [TOOL], ask=True, tokenize=True, return_dict=False)
+
+
+@pytest.mark.parametrize("name", [*WITH_TOOLS, *WITHOUT_TOOLS])
+def test_thinking_is_the_same_in_training_rollouts_and_serving(name: str) -> None:
+    tokenizer = load(name)
+    renderer, inline = get_renderer(tokenizer), CASES["thinking"]
+    split = [
+        {**one, "reasoning_content": said[0], "content": said[1]}
+        if one["role"] == "assistant" and (said := split_thinking(one["content"]))
+        else one
+        for one in inline
+    ]
+    rendered = renderer.render(split)
+    assert rendered == renderer.render(inline)
+    if name == "qwen3":  # the only one of these templates that knows the field
+        assert native(tokenizer, split, []) == native(tokenizer, inline, [])
+
+    # What is sampled comes back as thinking and answer, by each API, and its next prompt is that of the template.
+    sampled = [token for token, weight in zip(rendered[0].tokens, rendered[0].weights, strict=True) if weight]
+    if len(rendered) == 1:  # both turns are in one sequence
+        [first] = renderer.render(inline[:2])
+        sampled = [token for token, weight in zip(first.tokens, first.weights, strict=True) if weight]
+    message = renderer.parse(sampled)
+    reply = chat_reply(message["content"], "stop", len(sampled))
+    thinks = name != "deepseek_v3"  # its template drops the thinking of every turn that it writes
+    assert (reply.thinking, reply.text) == ("hm" * thinks, "Sunny.")
+    buffer = TokenBuffer(renderer)
+    prompt = buffer.prompt([USER])
+    buffer.add([USER], (), message, prompt, sampled)
+    for path, kind in CHAT_EXCHANGES.items():
+        key = "input" if path == "/v1/responses" else "messages"
+        answer = kind.read({"model": "m", key: [USER]}).answer([reply], 1)
+        given = (
+            answer.get("output")
+            or [one["message"] for one in answer.get("choices", ())]
+            or [{"role": "assistant", "content": answer["content"]}]
+        )
+        query = kind.read({"model": "m", key: [USER, *given, inline[2]]}).query
+        if thinks:
+            assert renderer.prompt(query.messages) == renderer.prompt(inline[:3])
+            assert text(tokenizer, renderer.prompt(query.messages)) == native(tokenizer, inline[:3], [], ask=True)
+        continued = buffer.prompt(query.messages)
+        assert continued.continues
+        assert continued.tokens[: len(prompt.tokens) + len(sampled)] == [*prompt.tokens, *sampled]
 
 
 @pytest.mark.parametrize("name", WITH_TOOLS)

@@ -10,7 +10,7 @@ import pytest
 from evsys_sdk.inference.messages import ToolCall
 from evsys_sdk.inference.protocols import CHAT_EXCHANGES, describe_error
 from evsys_sdk.inference.protocols.completions import TextCompletion
-from evsys_sdk.inference.protocols.exchange import ChatQuery, Exchange, Reply, RequestRefused, TokenScore
+from evsys_sdk.inference.protocols.exchange import ChatQuery, Exchange, Reply, RequestRefused, TokenScore, chat_reply
 
 CHAT, MESSAGES, RESPONSES = CHAT_EXCHANGES
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -129,6 +129,69 @@ def test_a_stream_tells_what_the_whole_answer_tells() -> None:
     arguments = "".join(part[0]["function"]["arguments"] for part in parts if part)
     assert arguments == CALL.arguments
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+THOUGHT = {"role": "assistant", "content": "Rome.", "reasoning_content": "hm"}
+
+
+@pytest.mark.parametrize("path", CHAT_EXCHANGES)
+def test_thinking_comes_back_as_it_was_sent(path: str) -> None:
+    reply = chat_reply("<think>\nhm\n</think>\n\nRome.", "stop", 7)
+    assert (reply.thinking, reply.text) == ("hm", "Rome.")
+    user = CONVERSATION[1]
+    fields: dict[str, Any] = {}
+    if path == MESSAGES:
+        content = read(path, messages=[user]).answer([reply], 5)["content"]
+        assert [one["type"] for one in content] == ["thinking", "text"]
+        fields = {"messages": [user, {"role": "assistant", "content": content}, user]}
+    if path == RESPONSES:
+        output = read(path, input=[user]).answer([reply], 5)["output"]
+        assert [one["type"] for one in output] == ["reasoning", "message"]
+        fields = {"input": [user, *output, user]}
+    if path == CHAT:
+        message = read(path, messages=[user]).answer([reply], 5)["choices"][0]["message"]
+        assert {key: message[key] for key in THOUGHT} == THOUGHT
+        renamed = {"role": "assistant", "content": "Rome.", "reasoning": "hm"}  # as vLLM calls it
+        fields = {"messages": [user, renamed, user]}
+    assert read(path, **fields).query.messages == [user, THOUGHT, user]
+
+
+@pytest.mark.parametrize("calls", [[], [CALL]])
+def test_a_stream_that_grows_says_what_the_whole_answer_says(calls: list[ToolCall]) -> None:
+    whole = "<think>\nWhich\ncity?\n</think>\n\nRome, of <course>."
+    reply = chat_reply(whole, "tool_calls" if calls else "stop", 7, calls)
+    for path, fields in ASKED.items():
+        exchange = read(path, **fields)
+        events = exchange.start(5)
+        for size in range(len(whole)):
+            events += exchange.grow(0, whole[:size])
+        events = data([*events, *exchange.close(0, reply), *exchange.finish(5, 7)])
+        if path == CHAT:
+            deltas = [one["choices"][0]["delta"] for one in events]
+            thinking = "".join(one.get("reasoning_content", "") for one in deltas)
+            text = "".join(one.get("content", "") for one in deltas)
+            assert sum("content" in one for one in deltas) > 10
+        elif path == MESSAGES:
+            deltas = [one["delta"] for one in events if one["type"] == "content_block_delta"]
+            thinking = "".join(one.get("thinking", "") for one in deltas)
+            text = "".join(one.get("text", "") for one in deltas)
+            starts = [one["content_block"]["type"] for one in events if one["type"] == "content_block_start"]
+            assert starts == ["thinking", "text", *("tool_use" for _ in calls)]
+            assert [one["index"] for one in events if one["type"] == "content_block_stop"] == list(range(len(starts)))
+        else:
+            thinking = "".join(one["delta"] for one in events if one["type"] == "response.reasoning_text.delta")
+            text = "".join(one["delta"] for one in events if one["type"] == "response.output_text.delta")
+            output = [{**one, "id": ""} for one in events[-1]["response"]["output"]]
+            assert output == [{**one, "id": ""} for one in read(path, **fields).answer([reply], 5)["output"]]
+            done = [one["output_index"] for one in events if one["type"] == "response.output_item.done"]
+            assert done == list(range(len(output)))
+        assert (thinking, text) == (reply.thinking, reply.text)
+
+
+def test_an_answer_that_is_cut_off_while_it_thinks_has_only_thinking() -> None:
+    assert (reply := chat_reply("<think>\nhm", "length", 2)).text == ""
+    assert reply.thinking == "hm"
+    assert chat_reply("<", "length", 1).text == "<"
 
 
 def test_a_response_that_was_cut_off_is_incomplete() -> None:

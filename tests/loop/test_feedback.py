@@ -35,7 +35,7 @@ ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_
 async def open_server(folder: Path, *rules: RewardRule, **settings: Any) -> AsyncGenerator[httpx.AsyncClient]:
     log = RequestLog(LiveStore("served"), rules)
     service = Service.start(ServeSettings(state_dir=folder / "state", models=("tiny",), **settings), None, log)
-    transport = httpx.ASGITransport(app=log.wrap(App(service)))  # pyright: ignore[reportArgumentType]
+    transport = httpx.ASGITransport(app=App(service))  # pyright: ignore[reportArgumentType]
     headers = {"x-api-key": settings.get("api_key", "")}
     try:
         async with httpx.AsyncClient(

@@ -6,14 +6,18 @@ import asyncio
 import json
 import shutil
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from evsys_sdk.backends.client import SamplingParams, TrainingClient
+from evsys_sdk.backends.client import Sample, SamplingParams, TrainingClient
+from evsys_sdk.backends.future import Operation
 from evsys_sdk.config.specs import AgentSpec, EnvironmentSpec
 from evsys_sdk.data.types import HarborTask
 from evsys_sdk.errors import ConfigError
@@ -24,7 +28,7 @@ from evsys_sdk.rollouts.datums import merge_turns
 from evsys_sdk.rollouts.engine import InlineEngine, RolloutRequest
 from evsys_sdk.rollouts.gateway import Gateway
 from evsys_sdk.rollouts.harness import build_harness
-from evsys_sdk.rollouts.policy import SamplerPolicy
+from evsys_sdk.rollouts.policy import RecordingPolicy, SamplerPolicy
 from evsys_sdk.rollouts.rollout import Rollout, Turn
 
 CLIENT = """
@@ -185,6 +189,51 @@ def test_a_program_that_continues_texts_keeps_its_tokens(
     assert rollout.turns[1].prompt_tokens[: len(known)] == known
     assert [len(stretch) for stretch in merge_turns(rollout.turns)] == [3]
     assert last.logprobs
+
+
+class HeldSampler:
+    """Samples one token, waits until it is released, and samples the others."""
+
+    def __init__(self, inner: Any, text: str) -> None:
+        self.tokenizer, self._text, self.release = inner.tokenizer, text, threading.Event()
+
+    def sample(self, prompt: Any, n: int, params: SamplingParams) -> Operation[list[Sample]]:
+        future: Future[list[Sample]] = Future()
+        tokens = self.tokenizer.encode(self._text)
+
+        def work() -> None:
+            for at, token in enumerate(tokens):
+                if at == len("<think>\nhm\n</think>\n\nI"):
+                    self.release.wait(60)
+                if params.on_token is not None:
+                    params.on_token((token, -0.5, []))
+            future.set_result([Sample(tokens, [-0.5] * len(tokens), "stop")])
+
+        threading.Thread(target=work, daemon=True).start()
+        return Operation(future)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+async def test_a_stream_carries_the_answer_while_it_is_sampled(
+    path: str, make_client: Callable[..., TrainingClient]
+) -> None:
+    client = make_client(context_length=1024)
+    sampler = HeldSampler(client.sampler().result(), "<think>\nhm\n</think>\n\nIt is blue.")
+    policy: Any = SamplerPolicy(sampler, get_renderer(client.tokenizer), SamplingParams(99), 1024)  # pyright: ignore[reportArgumentType]
+    said: Any = [{"role": "user", "content": "go"}]
+    asked = {"input": said} if path == "/v1/responses" else {"messages": said, "max_tokens": 9}
+    recorder, text = RecordingPolicy(policy), ""
+    async with Gateway(recorder) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+        headers, body = {"authorization": f"Bearer {gateway.credential}"}, {"model": "any", "stream": True, **asked}
+        async with http.stream("POST", path, json=body, headers=headers) as stream:
+            async for part in stream.aiter_text():
+                text += part
+                if '"I"' in text and not sampler.release.is_set():
+                    assert not recorder.turns, "the answer has not ended"
+                    sampler.release.set()
+    assert text.index("hm") < text.index('"I"') < text.index("blue")
+    [turn] = recorder.turns
+    assert turn.completion_tokens == sampler.tokenizer.encode("<think>\nhm\n</think>\n\nIt is blue.")
 
 
 def test_requests_that_are_not_for_this_rollout_are_refused(run_program: RunProgram) -> None:

@@ -127,6 +127,8 @@ def check_sampling(prompt: Sequence[int], num_samples: int, params: SamplingPara
             raise BackendError(f"{name} must be a whole number (got {show(value)}).")
     problems = {
         f"num_samples must be 1 or more (got {show(num_samples)})": num_samples < 1,
+        f"on_token follows one sample (got num_samples {show(num_samples)})": params.on_token is not None
+        and num_samples != 1,
         f"max_tokens must be 1 or more (got {show(params.max_tokens)})": params.max_tokens < 1,
         f"temperature must be 0 or more and finite (got {show(params.temperature)})": not 0
         <= params.temperature

@@ -73,6 +73,10 @@ type LogitsProcessor = Callable[[Sequence[int], Floats], Floats]
 """(all tokens so far, log-probabilities of the next one (V,)) -> changed log-probabilities, of any scale."""
 
 
+type SampledToken = tuple[int, float, list[tuple[int, float]]]
+"""A token, its log-probability, and the most probable tokens in its place if `top_logprobs` asked for them."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to sample."""
@@ -97,6 +101,9 @@ class SamplingParams:
     """Token -> added to its logit before a token is chosen. Log-probabilities are those without it."""
     processors: Sequence[LogitsProcessor] = ()
     """Applied in this order, after `logit_bias`. Log-probabilities are those without them."""
+    on_token: Callable[[SampledToken], bool] | None = None
+    """Called on the sampler's thread with each token of the only sample as it is chosen; False ends the sample there.
+    Backends that sample on another machine do not call it."""
 
 
 @dataclass(frozen=True, slots=True)

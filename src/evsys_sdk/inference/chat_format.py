@@ -18,6 +18,7 @@ from typing import Any
 
 from ..data.types import Message, ToolDefinition
 from ..errors import DataError
+from .conversation import join_thinking, split_thinking
 from .renderer import Tokenizer, decode
 from .tool_parsers import ToolParser, find_parser
 
@@ -106,6 +107,25 @@ class ChatTemplate:
                 if written is not None and _FUNCTION in written and "{'city'" not in written:
                     return CallForm(as_text, content)
         return CallForm()
+
+    @cached_property
+    def thinks_in_field(self) -> bool:
+        """Whether this template reads thinking from `reasoning_content` only, and not from the text."""
+        answers: list[Message] = [
+            {"role": "assistant", "content": _ANSWER, "reasoning_content": "hm"},
+            {"role": "assistant", "content": join_thinking("hm", _ANSWER)},
+        ]
+        with suppress(DataError):
+            field, text = (self([_QUESTION, answer]) for answer in answers)
+            return field != text and field != self([_QUESTION, {"role": "assistant", "content": _ANSWER}])
+        return False
+
+    def form(self, message: Message) -> Message:
+        """A message as this template wants it."""
+        if self.thinks_in_field and message["role"] == "assistant":
+            thinking, answer = split_thinking(message["content"])
+            message = {**message, "content": answer, "reasoning_content": thinking} if thinking else message
+        return self.call_form.apply(message)
 
     @cached_property
     def tool_parser(self) -> ToolParser | None:

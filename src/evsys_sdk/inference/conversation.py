@@ -1,7 +1,8 @@
 """What a conversation is before it is rendered: plain text in every message, and at least one turn to learn from.
 
 Tool calls are given to templates in one form, OpenAI's with `arguments` as an object: templates write them as JSON, and
-arguments that are JSON text already would be encoded twice.
+arguments that are JSON text already would be encoded twice. Thinking is part of the text, `<think>...</think>` before
+the answer; what APIs carry in a field of its own (`reasoning_content`) is put there.
 
 Rows are checked when they are read (`data/rows.py`); here they become what a chat template understands. Images and
 other blocks that are not text are refused, never dropped.
@@ -21,6 +22,7 @@ from ..data.types import ChatMessagesRow, Message
 from ..errors import DataError, show
 
 _THINKING = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
+_OPEN, _CLOSE = "<think>", "</think>"
 
 type Supervise = Literal["all_assistant", "last_assistant"]
 """Which assistant turns carry loss."""
@@ -50,6 +52,9 @@ def text_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         if not isinstance(role, str) or not role:
             raise DataError(f"messages[{index}] has no role (got {show(role)}). Use system, user, assistant or tool.")
         text: Message = {**message, "content": message_text(message, index)}
+        thinking = text.pop("reasoning_content", None)
+        if isinstance(thinking, str) and role == "assistant" and not split_thinking(text["content"])[0]:
+            text["content"] = join_thinking(thinking.strip("\n"), text["content"])
         if message.get("tool_calls"):
             text["tool_calls"] = [
                 _call(call, f"messages[{index}].tool_calls[{at}]") for at, call in enumerate(message["tool_calls"])
@@ -89,6 +94,34 @@ def split_thinking(text: str) -> tuple[str, str]:
     """What a text thinks aloud at its start, and the answer after it; newlines around the two belong to neither."""
     found = _THINKING.fullmatch(text)
     return (found[1].strip("\n"), found[2].lstrip("\n")) if found else ("", text)
+
+
+def split_growing(text: str) -> tuple[str, str]:
+    """The same of a text that may go on: nothing that it becomes takes back what is returned."""
+    said = text.lstrip()
+    if _CLOSE in said or not said.startswith(_OPEN[: len(said)]):
+        return split_thinking(text)
+    begun = said[len(_OPEN) :].lstrip("\n")
+    return begun[: held_back(begun, [_CLOSE])].rstrip("\n"), ""
+
+
+def split_answer(text: str) -> tuple[str, str]:
+    """The same of a whole answer; one that was cut off while it thought has only thinking."""
+    return split_growing(text) if text.lstrip().startswith(_OPEN) else ("", text)
+
+
+def held_back(text: str, marks: Sequence[str]) -> int:
+    """How much of a growing text can be shown: nothing from a mark on, and not what may turn out to begin one."""
+    shown = len(text)
+    for mark in marks:
+        if (at := text.find(mark)) >= 0:
+            shown = min(shown, at)
+            continue
+        sizes = range(min(len(mark) - 1, len(text)), 0, -1)
+        shown = min(shown, next((len(text) - size for size in sizes if text.endswith(mark[:size])), shown))
+    while shown and text[shown - 1] == "\ufffd":  # a character whose bytes have not all come
+        shown -= 1
+    return shown
 
 
 def join_thinking(thinking: str, answer: str) -> str:

@@ -207,3 +207,8 @@ PARSERS: dict[str, ToolParser] = {
     )
 }
 """Name -> parser; the first that reads a template's own call back is that template's."""
+
+
+def call_marks(parser: str | None, tools: Tools) -> list[str]:
+    """What calls begin with, where there are tools to call: an answer that grows is not shown from there on."""
+    return [PARSERS[parser].opening] if tools and parser else []

@@ -8,7 +8,8 @@ carry the rollout's own credential; every answer is a turn of the recorder, with
 
 How answers are sampled is the recipe's to say: temperature, top_p and max_tokens of a request have no effect. What
 would change the distribution of the policy (a forced call, a schema) is refused. An equal request gets the answer that
-was given before, because clients ask again after a lost connection.
+was given before, because clients ask again after a lost connection. A stream carries the answer as it is sampled, where
+the backend samples on this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,9 +33,10 @@ from ..inference.conversation import message_text
 from ..inference.messages import ToolCall
 from ..inference.protocols import CHAT_EXCHANGES, describe_error
 from ..inference.protocols.completions import TextCompletion
-from ..inference.protocols.exchange import ChatQuery, Exchange, Query, Reply, RequestRefused, TextQuery
+from ..inference.protocols.exchange import ChatQuery, Exchange, Query, Reply, RequestRefused, TextQuery, chat_reply
 from ..inference.token_buffer import RAW
 from ..log import get_logger
+from .policy import RecordingPolicy
 from .rollout import Policy, TruncatedError, Turn
 
 MODEL = "policy"
@@ -69,7 +71,7 @@ class Gateway:
         self.exhausted = asyncio.Event()
         """Set when the budget is spent; nothing is answered any more."""
         self._turns = self._tokens = 0
-        self._answers: dict[bytes, asyncio.Task[Turn]] = {}
+        self._answers: dict[bytes, _GrowingAnswer] = {}
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -105,9 +107,10 @@ class Gateway:
     ) -> None:
         for server in self._servers:
             server.close()
-        for task in [*self._connections, *self._answers.values()]:
+        tasks: list[asyncio.Task[Any]] = [*self._connections, *(answer.task for answer in self._answers.values())]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._connections, *self._answers.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self.socket is not None:
             self.socket.unlink(missing_ok=True)
 
@@ -137,20 +140,26 @@ class Gateway:
             exchange = kind.read(_read_object(body))
             if path == _COUNT_PATH:  # an estimate: only the policy knows the tokens of a prompt
                 return _Response.of(200, {"input_tokens": len(body) // 4})
-            turn = await self._answer(_read_chat(exchange.query))
-        except RequestRefused as refused:
-            return _Response.of(
-                refused.status, describe_error(path, refused.status, str(refused), refused.param, refused.code)
-            )
-        except TruncatedError as error:
-            problem = describe_error(path, 400, f"prompt is too long: {error}", "messages", "context_length_exceeded")
-            return _Response.of(400, problem)
-        except DataError as error:
-            return _Response.of(400, describe_error(path, 400, str(error), "messages"))
-        except Exception as error:  # the recorder keeps it, and the engine says what became of the rollout
-            get_logger(__name__).debug("the policy failed", exc_info=error)
-            return _Response.of(503, describe_error(path, 503, "the policy failed."))
+            answer = self._start(_read_chat(exchange.query))
+            if exchange.query.stream and await answer.has_begun():
+                return _Response(200, b"text/event-stream", self._stream(exchange, answer))
+            turn = await answer.turn()
+        except Exception as error:
+            return _Response.of(*_describe(error, path))
         return _write(exchange, turn)
+
+    async def _stream(self, exchange: Exchange[Any], answer: _GrowingAnswer) -> AsyncIterator[bytes]:
+        yield b"".join(exchange.start(0))
+        async for text in answer.texts():
+            if parts := exchange.grow(0, text):
+                yield b"".join(parts)
+        try:
+            turn = await answer.turn()
+        except Exception as error:  # the status has gone out
+            yield exchange.fail(_describe(error, exchange.path)[0], "the policy failed.")
+            return
+        ending = exchange.close(0, _reply(exchange, turn))
+        yield b"".join([*ending, *exchange.finish(turn.input_tokens, turn.output_tokens)])
 
     def _check(self, request: h11.Request) -> None:
         headers = {name.lower(): value for name, value in request.headers}
@@ -158,20 +167,15 @@ class Gateway:
         if not hmac.compare_digest(given, self.credential.encode()):
             raise RequestRefused("the credential is not that of this rollout.", status=401)
 
-    async def _answer(self, query: ChatQuery) -> Turn:
+    def _start(self, query: ChatQuery) -> _GrowingAnswer:
         _refuse_unsupported(query)
         key = hashlib.blake2b(json.dumps([query.messages, query.tools], sort_keys=True, default=str).encode()).digest()
-        task = self._answers.get(key)
-        if task is None:
+        answer = self._answers.get(key)
+        if answer is None or answer.has_failed:  # asked again, it may be answered
             self._spend()
-            task = self._answers[key] = asyncio.create_task(self._act(query))
-            task.add_done_callback(lambda done: self._forget_failure(key, done))
-        # Shielded: a client that hangs up and asks again gets the answer that is under way.
-        return await asyncio.shield(task)
-
-    def _forget_failure(self, key: bytes, done: asyncio.Task[Turn]) -> None:
-        if not done.cancelled() and done.exception() is not None:
-            self._answers.pop(key, None)  # asked again, it may be answered
+            answer = self._answers[key] = _GrowingAnswer()
+            answer.start(self._act(query, answer))
+        return answer
 
     def _spend(self) -> None:
         budget = self._budget
@@ -183,10 +187,67 @@ class Gateway:
             raise RequestRefused("the budget of this rollout is spent.", status=403, code="budget_spent")
         self._turns += 1
 
-    async def _act(self, query: ChatQuery) -> Turn:
-        turn = await self._policy.act(query.messages, tools=query.tools or None)
+    async def _act(self, query: ChatQuery, answer: _GrowingAnswer) -> Turn:
+        policy = self._policy
+        more: dict[str, Any] = {"on_text": answer.grow} if isinstance(policy, RecordingPolicy) and query.stream else {}
+        turn = await policy.act(query.messages, tools=query.tools or None, **more)
         self._tokens += turn.output_tokens
         return turn
+
+
+class _GrowingAnswer:
+    """An answer in the making; equal requests share it."""
+
+    task: asyncio.Task[Turn]
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._grown = asyncio.Event()
+
+    def start(self, acting: Coroutine[Any, Any, Turn]) -> None:
+        self.task = asyncio.create_task(acting)
+        self.task.add_done_callback(lambda _: self._grown.set())
+
+    @property
+    def has_failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+
+    async def turn(self) -> Turn:
+        # Shielded: a client that hangs up and asks again gets the answer that is under way.
+        return await asyncio.shield(self.task)
+
+    def grow(self, text: str) -> None:
+        """The answer as far as it can be shown."""
+        grown, self._text, self._grown = self._grown, text, asyncio.Event()
+        if self.task.done():
+            self._grown.set()
+        grown.set()
+
+    async def has_begun(self) -> bool:
+        """Wait until there is something to show; False where there is nothing before the end."""
+        await self._grown.wait()
+        return not self.task.done()
+
+    async def texts(self) -> AsyncIterator[str]:
+        """The text as it grows, until the answer has ended."""
+        while not self.task.done():
+            grown = self._grown
+            yield self._text
+            await grown.wait()
+
+
+def _describe(error: Exception, path: str) -> tuple[int, Any]:
+    """Status and body of an error."""
+    match error:
+        case RequestRefused():
+            return error.status, describe_error(path, error.status, str(error), error.param, error.code)
+        case TruncatedError():
+            return 400, describe_error(path, 400, f"prompt is too long: {error}", "messages", "context_length_exceeded")
+        case DataError():
+            return 400, describe_error(path, 400, str(error), "messages")
+        case _:  # the recorder keeps it, and the engine says what became of the rollout
+            get_logger(__name__).debug("the policy failed", exc_info=error)
+            return 503, describe_error(path, 503, "the policy failed.")
 
 
 def _read_chat(query: Query) -> ChatQuery:
@@ -221,6 +282,13 @@ def _refuse_unsupported(query: ChatQuery) -> None:
 
 
 def _write(exchange: Exchange[Any], turn: Turn) -> _Response:
+    replies = [_reply(exchange, turn)]
+    if exchange.query.stream:
+        return _Response(200, b"text/event-stream", b"".join(exchange.replay(replies, turn.input_tokens)))
+    return _Response.of(200, exchange.answer(replies, turn.input_tokens))
+
+
+def _reply(exchange: Exchange[Any], turn: Turn) -> Reply:
     message = turn.message
     calls = [
         ToolCall(
@@ -232,10 +300,8 @@ def _write(exchange: Exchange[Any], turn: Turn) -> _Response:
         for call in message.get("tool_calls") or ()
     ]
     reason = "length" if turn.stop_reason == "length" else "tool_calls" if calls else "stop"
-    replies = [Reply(message_text(message, 0), reason, turn.output_tokens, calls)]
-    if exchange.query.stream:
-        return _Response(200, b"text/event-stream", b"".join(exchange.replay(replies, turn.input_tokens)))
-    return _Response.of(200, exchange.answer(replies, turn.input_tokens))
+    make = chat_reply if isinstance(exchange.query, ChatQuery) else Reply
+    return make(message_text(message, 0), reason, turn.output_tokens, calls)
 
 
 def _read_object(body: bytes) -> dict[str, Any]:
@@ -252,7 +318,7 @@ def _read_object(body: bytes) -> dict[str, Any]:
 class _Response:
     status: int
     kind: bytes
-    body: bytes
+    body: bytes | AsyncIterator[bytes]
 
     @classmethod
     def of(cls, status: int, value: Any) -> _Response:
@@ -295,11 +361,18 @@ class _Connection:
         return b"".join(parts)
 
     async def _send(self, response: _Response) -> None:
-        headers = [(b"content-type", response.kind), (b"content-length", str(len(response.body)).encode())]
-        for event in (
-            h11.Response(status_code=response.status, headers=headers),
-            h11.Data(data=response.body),
-            h11.EndOfMessage(),
-        ):
-            self._writer.write(self._wire.send(event) or b"")
+        headers, body = [(b"content-type", response.kind)], response.body
+        if isinstance(body, bytes):
+            headers.append((b"content-length", str(len(body)).encode()))
+        self._write(h11.Response(status_code=response.status, headers=headers))
+        if isinstance(body, bytes):
+            self._write(h11.Data(data=body))
+        else:
+            async for part in body:
+                self._write(h11.Data(data=part))
+                await self._writer.drain()
+        self._write(h11.EndOfMessage())
         await self._writer.drain()
+
+    def _write(self, event: h11.Event) -> None:
+        self._writer.write(self._wire.send(event) or b"")

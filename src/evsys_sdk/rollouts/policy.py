@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..backends.client import Sample, SamplingClient, SamplingParams
 from ..config.prices import TokenUsage
 from ..errors import BackendError, show
+from ..inference.conversation import held_back
 from ..inference.token_buffer import TokenBuffer, is_raw, parse_raw
+from ..inference.token_stream import TokenStream
+from ..inference.tool_parsers import call_marks
 from .rollout import Message, Policy, TruncatedError, Turn
 
 if TYPE_CHECKING:
     from ..inference.renderer import Renderer
+
+
+type OnText = Callable[[str], None]
+"""Takes the text of an answer as it grows, without what a tool call may begin in."""
 
 
 @dataclass(slots=True)
@@ -41,7 +49,13 @@ class SamplerPolicy:
             self._buffer = TokenBuffer(self.renderer)
         return self._buffer
 
-    async def act(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None) -> Turn:
+    async def act(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        on_text: OnText | None = None,
+    ) -> Turn:
         offered = list(tools or ())
         buffered = self.buffer.prompt(messages, offered)
         prompt = buffered.tokens
@@ -57,10 +71,13 @@ class SamplerPolicy:
             seed=_derive_seed(self.seed, *prompt),  # turns of one rollout must not share their random numbers
             stop=self.params.stop if self.params.stop is not None else self.renderer.stop,
         )
-        sample = _only_sample(await self.sampler.sample(prompt, 1, params))
+
+        def read(tokens: Sequence[int], tools: Sequence[dict[str, Any]] = ()) -> Message:
+            return parse_raw(self.renderer, tokens) if is_raw(messages) else self.renderer.parse(tokens, tools)
+
+        sample = _only_sample(await self._sample(prompt, params, offered, read, on_text))
         price = getattr(self.sampler, "cost_of", None)  # a sampler that is paid for knows what it costs
-        raw = is_raw(messages)
-        message = parse_raw(self.renderer, sample.tokens) if raw else self.renderer.parse(sample.tokens, offered)
+        message = read(sample.tokens, offered)
         self.buffer.add(messages, offered, message, buffered, sample.tokens)
         return Turn(
             message=message,
@@ -73,6 +90,25 @@ class SamplerPolicy:
             cost_usd=price(TokenUsage(len(prompt), len(sample.tokens))) if price else None,
             as_template=buffered.as_template,
         )
+
+    async def _sample(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        tools: Sequence[dict[str, Any]],
+        read: Callable[[Sequence[int]], Message],
+        on_text: OnText | None,
+    ) -> list[Sample]:
+        if on_text is None:
+            return await self.sampler.sample(prompt, 1, params)
+        stream, tokens = TokenStream(), list[int]()
+        asked = self.sampler.sample(prompt, 1, replace(params, on_token=stream.on_token))
+        sampling = asyncio.ensure_future(asked)
+        async for new in stream.read(sampling):
+            tokens += [token for token, _, _ in new]
+            text = str(read(tokens)["content"])
+            on_text(text[: held_back(text, call_marks(self.renderer.tool_parser, tools))])
+        return await sampling
 
     def with_seed(self, *parts: object) -> SamplerPolicy:
         """The same policy for one rollout: with a seed and a token buffer of its own."""
@@ -94,10 +130,18 @@ class RecordingPolicy:
         self.failure: Exception | None = None
         """What the model said instead of its last answer; an agent may have swallowed it."""
 
-    async def act(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None) -> Turn:
+    async def act(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        on_text: OnText | None = None,
+    ) -> Turn:
         asked = [dict(message) for message in messages]
         try:
-            turn = await self._policy.act(messages, tools=tools)
+            # Other policies give whole answers only.
+            more: dict[str, Any] = {"on_text": on_text} if isinstance(self._policy, SamplerPolicy) else {}
+            turn = await self._policy.act(messages, tools=tools, **more)
             if not isinstance(turn, Turn):  # pyright: ignore[reportUnnecessaryIsInstance]  # policies may be anyone's
                 raise BackendError(f"the policy answered with {show(turn)} instead of a Turn.")
         except Exception as error:

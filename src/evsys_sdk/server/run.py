@@ -55,7 +55,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
     loop = asyncio.get_running_loop()
     config: Any = uvicorn.Config(
         Operations(
-            App(service) if service.log is None else service.log.wrap(App(service)),
+            App(service),
             ready=lambda: "draining" if service.draining else "",
             gauges=service.gauges,
         ),

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAnswer:
+    """A conversation and how it was continued."""
+
+    id: str
+    model: str
+    """The name that was asked for."""
+    messages: list[dict[str, Any]]
+    metadata: dict[str, Any]
+    response: dict[str, Any]
+    """The answer as a chat completion, whatever API it was asked by."""
+    time: float = field(default_factory=time.time)
 
 
 class TraceLog(Protocol):
     """Keeps what is said."""
 
-    def wrap(self, app: Any) -> Any:
-        """The application, listened to."""
+    def keep(self, answer: ServedAnswer, size: int) -> None:
+        """Keep an answer to a request of `size` bytes."""
         ...
 
     def take_feedback(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,11 +1,11 @@
-"""The part of a backend's contract that is about `SamplingParams.make_filter` and `top_logprobs`."""
+"""The part of a backend's contract that is about `make_filter`, `top_logprobs` and `on_token`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from ..backends.client import SamplingClient, SamplingParams, TrainingClient
+from ..backends.client import SampledToken, SamplingClient, SamplingParams, TrainingClient
 from .client_probes import ClientProbes
 
 
@@ -33,6 +33,25 @@ class FilterConformance(ClientProbes):
             params = SamplingParams(9, temperature, seed=2, stop=[], make_filter=lambda: _Only(list(wanted)))
             for sample in sampler.sample(prompt, 2, params).result():
                 assert (sample.tokens, sample.stop_reason) == (wanted, "stop")
+
+    def test_tokens_are_reported_as_they_are_sampled(self, sampler: SamplingClient, client: TrainingClient) -> None:
+        if not client.capabilities.filters:
+            pytest.skip("this backend samples on another machine")
+        prompt = list(sampler.tokenizer.encode("Once upon a time"))
+        heard: list[SampledToken] = []
+
+        def hear(token: SampledToken) -> bool:
+            heard.append(token)
+            return len(heard) != 12
+
+        params = SamplingParams(8, seed=2, stop=[], top_logprobs=1, on_token=hear)
+        [sample] = sampler.sample(prompt, 1, params).result()
+        assert [(token, logprob) for token, logprob, _ in heard] == list(
+            zip(sample.tokens, sample.logprobs, strict=True)
+        )
+        assert all(len(best) == 1 for _, _, best in heard)
+        [sample] = sampler.sample(prompt, 1, params).result()
+        assert len(sample.tokens) == 4, "a listener that returns False ends the sample"
 
 
 class _Only:

@@ -66,6 +66,9 @@ class _Lane:
         if self.filter is not None and not self.stopped:
             self.filter.accept(token)
             self.stopped = not len(self.filter.allowed())
+        if self.params.on_token is not None:
+            best = list(zip(self.top[-1].tolist(), self.top_logprobs[-1].tolist(), strict=True)) if self.top else []
+            self.stopped = not self.params.on_token((token, logprob, best)) or self.stopped
 
     def note_top(self, logprobs: NDArray[np.float64]) -> None:
         # Stable: of tokens that are equally probable the lower number comes first.

@@ -34,7 +34,7 @@ DONE: Final = b"data: [DONE]\n\n"
 class SampledRequest(ApiRequest):
     """What chat completions and completions share."""
 
-    ignored: ClassVar[frozenset[str]] = frozenset(("store", "metadata", "service_tier", "prompt_cache_key"))
+    ignored: ClassVar[frozenset[str]] = frozenset(("store", "service_tier", "prompt_cache_key"))
 
     model: str = Field(min_length=1, max_length=500)
     stream: bool | None = False
@@ -49,6 +49,7 @@ class SampledRequest(ApiRequest):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    metadata: dict[str, Any] | None = None
     user: Any = None
     safety_identifier: Any = None
 
@@ -112,6 +113,7 @@ class ChatRequest(SampledRequest):
             forced=forced,
             parallel=self.parallel_tool_calls is not False,
             output_schema=read_response_format(self.response_format),
+            metadata=self.metadata or {},
         )
 
     def _tools(self) -> list[dict[str, Any]]:
@@ -148,8 +150,13 @@ def _chosen(choice: Any) -> str:
 
 
 def _clean(message: dict[str, Any]) -> dict[str, Any]:
-    """A field that is null is one left out; "developer" is the newer word for "system", which templates know."""
+    """A field that is null is one left out; "developer" is the newer word for "system", which templates know.
+
+    vLLM and OpenRouter call thinking `reasoning`, DeepSeek and SGLang `reasoning_content`.
+    """
     kept = {key: value for key, value in message.items() if value is not None}
+    if "reasoning" in kept:
+        kept = {"reasoning_content": kept.pop("reasoning"), **kept}
     return {**kept, "role": "system"} if kept.get("role") == "developer" else kept
 
 
@@ -221,6 +228,8 @@ class ChatCompletion(OpenAIExchange[ChatQuery]):
     def _choice(self, at: int, reply: Reply) -> dict[str, Any]:
         content = reply.text if reply.text or not reply.calls else None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if reply.thinking:
+            message["reasoning_content"] = reply.thinking
         if reply.calls:
             message["tool_calls"] = tool_call_message(reply.calls)
         logprobs = self._logprobs(reply.scores)
@@ -229,6 +238,9 @@ class ChatCompletion(OpenAIExchange[ChatQuery]):
     def start(self, prompt_tokens: int) -> list[bytes]:
         opening = {"role": "assistant", "content": "", "refusal": None}
         return [self._delta(at, opening) for at in range(self.query.samples)]
+
+    def thinking(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
+        return [self._delta(at, {"reasoning_content": new}, logprobs=self._logprobs(scores) if scores else None)]
 
     def text(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
         return [self._delta(at, {"content": new}, logprobs=self._logprobs(scores) if scores else None)]

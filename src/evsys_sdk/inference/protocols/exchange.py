@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ...data.shapes import is_object
 from ...data.types import Message
 from ...errors import EvsysError, show
+from ..conversation import split_answer, split_growing
 from ..messages import ToolCall
 
 
@@ -57,6 +58,8 @@ class ChatQuery(Query):
     """Whether one answer may hold several calls."""
     output_schema: dict[str, Any] | None = None
     """JSON schema of the answer; None for free text."""
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the client notes about the request; it has no effect on the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,8 @@ class Reply:
     stop: str | None = None
     """The stop sequence that ended it."""
     scores: Sequence[TokenScore] = ()
+    thinking: str = ""
+    """What the model thought aloud before its answer."""
 
 
 class ApiRequest(BaseModel):
@@ -124,6 +129,8 @@ class Exchange[Q: Query](ABC):
         """The name that answers carry; a server that resolves names may set another."""
         self.id = f"{self.prefix}{secrets.token_hex(12)}"
         self.created = int(time.time())
+        self._sent: dict[int, tuple[str, str]] = {}
+        """Thinking and text of each answer of the stream so far."""
 
     @classmethod
     @abstractmethod
@@ -137,6 +144,10 @@ class Exchange[Q: Query](ABC):
     @abstractmethod
     def start(self, prompt_tokens: int) -> list[bytes]:
         """The events that open a stream."""
+
+    def thinking(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
+        """Answer number `at` grows by some thinking."""
+        return []
 
     @abstractmethod
     def text(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
@@ -159,14 +170,43 @@ class Exchange[Q: Query](ABC):
         """The event of an error in a stream whose status has been sent."""
         return event(self.error(status, message))
 
+    def grow(self, at: int, shown: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
+        """The events by which answer number `at` becomes a text that may go on."""
+        thinking, text = split_growing(shown) if isinstance(self.query, ChatQuery) else ("", shown)
+        return self._grow(at, thinking, text, scores)
+
+    def close(self, at: int, reply: Reply, scores: Sequence[TokenScore] = ()) -> list[bytes]:
+        """The events by which answer number `at` becomes the whole; `scores` are those that were not sent."""
+        return [*self._grow(at, reply.thinking, reply.text, scores), *self.end(at, reply)]
+
     def replay(self, replies: Sequence[Reply], prompt_tokens: int) -> list[bytes]:
         """Whole answers as the events of a stream."""
         events = self.start(prompt_tokens)
         for at, reply in enumerate(replies):
-            if reply.text:
-                events += self.text(at, reply.text, reply.scores)
-            events += self.end(at, reply)
+            events += self.close(at, reply, reply.scores)
         return [*events, *self.finish(prompt_tokens, sum(reply.tokens for reply in replies))]
+
+    def _grow(self, at: int, thinking: str, text: str, scores: Sequence[TokenScore]) -> list[bytes]:
+        thought, said = self._sent.get(at, ("", ""))
+        # Later tokens may change how earlier ones read, and what was sent cannot be taken back.
+        more = thinking[len(thought) :] if thinking.startswith(thought) else ""
+        new = text[len(said) :] if text.startswith(said) else ""
+        self._sent[at] = thought + more, said + new
+        parts = self.thinking(at, more, () if new else scores) if more else []
+        return [*parts, *(self.text(at, new, scores) if new or (scores and not more) else [])]
+
+
+def chat_reply(
+    text: str,
+    reason: Literal["stop", "length", "tool_calls"],
+    tokens: int,
+    calls: Sequence[ToolCall] = (),
+    stop: str | None = None,
+    scores: Sequence[TokenScore] = (),
+) -> Reply:
+    """The reply to a conversation, with thinking split from the answer."""
+    thinking, answer = split_answer(text)
+    return Reply(answer, reason, tokens, calls, stop, scores, thinking)
 
 
 def event(value: Mapping[str, Any], name: str = "") -> bytes:

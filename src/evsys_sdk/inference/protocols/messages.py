@@ -12,7 +12,6 @@ from pydantic import Field, StringConstraints
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ...errors import show
-from ..conversation import join_thinking
 from ..messages import ToolCall
 from .exchange import (
     ApiRequest,
@@ -30,6 +29,8 @@ from .exchange import (
 )
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "required"}
+_SIGNATURE = "unsigned"
+"""Clients drop thinking without a signature; here any is read."""
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -70,11 +71,11 @@ class MessagesRequest(ApiRequest):
             top_p=self.top_p or 1.0,
             top_k=self.top_k or -1,
             stops=tuple(self.stop_sequences or ()),
-            user=str((self.metadata or {}).get("user_id") or "")[:200],
             tools=tools,
             forced=forced,
             parallel=not choice.get("disable_parallel_tool_use"),
             output_schema=self._schema(),
+            metadata=self.metadata or {},
         )
 
     def _conversation(self) -> list[Message]:
@@ -129,7 +130,8 @@ def _assistant(blocks: Sequence[dict[str, Any]], where: str) -> list[Message]:
                 calls.append({"id": str(block.get("id")), "type": "function", "function": function})
             case _:
                 raise _unknown_block(block, f"{where}.content[{at}]")
-    message: Message = {"role": "assistant", "content": join_thinking(thinking, "\n\n".join(text))}
+    message: Message = {"role": "assistant", "content": "\n\n".join(text)}
+    message |= {"reasoning_content": thinking} if thinking else {}
     return [{**message, "tool_calls": calls} if calls else message]
 
 
@@ -161,7 +163,7 @@ def _join_text(content: str | Sequence[Any], where: str) -> str:
 def _unknown_block(block: Any, where: str) -> RequestRefused:
     kind: Any = block.get("type") if is_object(block) else block
     return RequestRefused(
-        f"{where} is a block of type {show(kind)}, and only text, tool_use and tool_result are read here.",
+        f"{where} is a block of type {show(kind)}, and only text, thinking, tool_use and tool_result are read here.",
         param=where.partition("[")[0],
     )
 
@@ -176,7 +178,8 @@ class AnthropicMessage(Exchange[ChatQuery]):
         super().__init__(query)
         self._blocks = 0
         """Content blocks of the stream so far."""
-        self._in_text = False
+        self._open = ""
+        """Type of the content block that is being written."""
         self._end: dict[str, Any] = {}
 
     @classmethod
@@ -190,7 +193,10 @@ class AnthropicMessage(Exchange[ChatQuery]):
 
     def answer(self, replies: Sequence[Reply], prompt_tokens: int) -> dict[str, Any]:
         [reply] = replies
-        content: list[dict[str, Any]] = [{"type": "text", "text": reply.text}] if reply.text else []
+        content: list[dict[str, Any]] = []
+        if reply.thinking:
+            content.append({"type": "thinking", "thinking": reply.thinking, "signature": _SIGNATURE})
+        content += [{"type": "text", "text": reply.text}] if reply.text else []
         content += [{**_tool_use(call), "input": call.parse_arguments()} for call in reply.calls]
         message = {**self._message(prompt_tokens, reply.tokens), "content": content, **_outcome(reply)}
         return message
@@ -198,16 +204,14 @@ class AnthropicMessage(Exchange[ChatQuery]):
     def start(self, prompt_tokens: int) -> list[bytes]:
         return [_event("message_start", message=self._message(prompt_tokens, 0)), _event("ping")]
 
+    def thinking(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
+        return self._write("thinking", {"type": "thinking_delta", "thinking": new}, signature="")
+
     def text(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
-        opening: list[bytes] = []
-        if not self._in_text:
-            self._in_text = True
-            opening = [_event("content_block_start", index=self._blocks, content_block={"type": "text", "text": ""})]
-        delta = {"type": "text_delta", "text": new}
-        return [*opening, _event("content_block_delta", index=self._blocks, delta=delta)]
+        return self._write("text", {"type": "text_delta", "text": new})
 
     def end(self, at: int, reply: Reply) -> list[bytes]:
-        parts = self._close_text()
+        parts = self._close_block()
         for call in reply.calls:
             index, self._blocks = self._blocks, self._blocks + 1
             delta = {"type": "input_json_delta", "partial_json": json.dumps(call.parse_arguments(), ensure_ascii=False)}
@@ -226,11 +230,23 @@ class AnthropicMessage(Exchange[ChatQuery]):
     def fail(self, status: int, message: str) -> bytes:
         return event(self.error(status, message), "error")
 
-    def _close_text(self) -> list[bytes]:
-        if not self._in_text:
+    def _write(self, kind: str, delta: dict[str, Any], **more: str) -> list[bytes]:
+        parts: list[bytes] = []
+        if self._open != kind:
+            parts = self._close_block()
+            self._open = kind
+            block = {"type": kind, kind: "", **more}
+            parts.append(_event("content_block_start", index=self._blocks, content_block=block))
+        return [*parts, _event("content_block_delta", index=self._blocks, delta=delta)]
+
+    def _close_block(self) -> list[bytes]:
+        if not self._open:
             return []
-        self._in_text, self._blocks = False, self._blocks + 1
-        return [_event("content_block_stop", index=self._blocks - 1)]
+        index, self._blocks = self._blocks, self._blocks + 1
+        signed = {"type": "signature_delta", "signature": _SIGNATURE}
+        parts = [_event("content_block_delta", index=index, delta=signed)] if self._open == "thinking" else []
+        self._open = ""
+        return [*parts, _event("content_block_stop", index=index)]
 
     def _message(self, prompt_tokens: int, sampled_tokens: int) -> dict[str, Any]:
         head: dict[str, Any] = {

@@ -28,7 +28,7 @@ from .exchange import (
     read_schema,
 )
 
-_TEXTS: Final = ("input_text", "output_text", "text")
+_TEXTS: Final = ("input_text", "output_text", "reasoning_text", "text")
 _CUSTOM_INPUT: Final = "input"
 """The one argument of a tool that takes free text."""
 
@@ -85,6 +85,7 @@ class ResponsesRequest(ApiRequest):
             forced=forced,
             parallel=self.parallel_tool_calls is not False,
             output_schema=self._schema(),
+            metadata=self.metadata or {},
         )
 
     @property
@@ -143,7 +144,11 @@ class ResponsesRequest(ApiRequest):
                 role = "system" if item.get("role") == "developer" else item.get("role")
                 if role not in ("system", "user", "assistant"):
                     raise RequestRefused(f"{where}.role is {show(role)}. Use system, user or assistant.", param="input")
-                found.append({"role": role, "content": _text(item.get("content"), f"{where}.content")})
+                content = _text(item.get("content"), f"{where}.content")
+                if role == "assistant" and found and _only_thinks(found[-1]):
+                    found[-1]["content"] = content
+                else:
+                    found.append({"role": role, "content": content})
             case "function_call" | "custom_tool_call" as kind:
                 text = item.get("arguments")
                 if kind == "custom_tool_call":
@@ -158,12 +163,18 @@ class ResponsesRequest(ApiRequest):
                 output = _text(item.get("output"), f"{where}.output")
                 found.append({"role": "tool", "tool_call_id": str(item.get("call_id")), "content": output})
             case "reasoning":
-                return  # encrypted or summarised by its provider: nothing that a model here has said
+                # What is encrypted or summarised by its provider is nothing that a model here has said.
+                if thinking := _text(item.get("content") or [], f"{where}.content"):
+                    found.append({"role": "assistant", "content": "", "reasoning_content": thinking})
             case other:
                 raise RequestRefused(
                     f"{where} is of type {show(other)}. Messages, function calls and their outputs are read here.",
                     param="input",
                 )
+
+
+def _only_thinks(message: Message) -> bool:
+    return "reasoning_content" in message and not message["content"] and "tool_calls" not in message
 
 
 def _text(content: Any, where: str) -> str:
@@ -194,8 +205,9 @@ class OpenAIResponse(Exchange[ChatQuery]):
         self._output: list[dict[str, Any]] = []
         """Items of the stream that are complete."""
         self._message_id = f"msg_{secrets.token_hex(12)}"
-        self._said: str | None = None
-        """The text of the stream so far; None before there is any."""
+        self._thinking_id = f"rs_{secrets.token_hex(12)}"
+        self._open = ""
+        """Type of the item that is being written."""
         self._scores: list[dict[str, Any]] = []
         self._reply: Reply | None = None
 
@@ -210,8 +222,9 @@ class OpenAIResponse(Exchange[ChatQuery]):
 
     def answer(self, replies: Sequence[Reply], prompt_tokens: int) -> dict[str, Any]:
         [reply] = replies
-        said = [self._message(reply.text, [describe_score(score) for score in reply.scores])]
-        output = said if reply.text or not reply.calls else []
+        output = [self._reasoning(reply.thinking)] if reply.thinking else []
+        if reply.text or not reply.calls:
+            output.append(self._message(reply.text, [describe_score(score) for score in reply.scores]))
         return self._body([*output, *(self._call(call) for call in reply.calls)], reply, prompt_tokens)
 
     def start(self, prompt_tokens: int) -> list[bytes]:
@@ -221,17 +234,24 @@ class OpenAIResponse(Exchange[ChatQuery]):
             self._event("response.in_progress", response=opening),
         ]
 
+    def thinking(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
+        parts: list[bytes] = []
+        if not self._open:
+            self._open = "reasoning"
+            item: dict[str, Any] = {**self._reasoning(""), "status": "in_progress", "content": []}
+            parts = [self._event("response.output_item.added", output_index=0, item=item)]
+        return [*parts, self._event("response.reasoning_text.delta", **self._place, delta=new)]
+
     def text(self, at: int, new: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
-        parts = [] if self._said is not None else self._open_message()
-        self._said = (self._said or "") + new
+        parts = [] if self._open == "message" else self._open_message()
         described = [describe_score(score) for score in scores]
         self._scores += described
         return [*parts, self._event("response.output_text.delta", **self._place, delta=new, logprobs=described)]
 
     def end(self, at: int, reply: Reply) -> list[bytes]:
         self._reply = reply
-        parts = self._open_message() if self._said is None and not reply.calls else []
-        parts += self._close_message() if parts or self._said is not None else []
+        parts = self._open_message() if self._open != "message" and not reply.calls else []
+        parts += self._close_item()
         for call in reply.calls:
             parts += self._add_call(call)
         return parts
@@ -245,25 +265,37 @@ class OpenAIResponse(Exchange[ChatQuery]):
 
     @property
     def _place(self) -> dict[str, Any]:
-        return {"item_id": self._message_id, "output_index": 0, "content_index": 0}
+        item_id = self._thinking_id if self._open == "reasoning" else self._message_id
+        return {"item_id": item_id, "output_index": len(self._output), "content_index": 0}
 
     def _open_message(self) -> list[bytes]:
+        parts = self._close_item()
+        self._open = "message"
         item: dict[str, Any] = {**self._message("", []), "status": "in_progress", "content": []}
         part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         return [
-            self._event("response.output_item.added", output_index=0, item=item),
+            *parts,
+            self._event("response.output_item.added", output_index=len(self._output), item=item),
             self._event("response.content_part.added", **self._place, part=part),
         ]
 
-    def _close_message(self) -> list[bytes]:
-        item = self._message(self._said or "", self._scores)
-        [part] = item["content"]
+    def _close_item(self) -> list[bytes]:
+        if not self._open:
+            return []
+        (thinking, text), place = self._sent.get(0, ("", "")), self._place
+        if self._open == "reasoning":
+            item = self._reasoning(thinking)
+            parts = [self._event("response.reasoning_text.done", **place, text=thinking)]
+        else:
+            item = self._message(text, self._scores)
+            [part] = item["content"]
+            parts = [
+                self._event("response.output_text.done", **place, text=text, logprobs=part["logprobs"]),
+                self._event("response.content_part.done", **place, part=part),
+            ]
+        self._open = ""
         self._output.append(item)
-        return [
-            self._event("response.output_text.done", **self._place, text=part["text"], logprobs=part["logprobs"]),
-            self._event("response.content_part.done", **self._place, part=part),
-            self._event("response.output_item.done", output_index=0, item=item),
-        ]
+        return [*parts, self._event("response.output_item.done", output_index=place["output_index"], item=item)]
 
     def _add_call(self, call: ToolCall) -> list[bytes]:
         item, index = self._call(call), len(self._output)
@@ -285,6 +317,10 @@ class OpenAIResponse(Exchange[ChatQuery]):
             given = call.parse_arguments()
             return {**common, "type": "custom_tool_call", "input": str(given.get(_CUSTOM_INPUT, call.arguments))}
         return {**common, "type": "function_call", "arguments": call.arguments}
+
+    def _reasoning(self, text: str) -> dict[str, Any]:
+        part = {"type": "reasoning_text", "text": text}
+        return {"id": self._thinking_id, "type": "reasoning", "status": "completed", "summary": [], "content": [part]}
 
     def _message(self, text: str, scores: list[dict[str, Any]]) -> dict[str, Any]:
         part = {"type": "output_text", "text": text, "annotations": [], "logprobs": scores}

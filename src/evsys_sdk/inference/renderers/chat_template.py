@@ -285,7 +285,7 @@ class ChatTemplateRenderer:
             for mark in self._format.stop_texts[:1]:
                 if mark in message["content"]:  # ordinary text cannot be guarded from ordinary text
                     _log.warning("messages[%d] holds %r, by which this chat template ends a turn.", index, mark)
-        guarded = [self._template.call_form.apply(message) for message in self._controls.guard(conversation)]
+        guarded = [self._template.form(message) for message in self._controls.guard(conversation)]
         return _Conversation(self._template, self._format, guarded, self._controls.guard_tools(tools))
 
     def _encode_pieces(self, pieces: Iterable[str]) -> Iterator[list[int]]:

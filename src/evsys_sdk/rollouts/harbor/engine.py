@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -31,7 +30,7 @@ from ..policy import RecordingPolicy
 from ..relay import new_socket
 from ..rollout import Rollout
 from .attempt import Attempt, register_attempt
-from .native import ForeignAgent
+from .native import ForeignAgent, keep_quiet
 from .task_folder import agent_limit, folder_of, has_own_tests, is_task_folder, refuse_containers
 
 _MEMORY = Path("/dev/shm")
@@ -208,14 +207,9 @@ def _list_missing(manifest: Path) -> list[dict[str, Any]]:
 
 OLDEST = (0, 25)
 
-_QUIET = {
-    "HARBOR_TELEMETRY": "0",  # nothing about a run leaves the machine unasked
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # importing litellm would otherwise fetch a price list
-}
-
 
 def require_harbor() -> None:
-    """Refuse to go on without a Harbor that can be trusted; what the user has set stays as it is."""
+    """Refuse to go on without a Harbor that can be trusted."""
     try:
         found = version("harbor")
     except PackageNotFoundError:
@@ -225,8 +219,7 @@ def require_harbor() -> None:
             f"harbor {found} is installed, and before 0.25 an agent could write its own reward file and be believed. "
             "Install harbor>=0.25,<0.26."
         )
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    keep_quiet()
     harbor_logger = logging.getLogger("harbor")
     if not harbor_logger.handlers:
         harbor_logger.addHandler(logging.NullHandler())  # what goes wrong in a trial is told by its rollout

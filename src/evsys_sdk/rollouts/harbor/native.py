@@ -13,6 +13,7 @@ leaves no turns, and a rollout without turns is a failure, never a zero.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NoReturn
@@ -45,6 +46,18 @@ def refuse_inline(agent: str) -> NoReturn:
         "this agent runs only inside a Harbor trial", path="agent", value=agent, hint="Set engine: harbor."
     )
     raise ConfigError(problem)
+
+
+_QUIET = {
+    "HARBOR_TELEMETRY": "0",  # nothing about a run leaves the machine unasked
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # importing litellm would otherwise fetch a price list
+}
+
+
+def keep_quiet() -> None:
+    """Before Harbor or litellm is imported; what the user has set stays as it is."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
 
 
 def is_harbor_agent(found: Any) -> bool:

@@ -1,36 +1,30 @@
-"""Drawing an answer, whole or as it comes: in turn with all other clients, cut where it is to stop.
-
-A stream is drawn in short pieces, each going on from the one before. At temperature 0 it is the same text as the whole;
-at others a seed gives the same stream each time, and the same whole each time.
-"""
+"""Drawing an answer, whole or as it is sampled: in turn with all other clients, cut where it is to stop."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ...backends import checks
 from ...backends.client import Sample, SamplingParams, TokenFilter, TopLogprobs
 from ...backends.seeds import seed_of_later
 from ...data.types import Message, ToolDefinition
 from ...errors import EvsysError
+from ...inference.conversation import held_back
 from ...inference.grammar import answer_grammar
 from ...inference.messages import ToolCall
-from ...inference.protocols.exchange import ChatQuery, Query, Reply, RequestRefused, TextQuery, TokenScore
+from ...inference.protocols.exchange import ChatQuery, Query, Reply, RequestRefused, TextQuery, TokenScore, chat_reply
 from ...inference.renderer import decode
-from ...inference.tool_parsers import PARSERS
+from ...inference.token_stream import TokenStream
+from ...inference.tool_parsers import call_marks
 from .models import OfferedModel
 
 if TYPE_CHECKING:
     from ..service import Service
-
-_PIECES: Final = (4, 8, 16, 32)
-"""Tokens of the pieces of a stream; all later ones are as long as the last."""
-# Short at first, so that the first words come soon; longer later, because each piece is a request to the backend.
 
 
 type _Scored = tuple[int, float | None, list[tuple[int, float]]]
@@ -125,30 +119,21 @@ class Drawing:
         return await self._take_turn(count, start)
 
     async def stream(self, index: int) -> AsyncIterator[DrawnAnswer]:
-        """One continuation as it grows."""
-        answer, at = DrawnAnswer(), 0
-        while not answer.reason:
-            left = self.params.max_tokens - len(answer.tokens)
-            piece = min(left, _PIECES[min(at, len(_PIECES) - 1)])
-            params = replace(self.params, max_tokens=piece, seed=_seed_of_piece(self.params.seed, index, at))
-            if params.make_filter is not None:
-                params = replace(params, make_filter=_advanced(params.make_filter, list(answer.tokens)))
-            context = [*self.prompt, *answer.tokens]
+        """Continuation number `index` as it grows."""
+        tokens, seed = TokenStream(), self.params.seed
+        seed = None if seed is None else seed_of_later(seed, index)
+        params = replace(self.params, seed=seed, on_token=tokens.on_token)
 
-            async def start(
-                first: int, n: int, context: list[int] = context, params: SamplingParams = params
-            ) -> list[Sample]:
-                return await self.model.client.sample(context, 1, params)
+        async def start(first: int, n: int) -> list[Sample]:
+            return await self.model.client.sample(self.prompt, 1, params)
 
-            [sample] = await self._take_turn(1, start)
-            _extend(answer, sample)
-            # The piece is full, the answer is not; one that drew nothing would be asked for the same again forever.
-            if sample.stop_reason == "length" and sample.tokens and piece < left:
-                answer.reason = ""
-            if _cut(self._text(answer), self.query.stops)[1] is not None:
-                answer.reason = "stop"  # also where it lies across two pieces
-            at += 1
+        sampling, answer = asyncio.ensure_future(self._take_turn(1, start)), DrawnAnswer()
+        async for new in tokens.read(sampling):
+            answer.tokens += [token for token, _, _ in new]
+            answer.scored += new
             yield answer
+        [sample] = await sampling
+        yield _extend(DrawnAnswer(), sample)
 
     async def score_prompt(self) -> list[_Scored]:
         """The prompt's tokens with their log-probabilities; the first has none."""
@@ -169,10 +154,8 @@ class Drawing:
 
     def shown(self, answer: DrawnAnswer) -> str:
         """The text of an answer so far that nothing can take back: neither a stop nor a call may begin in it."""
-        if answer.reason:
-            return self.reply(answer).text
-        text, parser = self._text(answer), PARSERS.get(self.model.renderer.tool_parser or "")
-        return text[: _safe_length(text, [*self.query.stops, *([parser.opening] if self._tools and parser else [])])]
+        text = self._text(answer)
+        return text[: held_back(text, [*self.query.stops, *call_marks(self.model.renderer.tool_parser, self._tools)])]
 
     def reply(self, answer: DrawnAnswer, prompt: Sequence[_Scored] = ()) -> Reply:
         """An answer at its end; `prompt` is what it repeats before it."""
@@ -188,7 +171,8 @@ class Drawing:
             text = decode(self.model.client.tokenizer, self.prompt) + text
         reason = "tool_calls" if calls else "stop" if stop is not None or answer.reason == "stop" else "length"
         scores = [*self._describe(prompt), *self.scores(answer)]
-        return Reply(text, reason, len(answer.tokens), calls, stop, scores)
+        reply = chat_reply if self._is_chat else Reply
+        return reply(text, reason, len(answer.tokens), calls, stop, scores)
 
     def scores(self, answer: DrawnAnswer, start: int = 0) -> list[TokenScore]:
         """The log-probabilities of an answer's tokens from `start` on, if they are asked for."""
@@ -247,18 +231,6 @@ def _extend(answer: DrawnAnswer, sample: Sample) -> DrawnAnswer:
     return answer
 
 
-def _advanced(make: Callable[[], TokenFilter], tokens: Sequence[int]) -> Callable[[], TokenFilter]:
-    """The filter of a sample that continues from tokens."""
-
-    def make_advanced() -> TokenFilter:
-        found = make()
-        for token in tokens:
-            found.accept(token)
-        return found
-
-    return make_advanced
-
-
 def _grammar(model: OfferedModel, query: ChatQuery, prompt: Sequence[int]) -> Callable[[], TokenFilter]:
     """The form that an answer must have: a call where one is forced, else JSON, or a call where there are tools."""
     tokenizer, renderer = model.client.tokenizer, model.renderer
@@ -270,22 +242,6 @@ def _grammar(model: OfferedModel, query: ChatQuery, prompt: Sequence[int]) -> Ca
         ends=renderer.stop,
         after_thinking=decode(tokenizer, prompt[-8:]).rstrip().endswith("<think>"),
     )
-
-
-def _safe_length(text: str, holdbacks: Sequence[str]) -> int:
-    """How much of a growing text can be shown: not the beginning of what may turn out to be a call or a stop."""
-    shown = len(text)
-    for mark in holdbacks:
-        if (at := text.find(mark)) >= 0:
-            shown = min(shown, at)
-            continue
-        for size in range(min(len(mark) - 1, len(text)), 0, -1):
-            if text.endswith(mark[:size]):
-                shown = min(shown, len(text) - size)
-                break
-    while shown and text[shown - 1] == "\ufffd":  # a character whose bytes have not all come
-        shown -= 1
-    return shown
 
 
 def _cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
@@ -306,11 +262,3 @@ def _ends(model: OfferedModel, query: Query) -> Sequence[str] | Sequence[int] | 
         eos = getattr(tokenizer, "eos_token_id", None)
         ends = [] if eos is None else [eos]
     return [*(end if isinstance(end, str) else decode(tokenizer, [end]) for end in ends), *query.stops]
-
-
-def _seed_of_piece(seed: int | None, index: int, piece: int) -> int | None:
-    if seed is None:
-        return None
-    # 56 bits, because a seed must fit a signed number of 64
-    digest = hashlib.blake2b(f"{seed} {index} {piece}".encode(), digest_size=7).digest()
-    return int.from_bytes(digest)

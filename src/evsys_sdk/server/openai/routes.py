@@ -13,11 +13,13 @@ from starlette.responses import Response, StreamingResponse
 
 from ...errors import EvsysError, show
 from ...inference.protocols import CHAT_EXCHANGES
+from ...inference.protocols.chat_completions import ChatCompletion
 from ...inference.protocols.completions import TextCompletion
-from ...inference.protocols.exchange import ChatQuery, Exchange, Query, RequestRefused, TextQuery
+from ...inference.protocols.exchange import ChatQuery, Exchange, Query, Reply, RequestRefused, TextQuery
 from ...inference.protocols.messages import AnthropicMessage
 from ...log import get_logger
 from ..answer import Refusal, answer_json
+from ..trace_log import ServedAnswer
 from .drawing import Drawing
 from .requests import GenerateRequest, read_object
 
@@ -52,7 +54,14 @@ async def chat(kind: type[Exchange[ChatQuery]], service: Service, request: Reque
     else:
         drawing = Drawing.of_chat(service, offered, query, _client(request))
 
-    return await _answer(service, exchange, [drawing])
+    def keep(replies: Sequence[Reply]) -> None:
+        if service.log is not None:  # as a chat completion, whatever API it was asked by
+            written = ChatCompletion(query)
+            written.model, written.id = exchange.model, exchange.id
+            answer = written.answer(replies, len(drawing.prompt))
+            service.log.keep(ServedAnswer(exchange.id, query.model, query.messages, query.metadata, answer), len(body))
+
+    return await _answer(service, exchange, [drawing], keep)
 
 
 async def count_tokens(service: Service, request: Request, body: bytes) -> Response:
@@ -125,66 +134,81 @@ def _client(request: Request) -> str:
     return f"openai:{request.headers.get('authorization', '')[-64:]}:{host}"
 
 
-async def _answer(service: Service, exchange: Exchange[Any], drawings: list[Drawing]) -> Response:
+type FollowUp = Callable[[Sequence[Reply]], None]
+"""What else is done with whole answers."""
+
+
+async def _answer(
+    service: Service, exchange: Exchange[Any], drawings: list[Drawing], follow_up: FollowUp = lambda replies: None
+) -> Response:
     if exchange.query.stream:
         service.check_sampling_room()  # before the status has gone out
-        events = _admit_stream(service, exchange, _stream(exchange, drawings))
-        return StreamingResponse(events, media_type=_FORMAT)
+        return StreamingResponse(_stream(service, exchange, drawings, follow_up), media_type=_FORMAT)
     async with service.admit_sampling():
-        return answer_json(await _complete(exchange, drawings))
+        replies = await _complete(exchange, drawings)
+    follow_up(replies)
+    return answer_json(exchange.answer(replies, _count(service, drawings, replies)))
 
 
-async def _complete(exchange: Exchange[Query], drawings: list[Drawing]) -> dict[str, Any]:
-    """The whole answer: of each prompt as many samples as are asked for."""
+def _count(service: Service, drawings: list[Drawing], replies: Sequence[Reply]) -> int:
+    """The tokens of all prompts; they and those of the answers are metered."""
+    prompt_tokens = sum(len(drawing.prompt) for drawing in drawings)
+    service.count_tokens(prompt_tokens, sum(reply.tokens for reply in replies))
+    return prompt_tokens
+
+
+async def _complete(exchange: Exchange[Query], drawings: list[Drawing]) -> list[Reply]:
+    """Whole answers: of each prompt as many samples as are asked for."""
     found = await asyncio.gather(*(drawing.draw(exchange.query.samples) for drawing in drawings))
     repeats = isinstance(exchange.query, TextQuery) and exchange.query.echo
     scored = await asyncio.gather(
         *(drawing.score_prompt() for drawing in drawings if repeats and exchange.query.logprobs is not None)
     )
     prompts = scored or [[] for _ in drawings]
-    replies = [
+    return [
         drawing.reply(answer, prompt)
         for drawing, answers, prompt in zip(drawings, found, prompts, strict=True)
         for answer in answers
     ]
-    prompt_tokens = sum(len(drawing.prompt) for drawing in drawings)
-    drawings[0].service.count_tokens(prompt_tokens, sum(reply.tokens for reply in replies))
-    return exchange.answer(replies, prompt_tokens)
 
 
-async def _stream(exchange: Exchange[Query], drawings: list[Drawing]) -> AsyncIterator[bytes]:
-    """The same as it grows."""
-    owners = [drawing for drawing in drawings for _ in range(exchange.query.samples)]
-    prompt_tokens = sum(len(drawing.prompt) for drawing in drawings)
-    shown, logged, written = [""] * len(owners), [0] * len(owners), [0] * len(owners)
-    for part in exchange.start(prompt_tokens):
-        yield part
-    async for at, answer in _interleave([drawing.stream(at) for at, drawing in enumerate(owners)]):
-        drawing, text = owners[at], owners[at].shown(answer)
-        # Later tokens may change how earlier ones read, and what was shown cannot be taken back.
-        new = text[len(shown[at]) :] if text.startswith(shown[at]) else ""
-        scores = drawing.scores(answer, logged[at]) if new or answer.reason else []
-        shown[at], written[at] = shown[at] + new, len(answer.tokens)
-        logged[at] += len(scores)
-        parts = exchange.text(at, new, scores) if new or scores else []
-        for part in [*parts, *(exchange.end(at, drawing.reply(answer)) if answer.reason else [])]:
-            yield part
-    drawings[0].service.count_tokens(prompt_tokens, sum(written))
-    for part in exchange.finish(prompt_tokens, sum(written)):
-        yield part
-
-
-async def _admit_stream(service: Service, exchange: Exchange[Any], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _stream(
+    service: Service, exchange: Exchange[Any], drawings: list[Drawing], follow_up: FollowUp
+) -> AsyncIterator[bytes]:
     """The events of a stream; what goes wrong after the first is an event, too, because the status has gone out."""
     try:
         async with service.admit_sampling():
-            async for part in parts:
+            async for part in _grow(service, exchange, drawings, follow_up):
                 yield part
     except (Refusal, RequestRefused) as refused:
         yield exchange.fail(refused.status, str(refused))
     except Exception as error:
         get_logger(__name__).error("a stream failed", exc_info=error)
         yield exchange.fail(500, "the server failed; its log says how.")
+
+
+async def _grow(
+    service: Service, exchange: Exchange[Any], drawings: list[Drawing], follow_up: FollowUp
+) -> AsyncIterator[bytes]:
+    samples = exchange.query.samples
+    owners = [drawing for drawing in drawings for _ in range(samples)]
+    replies, logged = dict[int, Reply](), [0] * len(owners)
+    for part in exchange.start(sum(len(drawing.prompt) for drawing in drawings)):
+        yield part
+    async for at, answer in _interleave([drawing.stream(at % samples) for at, drawing in enumerate(owners)]):
+        drawing, scores = owners[at], owners[at].scores(answer, logged[at])
+        logged[at] += len(scores)
+        if answer.reason:
+            replies[at] = drawing.reply(answer)
+            parts = exchange.close(at, replies[at], scores)
+        else:
+            parts = exchange.grow(at, drawing.shown(answer), scores)
+        for part in parts:
+            yield part
+    ended = [replies[at] for at in range(len(owners))]
+    follow_up(ended)  # before the last event, after which the client may hang up
+    for part in exchange.finish(_count(service, drawings, ended), sum(reply.tokens for reply in ended)):
+        yield part
 
 
 async def _interleave[T](sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:

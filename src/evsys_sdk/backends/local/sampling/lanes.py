@@ -128,6 +128,8 @@ class Lane:
     filter: TokenFilter | None = None
     top: list[tuple[list[int], list[float]]] = field(default_factory=list[tuple[list[int], list[float]]])
     """The most probable tokens at each place, and their log-probabilities."""
+    reported: int = 0
+    """Tokens that `on_token` was called with; a restart does not report them again."""
 
     @classmethod
     def of(cls, request: Request, number: int, stops: Stops) -> Lane:
@@ -167,6 +169,11 @@ class Lane:
         if self.filter is not None and not self.stopped:
             self.filter.accept(token)
             self.stopped = not len(self.filter.allowed())
+        report = self.request.params.on_token
+        if report is not None and len(self.tokens) > self.reported:
+            self.reported = len(self.tokens)
+            best = list(zip(*self.top[-1], strict=True)) if self.top else []
+            self.stopped = not report((token, logprob, best)) or self.stopped
 
     def restart(self) -> None:
         """Forget what was sampled; the same stream gives it again."""

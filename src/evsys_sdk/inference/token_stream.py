@@ -1,0 +1,57 @@
+"""An answer while it is sampled: its tokens as they come from the thread that samples them.
+
+tokens = TokenStream()
+sampling = asyncio.ensure_future(sample(replace(params, on_token=tokens.on_token)))
+async for new in tokens.read(sampling): ...
+[sample] = await sampling
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from ..backends.client import SampledToken
+
+_READS = 128
+"""Of a long answer. Each read decodes all of it, and decoding it after every token would take quadratic time."""
+
+
+class TokenStream:
+    """Carries the tokens of one sample to the event loop that it is made on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._new: deque[SampledToken] = deque()
+        self._is_read = True
+
+    def on_token(self, token: SampledToken) -> bool:
+        """For `SamplingParams.on_token`; ends the sample when no one reads any more."""
+        self._new.append(token)
+        with suppress(RuntimeError):  # the event loop was closed
+            self._loop.call_soon_threadsafe(self._changed.set)
+        return self._is_read
+
+    async def read(self, sampling: asyncio.Future[Any]) -> AsyncIterator[list[SampledToken]]:
+        """New tokens, until `sampling` has ended; the last of them may only be in its result."""
+        sampling.add_done_callback(self._end)
+        seen = 0
+        try:
+            while not sampling.done():
+                await self._changed.wait()
+                self._changed.clear()
+                if (count := len(self._new)) > seen // _READS:
+                    seen += count
+                    yield [self._new.popleft() for _ in range(count)]
+        finally:
+            self._is_read = False
+            sampling.cancel()  # has no effect on one that has ended
+
+    def _end(self, sampling: asyncio.Future[Any]) -> None:
+        self._changed.set()
+        if not sampling.cancelled():
+            sampling.exception()  # if the reader has left, no one else asks for it
