@@ -1,25 +1,16 @@
-"""Progress: plain lines that never flood, a live bar that shares its terminal, and the right one in the right place."""
+"""Progress: plain lines that never flood, and which terminals can be redrawn."""
 
 from __future__ import annotations
 
-import logging
 import math
-import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
 from dataclasses import replace
-from fcntl import ioctl
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from evsys_sdk.observers.callbacks.print_progress import PrintProgress
-from evsys_sdk.observers.progress.live import LiveDisplay
 from evsys_sdk.observers.progress.plain import PlainDisplay, progress_line
 from evsys_sdk.observers.progress.state import ProgressSnapshot, ProgressState, is_live_terminal
 from evsys_sdk.observers.progress.text import count, duration, number
@@ -41,7 +32,7 @@ class Clock:
 
 
 def plain_progress(**params: object) -> tuple[PrintProgress, Clock]:
-    callback, clock = PrintProgress(style="plain", **params), Clock()
+    callback, clock = PrintProgress(**params), Clock()
     callback._clock = clock  # pyright: ignore[reportPrivateUsage]
     return callback, clock
 
@@ -228,127 +219,6 @@ def test_only_a_watched_terminal_is_redrawn(
 
 def test_a_pipe_is_never_redrawn(capfd: pytest.CaptureFixture[str]) -> None:
     assert is_live_terminal({"TERM": "xterm"}) is False
-
-
-def test_a_second_run_of_the_process_writes_lines_above_the_bar_of_the_first(make_info: MakeInfo) -> None:
-    first, second = PrintProgress(style="live"), PrintProgress(style="live")
-    try:
-        first.on_run_start(make_info(), RunControl())
-        second.on_run_start(make_info(run_id="arm-b"), RunControl())
-        assert isinstance(first._display, LiveDisplay)  # pyright: ignore[reportPrivateUsage]
-        assert isinstance(second._display, PlainDisplay)  # pyright: ignore[reportPrivateUsage]
-    finally:
-        second.close()
-        first.close()
-    third = PrintProgress(style="live")
-    third.on_run_start(make_info(), RunControl())
-    third.close()
-    assert isinstance(third._display, LiveDisplay)  # pyright: ignore[reportPrivateUsage]
-
-
-def test_log_handlers_get_their_stream_back(make_info: MakeInfo) -> None:
-    logger, stderr = logging.getLogger("evsys_sdk.test"), sys.stderr
-    handler = logging.StreamHandler(stderr)
-    logger.addHandler(handler)
-    callback = PrintProgress(style="live")
-    try:
-        callback.on_run_start(make_info(), RunControl())
-        during = handler.stream
-        callback.close()
-    finally:
-        logger.removeHandler(handler)
-    assert during is not stderr or not stderr.isatty()
-    assert handler.stream is stderr is sys.stderr
-
-
-@pytest.mark.parametrize("width", [200, 80, 40, 20])
-def test_the_bar_fits_the_terminal(width: int, make_info: MakeInfo) -> None:
-
-    display = LiveDisplay("a-rather-long-name-of-an-arm__lr0p001__seed3")
-    display._console.file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # pyright: ignore[reportPrivateUsage]
-    display._console.width = width  # pyright: ignore[reportPrivateUsage]
-    display._task = display._progress.add_task("arm", total=200, text="")  # pyright: ignore[reportPrivateUsage]
-    display.update(ProgressSnapshot(done=120, total=200, headline="loss", value=0.4, steps_per_second=1.0), now=0.0)
-    with display._console.capture() as capture:  # pyright: ignore[reportPrivateUsage]
-        display._console.print(display._progress)  # pyright: ignore[reportPrivateUsage]
-    display._console.file.close()  # pyright: ignore[reportPrivateUsage]
-    assert all(len(line) <= width for line in capture.get().splitlines())
-
-
-LIVE_RUN = """
-import logging, sys, time
-from pathlib import Path
-from evsys_sdk.log import configure_logger, get_logger
-from evsys_sdk.protocols import RunResult
-from evsys_sdk.observers.callbacks.print_progress import PrintProgress
-from evsys_sdk.training.callback import EvalRecord, RunControl, RunInfo
-
-configure_logger("INFO")
-callback = PrintProgress()
-callback.on_run_start(RunInfo("exp", "arm-a", Path("."), {}, 6), RunControl())
-for step in range(1, 7):
-    time.sleep(0.15)
-    callback.on_step(step, {"loss": 1 / step, "learning_rate": 1e-4, "tokens": 100.0})
-    if step == 3:
-        get_logger("x").warning("a log line in between")
-        print("a result on stdout")
-        callback.on_eval(EvalRecord("", "val", step, {"pass@1": 0.5}))
-callback.on_run_end(RunResult("arm-a", "completed"))
-callback.close()
-get_logger("x").warning("a log line afterwards")
-"""
-
-
-def on_terminal(code: str, *, stdout: int | None = None) -> tuple[int, str]:
-    """Run Python with a terminal of 90 columns as stderr; its exit code and everything the terminal received."""
-    controller, terminal = pty.openpty()
-    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
-    environ = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR", "COLUMNS", "LINES")}
-    environ |= {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdin=terminal, stdout=stdout or terminal, stderr=terminal, env=environ) as process:
-        os.close(terminal)
-        received = b""
-        while True:
-            try:
-                received += os.read(controller, 65536)
-            except OSError:  # the other end was closed
-                break
-    os.close(controller)
-    return process.returncode, received.decode()
-
-
-def visible(received: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received)
-
-
-def test_the_live_display_shares_the_terminal_with_everything_else(tmp_path: Path) -> None:
-    code, received = on_terminal(LIVE_RUN)
-    shown = visible(received)
-    lines = [line.strip() for line in re.split(r"[\r\n]+", shown)]
-    assert code == 0, shown
-    assert "▶ arm-a  exp, 6 steps" in lines
-    metrics = r"loss 0\.\d{4}  lr 1\.0e-04  \d+ tok/s"
-    assert any(re.fullmatch(rf"arm-a [━╸╺].*3/6  0:0\d  0:0\d left  {metrics}", line) for line in lines)
-    assert any(re.fullmatch(r"\d\d:\d\d:\d\d WARNING a log line in between", line) for line in lines)
-    assert "a result on stdout" in lines
-    assert "◆ val  step 3  pass@1 0.5000" in lines
-    assert any(re.fullmatch(r"✔ arm-a completed  6 steps in 0:0\d, loss 1\.0000 → 0\.1667", line) for line in lines)
-    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING a log line afterwards", lines[-2])
-    assert received.rindex("\x1b[?25h") > received.rindex("\x1b[?25l")  # the cursor is back
-
-
-def test_results_on_stdout_still_reach_a_pipe(tmp_path: Path) -> None:
-    with (tmp_path / "out").open("wb") as out:
-        code, received = on_terminal(LIVE_RUN, stdout=out.fileno())
-    assert code == 0
-    assert (tmp_path / "out").read_text(encoding="utf-8") == "a result on stdout\n"
-    assert "a result on stdout" not in visible(received)
-
-
-def test_an_exit_without_close_gives_the_cursor_back() -> None:
-    _, received = on_terminal(LIVE_RUN.partition("callback.on_run_end")[0])
-    assert received.rindex("\x1b[?25h") > received.rindex("\x1b[?25l")
 
 
 def test_an_empty_batch_neither_becomes_the_headline_nor_hides_it() -> None:

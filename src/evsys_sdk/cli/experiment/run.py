@@ -142,19 +142,21 @@ def _override(config: ExperimentConfig, *, dry: bool, steps: int | None) -> Expe
 
 
 def _build_watched(config: ExperimentConfig) -> Experiment:
-    """The experiment with a view of it: one arm as a bar, several as a board; lines where nothing can be redrawn."""
+    """The experiment with its progress: a board on a terminal, lines where nothing can be redrawn."""
     from ...experiment import Experiment
     from ...observers.progress.state import is_live_terminal
     from ...registry import get_callback
 
     own = any(spec.kind == "print_progress" for spec in config.callbacks)
     by_arm = [] if own else [get_callback("print_progress")]
+    if is_live_terminal() and not own:
+        from ...observers.progress.board import watch_live
+
+        return Experiment(config, watch=watch_live, checked=True)
     if len(Experiment(config).arms) < 2:
         return Experiment(config, callbacks=by_arm, checked=True)
-    from ...observers.progress.board import watch_live, watch_plain
+    from ...observers.progress.board import watch_plain
 
-    if is_live_terminal() and not own:
-        return Experiment(config, watch=watch_live, checked=True)
     return Experiment(config, callbacks=by_arm, watch=watch_plain, checked=True)
 
 

@@ -1,4 +1,4 @@
-"""Shows how a run is getting on: a live bar on a terminal, plain lines everywhere else, always on stderr."""
+"""Reports the progress of a run in plain lines on stderr. `evsys run` shows a board on a terminal instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...protocols import RunResult
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 from ..progress import plain
 from ..progress.plain import PlainDisplay
-from ..progress.state import Display, ProgressSnapshot, ProgressState, Style, is_live_terminal
+from ..progress.state import ProgressSnapshot, ProgressState
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0
 """A quick run that saves at every step must not flood the screen; scores are all shown."""
@@ -22,12 +22,10 @@ _SECONDS_BETWEEN_CHECKPOINTS = 1.0
 class PrintProgressConfig(Strict):
     """Params of the `print_progress` callback."""
 
-    style: Style = "auto"
-    """`live` redraws a bar, `plain` writes lines; `auto` is live only on a terminal that a person watches."""
     every_seconds: float = Field(default=10.0, gt=0)
-    """Plain lines are at least this far apart, and further as the run gets longer."""
+    """Lines are at least this far apart, and further as the run gets longer."""
     every_steps: int | None = Field(default=None, ge=1)
-    """Write a plain line every this many steps instead."""
+    """Write a line every this many steps instead."""
     metrics: list[str] = []
     """Further metrics to show next to what the recipe gets on by (loss, reward, ...), e.g. [grad_norm]."""
 
@@ -42,7 +40,7 @@ class PrintProgress(Callback):
         self.cfg = PrintProgressConfig(**params)
         self._clock = time.monotonic
         self._control = RunControl()
-        self._display: Display | None = None
+        self._display: PlainDisplay | None = None
         self._state = ProgressState(total=None)
         self._snapshot = ProgressSnapshot()
         self._began = 0.0
@@ -56,7 +54,7 @@ class PrintProgress(Callback):
         self._began = self._clock()
         self._state = ProgressState(info.total_steps, info.steps_done, self.cfg.metrics, info.measure)
         self._snapshot = self._state.start(self._began)
-        self._display = self._choose_display(info.run_id)
+        self._display = PlainDisplay(info.run_id, self.cfg.every_seconds, self.cfg.every_steps)
         self._display.start(plain.describe_start(info), self._snapshot)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -87,18 +85,5 @@ class PrintProgress(Callback):
     def on_run_end(self, result: RunResult) -> None:
         if self._display is not None:
             seconds = self._clock() - self._began
-            text = plain.describe_end(result, self._snapshot, seconds, self._control.stop_reason, self._display.arrow)
+            text = plain.describe_end(result, self._snapshot, seconds, self._control.stop_reason)
             self._display.end(result.status, text)
-
-    def close(self) -> None:
-        """Give the terminal back."""
-        if self._display is not None:
-            self._display.stop()
-
-    def _choose_display(self, label: str) -> Display:
-        if self.cfg.style == "live" or (self.cfg.style == "auto" and is_live_terminal()):
-            from ..progress.live import LiveDisplay  # imports rich
-
-            if live := LiveDisplay.open(label):
-                return live
-        return PlainDisplay(label, self.cfg.every_seconds, self.cfg.every_steps)

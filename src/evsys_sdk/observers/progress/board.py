@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...experiment.jobs.live_status import RUNNING, WAITING, ArmStatus, LiveStatus, StatusReader
-from .live import MARKS
 from .text import duration, number
 
 if TYPE_CHECKING:
@@ -38,6 +37,9 @@ _LINES_FOR_OTHERS = 3
 _SENTENCE = 40
 """A line of at least so many characters does not come twice by chance."""
 _MOST_SENTENCES = 1000
+
+_MARKS = {"eval": ("◆", "cyan"), "completed": ("✔", "green"), "failed": ("✖", "red")}
+"""Mark and colour of each kind of event."""
 
 type Look = Callable[[Path], LiveStatus]
 
@@ -155,7 +157,7 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
             width, height = _size(terminal)
             console.width = width
             for kind, label, text in changes.tell(status):
-                mark, style = MARKS.get(kind, ("■", "yellow"))
+                mark, style = _MARKS.get(kind, ("■", "yellow"))
                 said = label if kind == "eval" else f"{label} {kind}"
                 console.print(Text.assemble((f"{mark} {said}", style), "  ", text), soft_wrap=True)
             live.update(_board(path.name, status, time.monotonic() - began, width, height), refresh=True)

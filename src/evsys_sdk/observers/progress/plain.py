@@ -27,7 +27,6 @@ class PlainDisplay:
     label: str
     every_seconds: float
     every_steps: int | None = None
-    arrow: str = "->"
     _began: float | None = None
     _last_line: float = 0.0
 
@@ -45,9 +44,6 @@ class PlainDisplay:
     def end(self, status: str, text: str) -> None:
         self._write(f"{status}: {text}")
 
-    def stop(self) -> None:
-        """Nothing is held."""
-
     def _is_due(self, snapshot: ProgressSnapshot, now: float) -> bool:
         """The first step, the last one, and in between as often as was asked for."""
         if self._began is None:
@@ -60,7 +56,6 @@ class PlainDisplay:
         return now - self._last_line >= max(self.every_seconds, (now - self._began) * _SHARE_OF_ELAPSED)
 
     def _write(self, text: str) -> None:
-        # Looked up each time, because a live display of another run may have taken its place.
         sys.stderr.write(f"[{self.label}] {text}\n")
         sys.stderr.flush()
 
@@ -116,13 +111,11 @@ def eval_label(record: EvalRecord) -> str:
     return record.split if record.name == "" else f"{record.split}/{record.name}"
 
 
-def describe_end(
-    result: RunResult, snapshot: ProgressSnapshot, seconds: float, stop_reason: str | None, arrow: str
-) -> str:
+def describe_end(result: RunResult, snapshot: ProgressSnapshot, seconds: float, stop_reason: str | None) -> str:
     """`200 steps in 0:35, loss 2.3100 -> 0.4120`, and why it ended if not by itself."""
     parts = [f"{snapshot.done} step{'' if snapshot.done == 1 else 's'} in {duration(seconds)}"]
     if math.isfinite(snapshot.first_value):
-        parts.append(f"{snapshot.headline} {number(snapshot.first_value)} {arrow} {number(snapshot.value)}")
+        parts.append(f"{snapshot.headline} {number(snapshot.first_value)} -> {number(snapshot.value)}")
     if stop_reason:
         parts.append(f"stopped: {stop_reason}")
     if result.error and stop_reason not in result.error.strip().splitlines()[-1:]:

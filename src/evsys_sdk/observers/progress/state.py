@@ -8,7 +8,6 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
 
 _HEADLINES = ("loss", "reward", "reward/mean", "score")
 """The first of these that a run logs is its headline metric, unless the recipe names another one."""
@@ -101,22 +100,6 @@ class ProgressState:
 
 def _first_of(names: Sequence[str], metrics: Mapping[str, float]) -> str | None:
     return next((name for name in names if name in metrics), None)
-
-
-type Style = Literal["auto", "live", "plain"]
-
-
-class Display(Protocol):
-    """Shows one run on stderr."""
-
-    arrow: str
-    """How `from -> to` is drawn here."""
-
-    def start(self, opening: str, snapshot: ProgressSnapshot) -> None: ...
-    def update(self, snapshot: ProgressSnapshot, now: float) -> None: ...
-    def event(self, kind: str, label: str, text: str, step: int) -> None: ...
-    def end(self, status: str, text: str) -> None: ...
-    def stop(self) -> None: ...
 
 
 def is_live_terminal(environment: Mapping[str, str] | None = None) -> bool:
