@@ -70,7 +70,7 @@ def through_experiment(folder: Path, steps: int, latency_ms: float) -> Stopwatch
     config = {
         "name": f"run{len(list(folder.iterdir()))}",
         "output_dir": str(folder),
-        "callbacks": [{"kind": "local_logger"}, {"kind": "csv_metrics"}],
+        "callbacks": [{"kind": "local_logger"}],
         "run": {
             "name": "r",
             "data": {"source_kind": "in_memory", "rows": ROWS},

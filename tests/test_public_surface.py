@@ -107,7 +107,7 @@ def imported_for_type_checkers() -> dict[str, set[str]]:
 
 def test_type_checkers_and_the_interpreter_see_the_same_names() -> None:
     surface = evsys_sdk._SURFACE  # pyright: ignore[reportPrivateUsage]
-    assert imported_for_type_checkers() == {module: set(names) for module, names in surface.items()}
+    assert imported_for_type_checkers() == {module: set(names.split()) for module, names in surface.items()}
 
 
 def test_dir_shows_the_public_names() -> None:

@@ -183,180 +183,50 @@ if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the t
     from .training.frozen_model import FrozenModel as FrozenModel, SampledTurn as SampledTurn
     from .training.model import Model as Model, open_model as open_model
 
-_SURFACE: dict[str, tuple[str, ...]] = {
-    "config": (
-        "ExperimentConfig",
-        "RunConfig",
-        "DataConfig",
-        "ModelConfig",
-        "AlgorithmConfig",
-        "BackendConfig",
-        "EvalConfig",
-        "TransformSpec",
-        "DataStoreSpec",
-        "LogStoreSpec",
-        "MetricSpec",
-        "VerifierSpec",
-        "InferenceSpec",
-        "load_yaml",
-        "dump_yaml",
-        "validate_yaml",
-    ),
-    "config.base": ("Strict",),
-    "data": (
-        "TargetFormat",
-        "ChatMessagesRow",
-        "HarborTask",
-        "PromptExample",
-        "InProcessVerifier",
-        "E2BVerifier",
-        "LLMJudgeVerifier",
-        "VerifierPayload",
-        "text_block",
-        "image_url_block",
-        "image_base64_block",
-        "block_to_image_src",
-        "has_images",
-        "detect_format",
-        "from_dict",
-        "to_dict",
-        "iter_jsonl",
-        "parse_rows",
-        "Workspace",
-    ),
-    "backends": (
-        "TrainingClient",
-        "SamplingClient",
-        "Capabilities",
-        "ModelSpec",
-        "Datum",
-        "AdamParams",
-        "SamplingParams",
-        "numpy_loss",
-    ),
-    "rollouts": (
-        "Agent",
-        "AgentResult",
-        "Environment",
-        "Message",
-        "Policy",
-        "Rollout",
-        "Turn",
-        "opening",
-        "text_of",
-    ),
-    "training": (
-        "Callback",
-        "EvalRecord",
-        "RunControl",
-        "RunInfo",
-        "RunServices",
-        "TrainingBatch",
-    ),
-    "training.model": ("open_model", "Model"),
-    "training.frozen_model": ("FrozenModel", "SampledTurn"),
-    "algorithms": (
-        "BaseAlgorithm",
-        "TrainingConfig",
-        "SFT",
-        "RL",
-    ),
-    "algorithms.loop_run": ("LoopRun",),
-    "algorithms.rl": ("group_advantages",),
-    "eval": (
-        "Benchmark",
-        "EvalResult",
-    ),
-    "experiment": (
-        "Experiment",
-        "ExperimentResult",
-        "ArmResult",
-        "Sweep",
-        "run_experiment",
-    ),
-    "experiment.loops": ("record", "RecordedExperiment"),
-    "record.view.model": ("ExperimentView",),
-    "history.history": ("History",),
-    "dashboard": (
-        "DashboardClient",
-        "ExperimentRun",
-    ),
-    "protocols": (
-        "Transform",
-        "DataStore",
-        "Backend",
-        "InferenceClient",
-        "Algorithm",
-        "Verifier",
-        "Metric",
-        "LogStore",
-        "AlgorithmTraits",
-        "RunContext",
-        "RunNotes",
-        "RunResult",
-        "VerificationResult",
-    ),
-    "registry": (
-        "Registry",
-        "schema_for",
-        "register_transform",
-        "get_transform",
-        "list_transforms",
-        "register_data_store",
-        "get_data_store",
-        "list_data_stores",
-        "register_backend",
-        "get_backend",
-        "list_backends",
-        "register_inference",
-        "get_inference",
-        "list_inference",
-        "register_agent",
-        "get_agent",
-        "list_agents",
-        "register_environment",
-        "get_environment",
-        "list_environments",
-        "register_algorithm",
-        "get_algorithm",
-        "list_algorithms",
-        "register_verifier",
-        "register_verifier_fn",
-        "get_verifier",
-        "list_verifiers",
-        "register_metric",
-        "get_metric",
-        "list_metrics",
-        "register_launcher",
-        "get_launcher",
-        "list_launchers",
-        "register_log_store",
-        "get_log_store",
-        "list_log_stores",
-        "register_callback",
-        "get_callback",
-        "list_callbacks",
-        "register_deployer",
-        "get_deployer",
-        "list_deployers",
-    ),
-    "errors": (
-        "EvsysError",
-        "ConfigError",
-        "DataError",
-        "WorkspaceError",
-        "EvsysAuthError",
-        "DashboardClientError",
-    ),
-    "log": (
-        "configure_logger",
-        "get_logger",
-        "set_level",
-    ),
+_SURFACE = {
+    "config": """
+        ExperimentConfig RunConfig DataConfig ModelConfig AlgorithmConfig BackendConfig EvalConfig TransformSpec
+        DataStoreSpec LogStoreSpec MetricSpec VerifierSpec InferenceSpec load_yaml dump_yaml validate_yaml
+    """,
+    "config.base": "Strict",
+    "data": """
+        TargetFormat ChatMessagesRow HarborTask PromptExample InProcessVerifier E2BVerifier LLMJudgeVerifier
+        VerifierPayload text_block image_url_block image_base64_block block_to_image_src has_images
+        detect_format from_dict to_dict iter_jsonl parse_rows Workspace
+    """,
+    "backends": "TrainingClient SamplingClient Capabilities ModelSpec Datum AdamParams SamplingParams numpy_loss",
+    "rollouts": "Agent AgentResult Environment Message Policy Rollout Turn opening text_of",
+    "training": "Callback EvalRecord RunControl RunInfo RunServices TrainingBatch",
+    "training.model": "open_model Model",
+    "training.frozen_model": "FrozenModel SampledTurn",
+    "algorithms": "BaseAlgorithm TrainingConfig SFT RL",
+    "algorithms.loop_run": "LoopRun",
+    "algorithms.rl": "group_advantages",
+    "eval": "Benchmark EvalResult",
+    "experiment": "Experiment ExperimentResult ArmResult Sweep run_experiment",
+    "experiment.loops": "record RecordedExperiment",
+    "record.view.model": "ExperimentView",
+    "history.history": "History",
+    "dashboard": "DashboardClient ExperimentRun",
+    "protocols": """
+        Transform DataStore Backend InferenceClient Algorithm Verifier Metric LogStore AlgorithmTraits
+        RunContext RunNotes RunResult VerificationResult
+    """,
+    "registry": """
+        Registry schema_for register_transform get_transform list_transforms register_data_store get_data_store
+        list_data_stores register_backend get_backend list_backends register_inference get_inference
+        list_inference register_agent get_agent list_agents register_environment get_environment
+        list_environments register_algorithm get_algorithm list_algorithms register_verifier
+        register_verifier_fn get_verifier list_verifiers register_metric get_metric list_metrics
+        register_launcher get_launcher list_launchers register_log_store get_log_store list_log_stores
+        register_callback get_callback list_callbacks register_deployer get_deployer list_deployers
+    """,
+    "errors": "EvsysError ConfigError DataError WorkspaceError EvsysAuthError DashboardClientError",
+    "log": "configure_logger get_logger set_level",
 }
 """Module -> the public names it holds."""
 
-_HOME = {name: module for module, names in _SURFACE.items() for name in names}
+_HOME = {name: module for module, names in _SURFACE.items() for name in names.split()}
 
 __all__ = ["__version__", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 

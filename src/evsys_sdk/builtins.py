@@ -201,7 +201,6 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
     "callback": {
         "print_progress": Builtin("observers.callbacks.print_progress:PrintProgress"),
         "local_logger": Builtin("observers.callbacks.local_logger:LocalLogger"),
-        "csv_metrics": Builtin("observers.callbacks.csv_metrics:CsvMetrics"),
         "early_stopping": Builtin("observers.callbacks.early_stopping:EarlyStopping"),
         "tensorboard_logger": Builtin("observers.callbacks.tensorboard_logger:TensorBoardLogger", extra="tensorboard"),
         "evsys_logger": Builtin("dashboard.client.evsys_logger:EvsysLogger"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import json
 import os
 import random
@@ -77,7 +76,7 @@ def config(*entries: dict[str, Any], steps: int = 10, **changes: Any) -> Experim
         "backend": {"kind": "mock"},
     }
     metadata = {"benchmark": list(entries), **changes.pop("metadata", {})}
-    callbacks = [{"kind": "local_logger"}, {"kind": "csv_metrics"}, *changes.pop("callbacks", [])]
+    callbacks = [{"kind": "local_logger"}, *changes.pop("callbacks", [])]
     given = {"name": "e", "output_dir": "outputs", "run": run, "metadata": metadata, "callbacks": callbacks, **changes}
     return ExperimentConfig.model_validate(given)
 
@@ -100,12 +99,10 @@ def record_of(folder: Path) -> dict[str, Any]:
         for path in [*run_dir.glob("logs/**/*.jsonl"), run_dir / "scores.json"]
         if path.name not in ("artifacts.jsonl", "timing.jsonl")
     }
-    with (run_dir / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        rows = [{key: cell for key, cell in row.items() if not key.startswith("time/")} for row in csv.DictReader(file)]
     result = json.loads((run_dir / "run_result.json").read_text(encoding="utf-8"))
     best = result["artifacts"]["best_checkpoint"].split("-attempt")[0].removesuffix("/state")
     extras = {key: value for key, value in result["extras"].items() if key != "spend"}  # what is repeated is paid twice
-    return {**kept, "csv": rows, "metrics": result["metrics"], "best": Path(best).name, "extras": extras}
+    return {**kept, "metrics": result["metrics"], "best": Path(best).name, "extras": extras}
 
 
 class AtStep(Callback):

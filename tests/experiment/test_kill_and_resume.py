@@ -1,6 +1,5 @@
 """A run that is killed at any moment and resumed ends exactly like one that never was."""
 
-import csv
 import json
 import os
 import random
@@ -20,7 +19,6 @@ name: e
 output_dir: outputs
 callbacks:
   - { kind: local_logger }
-  - { kind: csv_metrics }
   - { kind: early_stopping, params: { metric: loss, mode: min, patience: 1000 } }
 run:
   name: r
@@ -73,15 +71,11 @@ def record_of(folder: Path) -> dict[str, Any]:
     """Everything a run leaves behind that is not a time, a path or a name of an attempt."""
     run = folder / "outputs" / "e" / "r"
     kept = {str(path.relative_to(run)): timeless(path) for path in run.rglob("*.jsonl") if is_compared(path)}
-    with next(run.rglob("*.csv")).open(encoding="utf-8", newline="") as file:
-        rows = [
-            {key: value for key, value in row.items() if not key.startswith("time/")} for row in csv.DictReader(file)
-        ]
     result = json.loads((run / "run_result.json").read_text(encoding="utf-8"))
     last = json.loads((run / "checkpoints.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     weights = sorted((folder / last["state"]).glob("*.npz"))
     assert weights
-    return {**kept, "csv": rows, "metrics": result["metrics"], "weights": [path.read_bytes() for path in weights]}
+    return {**kept, "metrics": result["metrics"], "weights": [path.read_bytes() for path in weights]}
 
 
 @pytest.fixture(scope="module", params=[SFT, COMBO], ids=["sft", "combo"])

@@ -6,7 +6,6 @@ the disk any more. `test_kill_and_resume.py` does the same to real processes, at
 
 from __future__ import annotations
 
-import csv
 import gc
 import json
 import os
@@ -88,11 +87,6 @@ def record_of(experiment: Path) -> dict[str, Any]:
         for path in run.rglob("*.jsonl"):
             if is_compared(path):
                 record[str(path.relative_to(experiment))] = timeless(path)
-        with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
-            record[f"{run.name} csv"] = [
-                {key: value for key, value in row.items() if not key.startswith("time/")}
-                for row in csv.DictReader(file)
-            ]
         result = json.loads((run / "run_result.json").read_text(encoding="utf-8"))
         record[f"{run.name} result"] = (result["status"], result["metrics"], without_spend(result["extras"]))
         record[f"{run.name} weights"] = (Path(result["artifacts"]["final_checkpoint"]) / "weights.npz").read_bytes()
@@ -117,7 +111,6 @@ def make(
     }[request.param]
     params = {"max_steps": 6 if request.param == "sft" else 3, "save_every": 2, "eval_every": 3}
     callbacks = [
-        {"kind": "csv_metrics"},
         {"kind": "local_logger", "params": {"predictions": False}},
         {"kind": "early_stopping", "params": {"metric": "loss", "patience": 1000}},
     ]

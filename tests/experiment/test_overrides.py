@@ -126,7 +126,6 @@ def test_a_rehearsal_leaves_nothing_outside_its_own_folder(config: Config, tmp_p
     made = config(
         log_store={"kind": "jsonl", "params": {"log_dir": str(outside / "logs")}},
         callbacks=[
-            {"kind": "csv_metrics", "params": {"path": str(outside / "metrics.csv")}},
             {"kind": "tensorboard_logger", "params": {"log_dir": str(outside / "events")}},
             {"kind": "local_logger"},
         ],
@@ -136,7 +135,6 @@ def test_a_rehearsal_leaves_nothing_outside_its_own_folder(config: Config, tmp_p
     assert result.path == tmp_path / "outputs" / "dry" / "e"
     assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
     assert [path.name for path in (tmp_path / "outputs").iterdir()] == ["dry"]
-    assert (result.path / "r" / "metrics.csv").exists()
 
 
 def test_a_rehearsal_uploads_nothing(config: Config) -> None:

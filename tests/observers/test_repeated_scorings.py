@@ -3,13 +3,11 @@ that."""
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 from evsys_sdk.experiment.arms.observed_log_store import LogStoreCallback
-from evsys_sdk.observers.callbacks.csv_metrics import CsvMetrics
 from evsys_sdk.observers.callbacks.local_logger import LocalLogger
 from evsys_sdk.observers.log_stores.jsonl import JsonlLogStore
 from evsys_sdk.observers.log_stores.multiplex import MultiplexLogStore
@@ -70,10 +68,3 @@ def test_several_log_stores_drop_the_line_of_it(tmp_path: Path) -> None:
     stores: list[Any] = [MultiplexLogStore(log_dir=str(tmp_path), children=[{"kind": "jsonl"}]) for _ in range(2)]
     record_and_resume(LogStoreCallback(stores[0]), LogStoreCallback(stores[1]), tmp_path)
     check_named_lines(lines(next(tmp_path.rglob("metrics.jsonl"))))
-
-
-def test_the_csv_file_drops_the_row_of_it(tmp_path: Path) -> None:
-    record_and_resume(CsvMetrics(), CsvMetrics(), tmp_path)
-    with (tmp_path / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        found = [{key: cell for key, cell in row.items() if cell} for row in csv.DictReader(file)]
-    check_named_lines([dict(row) for row in found])

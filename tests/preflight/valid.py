@@ -147,7 +147,7 @@ VALID: dict[str, Config] = {
     "selection_by_loss": change(SFT, {f"{_PARAMS}.selection_metric": "loss", f"{_PARAMS}.selection_mode": "min"}),
     "early_stopping": change(BENCH, {"metadata.benchmark.0.run_every": 1, "callbacks": [_STOP]}),
     "callback_without_base_class": _with(SFT, callbacks=[{"kind": "own_bare"}]),
-    "callbacks_of_the_sdk": _with(SFT, callbacks=[{"kind": "local_logger"}, {"kind": "csv_metrics"}]),
+    "callbacks_of_the_sdk": _with(SFT, callbacks=[{"kind": "local_logger"}, {"kind": "print_progress"}]),
     "renderer_of_the_model": _with(SFT, run__model__renderer_name="chat_template"),
     "renderer_that_mock_does_not_use": _with(SFT, run__model__renderer_name="qwen3"),
     "checkpoint": _with(SFT, run__model__init_from_checkpoint="checkpoints/mock/state"),

@@ -19,7 +19,6 @@ _MOCK = BackendConfig(kind="mock", params={"context_length": 1 << 20})
 DISABLED_IN_DRY_RUN = {
     "wandb_logger": {"mode": "disabled"},
     "mlflow_logger": {"mode": "disabled"},
-    "csv_metrics": {"path": "metrics.csv"},
     "tensorboard_logger": {"log_dir": "logs/tensorboard_logger"},
 }
 """Callbacks that can reach beyond the run's folder, and the params with which they do not."""
