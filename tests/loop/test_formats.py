@@ -1,9 +1,7 @@
 """Every format is read from files of its producer, and damage is counted, never skipped silently or fatal.
 
 The OpenTelemetry files were written by its own exporters (`fixtures/make_otel.py`), the trajectory by Harbor 0.25's
-models, `claude-2.1.325.jsonl` and `codex-0.166.0.jsonl` by the programs themselves (`fixtures/make_sessions.py`), the
-files of Langfuse from what its SDK sent (`fixtures/make_langfuse.py`). The two session files without a version are
-written by hand, to have in few lines what sessions rarely have.
+models, the files of Langfuse from what its SDK sent (`fixtures/make_langfuse.py`).
 """
 
 from __future__ import annotations
@@ -58,48 +56,6 @@ def test_one_span_has_one_id_however_it_was_encoded() -> None:
     ]
     assert ids[0] == ids[1] == ids[2]
     assert len(ids[0]) == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "tool", "seen", "model"),
-    [
-        ("claude-2.1.325.jsonl", "Bash", "3", "claude-opus-5-5"),
-        ("codex-0.166.0.jsonl", "exec_command", "Output:\n3\n", "stand-in"),
-    ],
-)
-def test_sessions_that_the_programs_wrote(project: Path, name: str, tool: str, seen: str, model: str) -> None:
-    [trace], counts = read(FIXTURES / name)
-    assert (counts.bad, counts.unknown) == (0, {})
-    assert [m["role"] for m in trace.messages] == ["user", "assistant", "tool", "assistant"]
-    assert trace.messages[0]["content"].startswith("Count the words in 'red green blue'")
-    [call] = trace.messages[1]["tool_calls"]
-    assert call["function"]["name"] == tool
-    assert "wc -w" in call["function"]["arguments"]
-    assert trace.messages[2]["content"].endswith(seen)
-    assert trace.messages[3]["content"] == "There are three words."
-    assert (trace.model, trace.usage) == (model, {"input": 2, "output": 2})
-    assert import_traces("s", [FIXTURES / name]).redacted == {"EMAIL": 1}
-    stored = TraceStore("s").file.read_text("utf-8")
-    assert "ann@example.com" not in stored
-    assert "characters]" not in stored  # nothing of what the program itself told the model
-
-
-def test_claude_code_sessions_are_put_together() -> None:
-    [trace], counts = read(FIXTURES / "claude_code.jsonl")
-    assert [m["role"] for m in trace.messages] == ["user", "assistant", "tool", "assistant"]
-    assert trace.messages[1]["content"] == "I count."
-    assert trace.messages[1]["tool_calls"][0]["function"]["name"] == "Bash"
-    assert trace.messages[-1]["content"] == "Three."
-    assert trace.usage == {"input": 30, "output": 11}
-    assert counts.unknown == {"brand-new-kind": 1}
-
-
-def test_codex_rollouts_are_told_once_and_without_what_the_program_said() -> None:
-    [trace], counts = read(FIXTURES / "codex.jsonl")
-    said = [(m["role"], m["content"]) for m in trace.messages]
-    assert said == [("user", "Print hello."), ("assistant", ""), ("tool", "hello\n"), ("assistant", "Done.")]
-    assert trace.messages[1]["tool_calls"][0]["id"] == "call_1"
-    assert (trace.model, counts.bad) == ("model-5", 0)
 
 
 def test_harbor_trajectories() -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 WIDE = 140
 """Width of what goes to a file or to another program."""
@@ -169,10 +169,6 @@ class Page:
         self.add(
             *(f"  {name + ':':<9} {clip(said, self.width - 14)}" for name, said in parts.items() if said is not None)
         )
-
-    def drawing(self, draw: Callable[[int], str]) -> None:
-        """Something that is drawn with characters, as wide as it may be."""
-        self.add(f"\n```text\n{draw(80)}\n```" if self.markdown else f"\n{draw(self.width)}")
 
     def __str__(self) -> str:
         return "\n".join(self._parts).replace("\n\n\n", "\n\n")

@@ -152,7 +152,5 @@ def _render(report: ImportReport) -> None:
     )
     if report.redacted:
         click.echo("  taken out  " + ", ".join(f"{count} {kind}" for kind, count in sorted(report.redacted.items())))
-    for kind, count in counts.unknown.items():
-        click.echo(f"  unknown    {count} lines of type {kind}")
     for reason, where in counts.reasons.items():
         click.echo(f"  bad        {where}: {reason}")

@@ -14,7 +14,7 @@ from ..detail import Detail
 from ..pairs import PairedDifference, compare_sides
 from ..text import Page, interval_text, score_text, short_spend_text, text_or_json
 from .answers import Flips, find_flips
-from .curves import Curve, draw, read_training_curve, score_curve
+from .curves import Curve, read_training_curve, score_curve
 from .listing import verdict_text
 
 _NOT_TOLD = ("name", "run", "runs", "matrix", "base_run", "parent_experiment_id", "output_dir")
@@ -129,9 +129,11 @@ def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
             page.add(f"{other} has no scored metric in common with {first}.")
         if flips is not None:
             _add_flips(page, flips, letter)
-    for curves in filter(None, (comparison.loss, comparison.scores)):
-        shown, title = [(curve.label, curve.points) for curve in curves], curves[0].metric
-        page.drawing(lambda width, shown=shown, title=title: draw(shown, title=title, width=width))
+    if curves := [*comparison.loss, *comparison.scores]:
+        page.heading("Curves; --plot draws them")
+        ends = [(one.metric, one.label, *one.points[0], *one.points[-1]) for one in curves]
+        rows = [[metric, run, f"{a:g}", score_text(b), f"{c:g}", score_text(d)] for metric, run, a, b, c, d in ends]
+        page.table(("metric", "run", "first step", "value", "last step", "value"), rows, (1, 0))
     page.heading("What differs in the config")
     headers = ["path", *letters()[: len(comparison.details)]]
     rows = [[path, *map(text_or_json, values)] for path, values in comparison.config[:_MOST_PATHS]]

@@ -17,12 +17,10 @@ from typing import Any, Final, cast
 from pydantic_core import from_json
 
 from ...errors import DataError, closest, show
-from .formats import claude_code, codex, harbor, langfuse, openai_chat, otel
+from .formats import harbor, langfuse, openai_chat, otel
 from .trace import BadRecord, Feedback, Trace
 
-FORMATS: Final[dict[str, ModuleType]] = {
-    one.NAME: one for one in (otel, claude_code, codex, harbor, langfuse, openai_chat)
-}
+FORMATS: Final[dict[str, ModuleType]] = {one.NAME: one for one in (otel, harbor, langfuse, openai_chat)}
 """By name; the order is that in which a record is tried, the most telling first."""
 AUTO: Final = "auto"
 _LONGEST_RECORD: Final = 16_000_000
@@ -41,8 +39,6 @@ class Counts:
     records: int = 0
     traces: int = 0
     bad: int = 0
-    unknown: dict[str, int] = field(default_factory=dict[str, int])
-    """Kinds of lines that no one knows."""
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     """Reason -> where it was first seen."""
     formats: dict[str, str] = field(default_factory=dict[str, str])
@@ -95,9 +91,7 @@ class TraceFile:
         """The traces in some records, which need not be in a file."""
         reader = FORMATS[self.format]
         counts.formats[str(self.path)] = self.format
-        # A session is one conversation over all lines of a file; in other formats every line stands for itself.
-        read = self._sessions if hasattr(reader, "read_session") else self._single
-        for trace in read(reader, records, counts):
+        for trace in self._read_each(reader, records, counts):
             if scores:
                 trace.feedback.extend(one for name in trace.judged_as for one in scores.get(name, ()))
             counts.traces += 1
@@ -112,7 +106,7 @@ class TraceFile:
                 found.setdefault(trace, []).append(feedback)
         return found
 
-    def _single(self, reader: ModuleType, records: NumberedRecords, counts: Counts) -> Iterator[Trace]:
+    def _read_each(self, reader: ModuleType, records: NumberedRecords, counts: Counts) -> Iterator[Trace]:
         read: Callable[[Record], Iterator[Trace]] = reader.read
         is_langfuse = reader is langfuse
         for number, record in records:
@@ -127,21 +121,6 @@ class TraceFile:
                 counts.spoil(
                     f"{self.path}:{number}", f"its shape is not that of {self.format} ({type(error).__name__})"
                 )
-
-    def _sessions(self, reader: ModuleType, records: NumberedRecords, counts: Counts) -> Iterator[Trace]:
-        session: list[Record] = []
-        for _, record in records:
-            counts.records += 1
-            session.append(record)
-            kind = record.get("type")
-            if kind not in reader.KNOWN and not reader.is_mine(record):
-                counts.unknown[str(kind)] = counts.unknown.get(str(kind), 0) + 1
-        try:
-            yield from reader.read_session(session)
-        except BadRecord as error:
-            counts.spoil(str(self.path), str(error))
-        except (TypeError, ValueError, AttributeError, KeyError, IndexError, RecursionError) as error:
-            counts.spoil(str(self.path), f"its shape is not that of {self.format} ({type(error).__name__})")
 
 
 def read_file(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:

@@ -117,7 +117,6 @@ class ImportReport:
             "with_reward": self.rewarded,
             "bad_records": counts.bad,
             "reasons": counts.reasons,
-            "unknown_kinds": counts.unknown,
             "redacted": self.redacted,
             "formats": counts.formats,
         }
