@@ -12,7 +12,7 @@ from ..errors import DataError, closest, show
 from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.values import Object, items, number, text
-from ..record.view.build import view, without_secrets
+from ..record.view.build import view
 from ..record.view.model import ExperimentView
 from ..record.view.outcome import latest_score
 from ..record.view.task_scores import SetScores, scores_of
@@ -48,7 +48,7 @@ class Detail:
     @cached_property
     def config(self) -> Object:
         """Without its secrets."""
-        return without_secrets(self.record.config or {})
+        return self.record.clean_config
 
     @property
     def conclusion(self) -> Object:

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..record.flat_config import Settings, data_source, settings_of, short_axis, value_text
-from ..record.runs import config_runs
+from ..record.flat_config import Settings, data_source, short_axis, value_text
 from ..record.values import Object, items, number, part, text
 
 if TYPE_CHECKING:  # a list from the cache needs none of it
@@ -105,11 +104,7 @@ def contrasts_of(record: ExperimentRecord, view: ExperimentView) -> list[Contras
     """Every setting that was changed alone between two runs of an experiment."""
     if not view.metric:
         return []
-    from ..record.view.build import without_secrets
-
-    runs = config_runs(without_secrets(record.config or {}))
-    settings = {text(run.get("name")): settings_of(run) for run in runs}
-    return find_contrasts(settings, record.conclusion, view, record.runs)
+    return find_contrasts(record.settings, record.conclusion, view, record.runs)
 
 
 def find_contrasts(

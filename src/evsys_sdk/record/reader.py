@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..redact import without_secrets
 from .approvals import AWAITED, read_approvals
 from .events import FORMAT, Event, Kind, load_events, read_events
+from .flat_config import Settings, settings_of
 from .layout import ExperimentFiles, RunFiles
 from .ledger import Tally, read_tally
 from .lock import last_owner, lock_owner
-from .runs import PENDING, STARTED, RunRecord, add_spend, is_experiment, plain_spend, tell_runs
+from .runs import PENDING, STARTED, RunRecord, add_spend, config_runs, is_experiment, plain_spend, tell_runs
 from .values import UNFINISHED, Note, Object, items, load_object, mtime, part, read_lines, read_object, subfolders, text
 
 _QUIET_S = 900
@@ -53,6 +55,16 @@ class ExperimentRecord:
     def config(self) -> Object | None:
         """The resolved config; None where it is missing or damaged."""
         return read_object(ExperimentFiles.config.below(self.folder))
+
+    @cached_property
+    def clean_config(self) -> Object:
+        """The config without the secrets that an earlier version may have written into it."""
+        return without_secrets(self.config or {})
+
+    @cached_property
+    def settings(self) -> dict[str, Settings]:
+        """The settings of each run, by its name."""
+        return {text(run.get("name")): settings_of(run) for run in config_runs(self.clean_config)}
 
     def load(self) -> Object:
         """Read journal and config for a decision that hangs on them, and return the config; damage is an error."""

@@ -223,7 +223,7 @@ def config_runs(config: Object) -> list[Object]:
 
 def plain_spend(spend: Mapping[str, Any]) -> dict[str, float]:
     """The amounts of a bill that are known."""
-    return {name: value for name in SPEND if (value := number(spend.get(name))) is not None}
+    return {name: value for name in SPEND if name in spend and (value := number(spend[name])) is not None}
 
 
 def add_spend(*bills: Mapping[str, Any]) -> dict[str, float]:

@@ -20,10 +20,9 @@ from ...record.approvals import decide_approval
 from ...record.events import Journal, Kind
 from ...record.layout import ExperimentFiles, RunFiles
 from ...record.values import Object, items, mtime, number, part, read_lines, read_object, text
-from ...record.view.build import without_secrets
 from ...record.view.model import ArmView, ExperimentView
 from ...record.view.question import is_score
-from ...redact import redact, redact_text
+from ...redact import redact, redact_text, without_secrets
 from ..shapes.experiment import ControlRequest, Experiment, NewControlRequest, NewNote, Progress, SavedNote, Tags
 from ..shapes.record import Anchor, DataEntries, DataRows, Events, RolloutDetail, Rollouts
 from ..views.lists import RecordLists
@@ -81,8 +80,7 @@ class LocalRecords(RecordLists):
         return self._index.open()
 
     def show(self, view: ExperimentView) -> Experiment:
-        """A view, with how its experiment is getting on."""
-        return experiment_of(view)
+        return experiment_of(view, line=True)
 
     def progress(self, found: int) -> Progress | None:
         return self._index.progress(found)

@@ -21,7 +21,7 @@ from ...redact import redact
 from ..shapes.experiment import ControlRequest, Experiment, Live, SavedNote
 from ..shapes.record import DataEntries, DataEntry, DataRows, Event
 from ..views.curves import default_metric
-from ..views.lists import shown
+from ..views.lists import line_of, shown
 from ..views.source import DataKind, NotFound, read_cursor, write_cursor
 
 _METRICS = RunFiles(Path()).logs.metrics.as_posix()
@@ -30,10 +30,10 @@ _END_BYTES = 1 << 17
 """How much of a file of metrics is read for that many lines; every look at the list reads one of each that runs."""
 
 
-def experiment_of(one: ExperimentView) -> Experiment:
-    """A view as the API sends it."""
+def experiment_of(one: ExperimentView, *, line: bool = False) -> Experiment:
+    """A view as the API sends it, whole or as the line of a list."""
     live = _live(one) if one.is_live else None
-    return shown(one, version_of(one.folder, unfinished=one.is_live), live)
+    return (line_of if line else shown)(one, version_of(one.folder, unfinished=one.is_live), live)
 
 
 def _live(one: ExperimentView) -> Live:

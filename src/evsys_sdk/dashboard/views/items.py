@@ -11,7 +11,7 @@ from ...record.view.task_scores import SetScores, gather_scores
 from ..shapes.experiment import Item, Items
 from ..shapes.record import ComparedRun, ComparedRuns, ConfigDifference
 from .answers import baseline_of
-from .lists import lighten
+from .lists import line_of
 from .rollouts import LONGEST_PREVIEW
 from .source import BadQuery, ExperimentData, NotFound, Object, RecordSource
 
@@ -45,7 +45,7 @@ def compare(source: RecordSource, references: Sequence[str]) -> ComparedRuns:
     ]
     compared = [
         ComparedRun(
-            experiment=lighten(data.experiment),
+            experiment=line_of(data.experiment, data.experiment.version, data.experiment.live),
             run=run,
             score=data.experiment.run(run),
             differences=compare_sides(sides[0], side) if at else [],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 from ...history.cache import read_between_bars
@@ -19,6 +18,7 @@ _MOST_FACETS = 200
 _SPEND = {"usd": "usd", "tokens": "tokens_trained", "wall_s": "wall_s"}
 """Column -> what it is called where it is spent."""
 _GROUPS = "GROUP BY status, verdict"
+_LINE = tuple(name for name in ExperimentView.__slots__ if name not in ("runs", "arms", "failures", "notes"))
 
 
 class RecordLists(ABC):
@@ -34,7 +34,7 @@ class RecordLists(ABC):
 
     @abstractmethod
     def show(self, view: ExperimentView) -> Experiment:
-        """A view, with how its experiment is getting on."""
+        """The line of a list, with how its experiment is getting on."""
 
     def progress(self, found: int) -> Progress | None:
         """How far the first look has come, if it still goes on and has `found` so many."""
@@ -70,7 +70,7 @@ class RecordLists(ABC):
             tags=facets[0],
             models=facets[1],
             algorithms=facets[2],
-            running=[lighten(self.show(one)) for one in running],
+            running=[self.show(one) for one in running],
             version=self.version(),
             reading=self.progress(total),
         )
@@ -93,7 +93,7 @@ class RecordLists(ABC):
             # A first page that is not full has them all, and saves the count.
             is_all = after is None and not query.offset and following is None
             total = len(found) if is_all else count(table, query.filters)
-        shown = [lighten(self.show(one)) for one in found]
+        shown = [self.show(one) for one in found]
         return Experiments(items=shown, next=write_cursor(*following) if following else None, total=total)
 
     def experiments(self, ids: Sequence[str]) -> list[Experiment]:
@@ -101,7 +101,7 @@ class RecordLists(ABC):
         marks = ",".join("?" * len(ids))
         with self.views() as table:
             found, _ = page(table, (f"id IN ({marks})", list(ids)))
-        return [lighten(self.show(one)) for one in found]
+        return [self.show(one) for one in found]
 
 
 def shown(view: ExperimentView, version: int, live: Live | None) -> Experiment:
@@ -110,9 +110,10 @@ def shown(view: ExperimentView, version: int, live: Live | None) -> Experiment:
     return Experiment(**values, n_notes=len(view.notes), version=version, live=live)
 
 
-def lighten(one: Experiment) -> Experiment:
+def line_of(view: ExperimentView, version: int, live: Live | None = None) -> Experiment:
     """A line of a list: the view without what grows with its arms and notes."""
-    return replace(one, runs=[], arms=[], failures=[], notes=[])
+    values = {name: getattr(view, name) for name in _LINE}
+    return Experiment(**values, n_notes=len(view.notes), version=version, live=live)
 
 
 def _facets(rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, insert, select
@@ -19,7 +20,7 @@ from ...client.connection import new_id
 from ...shapes.experiment import ControlRequest, Experiment, Live, NewControlRequest, NewNote, SavedNote, Tags
 from ...shapes.record import Anchor, DataEntries, DataRows, Event, Events, RolloutDetail, Rollouts
 from ...views.curves import default_metric
-from ...views.lists import RecordLists, shown
+from ...views.lists import RecordLists, line_of, shown
 from ...views.source import (
     ArmFiles,
     Change,
@@ -46,7 +47,6 @@ class StoredRecords(RecordLists):
 
     def __init__(self, engine: Engine, writer: Writer, views: ViewMaker, project: str) -> None:
         self._engine, self._writer, self._maker, self.project = engine, writer, views, project
-        self._versions: dict[str, int] = {}
         self._mine = schema.experiment.c.project_id == project
 
     # -- lists ---------------------------------------------------------------------------------------------------------
@@ -56,29 +56,32 @@ class StoredRecords(RecordLists):
         """The views as they are now."""
         self._maker.refresh(self.project)
         with self._engine.connect() as connection:
-            yield StoredViews(connection, self.project, self._versions, self._maker.known)
+            yield StoredViews(connection, self.project, self._maker)
 
     def show(self, view: ExperimentView) -> Experiment:
-        """A view, with how its experiment is getting on."""
-        live = None
-        if view.is_live:
-            with self._engine.connect() as connection:
-                live = _read_live(connection, self.project, view)
-        return shown(view, self._versions.get(view.id, 0), live)
+        line = view if isinstance(view, Experiment) else line_of(view, 0)
+        return replace(line, live=self._live(view)) if view.is_live else line
+
+    def _live(self, view: ExperimentView) -> Live | None:
+        if not view.is_live:
+            return None
+        with self._engine.connect() as connection:
+            return _read_live(connection, self.project, view)
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 
     def experiment(self, id: str) -> ExperimentData:
         with self.views() as views:
-            found = views.load([(id, 0)])
+            found = views.read(id)
         with self._engine.connect() as connection:
-            self._row(connection, id)
+            version = int(self._row(connection, id)["version"])
             events = self._events(connection, id, (Kind.NOTE, Kind.STARTED, Kind.LOOKED))
             requests = self._requests(connection, id)
             [record] = read_records(connection, self.project, [id])
         started = next((event for event in events if event.kind == Kind.STARTED), None)
+        one = found or record.view()
         return ExperimentData(
-            experiment=self.show(found[0] if found else record.view()),
+            experiment=shown(one, version, self._live(one)),
             config=record.config or {},
             conclusion=part(record.told, "conclusion"),
             conclusion_text=text(record.told.get("conclusion_text")),

@@ -26,6 +26,8 @@ from ....record.values import UNFINISHED, Object, items, part, text
 from ....record.view.build import Liveness, view
 from ....record.view.model import LIVE, ExperimentView
 from ...records import STATEMENTS
+from ...shapes.experiment import Experiment
+from ...views.lists import line_of
 from ..ingest.wire import number
 from . import schema, store
 from .writer import Busy, Writer
@@ -42,11 +44,13 @@ _QUIET_S = 900.0
 _LOOK_S = 5.0
 """How often it is looked whether a running experiment has fallen silent."""
 _BATCH = 200
+_LARGEST_KEPT, _MOST_KEPT = 2000, 200
+"""Rows of an answer that is kept for who asks the same, and how many answers are."""
 _MOST_KNOWN = 20_000
 
 
-type KnownViews = dict[tuple[str, str, int, str], ExperimentView]
-"""Views that were read before, by project, id, version and status; nobody changes a view."""
+type KnownLines = dict[tuple[str, str, int, str], Experiment]
+"""Lines of lists that were read before, by project, id, version and status; nobody changes one."""
 
 
 class StoredViews:
@@ -57,9 +61,9 @@ class StoredViews:
         "AND detail.folder = experiment_view.folder)"
     )
 
-    def __init__(self, connection: Connection, project: str, versions: dict[str, int], known: KnownViews) -> None:
-        """`versions` is told the version of each experiment whose view is loaded, and `known` the view."""
-        self._connection, self._project, self._versions, self._known = connection, project, versions, known
+    def __init__(self, connection: Connection, project: str, maker: ViewMaker) -> None:
+        self._connection, self._project, self._known = connection, project, maker.known
+        self._answers = maker.answers.setdefault(project, {})
         self._is_postgres = connection.dialect.name == "postgresql"
 
     def rows_by_root(
@@ -70,24 +74,32 @@ class StoredViews:
         sql = f"SELECT {', '.join(columns)} FROM {schema.experiment_view.name} WHERE {within} {tail}"
         if self._is_postgres:
             sql = sql.replace("instr(", "strpos(").replace("?", "%s")
-        found = self._connection.exec_driver_sql(sql, (self._project, *values)).all()
-        return [("", [tuple(row) for row in found])]
+        given = (self._project, *values)
+        found = self._answers.get((sql, *given))
+        if found is None:
+            found = [tuple(row) for row in self._connection.exec_driver_sql(sql, given)]
+            if len(found) <= _LARGEST_KEPT and len(self._answers) < _MOST_KEPT:
+                self._answers[sql, *given] = found
+        return [("", found)]
 
     def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
-        """The views of some experiments."""
+        """The lines of some experiments."""
         table, detail, ids = schema.experiment_view, schema.experiment_detail, [id for id, _ in places]
         mine = (table.c.project_id == self._project, table.c.folder.in_(ids))
-        stamps: dict[str, tuple[str, str, int, str]] = {}
-        for id, version, status in self._connection.execute(
-            select(table.c.folder, table.c.version, table.c.status).where(*mine)
-        ):
-            stamps[str(id)], self._versions[str(id)] = (self._project, str(id), int(version), str(status)), int(version)
+        asked = select(table.c.folder, table.c.version, table.c.status).where(*mine)
+        stamps = {str(row[0]): (self._project, *row) for row in self._connection.execute(asked)}
         missing = [id for id, stamp in stamps.items() if stamp not in self._known]
         asked = select(detail.c.folder, detail.c.view).where(detail.c.project_id == self._project)
         for id, line in self._connection.execute(asked.where(detail.c.folder.in_(missing))) if missing else ():
-            self._known[stamps[str(id)]] = ExperimentView.from_json(line)
-        found = {id: self._known[stamp] for id, stamp in stamps.items() if stamp in self._known}
-        return [found[id] for id in ids if id in found]
+            self._known[stamps[id]] = line_of(ExperimentView.from_json(line), stamps[id][2])
+        return [self._known[stamps[id]] for id in ids if id in stamps and stamps[id] in self._known]
+
+    def read(self, id: str) -> ExperimentView | None:
+        """The whole view of one experiment, where it was made."""
+        table = schema.experiment_detail
+        asked = select(table.c.view).where(table.c.project_id == self._project, table.c.folder == id)
+        line = self._connection.execute(asked).scalar()
+        return None if line is None else ExperimentView.from_json(line)
 
 
 class ViewMaker:
@@ -97,7 +109,9 @@ class ViewMaker:
         self._engine, self._writer = engine, writer
         self._made: dict[str, tuple[int, float]] = {}
         """Project -> its version when all views were made, and when that was."""
-        self.known: KnownViews = {}
+        self.known: KnownLines = {}
+        self.answers: dict[str, dict[tuple[Any, ...], list[tuple[Any, ...]]]] = {}
+        """Project -> what was asked of its views since they were made: the pages of many people ask the same."""
 
     def refresh(self, project: str) -> None:
         """A server with too much to write answers with the views that it has."""
@@ -107,6 +121,7 @@ class ViewMaker:
             known, at = self._made.get(project, (-1, 0.0))
             if known == version and now - at < _LOOK_S:
                 return
+            self.answers.pop(project, None)
             changed = _list_changed(connection, project)
         if len(self.known) > _MOST_KNOWN:
             self.known.clear()
