@@ -20,7 +20,7 @@ from evsys_sdk.dashboard.client.connection import API_PREFIX  # noqa: E402
 from evsys_sdk.dashboard.server import security  # noqa: E402
 from evsys_sdk.dashboard.server.app import local_app  # noqa: E402
 from evsys_sdk.dashboard.server.auth import LocalGate  # noqa: E402
-from evsys_sdk.dashboard.server.page import Page  # noqa: E402
+from evsys_sdk.dashboard.server.page import PageFiles  # noqa: E402
 from evsys_sdk.dashboard.server.routes.routing import GuardedRouter, list_routes  # noqa: E402
 
 from .serving import Api, AppThread, running_app  # noqa: E402
@@ -233,7 +233,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "assets" / "app-1a2b.js").write_text("export {}", "utf-8")
     (tmp_path / "secret.txt").write_text("root:secret", "utf-8")
     (folder / "link").symlink_to(tmp_path / "secret.txt")
-    monkeypatch.setattr("evsys_sdk.dashboard.server.app.Page", lambda: Page(folder))
+    monkeypatch.setattr("evsys_sdk.dashboard.server.app.PageFiles", lambda: PageFiles(folder))
     return folder
 
 
@@ -278,7 +278,7 @@ def test_no_address_leads_out_of_the_pages_folder(local: AppThread, target: str)
 def test_without_the_page_the_server_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evsys_sdk.dashboard.local.records import LocalRecords
 
-    monkeypatch.setattr(Page.__init__, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(PageFiles.__init__, "__defaults__", (tmp_path,))
     source = LocalRecords([], tmp_path)
     with running_app(lambda hosts: local_app(source, LocalGate(), hosts, name="here")) as server:
         answer = httpx.get(server.url, trust_env=False)

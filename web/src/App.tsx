@@ -5,7 +5,8 @@ import { useEffect, useRef, useState } from "react";
 
 import { exported } from "./api/client";
 import { follow, useConnection } from "./api/live";
-import type { Session } from "./api/types";
+import { useOverview } from "./api/queries";
+import type { PageSession } from "./api/types";
 import { HELP, useKeys } from "./keys";
 import { href, listAddress, useSegments } from "./location";
 import { Bones, Empty } from "./parts/basics";
@@ -18,7 +19,7 @@ import { LoopsPage } from "./pages/Loops";
 import { ArmPage } from "./pages/Arm";
 import { SignIn, useSession } from "./session";
 import { switchTheme, useTheme } from "./theme";
-import { titleOfProject } from "./title";
+import { titleOfProject, titleOfWaiting } from "./title";
 
 export function App() {
   const { session, problem, signIn } = useSession();
@@ -33,7 +34,7 @@ function closeMenus(event: MouseEvent): void {
   }
 }
 
-function Signed({ session }: { session: Session }) {
+function Signed({ session }: { session: PageSession }) {
   const queries = useQueryClient();
   useEffect(() => {
     document.addEventListener("click", closeMenus);
@@ -43,23 +44,31 @@ function Signed({ session }: { session: Session }) {
   useEffect(() => titleOfProject(session.project_name), [session.project_name]);
   return (
     <>
+      {!exported && <Badge />}
       <Top session={session} />
       <Page session={session} />
     </>
   );
 }
 
+/** How many things wait for a person, in the title of the tab, on every screen. */
+function Badge() {
+  const waiting = useOverview().data?.attention.filter((one) => one.kind === "waiting").length ?? 0;
+  useEffect(() => titleOfWaiting(waiting), [waiting]);
+  return null;
+}
+
 /** The page that an address names. A key makes another experiment another page, with nothing left of the first. */
-function Page({ session }: { session: Session }) {
+function Page({ session }: { session: PageSession }) {
   const [place = "", first = "", second = "", third = ""] = useSegments();
-  if (!place) return exported ? <ExperimentPage id={exported.experiment} session={session} /> : <ExperimentsPage />;
+  if (!place) return exported ? <ExperimentPage id={exported.experiment} session={session} /> : <ExperimentsPage session={session} />;
   if (place === "e" && second === "a" && third) return <ArmPage key={`${first}/${third}`} id={first} arm={third} />;
   if (place === "e" && first) return <ExperimentPage key={first} id={first} session={session} />;
   if (place === "compare") return <ComparePage />;
-  if (place === "campaign") return <CampaignPage />;
+  if (place === "campaign") return <CampaignPage session={session} name={first} />;
   if (place === "data" && second) return <DataRowsPage key={second} kind={first === "benchmark" ? "benchmark" : "dataset"} id={second} />;
   if (place === "data") return <DataPage />;
-  if (place === "loops") return <LoopsPage />;
+  if (place === "loops") return <LoopsPage session={session} />;
   return (
     <main id="main">
       <Empty title="There is no such page">
@@ -71,13 +80,13 @@ function Page({ session }: { session: Session }) {
 
 const PLACES = [
   { place: "", word: "Experiments" },
-  { place: "campaign", word: "Campaign" },
+  { place: "campaign", word: "Campaigns" },
   { place: "compare", word: "Compare" },
   { place: "data", word: "Data" },
   { place: "loops", word: "Loops" },
 ];
 
-function Top({ session }: { session: Session }) {
+function Top({ session }: { session: PageSession }) {
   const [at = ""] = useSegments();
   const theme = useTheme();
   const help = useRef<HTMLDialogElement>(null);

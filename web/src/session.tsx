@@ -3,7 +3,7 @@
 import { useEffect, useState } from "react";
 
 import { ask, exported, Problem, tell } from "./api/client";
-import type { Session } from "./api/types";
+import type { PageSession } from "./api/types";
 import { Command } from "./parts/basics";
 
 /** The token of `#token=...`; it is removed from the address at once, so that it ends up in no history. */
@@ -14,11 +14,11 @@ function takeToken(): string {
 }
 
 export function useSession() {
-  const [session, setSession] = useState<Session | null>(exported?.session ?? null);
+  const [session, setSession] = useState<PageSession | null>(exported?.session ?? null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const signIn = async (token: string) => {
     try {
-      setSession(await tell<Session>("POST", "/session", { token }));
+      setSession(await tell<PageSession>("POST", "/session", { token }));
       setProblem(null);
     } catch (error) {
       setProblem(error as Problem);
@@ -28,7 +28,7 @@ export function useSession() {
     if (exported) return;
     const token = takeToken();
     if (token) void signIn(token);
-    else ask<Session>("/session").then(setSession, setProblem);
+    else ask<PageSession>("/session").then(setSession, setProblem);
   }, []);
   return { session, problem, signIn };
 }

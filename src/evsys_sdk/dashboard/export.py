@@ -18,8 +18,8 @@ from ..errors import DataError
 from ..files import write_text
 from .client.upload import experiment_id_of
 from .local.records import LocalRecords
-from .shapes.experiment import ExperimentDetail, Session
-from .shapes.record import Rollout
+from .shapes.experiment import ExperimentDetail, PageSession
+from .shapes.record import RolloutLine
 from .views.answers import describe_experiment, detail_of_arm, runs_of, sum_spend, trace_lineage
 from .views.curves import AXES, CurveQuery, draw_curves
 from .views.items import list_items
@@ -78,7 +78,7 @@ def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
     answers |= dict(_curves(records, detail, own))
     answers |= dict(_items(records, detail, own))
     answers |= _rollouts(records, id, own, remarks)
-    session = Session(
+    session = PageSession(
         mode="local",
         project="",
         project_name=detail.experiment.name,
@@ -119,7 +119,7 @@ def _items(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterato
 
 def _rollouts(records: LocalRecords, id: str, own: str, remarks: list[str]) -> dict[str, Any]:
     """The list and each rollout of it, the last step first."""
-    found: list[Rollout] = []
+    found: list[RolloutLine] = []
     page = records.rollouts(id, RolloutQuery(limit=LARGEST_PAGE))
     first = page
     found += page.items

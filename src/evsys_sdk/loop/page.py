@@ -5,15 +5,20 @@ Like the loop itself it is told from what is on disk, so it is right whenever it
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ..data.jsonl import read_json
 from ..deploy.deployments import Deployments
-from ..errors import EvsysError
+from ..errors import DataError, EvsysError, show
+from ..files import write_text
 from ..paths import workspace_dir
 from ..record.jsonl_file import read_records
 from ..record.layout import LOOPS
+from ..record.project_files.journals import list_campaigns
 from ..record.values import items, part, text
+from .campaigns.campaign import approve, close_campaign, load_campaign
+from .campaigns.progress import measure_progress
 from .loop import SYSTEM, Loop
 from .round import RoundState
 from .system import SystemConfig
@@ -32,6 +37,49 @@ def read_loops() -> list[dict[str, Any]]:
         except (EvsysError, ValueError) as error:
             found.append(_empty(file.parent.name) | {"problem": str(error)})
     return found
+
+
+class ProjectLoops:
+    """The loops and campaigns of this project, as the dashboard shows them and acts on them."""
+
+    def loops(self) -> list[dict[str, Any]]:
+        return read_loops()
+
+    def campaigns(self) -> list[dict[str, Any]]:
+        """As `evsys campaign show --json` tells each; one that cannot be read says why."""
+        found: list[dict[str, Any]] = []
+        for name in list_campaigns():
+            try:
+                one = load_campaign(name)
+            except EvsysError as error:
+                found.append({"name": name, "problem": str(error)})
+                continue
+            about = {"name": name, "terms": asdict(one.terms), **measure_progress(one).to_dict()}
+            found.append(about | {"candidates": [asdict(each) for each in one.candidates], "approvals": one.approvals})
+        return found
+
+    def act(self, what: str, name: str, request: Any) -> str:
+        """Approve or stop a loop or a campaign; says what came of it."""
+        if what == "campaign" and request.kind == "stop":
+            return f"closed: {close_campaign(name, request.reason or 'stopped on the dashboard').closed}"
+        if what == "campaign" and request.kind == "approve" and request.subject:
+            approve(name, request.subject, by=request.author or "dashboard")
+            return f"{request.subject} may run"
+        if what == "loop" and request.kind in ("approve", "stop"):
+            loop = _find_loop(name)
+            if request.kind == "approve":
+                return f"approved: {loop.approve()}"
+            write_text(loop.stop_file, f"{request.reason or 'stopped on the dashboard'}\n")
+            return "it stops before its next step"
+        raise DataError(f"{request.kind} cannot be asked of the {what} '{name}'. A {what} can be approved or stopped.")
+
+
+def _find_loop(name: str) -> Loop:
+    for file in (workspace_dir() / LOOPS).glob(f"*/{SYSTEM}"):
+        system = SystemConfig.model_validate(read_json(file))
+        if system.name == name:
+            return Loop(system)
+    raise DataError(f"there is no loop {show(name)} here. Loops are listed by: evsys loop SYSTEM --status")
 
 
 def describe_loop(loop: Loop) -> dict[str, Any]:

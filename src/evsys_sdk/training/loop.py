@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from ..backends.client import AdamParams
 from ..errors import TrainingError, show
 from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
+from ..record.run_files.metrics import TIMING
 from ..rollouts.rollout import AllFailedError
 from .batch import Schedule, StepBuilder, TrainingBatch, submit_step
 from .callback import Observers, RunControl
+from .machine_load import MachineLoad
 from .scoring import BackgroundScoring
 from .watchdog import Watchdog
 
@@ -100,6 +102,7 @@ class TrainingLoop:
     tokens: dict[str, int] = field(default_factory=lambda: {"trained": 0, "sampled": 0})
     """What the run has used so far, earlier stages included."""
     _last_finish: float = 0.0
+    _load: MachineLoad = field(default_factory=MachineLoad)
     _scored: tuple[int, dict[str, float]] | None = None
     """The last step that was scored, and its scores."""
 
@@ -201,7 +204,7 @@ class TrainingLoop:
 
     def note_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Log a finished step and check that the run is still healthy."""
-        self.last_metrics = metrics = _numbers(metrics)
+        self.last_metrics = metrics = _numbers({**metrics, **self._load.read()})
         self.tokens["trained"] += int(metrics.get("tokens", 0))
         self.tokens["sampled"] += int(metrics.get("tokens_sampled", 0))
         self.observers.on_step(self.offset + step + 1, metrics)
@@ -335,4 +338,4 @@ def _is_multiple(steps: int, every: int | None) -> bool:
 
 def _reproducible(metrics: Mapping[str, float]) -> dict[str, float]:
     """What a repetition of the run would find too; a value that is no number can neither be chosen by nor written."""
-    return {key: value for key, value in metrics.items() if not key.startswith("time/") and math.isfinite(value)}
+    return {key: value for key, value in metrics.items() if not key.startswith(TIMING) and math.isfinite(value)}

@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 from evsys_sdk.dashboard.local.records import LocalRecords
 from evsys_sdk.dashboard.server.app import local_app
 from evsys_sdk.dashboard.server.auth import LocalGate
-from evsys_sdk.loop.page import read_loops
+from evsys_sdk.loop.page import ProjectLoops
 
 from ..serving import running_app
 from .conftest import Site, Tab, find_chromium
@@ -68,7 +68,7 @@ def main(target: Path) -> None:
 
 
 def _serve(source: LocalRecords, gate: LocalGate, name: str) -> Any:
-    return running_app(lambda hosts: local_app(source, gate, hosts, name=name, loops=read_loops))
+    return running_app(lambda hosts: local_app(source, gate, hosts, name=name, pages=ProjectLoops()))
 
 
 def show(browser: Any, site: Site, screens: dict[str, str], target: Path) -> None:

@@ -2,7 +2,7 @@
 
 import { answerFromExport } from "./exported";
 import { Problem, question, type Params } from "./question";
-import type { Session } from "./types";
+import type { PageSession } from "./types";
 
 export { Problem, question, type Params };
 
@@ -10,7 +10,7 @@ const PREFIX = "api/dashboard/api";
 
 /** What an exported page carries in `data.js`: answers by question. */
 interface Exported {
-  session: Session;
+  session: PageSession;
   experiment: string;
   /** What was left out. */
   remarks: string[];

@@ -1,7 +1,7 @@
 /** Answering from the data file of an exported page: what a server would filter is filtered here. */
 
 import { Problem, question, type Params } from "./question";
-import type { Curves, Items, Rollout, Rollouts } from "./types";
+import type { Curves, Items, RolloutLine, Rollouts } from "./types";
 
 type Answers = { [question: string]: unknown };
 
@@ -53,7 +53,7 @@ function rolloutsFrom(all: Rollouts, params: Params): Rollouts {
   return { ...all, items: page, next: null, total: items.length, rewards: bins, reward_range: [low, high] };
 }
 
-function isWanted(one: Rollout, params: Params): boolean {
+function isWanted(one: RolloutLine, params: Params): boolean {
   const same = (name: string, value: string | number) => !params[name] || String(params[name]) === String(value);
   const outcome = one.reward === null ? "error" : one.reward >= 1 ? "passed" : "failed";
   const text = `${one.task} ${one.preview}`.toLowerCase();

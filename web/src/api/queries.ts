@@ -178,9 +178,9 @@ export const useRollout = (id: string, rollout: string | undefined) =>
     staleTime: Infinity,
   });
 
-export const useSpend = (id: string) => useAnswer<t.Spend>(about(id, "spend"), path("experiments", id, "spend"));
+export const useSpend = (id: string) => useAnswer<t.SpendBreakdown>(about(id, "spend"), path("experiments", id, "spend"));
 
-export const useLineage = (id: string) => useAnswer<t.Lineage>(about(id, "lineage"), path("experiments", id, "lineage"));
+export const useLineage = (id: string) => useAnswer<t.ExperimentLineage>(about(id, "lineage"), path("experiments", id, "lineage"));
 
 export const useJournal = (id: string) =>
   usePages<t.Events>(about(id, "journal"), path("experiments", id, "journal"), {}, 500);
@@ -196,6 +196,14 @@ export const useDataRows = (kind: "dataset" | "benchmark", id: string) =>
   usePages<t.DataRows>(["data", kind, id], path(`${kind}s`, id, "rows"), {}, 100);
 
 /** Loops are no experiments, so nothing says when they change: they are asked for again every few seconds. */
+export const useCampaigns = () =>
+  useQuery({
+    queryKey: ["campaigns"],
+    queryFn: ({ signal }) => ask<t.Campaigns>("/campaigns", {}, signal),
+    placeholderData: keepPreviousData,
+    refetchInterval: 5000,
+  });
+
 export const useLoops = () =>
   useQuery({
     queryKey: ["loops"],

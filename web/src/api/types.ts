@@ -4,11 +4,8 @@ export type Json = null | boolean | number | string | Json[] | { [key: string]: 
 export type Dict = { [key: string]: Json };
 export type Amounts = { [name: string]: number };
 
-export interface Anchor {
-  experiment: string;
-  events: number;
-  head: string;
-  time: number;
+export interface ActionAnswer {
+  answer: string;
 }
 
 export interface ArmDetail {
@@ -36,19 +33,42 @@ export interface ArmView {
   findings: string[];
 }
 
-export interface Claim {
+export interface AttentionItem {
+  id: string;
+  kind: string;
+  experiment: string;
+  path: string;
+  what: string;
+  command: string;
+}
+
+export interface CampaignCandidate {
+  number: number;
   text: string;
-  metric: string;
-  direction: string;
-  min_effect: number | null;
-  baseline: string;
-  registered: boolean;
-  registered_at: number | null;
-  sha256: string;
+  by: string;
+  taken_by: string;
+  taken_until: number;
+}
+
+export interface CampaignState {
+  name: string;
+  terms: Dict;
+  state: string;
+  why: string;
+  spent: Amounts;
+  left: Amounts;
+  candidates: CampaignCandidate[];
+  suggestions: string[];
+  approvals: { [name: string]: string };
+  problem: string;
+}
+
+export interface Campaigns {
+  items: CampaignState[];
 }
 
 export interface ComparedRun {
-  experiment: Experiment;
+  experiment: ShownExperiment;
   run: string;
   score: RunView | null;
   differences: PairedDifference[];
@@ -58,6 +78,14 @@ export interface ComparedRun {
 export interface ComparedRuns {
   runs: ComparedRun[];
   config: ConfigDifference[];
+}
+
+export interface ComparedTask {
+  task: string;
+  a: number | null;
+  b: number | null;
+  change: "gained" | "lost" | "same" | "unpaired";
+  prompt: string;
 }
 
 export interface ConfigDifference {
@@ -122,79 +150,20 @@ export interface Edge {
   kind: string;
 }
 
-export interface Event {
-  id: string;
-  time: number | null;
-  kind: string;
-  data: Dict;
-}
-
 export interface Events {
-  items: Event[];
+  items: JournalLine[];
   next: string | null;
 }
 
-export interface Experiment {
-  id: string;
-  name: string;
-  path: string;
-  status: string;
-  started: number | null;
-  ended: number | null;
-  hypothesis: string;
-  description: string;
-  question: Question;
-  verdict: string;
-  sentence: string;
-  next: string;
-  error_rate: number | null;
-  same_evidence: string;
-  metric: string;
-  mode: string;
-  baseline: string;
-  best_run: string;
-  best_score: number | null;
-  best_low: number | null;
-  best_high: number | null;
-  best_seeds: number;
-  best_tasks: number | null;
-  best_covers: string;
-  best_step: number | null;
-  runs: RunView[];
-  arms: ArmView[];
-  n_runs: number;
-  n_arms: number;
-  n_seeds: number;
-  n_done: number;
-  failures: Failure[];
-  n_failures: number;
-  spend: Amounts;
-  tags: string[];
-  parent_id: string;
-  notes: Note[];
-  invalidated: string;
-  flags: string[];
-  remarks: string[];
-  models: string[];
-  algorithms: string[];
-  backends: string[];
-  params: Dict;
-  varied: string[];
-  config_sha256: string;
-  n_notes: number;
-  version: number;
-  live: Live | null;
-}
-
 export interface ExperimentDetail {
-  experiment: Experiment;
-  claim: Claim;
+  experiment: ShownExperiment;
+  claim: RegisteredClaim;
   metrics: string[];
   threats: string[];
   next: string[];
   not_scored: { [name: string]: string };
   looks: Dict | null;
-  interim: Look[];
+  interim: InterimLook[];
   noise_floor: Dict | null;
   smallest_detectable: number | null;
   commands: { [name: string]: string };
@@ -205,8 +174,13 @@ export interface ExperimentDetail {
   conclusion: Dict;
 }
 
+export interface ExperimentLineage {
+  nodes: Node[];
+  edges: Edge[];
+}
+
 export interface Experiments {
-  items: Experiment[];
+  items: ShownExperiment[];
   next: string | null;
   total: number;
 }
@@ -216,12 +190,15 @@ export interface Failure {
   reason: string;
 }
 
-export interface Item {
-  task: string;
-  a: number | null;
-  b: number | null;
-  change: "gained" | "lost" | "same" | "unpaired";
-  prompt: string;
+export interface InterimLook {
+  look: number;
+  of: number;
+  seeds: number;
+  verdict: string;
+  error: number | null;
+  chance: number | null;
+  ends: boolean;
+  why: string;
 }
 
 export interface Items {
@@ -233,13 +210,22 @@ export interface Items {
   lost: number;
   same: number;
   difference: PairedDifference | null;
-  items: Item[];
+  items: ComparedTask[];
   next: string | null;
 }
 
-export interface Lineage {
-  nodes: Node[];
-  edges: Edge[];
+export interface JournalAnchor {
+  experiment: string;
+  events: number;
+  head: string;
+  time: number;
+}
+
+export interface JournalLine {
+  id: string;
+  time: number | null;
+  kind: string;
+  data: Dict;
 }
 
 export interface Live {
@@ -248,17 +234,6 @@ export interface Live {
   total_steps: number | null;
   metric: string;
   recent: number[];
-}
-
-export interface Look {
-  look: number;
-  of: number;
-  seeds: number;
-  verdict: string;
-  error: number | null;
-  chance: number | null;
-  ends: boolean;
-  why: string;
 }
 
 export interface LoopCheck {
@@ -346,9 +321,19 @@ export interface Overview {
   models: string[];
   algorithms: string[];
   tags: string[];
-  running: Experiment[];
+  running: ShownExperiment[];
+  attention: AttentionItem[];
   version: number;
   reading: Progress | null;
+}
+
+export interface PageSession {
+  mode: "local" | "server";
+  project: string;
+  project_name: string;
+  scopes: Scope[];
+  version: string;
+  can_stop: boolean;
 }
 
 export interface PairedDifference {
@@ -381,7 +366,30 @@ export interface Question {
   backend: string;
 }
 
-export interface Rollout {
+export interface RegisteredClaim {
+  text: string;
+  metric: string;
+  direction: string;
+  min_effect: number | null;
+  baseline: string;
+  registered: boolean;
+  registered_at: number | null;
+  sha256: string;
+}
+
+export interface RolloutDetail {
+  rollout: RolloutLine;
+  messages: Dict[];
+  text: string;
+  info: Dict;
+  expected: string;
+  error: string;
+  raw: Dict;
+  previous: string | null;
+  following: string | null;
+}
+
+export interface RolloutLine {
   id: string;
   arm: string;
   split: string;
@@ -396,20 +404,8 @@ export interface Rollout {
   preview: string;
 }
 
-export interface RolloutDetail {
-  rollout: Rollout;
-  messages: Dict[];
-  text: string;
-  info: Dict;
-  expected: string;
-  error: string;
-  raw: Dict;
-  previous: string | null;
-  following: string | null;
-}
-
 export interface Rollouts {
-  items: Rollout[];
+  items: RolloutLine[];
   next: string | null;
   total: number;
   arms: string[];
@@ -467,25 +463,68 @@ export interface Series {
   high: (number | null)[];
 }
 
-export interface Session {
-  mode: "local" | "server";
-  project: string;
-  project_name: string;
-  scopes: Scope[];
-  version: string;
-  can_stop: boolean;
+export interface ShownExperiment {
+  id: string;
+  name: string;
+  path: string;
+  status: string;
+  started: number | null;
+  ended: number | null;
+  hypothesis: string;
+  description: string;
+  question: Question;
+  verdict: string;
+  sentence: string;
+  next: string;
+  error_rate: number | null;
+  same_evidence: string;
+  metric: string;
+  mode: string;
+  baseline: string;
+  best_run: string;
+  best_score: number | null;
+  best_low: number | null;
+  best_high: number | null;
+  best_seeds: number;
+  best_tasks: number | null;
+  best_covers: string;
+  best_step: number | null;
+  runs: RunView[];
+  arms: ArmView[];
+  n_runs: number;
+  n_arms: number;
+  n_seeds: number;
+  n_done: number;
+  failures: Failure[];
+  n_failures: number;
+  spend: Amounts;
+  tags: string[];
+  parent_id: string;
+  notes: Note[];
+  invalidated: string;
+  flags: string[];
+  remarks: string[];
+  models: string[];
+  algorithms: string[];
+  backends: string[];
+  params: Dict;
+  varied: string[];
+  config_sha256: string;
+  n_notes: number;
+  version: number;
+  live: Live | null;
 }
 
-export interface Spend {
+export interface SpendBreakdown {
   total: Amounts;
-  by_arm: SpendLine[];
-  by_work: SpendLine[];
+  by_arm: SpendPart[];
+  by_work: SpendPart[];
   times: number[];
   usd: number[];
   tokens: number[];
 }
 
-export interface SpendLine {
+export interface SpendPart {
   name: string;
   spend: Amounts;
 }

@@ -3,7 +3,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useMemo, useRef, useState } from "react";
 
-import type { Experiment, ExperimentDetail, RunView } from "../api/types";
+import type { ShownExperiment, ExperimentDetail, RunView } from "../api/types";
 import { interval, score, shortPath, show, signed, spend, value } from "../format";
 import { useKeys } from "../keys";
 import { href, navigate, useSettings } from "../location";
@@ -55,7 +55,7 @@ function openRun(detail: ExperimentDetail, run: string) {
   if (arm) navigate(href(["e", detail.experiment.id, "a", arm.arm]));
 }
 
-const meanOf = (one: Experiment, run: RunView, metric: string): number | null => {
+const meanOf = (one: ShownExperiment, run: RunView, metric: string): number | null => {
   const values = armsOf(one, run.run).flatMap((arm) => (arm.metrics[metric] === undefined ? [] : [arm.metrics[metric]]));
   return values.length ? values.reduce((sum, one) => sum + one, 0) / values.length : null;
 };

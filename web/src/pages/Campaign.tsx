@@ -1,75 +1,170 @@
-/** The project over time: how the score moved with what was spent, and how often each claim was tried. */
+/** A campaign, or the whole project: the question, its budget, how the score moved with what was spent, what is next. */
 
 import { useEffect, useMemo } from "react";
 
-import { useExperiments, useOverview } from "../api/queries";
-import type { Experiment } from "../api/types";
-import { ago, clock, compact, plural, score, spend, usd } from "../format";
+import { path } from "../api/client";
+import { useCampaigns, useExperiments } from "../api/queries";
+import type { CampaignState, PageSession, ShownExperiment } from "../api/types";
+import { ago, clock, compact, duration, score, show, usd } from "../format";
 import { href, useSettings } from "../location";
-import { Bones, Choose, Empty, Failure } from "../parts/basics";
-import { Outcome, verdictTone, verdictWord } from "../parts/marks";
+import { Bones, Choose, Command, Empty, Failure, Tabs } from "../parts/basics";
+import { Ask, Control, mayWrite } from "../parts/Control";
+import { Outcome, State, toneOf, verdictTone, verdictWord } from "../parts/marks";
 import { Figure } from "../plots/Figure";
 import { Scatter, type Point } from "../plots/Scatter";
 import { useTitle } from "../title";
 
 const MOST = 10_000;
 
-export function CampaignPage() {
-  useTitle("Campaign");
-  const query = useExperiments({ sort: "oldest" });
-  const overview = useOverview();
+export function CampaignPage({ session, name }: { session: PageSession; name: string }) {
+  const query = useCampaigns();
+  const campaigns = query.data?.items ?? [];
+  const chosen = campaigns.find((one) => one.name === name) ?? (name === ALL ? undefined : (campaigns.find((one) => one.state === "open") ?? campaigns[0]));
+  useTitle(chosen ? `${chosen.name}, campaign` : "Campaigns");
+  if (!query.data) return <main id="main" tabIndex={-1}>{query.error ? <Failure error={query.error} retry={() => void query.refetch()} /> : <Bones lines={10} />}</main>;
+  const tabs = [...campaigns.map((one) => ({ id: one.name, word: one.name })), { id: ALL, word: "whole project" }];
+  return (
+    <main id="main" tabIndex={-1}>
+      {campaigns.length > 0 && <Tabs tabs={tabs} current={chosen?.name ?? ALL} to={(id) => href(["campaign", id])} />}
+      {chosen ? <Header campaign={chosen} session={session} /> : <h1>Campaigns</h1>}
+      {!campaigns.length && (
+        <p className="quiet">
+          A campaign gives an agent a question, a budget and a rule to stop by. Open one: <Command text={'evsys campaign new NAME --question "..." --experiments 10'} />
+        </p>
+      )}
+      <Found key={chosen?.name ?? ALL} tag={chosen ? `campaign:${chosen.name}` : undefined} campaign={chosen} session={session} />
+    </main>
+  );
+}
+
+const ALL = "-";
+
+/** The question, how it stands, and what is left of its budget. */
+function Header({ campaign: one, session }: { campaign: CampaignState; session: PageSession }) {
+  return (
+    <header className="stack tight">
+      <div className="row">
+        <span className="verdict">
+          <State status={one.state} />
+        </span>
+        <span className="quiet">{one.why}</span>
+        <span className="row no-print" style={{ marginLeft: "auto" }}>
+          {mayWrite(session) && one.state !== "closed" && !one.problem && (
+            <Ask kind="stop" where={path("campaigns", one.name, "requests")} question="Close this campaign? Nothing more is started under it. What runs goes on." />
+          )}
+        </span>
+      </div>
+      <h1>{String(one.terms["question"] ?? one.name)}</h1>
+      {one.problem && (
+        <p className="failed" role="alert">
+          {one.problem}
+        </p>
+      )}
+      <Budget campaign={one} />
+    </header>
+  );
+}
+
+const UNITS: { [limit: string]: (amount: number) => string } = { usd, tokens: compact, hours: (hours) => duration(hours * 3600), experiments: show };
+
+function Budget({ campaign }: { campaign: CampaignState }) {
+  const goal = campaign.terms["goal"];
+  return (
+    <div className="budget">
+      {Object.entries(campaign.left).map(([limit, left]) => {
+        const spent = campaign.spent[limit] ?? 0;
+        const text = UNITS[limit] ?? show;
+        const near = left <= 0.2 * (spent + left);
+        return (
+          <label key={limit} className="stack tight" style={near ? toneOf("promising") : undefined}>
+            <span className="row spread small">
+              <span className="quiet">{limit}</span>
+              <span className={near ? "mark" : ""}>
+                {text(spent)} of {text(spent + left)}
+                {near && (left <= 0 ? ", spent" : ", nearly spent")}
+              </span>
+            </span>
+            <progress value={spent} max={spent + left} aria-label={`${limit} spent`} />
+          </label>
+        );
+      })}
+      {typeof goal === "number" && (
+        <p className="small">
+          <span className="quiet">goal</span> {score(goal)}
+        </p>
+      )}
+    </div>
+  );
+}
+
+/** The experiments of a campaign, or of the whole project. */
+function Found({ tag, campaign, session }: { tag: string | undefined; campaign: CampaignState | undefined; session: PageSession }) {
+  const query = useExperiments({ sort: "oldest", tag });
   const { hasNextPage, isFetchingNextPage, fetchNextPage } = query;
   const all = useMemo(() => query.data?.pages.flatMap((page) => page.items) ?? [], [query.data]);
   useEffect(() => {
     if (hasNextPage && !isFetchingNextPage && all.length < MOST) void fetchNextPage();
   }, [hasNextPage, isFetchingNextPage, fetchNextPage, all.length]);
+  if (!query.data) return query.error ? <Failure error={query.error} retry={() => void query.refetch()} /> : <Bones lines={10} />;
   return (
-    <main id="main" tabIndex={-1}>
-      <div className="row spread">
-        <h1>Campaign</h1>
-        {overview.data && (
-          <p className="quiet">
-            {plural(overview.data.total, "experiment")} · {spend(overview.data.spend)} · {plural(overview.data.by_verdict["supported"] ?? 0, "claim")} supported
-          </p>
-        )}
-      </div>
-      {!query.data ? (
-        query.error ? <Failure error={query.error} retry={() => void query.refetch()} /> : <Bones lines={10} />
-      ) : !all.length ? (
-        <Empty title="No experiments yet" command="evsys run examples/01_quickstart/config.yaml" />
-      ) : (
-        <>
-          <Running all={all} />
-          <Timeline all={all} />
-          <Claims all={all} />
-        </>
-      )}
-    </main>
+    <>
+      <Running all={all} session={session} />
+      {all.length ? <Timeline all={all} /> : <Empty title="No experiments yet" command={campaign ? `evsys new-experiment SLUG --campaign ${campaign.name}` : "evsys init-project . && evsys new-experiment first"} />}
+      {campaign && <Candidates campaign={campaign} />}
+      {all.length > 0 && <Claims all={all} />}
+    </>
   );
 }
 
-function Running({ all }: { all: Experiment[] }) {
-  const running = all.filter((one) => one.status === "running");
+function Running({ all, session }: { all: ShownExperiment[]; session: PageSession }) {
+  const running = all.filter((one) => one.status === "running" || one.status === "waiting");
   if (!running.length) return null;
   return (
     <section className="stack tight">
       <h2>Running now</h2>
       {running.map((one) => (
-        <a key={one.id} href={href(["e", one.id])} className="row" style={{ color: "inherit" }}>
+        <div key={one.id} className="row">
           <Outcome experiment={one} />
-          <span>{one.hypothesis || one.name}</span>
-          <span className="quiet">{one.live?.step !== null && one.live ? `step ${one.live.step}${one.live.total_steps ? ` of ${one.live.total_steps}` : ""}` : ""}</span>
-        </a>
+          <a href={href(["e", one.id])}>{one.hypothesis || one.name}</a>
+          <span className="quiet">{one.live && one.live.step !== null ? `step ${one.live.step}${one.live.total_steps ? ` of ${one.live.total_steps}` : ""}` : ""}</span>
+          <span className="row tight no-print">
+            <Control id={one.id} status={one.status} session={session} />
+          </span>
+        </div>
       ))}
     </section>
   );
 }
 
-const costOf = (one: Experiment, money: boolean) =>
+/** What is to be tried next: what people and agents proposed, and what conclusions suggest. */
+function Candidates({ campaign }: { campaign: CampaignState }) {
+  const now = Date.now() / 1000;
+  if (!campaign.candidates.length && !campaign.suggestions.length) return null;
+  return (
+    <section className="stack tight">
+      <h2>Next</h2>
+      <ul className="bullets">
+        {campaign.candidates.map((one) => (
+          <li key={one.number}>
+            {one.text} {one.by && <span className="quiet small">proposed by {one.by}</span>}{" "}
+            {one.taken_by && one.taken_until > now && <span className="tag">{one.taken_by} works on it</span>}
+          </li>
+        ))}
+        {campaign.suggestions.map((text) => (
+          <li key={text} className="quiet">
+            {text.replaceAll("`", "")}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+const costOf = (one: ShownExperiment, money: boolean) =>
   money ? (one.spend["usd"] ?? 0) : (one.spend["tokens_trained"] ?? 0) + (one.spend["tokens_sampled"] ?? 0);
 
 /** Scores of different metrics cannot be compared, so one is shown at a time. */
-function Timeline({ all }: { all: Experiment[] }) {
+function Timeline({ all }: { all: ShownExperiment[] }) {
   const [settings, change] = useSettings();
   const counts = new Map<string, number>();
   for (const one of all) if (one.metric && one.best_score !== null) counts.set(one.metric, (counts.get(one.metric) ?? 0) + 1);
@@ -121,23 +216,23 @@ function shortTime(points: Point[]): (time: number) => string {
 
 interface Attempted {
   claim: string;
-  attempts: Experiment[];
+  attempts: ShownExperiment[];
 }
 
 /** The same claim tried again is one line: an effect that took ten attempts is not one that took one. */
-function attemptsOf(all: Experiment[]): Attempted[] {
-  const found = new Map<string, Experiment[]>();
+function attemptsOf(all: ShownExperiment[]): Attempted[] {
+  const found = new Map<string, ShownExperiment[]>();
   for (const one of all) {
     const claim = (one.hypothesis || one.name).trim();
     const attempts = found.get(claim);
     if (attempts) attempts.push(one);
     else found.set(claim, [one]);
   }
-  const last = (attempts: Experiment[]) => attempts.at(-1)?.started ?? 0;
+  const last = (attempts: ShownExperiment[]) => attempts.at(-1)?.started ?? 0;
   return [...found].map(([claim, attempts]) => ({ claim, attempts })).sort((a, b) => last(b.attempts) - last(a.attempts));
 }
 
-function Claims({ all }: { all: Experiment[] }) {
+function Claims({ all }: { all: ShownExperiment[] }) {
   const claims = useMemo(() => attemptsOf(all), [all]);
   const [settings, change] = useSettings();
   const limit = Number(settings["claims"] ?? 50);
@@ -157,7 +252,7 @@ function Claims({ all }: { all: Experiment[] }) {
           </thead>
           <tbody>
             {claims.slice(0, limit).map(({ claim, attempts }) => {
-              const latest = attempts.at(-1) as Experiment;
+              const latest = attempts.at(-1) as ShownExperiment;
               const scores = attempts.flatMap((one) => (one.metric === latest.metric && one.best_score !== null ? [one.best_score] : []));
               const top = scores.length ? (latest.mode === "max" ? Math.max(...scores) : Math.min(...scores)) : null;
               return (
@@ -173,8 +268,8 @@ function Claims({ all }: { all: Experiment[] }) {
                       {[...new Set(attempts.slice(-8).map((one) => one.verdict || one.status))].map((verdict) => {
                         const those = attempts.filter((one) => (one.verdict || one.status) === verdict);
                         return (
-                          <a key={verdict} href={href(["e", (those.at(-1) as Experiment).id])} title={those.map((one) => `${one.name}: ${verdictWord(verdict)}, ${clock(one.started)}`).slice(0, 12).join("\n")} style={{ color: "inherit" }}>
-                            <Outcome experiment={those.at(-1) as Experiment} /> {those.length > 1 && <span className="quiet small">×{those.length}</span>}
+                          <a key={verdict} href={href(["e", (those.at(-1) as ShownExperiment).id])} title={those.map((one) => `${one.name}: ${verdictWord(verdict)}, ${clock(one.started)}`).slice(0, 12).join("\n")} style={{ color: "inherit" }}>
+                            <Outcome experiment={those.at(-1) as ShownExperiment} /> {those.length > 1 && <span className="quiet small">×{those.length}</span>}
                           </a>
                         );
                       })}

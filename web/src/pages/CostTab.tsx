@@ -1,7 +1,7 @@
 /** What an experiment took, where it comes from, and what a continual run kept. */
 
 import { useArm, useLineage, useSpend } from "../api/queries";
-import type { ExperimentDetail, RunView, SpendLine } from "../api/types";
+import type { ExperimentDetail, RunView, SpendPart } from "../api/types";
 import { compact, duration, usd } from "../format";
 import { useSetting } from "../location";
 import { Answer, Choose, Empty } from "../parts/basics";
@@ -51,7 +51,7 @@ function Pareto({ detail }: { detail: ExperimentDetail }) {
   );
 }
 
-function Lines({ title, lines }: { title: string; lines: SpendLine[] }) {
+function Lines({ title, lines }: { title: string; lines: SpendPart[] }) {
   const known = (name: string) => lines.some((line) => line.spend[name]);
   const columns = [
     ["usd", "USD", (it: number) => usd(it)],

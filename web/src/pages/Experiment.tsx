@@ -3,13 +3,13 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
-import { exported, path, tell } from "../api/client";
+import { path, tell } from "../api/client";
 import { useExperiment } from "../api/queries";
-import type { Dict, ExperimentDetail, Json, Look, Session } from "../api/types";
+import type { Dict, ExperimentDetail, Json, InterimLook, PageSession } from "../api/types";
 import { plural, shortPath, show, signed, value, clock, compact, duration, interval, score, usd } from "../format";
 import { href, useSetting } from "../location";
 import { Answer, Command, Tabs, Tags } from "../parts/basics";
-import { Control } from "../parts/Control";
+import { Asked, Control, mayWrite } from "../parts/Control";
 import { Failed, Outcome, toneOf, Verdict, verdictWord } from "../parts/marks";
 import { baselineOf, labelOf, runsOf, useRunColours } from "../parts/runs";
 import { Figure } from "../plots/Figure";
@@ -22,7 +22,7 @@ import { NotesTab, RecordTab } from "./RecordTab";
 import { RolloutsTab } from "./RolloutsTab";
 import { useTitle } from "../title";
 
-export function ExperimentPage({ id, session }: { id: string; session: Session }) {
+export function ExperimentPage({ id, session }: { id: string; session: PageSession }) {
   const query = useExperiment(id);
   useTitle(query.data?.experiment.name ?? id);
   return (
@@ -34,7 +34,7 @@ export function ExperimentPage({ id, session }: { id: string; session: Session }
   );
 }
 
-function Loaded({ detail, session }: { detail: ExperimentDetail; session: Session }) {
+function Loaded({ detail, session }: { detail: ExperimentDetail; session: PageSession }) {
   const one = detail.experiment;
   const [tab] = useSetting("tab", "arms");
   const continual = detail.metrics.some((name) => name.startsWith("retention/"));
@@ -69,7 +69,7 @@ function Loaded({ detail, session }: { detail: ExperimentDetail; session: Sessio
   );
 }
 
-function Header({ detail, session, isWhole }: { detail: ExperimentDetail; session: Session; isWhole: boolean }) {
+function Header({ detail, session, isWhole }: { detail: ExperimentDetail; session: PageSession; isWhole: boolean }) {
   const one = detail.experiment;
   const best = one.runs.find((run) => run.is_best);
   return (
@@ -88,7 +88,8 @@ function Header({ detail, session, isWhole }: { detail: ExperimentDetail; sessio
         <EditTags detail={detail} session={session} />
         <span className="quiet small">{[...one.models, ...one.algorithms, ...one.backends].join(" · ")}</span>
         <span style={{ marginLeft: "auto" }} className="row no-print">
-          <Control experiment={one} session={session} requests={detail.requests} />
+          <Asked experiment={one} requests={detail.requests} />
+          <Control id={one.id} status={one.status} session={session} />
         </span>
       </div>
       <h1>{detail.claim.text || one.name}</h1>
@@ -109,7 +110,7 @@ function Header({ detail, session, isWhole }: { detail: ExperimentDetail; sessio
 }
 
 /** Its tags, and `archived`, which hides it from the list. */
-function EditTags({ detail, session }: { detail: ExperimentDetail; session: Session }) {
+function EditTags({ detail, session }: { detail: ExperimentDetail; session: PageSession }) {
   const one = detail.experiment;
   const queries = useQueryClient();
   const [text, setText] = useState("");
@@ -121,8 +122,7 @@ function EditTags({ detail, session }: { detail: ExperimentDetail; session: Sess
       void queries.invalidateQueries({ queryKey: ["experiments"] });
     },
   });
-  const may = !exported && session.scopes.some((scope) => scope === "write" || scope === "admin");
-  if (!may) return <Tags tags={one.tags} />;
+  if (!mayWrite(session)) return <Tags tags={one.tags} />;
   const archived = one.tags.includes("archived");
   return (
     <>
@@ -222,7 +222,7 @@ function Claim({ detail }: { detail: ExperimentDetail }) {
 }
 
 /** Where seeds are added until the claim is decided: what each look at it found. */
-const Looks = ({ looks }: { looks: Look[] }) => (
+const Looks = ({ looks }: { looks: InterimLook[] }) => (
   <div className="scroll-x" tabIndex={0} role="group" aria-label="looks at the claim">
     <table>
       <thead>

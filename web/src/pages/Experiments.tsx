@@ -3,21 +3,22 @@
 import { memo, useCallback, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 
 import { useExperimentList, useOverview, useReadyExperiment } from "../api/queries";
-import type { Experiment, Overview } from "../api/types";
+import type { ShownExperiment, Overview, PageSession } from "../api/types";
 import { ago, interval, plural, score, spend } from "../format";
 import { useKeys } from "../keys";
 import { href, navigate, useSettings, type Settings } from "../location";
 import { Choose, Empty, Failure, Sparkline, Tags, Bones } from "../parts/basics";
-import { Failed, Outcome, toneOf, VERDICT_ORDER, verdictWord } from "../parts/marks";
+import { NeedsYou } from "../parts/NeedsYou";
+import { Failed, Outcome, VERDICT_ORDER, verdictWord } from "../parts/marks";
 import { useMedia } from "../parts/media";
 import { VirtualRows } from "../parts/VirtualRows";
-import { titleOfWaiting, useTitle } from "../title";
+import { useTitle } from "../title";
 import { compareAddress } from "./Compare";
 
 const FILTERS = ["q", "status", "verdict", "model", "algorithm", "tag", "sort"] as const;
 const SORTS = [["", "newest first"], ["oldest", "oldest first"], ["score", "best score"], ["spend", "most spent"], ["name", "by name"]] as const;
 
-export function ExperimentsPage() {
+export function ExperimentsPage({ session }: { session: PageSession }) {
   useTitle("Experiments");
   const [settings, change] = useSettings();
   const overview = useOverview();
@@ -58,7 +59,7 @@ export function ExperimentsPage() {
           <h1>Experiments</h1>
           {overview.data && <Summary overview={overview.data} />}
         </div>
-        {overview.data && <NeedsYou overview={overview.data} />}
+        {overview.data && <NeedsYou items={overview.data.attention} session={session} />}
         {reading && <Reading done={reading.done} of={reading.of} />}
         <Filters settings={settings} change={change} overview={overview.data} total={list.first ? total : null} />
       </header>
@@ -98,25 +99,6 @@ export function ExperimentsPage() {
         </div>
       )}
     </main>
-  );
-}
-
-/** What waits for somebody, first of all. */
-function NeedsYou({ overview }: { overview: Overview }) {
-  const waiting = overview.running.filter((one) => one.status === "waiting");
-  useEffect(() => titleOfWaiting(waiting.length), [waiting.length]);
-  if (!waiting.length) return null;
-  return (
-    <p className="notice" style={toneOf("promising")} role="status">
-      <strong>Needs you:</strong>{" "}
-      {waiting.slice(0, 5).map((one, at) => (
-        <span key={one.id}>
-          {at > 0 && ", "}
-          <a href={href(["e", one.id])}>{one.hypothesis || one.name}</a>
-        </span>
-      ))}
-      {waiting.length > 5 && ` and ${waiting.length - 5} more`} {waiting.length === 1 ? "waits" : "wait"} for an approval.
-    </p>
   );
 }
 
@@ -226,7 +208,7 @@ function Head() {
   );
 }
 
-const Line = memo(function Line({ one, current, picked, onPick }: { one: Experiment; current: boolean; picked: boolean; onPick: (id: string) => void }) {
+const Line = memo(function Line({ one, current, picked, onPick }: { one: ShownExperiment; current: boolean; picked: boolean; onPick: (id: string) => void }) {
   const to = href(["e", one.id]);
   const open = (event: React.MouseEvent) => {
     if (!(event.target as HTMLElement).closest("a, input")) navigate(to);

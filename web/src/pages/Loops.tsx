@@ -1,14 +1,16 @@
 /** The closed loops: what each waits for, what became of every round, and which condition of the gate decided it. */
 
+import { path } from "../api/client";
 import { useLoops } from "../api/queries";
-import type { LoopPage, LoopRound, LoopStep } from "../api/types";
+import type { LoopPage, LoopRound, LoopStep, PageSession } from "../api/types";
 import { clock, plural, usd } from "../format";
 import { href } from "../location";
 import { Answer, Command, Empty } from "../parts/basics";
+import { Ask, mayWrite } from "../parts/Control";
 import { State } from "../parts/marks";
 import { useTitle } from "../title";
 
-export function LoopsPage() {
+export function LoopsPage({ session }: { session: PageSession }) {
   useTitle("Loops");
   const query = useLoops();
   return (
@@ -19,7 +21,7 @@ export function LoopsPage() {
           items.length ? (
             <>
               {items.map((one) => (
-                <Loop key={one.system} loop={one} />
+                <Loop key={one.system} loop={one} session={session} />
               ))}
             </>
           ) : (
@@ -33,11 +35,22 @@ export function LoopsPage() {
   );
 }
 
-function Loop({ loop }: { loop: LoopPage }) {
+function Loop({ loop, session }: { loop: LoopPage; session: PageSession }) {
+  const waits = loop.state.endsWith("waits to be approved");
+  const where = path("loops", loop.system, "requests");
   const limits = Object.entries(loop.limits).map(([name, most]) => `${name} ${most}`);
   return (
     <section className="stack" aria-label={`loop of ${loop.system}`}>
-      <h2>{loop.system}</h2>
+      <div className="row">
+        <h2>{loop.system}</h2>
+        {loop.state && (waits ? <State status="approval" /> : loop.stopped && <State status="cancelled" />)}
+        {mayWrite(session) && session.mode === "local" && !loop.problem && (
+          <span className="row no-print" style={{ marginLeft: "auto" }}>
+            {waits && <Ask kind="approve" where={where} question={`Approve this step? ${loop.state}.`} />}
+            {!loop.stopped && <Ask kind="stop" where={where} question="Stop this loop? It ends before its next step, and goes on when its stop file is removed." />}
+          </span>
+        )}
+      </div>
       {loop.problem && (
         <p className="problem" role="alert">
           {loop.problem}
@@ -48,7 +61,7 @@ function Loop({ loop }: { loop: LoopPage }) {
         {loop.state && <> · {loop.state}</>}
         {limits.length > 0 && <span className="quiet small"> · limits: {limits.join(", ")} · {usd(loop.usd)} spent</span>}
       </p>
-      {loop.state.endsWith("waits to be approved") && <Command text="evsys loop system.yaml --approve" />}
+      {waits && session.mode !== "local" && <Command text="evsys loop system.yaml --approve" />}
       {loop.rollbacks.map((one) => (
         <p key={`${one.replaced} ${one.instead}`} className="notice">
           {one.replaced} was rolled back to {one.instead ?? "nothing"}: {one.reason}
@@ -75,7 +88,7 @@ function Rounds({ rounds }: { rounds: LoopRound[] }) {
   const approved = rounds.some((one) => one.approvals.length);
   return (
     <div className="scroll-x" tabIndex={0} role="group" aria-label="rounds">
-      <table className="tall">
+      <table className="tall cards">
         <thead>
           <tr>
             <th className="number">round</th>
@@ -92,12 +105,12 @@ function Rounds({ rounds }: { rounds: LoopRound[] }) {
         <tbody>
           {rounds.map((one) => (
             <tr key={one.round}>
-              <td className="number">{one.round}</td>
-              <td>
+              <td data-label="round" className="number">{one.round}</td>
+              <td data-label="outcome">
                 {one.outcome ? <State status={one.outcome} /> : <>next: {one.stage}</>}
                 {one.reason && <p className="small quiet">{one.reason}</p>}
               </td>
-              <td className="small">
+              <td data-label="decision" className="small">
                 {one.decision.replace(/^yes: /, "")}
                 {Object.entries(one.left_out).map(([reason, count]) => (
                   <p key={reason} className="quiet">
@@ -105,15 +118,15 @@ function Rounds({ rounds }: { rounds: LoopRound[] }) {
                   </p>
                 ))}
               </td>
-              <td className="number">{one.rows}</td>
-              <td className="number">{one.tasks}</td>
-              <td className="nowrap">{one.experiment_id ? <a href={href(["e", one.experiment_id])}>{one.experiment ?? one.experiment_id}</a> : one.experiment}</td>
-              <td>
+              <td data-label="rows" className="number">{one.rows}</td>
+              <td data-label="tasks" className="number">{one.tasks}</td>
+              <td data-label="experiment" className="nowrap">{one.experiment_id ? <a href={href(["e", one.experiment_id])}>{one.experiment ?? one.experiment_id}</a> : one.experiment}</td>
+              <td data-label="gate">
                 {one.verdict}
                 {one.checks.length > 0 && <Checks round={one} />}
               </td>
-              <td>{one.deployment}</td>
-              {approved && <td>{one.approvals.join(", ")}</td>}
+              <td data-label="deployment">{one.deployment}</td>
+              {approved && <td data-label="approved">{one.approvals.join(", ")}</td>}
             </tr>
           ))}
         </tbody>

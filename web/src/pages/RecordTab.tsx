@@ -5,7 +5,7 @@ import { useCallback, useState } from "react";
 
 import { exported, path, tell } from "../api/client";
 import { useJournal } from "../api/queries";
-import type { Event, ExperimentDetail, Note, SavedNote, Session } from "../api/types";
+import type { JournalLine, ExperimentDetail, Note, SavedNote, PageSession } from "../api/types";
 import { ago, clock } from "../format";
 import { Answer, Empty } from "../parts/basics";
 import { Markdown } from "../parts/Markdown";
@@ -49,7 +49,7 @@ function Journal({ id }: { id: string }) {
     },
     [known, hasNextPage, isFetchingNextPage, fetchNextPage],
   );
-  const [open, setOpen] = useState<Event | null>(null);
+  const [open, setOpen] = useState<JournalLine | null>(null);
   return (
     <Answer query={query}>
       {(data) => {
@@ -91,12 +91,12 @@ function Journal({ id }: { id: string }) {
   );
 }
 
-function brief(event: Event): string {
+function brief(event: JournalLine): string {
   const words = ["arm", "run", "text", "reason", "verdict", "status", "step", "answer", "subject"];
   return words.flatMap((word) => (typeof event.data[word] === "string" || typeof event.data[word] === "number" ? [String(event.data[word])] : [])).join(" · ");
 }
 
-export function NotesTab({ detail, session }: { detail: ExperimentDetail; session: Session }) {
+export function NotesTab({ detail, session }: { detail: ExperimentDetail; session: PageSession }) {
   const mayWrite = !exported && session.scopes.some((scope) => scope === "write" || scope === "admin");
   return (
     <div className="stack" style={{ maxWidth: 760 }}>

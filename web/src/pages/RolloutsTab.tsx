@@ -3,7 +3,7 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 
 import { useGroup, useRollout, useRollouts } from "../api/queries";
-import type { Rollout, Rollouts } from "../api/types";
+import type { RolloutLine, Rollouts } from "../api/types";
 import { plural, score, show } from "../format";
 import { useKeys } from "../keys";
 import { useSettings, type Settings } from "../location";
@@ -148,7 +148,7 @@ function Narrow(props: {
   );
 }
 
-function Line({ row, chosen, onChoose, range }: { row: Rollout; chosen: boolean; onChoose: () => void; range: number[] }) {
+function Line({ row, chosen, onChoose, range }: { row: RolloutLine; chosen: boolean; onChoose: () => void; range: number[] }) {
   const [low, high] = [range[0] ?? 0, range[1] ?? 1];
   const share = row.reward === null ? 0 : (row.reward - low) / (high - low || 1);
   return (

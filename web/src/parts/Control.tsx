@@ -4,62 +4,72 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useRef, useState } from "react";
 
 import { exported, path, tell } from "../api/client";
-import type { ControlRequest, Experiment, Session } from "../api/types";
+import type { ControlRequest, ShownExperiment, PageSession } from "../api/types";
 
 type Kind = ControlRequest["kind"];
 
-const WORDS: { [kind in Kind]: { button: string; question: string } } = {
-  stop: { button: "stop", question: "Stop this experiment? Running arms finish their step and keep what they have." },
-  approve: { button: "approve", question: "Approve what this experiment waits for?" },
-  reject: { button: "reject", question: "Reject what this experiment waits for?" },
+const QUESTIONS: { [kind in Kind]: string } = {
+  stop: "Stop this experiment? Running arms finish their step and keep what they have.",
+  approve: "Approve what this experiment waits for?",
+  reject: "Reject what this experiment waits for?",
 };
 
-export function Control({ experiment: one, session, requests }: { experiment: Experiment; session: Session; requests: ControlRequest[] }) {
-  const [asked, setAsked] = useState<Kind | null>(null);
-  const last = requests.at(-1);
-  if (exported || !session.scopes.some((scope) => scope === "write" || scope === "admin")) return null;
-  const live = one.status === "running" || one.status === "waiting";
-  // What was approved is over once it runs; a stop is over once it has stopped.
-  const open = last && live && (last.kind === "stop" || one.status === "waiting");
+export const mayWrite = (session: PageSession): boolean => !exported && session.scopes.some((scope) => scope === "write" || scope === "admin");
+
+/** A button that asks once more before something is done. */
+export function Ask(props: { kind: Kind; where: string; question?: string; word?: string; subject?: string }) {
+  const [open, setOpen] = useState(false);
+  const { kind, where } = props;
+  const word = props.word ?? kind;
   return (
     <>
-      {open && (
-        <span className="small quiet">
-          {last.kind} asked for{last.answer ? `: ${last.answer}` : ""}
-        </span>
-      )}
-      {live && (
-        <>
-          {one.status === "waiting" && (
-            <>
-              <button type="button" className="primary" onClick={() => setAsked("approve")}>
-                approve
-              </button>
-              <button type="button" onClick={() => setAsked("reject")}>
-                reject
-              </button>
-            </>
-          )}
-          {session.can_stop && (
-            <button type="button" className="danger" onClick={() => setAsked("stop")}>
-              stop
-            </button>
-          )}
-        </>
-      )}
-      {asked && <Confirm id={one.id} kind={asked} close={() => setAsked(null)} />}
+      <button type="button" className={STYLES[kind]} onClick={() => setOpen(true)}>
+        {word}
+      </button>
+      {open && <Confirm kind={kind} where={where} word={word} question={props.question ?? QUESTIONS[kind]} subject={props.subject ?? ""} close={() => setOpen(false)} />}
     </>
   );
 }
 
-function Confirm({ id, kind, close }: { id: string; kind: Kind; close: () => void }) {
+const STYLES: { [kind in Kind]: string } = { stop: "danger", approve: "primary", reject: "" };
+
+/** What can be asked of an experiment as it is now. */
+export function Control({ id, status, session }: { id: string; status: string; session: PageSession }) {
+  if (!mayWrite(session)) return null;
+  const where = path("experiments", id, "requests");
+  return (
+    <>
+      {status === "waiting" && (
+        <>
+          <Ask kind="approve" where={where} />
+          <Ask kind="reject" where={where} />
+        </>
+      )}
+      {(status === "running" || status === "waiting") && session.can_stop && <Ask kind="stop" where={where} />}
+    </>
+  );
+}
+
+/** What was asked and is not over: an approval is over once it runs, a stop once it has stopped. */
+export function Asked({ experiment: one, requests }: { experiment: ShownExperiment; requests: ControlRequest[] }) {
+  const last = requests.at(-1);
+  const open = last && (one.status === "waiting" || (one.status === "running" && last.kind === "stop"));
+  return open ? (
+    <span className="small quiet">
+      {last.kind} asked for{last.answer ? `: ${last.answer}` : ""}
+    </span>
+  ) : null;
+}
+
+function Confirm(props: { kind: Kind; where: string; word: string; question: string; subject: string; close: () => void }) {
+  const { kind, where, subject, close } = props;
   const [reason, setReason] = useState("");
   const queries = useQueryClient();
   const opened = useRef(false);
   const send = useMutation({
-    mutationFn: () => tell<ControlRequest>("POST", `${path("experiments", id, "requests")}`, { kind, reason }),
+    mutationFn: () => tell("POST", where, { kind, reason, subject }),
     onSuccess: () => {
-      void queries.invalidateQueries({ queryKey: ["experiment", id] });
+      void queries.invalidateQueries();
       close();
     },
   });
@@ -70,7 +80,7 @@ function Confirm({ id, kind, close }: { id: string; kind: Kind; close: () => voi
     }
   };
   return (
-    <dialog ref={open} onClose={close} aria-label={WORDS[kind].button}>
+    <dialog ref={open} onClose={close} aria-label={props.word}>
       <form
         className="stack"
         onSubmit={(event) => {
@@ -78,16 +88,16 @@ function Confirm({ id, kind, close }: { id: string; kind: Kind; close: () => voi
           send.mutate();
         }}
       >
-        <p>{WORDS[kind].question}</p>
+        <p>{props.question}</p>
         <textarea rows={2} value={reason} onChange={(event) => setReason(event.target.value)} placeholder="reason (kept in the record)" aria-label="reason" maxLength={2000} />
         {send.error && (
-          <p role="alert" style={{ color: "var(--refuted)" }}>
+          <p role="alert" className="failed">
             {send.error.message}
           </p>
         )}
         <div className="row">
-          <button type="submit" className={kind === "stop" ? "danger" : "primary"} disabled={send.isPending}>
-            {WORDS[kind].button}
+          <button type="submit" className={STYLES[kind]} disabled={send.isPending}>
+            {props.word}
           </button>
           <button type="button" onClick={close}>
             cancel

@@ -3,7 +3,7 @@
 import { useMemo, useState } from "react";
 
 import { useGroup, useRollout } from "../api/queries";
-import type { Item, Items } from "../api/types";
+import type { ComparedTask, Items } from "../api/types";
 import { interval, plural, score, signed } from "../format";
 import { useKeys } from "../keys";
 import { useSetting } from "../location";
@@ -85,7 +85,7 @@ function commonStart(prompts: string[]): number {
   return prompts.length > 1 && at > 12 ? first.lastIndexOf(" ", at - 1) + 1 : 0;
 }
 
-function ItemLine({ item, name, chosen, onChoose }: { item: Item; name: string; chosen: boolean; onChoose: () => void }) {
+function ItemLine({ item, name, chosen, onChoose }: { item: ComparedTask; name: string; chosen: boolean; onChoose: () => void }) {
   const signs = { gained: "▲", lost: "▼", same: "=", unpaired: "○" };
   const tones = { gained: "var(--supported)", lost: "var(--refuted)", same: "var(--quiet)", unpaired: "var(--quiet)" };
   return (

@@ -1,6 +1,6 @@
 /** Verdicts and states: a colour and a shape, so that neither has to be told apart alone. */
 
-import type { Experiment } from "../api/types";
+import type { ShownExperiment } from "../api/types";
 
 interface Look {
   word: string;
@@ -28,6 +28,13 @@ const STATES: { [status: string]: Look } = {
   shipped: { word: "shipped", tone: "supported", shape: "disc" },
   refused: { word: "refused", tone: "refuted", shape: "cross" },
   "rolled back": { word: "rolled back", tone: "promising", shape: "bar" },
+  flagged: { word: "flagged", tone: "invalid", shape: "triangle" },
+  approval: { word: "waits for approval", tone: "promising", shape: "bar" },
+  open: { word: "open", tone: "accent", shape: "ring" },
+  met: { word: "goal met", tone: "supported", shape: "disc" },
+  spent: { word: "budget spent", tone: "promising", shape: "bar" },
+  stalled: { word: "stalled", tone: "inconclusive", shape: "diamond" },
+  closed: { word: "closed", tone: "quiet", shape: "square" },
   damaged: { word: "damaged", tone: "invalid", shape: "triangle" },
 };
 
@@ -74,17 +81,15 @@ export const State = ({ status, detail }: { status: string; detail?: string }) =
   <Mark look={stateLook(status)} detail={detail} />
 );
 
-const APPROVAL: Look = { word: "waits for approval", tone: "promising", shape: "bar" };
-
 /** The verdict where there is one, else how far it is. */
-export function Outcome({ experiment: one }: { experiment: Experiment }) {
-  if (one.status === "waiting") return <Mark look={APPROVAL} />;
+export function Outcome({ experiment: one }: { experiment: ShownExperiment }) {
+  if (one.status === "waiting") return <State status="approval" />;
   if (one.status === "running") return <State status="running" detail={`${one.n_done}/${one.n_arms}`} />;
   return one.verdict ? <Verdict verdict={one.verdict} /> : <State status={one.status} />;
 }
 
 /** That arms failed, whatever the verdict is. */
-export const Failed = ({ experiment: one }: { experiment: Experiment }) =>
+export const Failed = ({ experiment: one }: { experiment: ShownExperiment }) =>
   one.n_failures ? (
     <span className="failed small" title={`${one.n_failures} of ${one.n_arms} arms failed or are unscored`}>
       ✕ {one.n_failures} failed

@@ -2,22 +2,22 @@
 
 import { useMemo } from "react";
 
-import type { ArmView, Experiment, ExperimentDetail, RunView } from "../api/types";
+import type { ArmView, ShownExperiment, ExperimentDetail, RunView } from "../api/types";
 import { shortPath, value } from "../format";
 import { colours } from "../colours";
 import { useTheme } from "../theme";
 
 /** The run that the others are compared with; the first one where none is named. */
-export const baselineOf = (one: Experiment): string => one.baseline || (one.arms[0]?.run ?? "");
+export const baselineOf = (one: ShownExperiment): string => one.baseline || (one.arms[0]?.run ?? "");
 
 /** The runs that have arms: the baseline first, then as the conclusion ranks them. */
-export function runsOf(one: Experiment): RunView[] {
+export function runsOf(one: ShownExperiment): RunView[] {
   const [base, own] = [baselineOf(one), one.runs.filter((run) => run.n_arms > 0)];
   return [...own.filter((run) => run.run === base), ...own.filter((run) => run.run !== base)];
 }
 
 /** The seeds of a run. */
-export const armsOf = (one: Experiment, run: string): ArmView[] => one.arms.filter((arm) => arm.run === run);
+export const armsOf = (one: ShownExperiment, run: string): ArmView[] => one.arms.filter((arm) => arm.run === run);
 
 /** What tells a run from the others: the settings in which they differ, else its name. */
 export function labelOf(run: RunView, varied: string[]): string {

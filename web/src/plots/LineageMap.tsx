@@ -2,12 +2,12 @@
 
 import { useLayoutEffect, useRef, useState } from "react";
 
-import type { Lineage, Node } from "../api/types";
+import type { ExperimentLineage, Node } from "../api/types";
 import { href } from "../location";
 
 const MOST = 12;
 
-export function LineageMap({ lineage, self }: { lineage: Lineage; self: string }) {
+export function LineageMap({ lineage, self }: { lineage: ExperimentLineage; self: string }) {
   const box = useRef<HTMLDivElement>(null);
   const [paths, setPaths] = useState<{ d: string; kind: string }[]>([]);
   const [all, setAll] = useState(false);
@@ -87,7 +87,7 @@ function LineageNode({ node, isSelf, relation }: { node: Node; isSelf: boolean; 
 }
 
 /** Curves from the right side of each source to the left side of its target. */
-function connect(box: HTMLElement, lineage: Lineage): { d: string; kind: string }[] {
+function connect(box: HTMLElement, lineage: ExperimentLineage): { d: string; kind: string }[] {
   const origin = box.getBoundingClientRect();
   const places = new Map([...box.querySelectorAll<HTMLElement>("[data-node]")].map((one) => [one.dataset["node"], one.getBoundingClientRect()]));
   return lineage.edges.flatMap((edge) => {

@@ -49,7 +49,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
         return
     from ...dashboard.local.records import LocalRecords
     from ...history.find import experiment_roots
-    from ...loop.page import read_loops
+    from ...loop.page import ProjectLoops
     from ...paths import project_root
 
     _need_server()  # before these are imported: it names the extra that they need
@@ -69,7 +69,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     gate = LocalGate()
     sock = listen(host, port)
     port = sock.getsockname()[1]  # if 0 was asked for, only now known; it is part of the names that are answered to
-    app = local_app(source, gate, list_hosts(host, port), name=project.name, loops=read_loops)
+    app = local_app(source, gate, list_hosts(host, port), name=project.name, pages=ProjectLoops())
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def announce() -> None:

@@ -161,7 +161,7 @@ class Connection:
                 f"the dashboard at {self.url} answered {status}. {self._redact(message)}".strip(), status
             )
         if status == 409 and isinstance(next_seq, int):
-            return Gap(next_seq)
+            return SequenceGap(next_seq)
         said = self._redact(message) or "It gave no reason; check EVSYS_API_URL."
         return DashboardClientError(f"the dashboard at {self.url} refused this ({status}). {said}", status)
 
@@ -169,7 +169,7 @@ class Connection:
         return hide(message[:500], self.api_key)
 
 
-class Gap(DashboardClientError):
+class SequenceGap(DashboardClientError):
     """The server expects another record of a stream next."""
 
     def __init__(self, next_seq: int) -> None:
@@ -177,7 +177,7 @@ class Gap(DashboardClientError):
         self.next_seq = next_seq
 
     # Exceptions are made again from their message when they cross a process, and this one is made from a number.
-    def __reduce__(self) -> tuple[type[Gap], tuple[int]]:
+    def __reduce__(self) -> tuple[type[SequenceGap], tuple[int]]:
         return type(self), (self.next_seq,)
 
 

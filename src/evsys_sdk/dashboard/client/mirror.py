@@ -70,7 +70,7 @@ def encode_record(record: dict[str, Any], what: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StreamBatch:
     """Some consecutive records, as they are in the file."""
 
     first: int
@@ -94,7 +94,7 @@ class StreamReader:
     def stream(self) -> str:
         return self.path.name.removesuffix(_SUFFIX)
 
-    def read(self, most: int = BATCH_BYTES) -> Batch | None:
+    def read(self, most: int = BATCH_BYTES) -> StreamBatch | None:
         """The next whole records, about `most` bytes of them; None when there are none yet."""
         if self._file is None:
             self._file = self.path.open("rb")
@@ -105,9 +105,9 @@ class StreamReader:
         cut = data.rfind(b"\n") + 1  # what follows is being written
         if not cut:
             return None
-        return Batch(self._number, data[:cut], self._number + data.count(b"\n"), len(data) >= most)
+        return StreamBatch(self._number, data[:cut], self._number + data.count(b"\n"), len(data) >= most)
 
-    def advance(self, batch: Batch) -> None:
+    def advance(self, batch: StreamBatch) -> None:
         """Go on after a batch."""
         self.offset, self._number = self.offset + len(batch.data), batch.next
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DashboardClientError, DataError, EvsysError
 from ...log import get_logger
-from .connection import Connection, Gap, Unreachable
+from .connection import Connection, SequenceGap, Unreachable
 from .mirror import BATCH_BYTES, Mirror, StreamReader, is_all_sent, note_sent, read_header, streams
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class StreamUpload:
             return None
         try:
             answer = self.post(batch.data, batch.first)
-        except Gap as gap:  # the server has more than we know of, or lost what it had not acknowledged for good
+        except SequenceGap as gap:  # the server has more than we know of, or lost what it had not acknowledged for good
             self.resume_at(gap.next_seq)
             return {}
         except DashboardClientError as error:

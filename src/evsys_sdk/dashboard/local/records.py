@@ -23,9 +23,10 @@ from ...record.values import Object, items, mtime, number, part, read_lines, rea
 from ...record.view.model import ArmView, ExperimentView
 from ...record.view.question import is_score
 from ...redact import redact, redact_text, without_secrets
-from ..shapes.experiment import ControlRequest, Experiment, NewControlRequest, NewNote, Progress, SavedNote, Tags
-from ..shapes.record import Anchor, DataEntries, DataRows, Events, RolloutDetail, Rollouts
+from ..shapes.experiment import ControlRequest, NewControlRequest, NewNote, Progress, SavedNote, ShownExperiment, Tags
+from ..shapes.record import DataEntries, DataRows, Events, JournalAnchor, RolloutDetail, Rollouts
 from ..views.lists import RecordLists
+from ..views.rollouts import list_rollouts, read_rollout
 from ..views.source import (
     ArmFiles,
     BadQuery,
@@ -40,7 +41,7 @@ from ..views.source import (
 )
 from .index import LocalIndex
 from .metrics import LocalMetrics
-from .rollouts import LocalRollouts
+from .rollouts import LocalRollouts, RolloutIndex
 from .rows import (
     checkpoint_of,
     event_of,
@@ -79,7 +80,7 @@ class LocalRecords(RecordLists):
         """The views as they are now."""
         return self._index.open()
 
-    def show(self, view: ExperimentView) -> Experiment:
+    def show(self, view: ExperimentView) -> ShownExperiment:
         return experiment_of(view, line=True)
 
     def progress(self, found: int) -> Progress | None:
@@ -163,11 +164,13 @@ class LocalRecords(RecordLists):
 
     def rollouts(self, id: str, query: RolloutQuery) -> Rollouts:
         folder = self._folder(id)
-        return self._rollouts.list(folder, self._arms(folder), query)
+        return list_rollouts(self._open_rollouts(folder), query)
 
     def rollout(self, id: str, rollout: str) -> RolloutDetail:
-        folder = self._folder(id)
-        return self._rollouts.read(folder, self._arms(folder), rollout, lambda one: self._tasks(folder, one))
+        return read_rollout(self._open_rollouts(self._folder(id)), rollout)
+
+    def _open_rollouts(self, folder: Path) -> RolloutIndex:
+        return self._rollouts.open(folder, self._arms(folder), lambda one: self._tasks(folder, one))
 
     def prompts(self, id: str, split: str, name: str) -> dict[str, str]:
         found = self._tasks(self._folder(id), (split, name)).values()
@@ -195,7 +198,7 @@ class LocalRecords(RecordLists):
     def spend_lines(self, id: str) -> list[Object]:
         return list(read_lines(ExperimentFiles(self._folder(id)).spend))
 
-    def anchors(self, id: str) -> list[Anchor]:
+    def anchors(self, id: str) -> list[JournalAnchor]:
         self._folder(id)
         return []  # a project cannot witness for itself
 

@@ -1,32 +1,40 @@
-"""The rollouts of an experiment on this disk: what scorings and callbacks wrote, indexed once and read line by line."""
+"""The rollouts of an experiment on this disk: what scorings and callbacks wrote, indexed as it grows."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
 from ...history.views.answers import task_texts
 from ...record.layout import RunFiles
-from ...record.values import number, subfolders, text
-from ..shapes.record import RolloutDetail, Rollouts
-from ..views.rollouts import Everything, Line, Selection, detail_of, page_of, preview_of, select_rollouts
-from ..views.source import NotFound, Object, RolloutQuery, read_cursor
+from ...record.values import number, subfolders, text, whole
+from ..views.rollouts import COLUMNS, LONGEST_PREVIEW, ORDER, text_of
+from ..views.source import NotFound, Object, read_cursor, write_cursor
 
 _SPLITS = {"validation": "val", "training": "train"}
 """Folder of a `local_logger` -> split."""
-_MOST_INDEXED = 500_000
-"""Rollouts whose index is kept in memory; older indexes are forgotten first."""
 _MOST_KEPT = 4
-"""Lists that are kept; the pages of one list come from one of them."""
+"""Experiments whose index is kept."""
 _MANY_ARMS = 100
 _MOST_OF_THE_TIME = 10
 """Where an experiment has many arms, its files are looked for in at most one part in so many of the time."""
+_ANSWERS = 16
+_KEY = ("arm", "file", "place")
+_TABLE = f"""
+CREATE TABLE rollout ({", ".join(COLUMNS)}, text, file, place, PRIMARY KEY (file, name, step, task, sample));
+CREATE INDEX ordered ON rollout ({ORDER});
+CREATE INDEX tasks ON rollout (task);
+"""
+_INSERT = f"INSERT OR REPLACE INTO rollout VALUES ({','.join('?' * (len(COLUMNS) + 3))})"
+
+type Tasks = Callable[[tuple[str, str]], Mapping[str, Any]]
+"""Reads the tasks of a benchmark, by the hash of their content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,110 +49,171 @@ class _File:
     """None where each line says it."""
 
 
-class LocalRollouts:
-    """Knows where rollouts are; keeps an index of the files it has read."""
+@dataclass(slots=True)
+class _Seen:
+    """How far a file was read."""
 
-    def __init__(self) -> None:
-        self._indexes: dict[Path, _Index] = {}
-        self._listed: dict[Path, tuple[float, list[_File]]] = {}
-        """The files of experiments with many arms, and until when that is taken for true."""
-        self._everything: list[tuple[tuple[Any, ...], Everything]] = []
-        self._selections: list[tuple[tuple[Any, ...], Selection]] = []
-        """What was asked for last, the latest first."""
-        self._lock = threading.Lock()
-
-    def list(self, folder: Path, arms: Sequence[str], query: RolloutQuery) -> Rollouts:
-        """A page of the rollouts of an experiment; the pages of one list share its selection."""
-        files = self._files(folder, arms)
-        state = (folder, tuple(_stamp(file.path) for file in files))
-        asked = (state, replace(query, cursor="", limit=0, offset=0))
-
-        def read_everything() -> Everything:
-            return Everything(line for file in files for line in self._index(folder, file).lines)
-
-        def select() -> Selection:
-            everything = self._remember(self._everything, state, read_everything)
-            among = None
-            if query.task:
-                found = [line for file in files for line in self._index(folder, file).by_task.get(query.task, ())]
-                among = sorted(found, key=lambda line: line.place)
-            return select_rollouts(everything, query, among)
-
-        return page_of(self._remember(self._selections, asked, select), query)
-
-    def read(
-        self, folder: Path, arms: Sequence[str], id: str, tasks: Callable[[tuple[str, str]], Mapping[str, Any]]
-    ) -> RolloutDetail:
-        """One rollout, whole; `tasks` reads those of a benchmark, by the hash of their content."""
-        arm, name, begin = read_cursor(id, str, str, int)
-        files = _files(folder, [arm]) if arm in arms else ()  # who asks does not say where we look
-        file = next((file for file in files if str(file.path.relative_to(folder)) == name), None)
-        index = _Index((0, 0)) if file is None else self._index(folder, file)
-        at = bisect_left(index.lines, begin, key=lambda line: line.begin)
-        if file is None or at == len(index.lines) or index.lines[at].begin != begin:
-            raise NotFound("rollout", id)
-        line = index.lines[at]
-        with file.path.open("rb") as lines:
-            lines.seek(begin)
-            raw: Object = json.loads(lines.readline())
-        if raw.get("task") and (task := tasks((line.split, line.name)).get(text(raw["task"]))):
-            raw |= task_texts(task)
-        return detail_of(line.show(), raw, [one.id for one in index.by_task[line.task] if one.step == line.step])
-
-    def _remember[T](self, kept: list[tuple[tuple[Any, ...], T]], key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """What was made for a key, or what is made for it now; the few latest are kept."""
-        with self._lock:
-            known = next((value for one, value in kept if one == key), None)
-        if known is None:
-            known = make()  # without the lock, because it takes long; made twice it is the same
-            with self._lock:
-                kept[:] = [(key, known), *kept[: _MOST_KEPT - 1]]
-        return known
-
-    def _files(self, folder: Path, arms: Sequence[str]) -> list[_File]:
-        """The files of rollouts; of an experiment with many arms, as they were a moment ago."""
-        began = time.monotonic()
-        with self._lock:
-            until, files = self._listed.get(folder, (0.0, list[_File]()))
-        if began < until:
-            return files
-        files = list(_files(folder, arms))
-        if len(arms) > _MANY_ARMS:
-            now = time.monotonic()
-            with self._lock:
-                self._listed[folder] = (now + (now - began) * _MOST_OF_THE_TIME, files)
-        return files
-
-    def _index(self, folder: Path, file: _File) -> _Index:
-        stamp = _stamp(file.path)
-        if stamp is None:
-            return _Index((0, 0))
-        with self._lock:
-            known = self._indexes.get(file.path)
-        if known is None or known.stamp != stamp:
-            known = _read_index(folder, file, stamp, known)
-            with self._lock:
-                self._indexes.pop(file.path, None)
-                self._indexes[file.path] = known
-                while len(self._indexes) > 1 and sum(len(one.lines) for one in self._indexes.values()) > _MOST_INDEXED:
-                    self._indexes.pop(next(iter(self._indexes)))
-        return known
-
-
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """What was read of a file: its rollouts by what tells them apart, in the order of their places in it."""
-
-    stamp: tuple[int, int]
+    stamp: tuple[int, int] = (0, 0)
     end: int = 0
-    """Up to where it was read."""
     last: tuple[int, bytes] = (0, b"")
     """The last line that was read and where it begins: as long as it is there, the file has only grown."""
-    rows: dict[tuple[Any, ...], Line] = field(default_factory=dict[tuple[Any, ...], Line])
     unnamed: dict[tuple[Any, Any], int] = field(default_factory=dict[tuple[Any, Any], int])
     """The last position among the rows of a scoring that name no task."""
-    lines: list[Line] = field(default_factory=list[Line])
-    by_task: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
+
+
+class LocalRollouts:
+    """Opens the rollouts of experiments; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[Path, RolloutIndex] = {}
+        self._lock = threading.Lock()
+
+    def open(self, folder: Path, arms: Sequence[str], tasks: Tasks) -> RolloutIndex:
+        """The rollouts of an experiment as they are now."""
+        with self._lock:
+            index = self._indexes.pop(folder, None) or RolloutIndex(folder, tasks)
+            self._indexes[folder] = index
+            if len(self._indexes) > _MOST_KEPT:
+                self._indexes.pop(next(iter(self._indexes)))
+        index.refresh(arms)
+        return index
+
+
+class RolloutIndex:
+    """A `RolloutTable` over files, in a temporary database."""
+
+    key: Sequence[str] = _KEY
+
+    def __init__(self, folder: Path, tasks: Tasks) -> None:
+        self._folder, self._tasks, self._lock = folder, tasks, threading.RLock()
+        self._db = sqlite3.connect("", check_same_thread=False)  # on the disk where it is large, and gone with us
+        self._db.executescript(_TABLE)
+        self._seen: dict[Path, _Seen] = {}
+        self._files: list[_File] = []
+        self._until = 0.0
+        self._answers: dict[tuple[Any, ...], list[Any]] = {}
+        """What was asked since a file has changed: the pages of one list ask the same."""
+
+    def __del__(self) -> None:
+        self._db.close()
+
+    def refresh(self, arms: Sequence[str]) -> None:
+        """Read what was written since the last look."""
+        with self._lock:
+            began = time.monotonic()
+            if began >= self._until:
+                self._files = list(_files(self._folder, arms))
+                now = time.monotonic()
+                self._until = now + (now - began) * _MOST_OF_THE_TIME if len(arms) > _MANY_ARMS else 0.0
+            gone = self._seen.keys() - {file.path for file in self._files}
+            changed = [file for file in self._files if _stamp(file.path) != self._seen.get(file.path, _Seen()).stamp]
+            if not gone and not changed:
+                return
+            self._answers.clear()
+            for path in gone:
+                self._forget(path)
+            for file in changed:
+                self._read_on(file)
+            self._db.commit()
+
+    def read(
+        self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
+    ) -> Sequence[Sequence[Any]]:
+        where = f"WHERE {condition}" if condition else ""
+        sql = f"SELECT {', '.join(columns)} FROM rollout {where} {tail}"
+        with self._lock:
+            known = self._answers.get((sql, *values))
+            if known is None:
+                known = self._db.execute(sql, values).fetchall()
+                if len(self._answers) >= _ANSWERS:
+                    self._answers.pop(next(iter(self._answers)))
+                self._answers[sql, *values] = known
+            return known
+
+    def search(self, words: str) -> tuple[str, str]:
+        return "instr(text, ?) > 0", words.casefold()
+
+    def write_id(self, key: Sequence[Any]) -> str:
+        return write_cursor(*key)
+
+    def read_id(self, id: str) -> Sequence[Any]:
+        return read_cursor(id, str, str, int)
+
+    def body(self, key: Sequence[Any]) -> Object:
+        _, file, begin = key
+        try:
+            with (self._folder / file).open("rb") as lines:  # one that `read` has found, so a file of ours
+                lines.seek(begin)
+                raw: Object = json.loads(lines.readline())
+        except (OSError, ValueError):
+            raise NotFound("rollout", self.write_id(key)) from None
+        [(split, name)] = self.read(("split", "name"), "file = ? AND place = ?", (file, begin)) or [("", "")]
+        if raw.get("task") and (task := self._tasks((split, name)).get(text(raw["task"]))):
+            raw |= task_texts(task)
+        return raw
+
+    def _forget(self, path: Path) -> None:
+        self._seen.pop(path, None)
+        self._db.execute("DELETE FROM rollout WHERE file = ?", (str(path.relative_to(self._folder)),))
+
+    def _read_on(self, file: _File) -> None:
+        """Add the lines of a file that were written since the last look; one that was written anew is read anew."""
+        stamp = _stamp(file.path)
+        try:
+            with file.path.open("rb") as lines:
+                seen = self._seen.get(file.path)
+                if seen is None or not _has_only_grown(lines, seen):
+                    self._forget(file.path)
+                    seen = _Seen()
+                seen.stamp = stamp or (0, 0)
+                self._seen[file.path] = seen
+                lines.seek(seen.end)
+                relative = str(file.path.relative_to(self._folder))
+                self._db.executemany(_INSERT, _rows(file, relative, lines, seen))
+        except OSError:
+            self._forget(file.path)
+
+
+def _rows(file: _File, relative: str, lines: IO[bytes], seen: _Seen) -> Iterator[tuple[Any, ...]]:
+    """The rollouts from a place in a file on; of one that was attempted again, the last counts."""
+    decode = _decoder()
+    for line in lines:
+        if not line.endswith(b"\n"):
+            return  # it is being written
+        begin, seen.end, seen.last = seen.end, seen.end + len(line), (seen.end, line)
+        row = _parse(line, decode)
+        if row is None or "scoring" in row:
+            continue
+        if "task_id" not in row:  # rows of a run's own evaluation are known by their position
+            place = (row.get("step"), row.get("name"))
+            row["task_id"] = seen.unnamed[place] = seen.unnamed.get(place, -1) + 1
+        get, said, task = row.get, _storable(text_of(row)), _storable(str(row["task_id"]))
+        yield (
+            file.arm,
+            file.split,
+            file.name or _storable(text(get("name"))),
+            (_count(get("step")) or 0) if file.step is None else file.step,
+            task,
+            _count(get("sample")) or 0,
+            _storable(text(get("status"))),
+            number(get("reward")),
+            _count(get("tokens")),
+            _count(get("turns")),
+            said[:LONGEST_PREVIEW],
+            f"{task} {said}".casefold(),
+            relative,
+            begin,
+        )
+
+
+def _count(value: Any) -> int | None:
+    found = whole(value)
+    return None if found is None or abs(found) > 1 << 53 else found
+
+
+def _storable(value: str) -> str:
+    """Half of a surrogate pair is legal JSON and no text that SQLite takes."""
+    return value if value.isascii() else value.encode(errors="backslashreplace").decode()
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -174,42 +243,9 @@ def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
                 yield _File(arm, path, split, "", None)
 
 
-def _read_index(folder: Path, file: _File, stamp: tuple[int, int], known: _Index | None) -> _Index:
-    """Where each rollout begins, and its line of the list; of one that was attempted again, the last counts.
-
-    A file that has only grown since it was read is read on from there.
-    """
-    relative, decode = str(file.path.relative_to(folder)), _decoder()
-    try:
-        with file.path.open("rb") as lines:
-            before = known if known is not None and _has_only_grown(lines, known) else _Index(stamp)
-            # Copied, because who asked before may still be reading the index as it was.
-            rows, unnamed, offset, last = dict(before.rows), dict(before.unnamed), before.end, before.last
-            lines.seek(offset)
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    break  # it is being written
-                begin, offset, last = offset, offset + len(line), (offset, line)
-                row = _parse(line, decode)
-                if row is None or "scoring" in row:
-                    continue
-                if "task_id" not in row:  # rows of a run's own evaluation are known by their position
-                    place = (row.get("step"), row.get("name"))
-                    row["task_id"] = unnamed[place] = unnamed.get(place, -1) + 1
-                shown = _line(file, row, relative, begin)
-                rows.pop(shown[2:6], None)  # a later attempt stands at its own place in the file
-                rows[shown[2:6]] = shown  # name, step, task and sample
-    except OSError:
-        return _Index(stamp)
-    by_task: dict[str, list[Line]] = {}
-    for shown in rows.values():
-        by_task.setdefault(shown.task, []).append(shown)
-    return _Index(stamp, offset, last, rows, unnamed, list(rows.values()), by_task)
-
-
-def _has_only_grown(lines: IO[bytes], known: _Index) -> bool:
+def _has_only_grown(lines: IO[bytes], seen: _Seen) -> bool:
     # Its size and time cannot tell: a file that was written anew may be longer, too.
-    begin, line = known.last
+    begin, line = seen.last
     lines.seek(begin)
     return bool(line) and lines.read(len(line)) == line
 
@@ -234,30 +270,3 @@ def _parse(line: bytes, decode: Callable[[bytes], Any]) -> Object | None:
     except RecursionError:
         return None
     return cast(Object, row) if isinstance(row, dict) else None
-
-
-def _line(file: _File, row: Object, relative: str, begin: int) -> Line:
-    get = row.get
-    return Line(
-        file.arm,
-        file.split,
-        file.name or text(get("name")),
-        (_whole(get("step")) or 0) if file.step is None else file.step,
-        str(get("task_id", "")),
-        _whole(get("sample")) or 0,
-        text(get("status")),
-        number(get("reward")),
-        _whole(get("tokens")),
-        _whole(get("turns")),
-        preview_of(row),
-        relative,
-        begin,
-    )
-
-
-def _whole(value: Any) -> int | None:
-    """A number without what follows its point."""
-    if value is None or type(value) is int:  # nearly all are, and there are many
-        return value
-    found = number(value)
-    return None if found is None else int(found)

@@ -18,8 +18,8 @@ from ...record.reader import ExperimentRecord
 from ...record.values import Object, mtime, number, part, text
 from ...record.view.model import ExperimentView
 from ...redact import redact
-from ..shapes.experiment import ControlRequest, Experiment, Live, SavedNote
-from ..shapes.record import DataEntries, DataEntry, DataRows, Event
+from ..shapes.experiment import ControlRequest, Live, SavedNote, ShownExperiment
+from ..shapes.record import DataEntries, DataEntry, DataRows, JournalLine
 from ..views.curves import default_metric
 from ..views.lists import line_of, shown
 from ..views.source import DataKind, NotFound, read_cursor, write_cursor
@@ -30,7 +30,7 @@ _END_BYTES = 1 << 17
 """How much of a file of metrics is read for that many lines; every look at the list reads one of each that runs."""
 
 
-def experiment_of(one: ExperimentView, *, line: bool = False) -> Experiment:
+def experiment_of(one: ExperimentView, *, line: bool = False) -> ShownExperiment:
     """A view as the API sends it, whole or as the line of a list."""
     live = _live(one) if one.is_live else None
     return (line_of if line else shown)(one, version_of(one.folder, unfinished=one.is_live), live)
@@ -104,10 +104,12 @@ def request_of(event: Object) -> ControlRequest:
     )
 
 
-def event_of(line: Object) -> Event:
+def event_of(line: Object) -> JournalLine:
     """A line of a journal, without secrets."""
     data = {key: value for key, value in line.items() if key not in ("id", "time", "kind")}
-    return Event(id=text(line.get("id")), time=number(line.get("time")), kind=text(line.get("kind")), data=redact(data))
+    return JournalLine(
+        id=text(line.get("id")), time=number(line.get("time")), kind=text(line.get("kind")), data=redact(data)
+    )
 
 
 # Datasets and benchmarks of a project on this disk, as the read API shows them.

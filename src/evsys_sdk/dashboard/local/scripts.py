@@ -30,7 +30,7 @@ from ..server.storage.database import open_database
 from ..server.storage.records import StoredRecords
 from ..server.storage.views import StoredViews, ViewMaker
 from ..server.storage.writer import Writer
-from ..shapes.experiment import ControlRequest, Experiment, NewControlRequest, NewNote, Progress, SavedNote, Tags
+from ..shapes.experiment import ControlRequest, NewControlRequest, NewNote, Progress, SavedNote, ShownExperiment, Tags
 from ..views.lists import RecordLists
 from ..views.source import BadQuery, Change, RecordSource
 from .records import LocalRecords
@@ -66,7 +66,7 @@ class ProjectRecords(RecordLists):
             stored = self._read_mirror()
             yield _Joined(index, stack.enter_context(stored.views()) if stored else None)
 
-    def show(self, view: ExperimentView) -> Experiment:
+    def show(self, view: ExperimentView) -> ShownExperiment:
         return self._local.show(view) if view.path or self._stored is None else self._stored.show(view)
 
     def progress(self, found: int) -> Progress | None:

@@ -19,14 +19,14 @@ from ...errors import DataError, EvsysAuthError, EvsysError
 from ...log import get_logger
 from ...redact import redact_text
 from ...server.operations import Operations
-from ..shapes.experiment import Scope, Session
+from ..shapes.experiment import PageSession, Scope
 from ..views.source import BadQuery, NotFound, RecordSource
-from .auth import SCOPES, Gate, KeyGate, LocalGate
+from .auth import SCOPES, AccessGate, KeyGate, LocalGate
 from .ingest.ingest import GapError, Ingest
 from .live import Signal
-from .page import Page
+from .page import PageFiles
 from .routes.admin import add_key_routes, add_session_routes
-from .routes.read import ReadLoops, add_loop_routes, add_read_routes, read_loops
+from .routes.read import ProjectPages, StoredPages, add_page_routes, add_read_routes
 from .routes.routing import GuardedRouter, identity_of, list_routes
 from .routes.sdk import add_sdk_routes
 from .security import Guard
@@ -37,18 +37,19 @@ from .storage.writer import Busy, Writer
 
 
 def local_app(
-    source: RecordSource, gate: LocalGate, hosts: Iterable[str], *, name: str, loops: ReadLoops = list
+    source: RecordSource, gate: LocalGate, hosts: Iterable[str], *, name: str, pages: ProjectPages | None = None
 ) -> Operations:
-    """What `evsys dashboard` serves: the record of one project on this disk, and its closed `loops`."""
+    """What `evsys dashboard` serves: the record of one project on this disk, with its loops and campaigns."""
 
-    def describe(request: Request) -> Session:
+    def describe(request: Request) -> PageSession:
         return _session(request, "local", name)
 
     signal = Signal()
     app = _application(signal, None)
     add_session_routes(app, gate, describe)
     add_read_routes(app, lambda _: source, describe, signal, polled=True)
-    add_loop_routes(app, lambda _: loops())
+    if pages is not None:
+        add_page_routes(app, lambda _: pages)
     return Operations(_guard(app, gate, hosts))
 
 
@@ -63,7 +64,7 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Operations:
     def source(request: Request) -> StoredRecords:
         return StoredRecords(engine, writer, views, identity_of(request).project)
 
-    def describe(request: Request) -> Session:
+    def describe(request: Request) -> PageSession:
         table = schema.project
         with engine.connect() as connection:
             name = connection.execute(select(table.c.name).where(table.c.id == identity_of(request).project)).scalar()
@@ -72,7 +73,7 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Operations:
     app = _application(signal, writer)
     add_session_routes(app, gate, describe)
     add_read_routes(app, source, describe, signal, polled=False)
-    add_loop_routes(app, lambda request: read_loops(engine, identity_of(request).project))
+    add_page_routes(app, lambda request: StoredPages(engine, identity_of(request).project))
     add_sdk_routes(app, engine, writer, ingest)
     add_key_routes(app, gate, writer)
     return Operations(_guard(app, gate, hosts), ready=lambda: _ready(engine))
@@ -87,10 +88,10 @@ def _ready(engine: Engine) -> str:
     return ""
 
 
-def _session(request: Request, mode: Any, name: str) -> Session:
+def _session(request: Request, mode: Any, name: str) -> PageSession:
     identity = identity_of(request)
     scopes: list[Scope] = [scope for scope in SCOPES if scope in identity.scopes]
-    return Session(
+    return PageSession(
         mode=mode, project=identity.project, project_name=name, scopes=scopes, version=__version__, can_stop=True
     )
 
@@ -119,7 +120,7 @@ def _application(signal: Signal, writer: Writer | None) -> FastAPI:
     return app
 
 
-def _guard(app: FastAPI, gate: Gate, hosts: Iterable[str]) -> Guard:
+def _guard(app: FastAPI, gate: AccessGate, hosts: Iterable[str]) -> Guard:
     routes = GuardedRouter(app, "schema")
 
     @routes.add("GET", "/openapi.json", "read", include_in_schema=False)
@@ -129,7 +130,7 @@ def _guard(app: FastAPI, gate: Gate, hosts: Iterable[str]) -> Guard:
 
     list_routes(app)  # raises for a route that declares no scope
     # Last, because it takes every path that no other route has.
-    app.add_route("/{path:path}", Page().answer, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_route("/{path:path}", PageFiles().answer, methods=["GET", "HEAD"], include_in_schema=False)
     return Guard(app, gate, hosts)
 
 

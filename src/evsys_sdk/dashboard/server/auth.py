@@ -38,7 +38,7 @@ LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Caller:
     """Who asks."""
 
     project: str
@@ -47,11 +47,11 @@ class Identity:
     by_cookie: bool = False
 
 
-class Gate(Protocol):
+class AccessGate(Protocol):
     """Tells who asks."""
 
-    def identify_key(self, key: str) -> Identity | None: ...
-    def identify_session(self, cookie: str) -> Identity | None: ...
+    def identify_key(self, key: str) -> Caller | None: ...
+    def identify_session(self, cookie: str) -> Caller | None: ...
     def open_session(self, token: str) -> str | None:
         """A new cookie for whoever has this token; None when it is not valid."""
         ...
@@ -66,14 +66,14 @@ class LocalGate:
         self.token = secrets.token_urlsafe(32)
         self._sessions: set[str] = set()
 
-    def identify_key(self, key: str) -> Identity | None:
+    def identify_key(self, key: str) -> Caller | None:
         # As bytes: of text that is not ASCII, `compare_digest` raises.
         same = hmac.compare_digest(key.encode(), self.token.encode())
-        return Identity(LOCAL, frozenset({"read", "write"}), LOCAL) if same else None
+        return Caller(LOCAL, frozenset({"read", "write"}), LOCAL) if same else None
 
-    def identify_session(self, cookie: str) -> Identity | None:
+    def identify_session(self, cookie: str) -> Caller | None:
         known = digest(cookie) in self._sessions
-        return Identity(LOCAL, frozenset({"read", "write"}), LOCAL, by_cookie=True) if known else None
+        return Caller(LOCAL, frozenset({"read", "write"}), LOCAL, by_cookie=True) if known else None
 
     def open_session(self, token: str) -> str | None:
         if self.identify_key(token) is None:
@@ -91,13 +91,13 @@ class KeyGate:
 
     def __init__(self, engine: Engine, writer: Writer) -> None:
         self._engine, self._writer = engine, writer
-        self._known: dict[str, tuple[float, Identity]] = {}
+        self._known: dict[str, tuple[float, Caller]] = {}
         self._lock = threading.Lock()
 
-    def identify_key(self, key: str) -> Identity | None:
+    def identify_key(self, key: str) -> Caller | None:
         return self._identify(key, by_cookie=False)
 
-    def identify_session(self, cookie: str) -> Identity | None:
+    def identify_session(self, cookie: str) -> Caller | None:
         return self._identify(cookie, by_cookie=True)
 
     def open_session(self, token: str) -> str | None:
@@ -128,7 +128,7 @@ class KeyGate:
         with self._lock:
             self._known.clear()
 
-    def _identify(self, secret: str, *, by_cookie: bool) -> Identity | None:
+    def _identify(self, secret: str, *, by_cookie: bool) -> Caller | None:
         if len(secret) > 500:  # no key is, and hashing takes as long as its input
             return None
         hash = digest(secret)
@@ -149,7 +149,7 @@ class KeyGate:
         # Also of a session: it ends with the key that opened it.
         if row is None or row["revoked"] or (row["expires"] is not None and row["expires"] < time.time()):
             return None
-        identity = Identity(str(row["project_id"]), frozenset(json.loads(row["scopes"])), str(row["id"]), by_cookie)
+        identity = Caller(str(row["project_id"]), frozenset(json.loads(row["scopes"])), str(row["id"]), by_cookie)
         with self._lock:
             if len(self._known) > _MOST_REMEMBERED:
                 self._known.clear()
@@ -212,7 +212,7 @@ def revoke_key(connection: Connection, project: str | None, id: str) -> bool:
     return found
 
 
-def require(identity: Identity | None, scope: Scope) -> Identity:
+def require(identity: Caller | None, scope: Scope) -> Caller:
     """Whoever asks, if they may; admin may everything."""
     if identity is None:
         raise EvsysAuthError("sign in first.")

@@ -21,7 +21,7 @@ wheel of evsys-sdk, which carries it.</p></body></html>
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".json": "application/json"}
 
 
-class Page:
+class PageFiles:
     """Serves the files that exist, by name; an address of the page itself gets the page."""
 
     def __init__(self, folder: Path = PAGE) -> None:

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..client.connection import API_PREFIX, PROJECT_HEADER
-from .auth import Gate, Identity
+from .auth import AccessGate, Caller
 
 COOKIE = "evsys_session"
 REQUEST_HEADER = "x-evsys-request"
@@ -41,7 +41,7 @@ _MOST_DIGITS = 20
 class Guard:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, hosts: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, gate: AccessGate, hosts: Iterable[str]) -> None:
         self.app, self._gate = app, gate
         self._hosts = {host.lower() for host in hosts}
 
@@ -90,7 +90,7 @@ class Guard:
         scope["evsys.identity"] = identity
         return None
 
-    def _identify(self, headers: dict[str, str]) -> Identity | None:
+    def _identify(self, headers: dict[str, str]) -> Caller | None:
         kind, _, key = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and key.strip():
             return self._gate.identify_key(key.strip())

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ...history.attention import AttentionItem
 from ...history.pairs import PairedDifference
 from ...record.view.model import ExperimentView
 
 type Scope = Literal["read", "write", "admin"]
 
 
-class Shape(BaseModel):
+class ApiShape(BaseModel):
     """Base of everything that crosses the API; unknown fields are refused on the way in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Problem(Shape):
+class ApiProblem(ApiShape):
     """Why a request was refused."""
 
     error: str
@@ -28,7 +29,7 @@ class Problem(Shape):
     """What is wrong and what to do, in a sentence."""
 
 
-class Session(Shape):
+class PageSession(ApiShape):
     """Who is asking, and what the server can do for them."""
 
     mode: Literal["local", "server"]
@@ -41,7 +42,7 @@ class Session(Shape):
     """Whether a stop request reaches running experiments."""
 
 
-class Live(Shape):
+class Live(ApiShape):
     """How an experiment that is running is getting on."""
 
     arms_running: int
@@ -55,7 +56,7 @@ class Live(Shape):
 
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)  # see `ExperimentView`
-class Experiment(ExperimentView):
+class ShownExperiment(ExperimentView):
     """The view of an experiment; in lists without runs, arms, failures and notes."""
 
     n_notes: int = 0
@@ -65,24 +66,24 @@ class Experiment(ExperimentView):
     """Only while a process works on it."""
 
 
-class Experiments(Shape):
+class Experiments(ApiShape):
     """A page of the list."""
 
-    items: list[Experiment]
+    items: list[ShownExperiment]
     next: str | None
     """Cursor of the following page; null on the last one."""
     total: int
     """How many meet the filters, over all pages."""
 
 
-class Progress(Shape):
+class Progress(ApiShape):
     """How far something has come."""
 
     done: int
     of: int
 
 
-class Overview(Shape):
+class Overview(ApiShape):
     """The project in one look, and what its experiments can be filtered by."""
 
     total: int
@@ -95,13 +96,15 @@ class Overview(Shape):
     models: list[str]
     algorithms: list[str]
     tags: list[str]
-    running: list[Experiment]
+    running: list[ShownExperiment]
+    attention: list[AttentionItem]
+    """What needs a person, the most urgent first."""
     version: int
     reading: Progress | None = None
     """How many experiments of a large project were read, while it is read for the first time."""
 
 
-class Claim(Shape):
+class RegisteredClaim(ApiShape):
     """What the experiment was meant to show."""
 
     text: str
@@ -115,7 +118,7 @@ class Claim(Shape):
     sha256: str
 
 
-class SavedNote(Shape):
+class SavedNote(ApiShape):
     """A note with the id of its event in the journal."""
 
     id: str
@@ -124,20 +127,20 @@ class SavedNote(Shape):
     time: float | None
 
 
-class NewNote(Shape):
+class NewNote(ApiShape):
     """A note to add."""
 
     text: str = Field(min_length=1, max_length=20_000)
     author: str = Field(default="", max_length=200)
 
 
-class Tags(Shape):
+class Tags(ApiShape):
     """All tags of an experiment."""
 
     tags: list[Annotated[str, Field(max_length=80)]] = Field(max_length=50)
 
 
-class ControlRequest(Shape):
+class ControlRequest(ApiShape):
     """Something asked of a running experiment."""
 
     id: str
@@ -152,7 +155,7 @@ class ControlRequest(Shape):
     """What came of it, once it is taken."""
 
 
-class NewControlRequest(Shape):
+class NewControlRequest(ApiShape):
     """Something to ask of a running experiment."""
 
     kind: Literal["stop", "approve", "reject"]
@@ -161,7 +164,7 @@ class NewControlRequest(Shape):
     author: str = Field(default="", max_length=200)
 
 
-class Look(Shape):
+class InterimLook(ApiShape):
     """One look at a claim that is judged before all seeds are trained."""
 
     look: int
@@ -179,11 +182,11 @@ class Look(Shape):
     why: str
 
 
-class ExperimentDetail(Shape):
+class ExperimentDetail(ApiShape):
     """Everything the experiment's own page shows at once."""
 
-    experiment: Experiment
-    claim: Claim
+    experiment: ShownExperiment
+    claim: RegisteredClaim
     metrics: list[str]
     """Every metric that some arm has, scores first."""
     threats: list[str]
@@ -191,7 +194,7 @@ class ExperimentDetail(Shape):
     not_scored: dict[str, str]
     looks: dict[str, Any] | None
     """At the test set, here and before."""
-    interim: list[Look]
+    interim: list[InterimLook]
     """What was found before the last seed, where the experiment ends as soon as it is decided."""
     noise_floor: dict[str, Any] | None
     smallest_detectable: float | None
@@ -206,7 +209,7 @@ class ExperimentDetail(Shape):
     conclusion: dict[str, Any]
 
 
-class Series(Shape):
+class Series(ApiShape):
     """One metric of one arm. Where there were more points than asked for, each entry stands for a bucket of them."""
 
     arm: str
@@ -221,7 +224,7 @@ class Series(Shape):
     high: list[float | None]
 
 
-class Curves(Shape):
+class Curves(ApiShape):
     """One metric over the course of training."""
 
     metric: str
@@ -232,7 +235,7 @@ class Curves(Shape):
     series: list[Series]
 
 
-class Item(Shape):
+class ComparedTask(ApiShape):
     """One task of a benchmark, as two runs did on it: the mean over their seeds."""
 
     task: str
@@ -243,7 +246,7 @@ class Item(Shape):
     """The beginning of what it asks; empty where that is not known."""
 
 
-class Items(Shape):
+class Items(ApiShape):
     """Two runs on one benchmark, task by task; what changed first."""
 
     metric: str
@@ -254,5 +257,5 @@ class Items(Shape):
     lost: int
     same: int
     difference: PairedDifference | None
-    items: list[Item]
+    items: list[ComparedTask]
     next: str | None

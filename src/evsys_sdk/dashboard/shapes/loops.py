@@ -1,11 +1,15 @@
-"""The closed loops of a project: what each waits for, and what became of its rounds."""
+"""The closed loops and the campaigns of a project: what each waits for, and what became of it."""
 
 from __future__ import annotations
 
-from .experiment import Shape
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from .experiment import ApiShape
 
 
-class LoopCheck(Shape):
+class LoopCheck(ApiShape):
     """One condition of the gate, and whether it held."""
 
     name: str
@@ -13,7 +17,7 @@ class LoopCheck(Shape):
     reason: str
 
 
-class LoopRound(Shape):
+class LoopRound(ApiShape):
     """One round of learning."""
 
     round: int
@@ -40,7 +44,7 @@ class LoopRound(Shape):
     usd: float
 
 
-class LoopDeployment(Shape):
+class LoopDeployment(ApiShape):
     """Something that was shipped."""
 
     id: str
@@ -48,7 +52,7 @@ class LoopDeployment(Shape):
     live: bool
 
 
-class LoopRollback(Shape):
+class LoopRollback(ApiShape):
     """Something that was taken back."""
 
     replaced: str
@@ -58,7 +62,7 @@ class LoopRollback(Shape):
     reason: str
 
 
-class LoopStep(Shape):
+class LoopStep(ApiShape):
     """Something that the loop did, or waited for."""
 
     stage: str
@@ -68,7 +72,7 @@ class LoopStep(Shape):
     time: float | None
 
 
-class LoopPage(Shape):
+class LoopPage(ApiShape):
     """One loop."""
 
     system: str
@@ -87,7 +91,53 @@ class LoopPage(Shape):
     """Why it cannot be told; empty where it can."""
 
 
-class Loops(Shape):
+class Loops(ApiShape):
     """All loops of a project."""
 
     items: list[LoopPage]
+
+
+class CampaignCandidate(ApiShape):
+    """Something to try under a campaign, and who is at it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    number: int
+    text: str
+    by: str = ""
+    taken_by: str = ""
+    taken_until: float = 0.0
+
+
+class CampaignState(ApiShape):
+    """One campaign, as `evsys campaign show --json` tells it; its experiments have the tag `campaign:NAME`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    terms: dict[str, Any] = Field(default_factory=dict)
+    """`question`, the limits, `goal`, `patience`."""
+    state: str = ""
+    """open, met, spent, stalled or closed."""
+    why: str = ""
+    spent: dict[str, float] = Field(default_factory=dict)
+    left: dict[str, float] = Field(default_factory=dict)
+    """Of the limits that there are."""
+    candidates: list[CampaignCandidate] = Field(default_factory=list)
+    suggestions: list[str] = Field(default_factory=list)
+    approvals: dict[str, str] = Field(default_factory=dict)
+    """Hash of a plan -> who approved it."""
+    problem: str = ""
+    """Why it cannot be told; empty where it can."""
+
+
+class Campaigns(ApiShape):
+    """All campaigns of a project."""
+
+    items: list[CampaignState]
+
+
+class ActionAnswer(ApiShape):
+    """What came of a request to a loop or a campaign."""
+
+    answer: str

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from ...history.pairs import PairedDifference
 from ...record.view.model import ArmView, RunView
-from .experiment import Experiment, Items, Shape
+from .experiment import ApiShape, Items, ShownExperiment
 
 
-class ArmDetail(Shape):
+class ArmDetail(ApiShape):
     """One run with one seed, whole."""
 
     arm: ArmView
@@ -25,7 +25,7 @@ class ArmDetail(Shape):
     """What happened in it, Markdown; empty where nobody wrote it down."""
 
 
-class Rollout(Shape):
+class RolloutLine(ApiShape):
     """One line of the list of rollouts."""
 
     id: str
@@ -44,10 +44,10 @@ class Rollout(Shape):
     """The beginning of what the model wrote."""
 
 
-class Rollouts(Shape):
+class Rollouts(ApiShape):
     """A page of rollouts, and what the list can be narrowed by."""
 
-    items: list[Rollout]
+    items: list[RolloutLine]
     next: str | None
     total: int
     arms: list[str]
@@ -59,10 +59,10 @@ class Rollouts(Shape):
     reward_range: list[float]
 
 
-class RolloutDetail(Shape):
+class RolloutDetail(ApiShape):
     """One rollout, whole."""
 
-    rollout: Rollout
+    rollout: RolloutLine
     messages: list[dict[str, Any]]
     """The conversation where it was recorded; else empty, and `text` is all there is."""
     text: str
@@ -78,19 +78,19 @@ class RolloutDetail(Shape):
     """Ids of the neighbours: the other samples of the same task."""
 
 
-class SpendLine(Shape):
+class SpendPart(ApiShape):
     """What one arm, or one kind of work, took."""
 
     name: str
     spend: dict[str, float]
 
 
-class Spend(Shape):
+class SpendBreakdown(ApiShape):
     """Where the money went."""
 
     total: dict[str, float]
-    by_arm: list[SpendLine]
-    by_work: list[SpendLine]
+    by_arm: list[SpendPart]
+    by_work: list[SpendPart]
     """train, eval, ..."""
     times: list[float]
     usd: list[float]
@@ -98,7 +98,7 @@ class Spend(Shape):
     """Running totals at `times`."""
 
 
-class Node(Shape):
+class Node(ApiShape):
     """Something that was used or made."""
 
     id: str
@@ -108,7 +108,7 @@ class Node(Shape):
     """Hash, version, verdict: what tells it from others of its name."""
 
 
-class Edge(Shape):
+class Edge(ApiShape):
     """`source` was used for, or led to, `target`."""
 
     source: str
@@ -116,14 +116,14 @@ class Edge(Shape):
     kind: str
 
 
-class Lineage(Shape):
+class ExperimentLineage(ApiShape):
     """Where an experiment comes from and what came of it."""
 
     nodes: list[Node]
     edges: list[Edge]
 
 
-class Event(Shape):
+class JournalLine(ApiShape):
     """One line of an experiment's journal."""
 
     id: str
@@ -132,14 +132,14 @@ class Event(Shape):
     data: dict[str, Any]
 
 
-class Events(Shape):
+class Events(ApiShape):
     """A page of the journal, oldest first."""
 
-    items: list[Event]
+    items: list[JournalLine]
     next: str | None
 
 
-class Anchor(Shape):
+class JournalAnchor(ApiShape):
     """What a journal was at a moment, witnessed by the server."""
 
     experiment: str
@@ -150,17 +150,17 @@ class Anchor(Shape):
     time: float
 
 
-class ConfigDifference(Shape):
+class ConfigDifference(ApiShape):
     """One config path in which runs differ, with the value of each."""
 
     path: str
     values: list[Any]
 
 
-class ComparedRun(Shape):
+class ComparedRun(ApiShape):
     """One run of a comparison, and how it differs from the first."""
 
-    experiment: Experiment
+    experiment: ShownExperiment
     run: str
     score: RunView | None
     differences: list[PairedDifference]
@@ -169,14 +169,14 @@ class ComparedRun(Shape):
     """The tasks of the metric that decides, where both runs were scored on the same set."""
 
 
-class ComparedRuns(Shape):
+class ComparedRuns(ApiShape):
     """Runs of any experiments; the first is what the others are compared with."""
 
     runs: list[ComparedRun]
     config: list[ConfigDifference]
 
 
-class DataEntry(Shape):
+class DataEntry(ApiShape):
     """A dataset or a benchmark, one version and split of it."""
 
     id: str
@@ -192,14 +192,14 @@ class DataEntry(Shape):
     metadata: dict[str, Any]
 
 
-class DataEntries(Shape):
+class DataEntries(ApiShape):
     """Datasets or benchmarks, the newest version of each name first."""
 
     items: list[DataEntry]
     next: str | None
 
 
-class DataRows(Shape):
+class DataRows(ApiShape):
     """Some rows of a dataset or a benchmark."""
 
     entry: DataEntry

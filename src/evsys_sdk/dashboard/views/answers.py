@@ -10,8 +10,8 @@ from ...record.runs import add_spend, config_runs
 from ...record.values import items, number, part, text
 from ...record.view.model import ExperimentView, RunView
 from ...record.view.question import is_score
-from ..shapes.experiment import Claim, ExperimentDetail, Look
-from ..shapes.record import ArmDetail, Edge, Lineage, Node, Spend, SpendLine
+from ..shapes.experiment import ExperimentDetail, InterimLook, RegisteredClaim
+from ..shapes.record import ArmDetail, Edge, ExperimentLineage, Node, SpendBreakdown, SpendPart
 from .source import ExperimentData, ExperimentQuery, NotFound, Object, RecordSource
 
 _MOST_CHILDREN = 200
@@ -75,9 +75,9 @@ def runs_of(one: ExperimentView) -> list[RunView]:
     return sorted((run for run in one.runs if run.n_arms), key=lambda run: run.run != baseline_of(one))
 
 
-def _claim(data: ExperimentData) -> Claim:
+def _claim(data: ExperimentData) -> RegisteredClaim:
     told = part(data.conclusion, "hypothesis")
-    return Claim(
+    return RegisteredClaim(
         text=text(told.get("claim")) or data.experiment.hypothesis,
         metric=text(told.get("metric")),
         direction=text(told.get("direction")),
@@ -89,7 +89,7 @@ def _claim(data: ExperimentData) -> Claim:
     )
 
 
-def _looks(data: ExperimentData) -> list[Look]:
+def _looks(data: ExperimentData) -> list[InterimLook]:
     """Every look that was noted, and the one that the conclusion rests on; a look that was taken again counts once."""
     found = {_whole(row.get("look")) or 0: row for row in data.looks}
     last = part(data.conclusion, "sequential")
@@ -97,7 +97,7 @@ def _looks(data: ExperimentData) -> list[Look]:
         told = {"of": len(items(last.get("looks"))), "verdict": data.conclusion.get("verdict"), "ends": True}
         found[place] = {**last, **told, "why": last.get("outcome")}
     return [
-        Look(
+        InterimLook(
             look=at,
             of=_whole(row.get("of")) or 0,
             seeds=_whole(row.get("seeds")) or 0,
@@ -111,7 +111,7 @@ def _looks(data: ExperimentData) -> list[Look]:
     ]
 
 
-def sum_spend(source: RecordSource, id: str) -> Spend:
+def sum_spend(source: RecordSource, id: str) -> SpendBreakdown:
     """Where the money went."""
     data, lines = source.experiment(id), source.spend_lines(id)
     works: dict[str, dict[str, float]] = {}
@@ -125,17 +125,17 @@ def sum_spend(source: RecordSource, id: str) -> Spend:
         usd.append((usd[-1] if usd else 0.0) + (number(line.get("usd")) or 0.0))
         more = sum(number(line.get(name)) or 0.0 for name in ("tokens_trained", "tokens_sampled"))
         tokens.append((tokens[-1] if tokens else 0.0) + more)
-    return Spend(
+    return SpendBreakdown(
         total=dict(data.experiment.spend),
-        by_arm=[SpendLine(name=arm.arm, spend=dict(arm.spend)) for arm in data.experiment.arms],
-        by_work=[SpendLine(name=what, spend=spend) for what, spend in works.items()],
+        by_arm=[SpendPart(name=arm.arm, spend=dict(arm.spend)) for arm in data.experiment.arms],
+        by_work=[SpendPart(name=what, spend=spend) for what, spend in works.items()],
         times=times,
         usd=usd,
         tokens=tokens,
     )
 
 
-def trace_lineage(source: RecordSource, id: str) -> Lineage:
+def trace_lineage(source: RecordSource, id: str) -> ExperimentLineage:
     """Where an experiment comes from and what came of it."""
     data = source.experiment(id)
     nodes: dict[str, Node] = {}
@@ -168,7 +168,7 @@ def trace_lineage(source: RecordSource, id: str) -> Lineage:
             if row.get("final") is True and text(row.get("path")):
                 target = add("checkpoint", f"{data.experiment.id}/{name}", name, text(row.get("path")))
                 edges[own, target, "made"] = None
-    return Lineage(
+    return ExperimentLineage(
         nodes=list(nodes.values()),
         edges=[Edge(source=source, target=target, kind=kind) for source, target, kind in edges],
     )

@@ -8,7 +8,7 @@ from ...history.pairs import Side, compare_sides
 from ...history.views.compare import differing_paths
 from ...record.view.model import ExperimentView
 from ...record.view.task_scores import SetScores, gather_scores
-from ..shapes.experiment import Item, Items
+from ..shapes.experiment import ComparedTask, Items
 from ..shapes.record import ComparedRun, ComparedRuns, ConfigDifference
 from .answers import baseline_of
 from .lists import line_of
@@ -128,10 +128,10 @@ def _means(scores: SetScores | None) -> dict[str, float]:
     return {task: sum(values) / len(values) for task, values in seen.items()}
 
 
-def _item(task: str, a: float | None, b: float | None) -> Item:
+def _item(task: str, a: float | None, b: float | None) -> ComparedTask:
     if a is None or b is None:
-        return Item(task=task, a=a, b=b, change="unpaired")
-    return Item(task=task, a=a, b=b, change="gained" if b > a else "lost" if b < a else "same")
+        return ComparedTask(task=task, a=a, b=b, change="unpaired")
+    return ComparedTask(task=task, a=a, b=b, change="gained" if b > a else "lost" if b < a else "same")
 
 
 def _position(cursor: str) -> int:

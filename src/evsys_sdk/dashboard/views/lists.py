@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ...history.attention import ATTENTION_DAYS, find_attention
 from ...history.cache import read_between_bars
-from ...history.query import NO_VERDICT, ORDERS, Filters, ViewTable, count, count_trials, page, select
+from ...history.query import ARCHIVED, NO_VERDICT, ORDERS, Filters, ViewTable, count, count_trials, page, select
 from ...record.view.model import LIVE, ExperimentView
-from ..shapes.experiment import Experiment, Experiments, Live, Overview, Progress
+from ..shapes.experiment import Experiments, Live, Overview, Progress, ShownExperiment
 from .source import BadQuery, ExperimentQuery, read_cursor, write_cursor
 
 _MOST_RUNNING = 40
 _MOST_FACETS = 200
+_MOST_LOOKED_AT = 60
+"""Latest experiments that are looked through for what needs a person."""
 _SPEND = {"usd": "usd", "tokens": "tokens_trained", "wall_s": "wall_s"}
 """Column -> what it is called where it is spent."""
 _GROUPS = "GROUP BY status, verdict"
@@ -33,7 +37,7 @@ class RecordLists(ABC):
         """Grows with every change of the record."""
 
     @abstractmethod
-    def show(self, view: ExperimentView) -> Experiment:
+    def show(self, view: ExperimentView) -> ShownExperiment:
         """The line of a list, with how its experiment is getting on."""
 
     def progress(self, found: int) -> Progress | None:
@@ -51,6 +55,8 @@ class RecordLists(ABC):
             facets = [_facets(rows(f"DISTINCT {name}")) for name in ("tags", "models", "algorithms")]
             running = select(table, Filters(statuses=LIVE), limit=_MOST_RUNNING)
             trials = count_trials(table)
+            recent = Filters(since=time.time() - ATTENTION_DAYS * 86_400, without=(ARCHIVED,))
+            latest = select(table, recent, limit=_MOST_LOOKED_AT)
         by_status: dict[str, int] = {}
         by_verdict: dict[str, int] = {}
         spend: dict[str, float] = {}
@@ -71,6 +77,7 @@ class RecordLists(ABC):
             models=facets[1],
             algorithms=facets[2],
             running=[self.show(one) for one in running],
+            attention=find_attention([*(one for one in running if one.status == "waiting"), *latest]),
             version=self.version(),
             reading=self.progress(total),
         )
@@ -96,7 +103,7 @@ class RecordLists(ABC):
         shown = [self.show(one) for one in found]
         return Experiments(items=shown, next=write_cursor(*following) if following else None, total=total)
 
-    def experiments(self, ids: Sequence[str]) -> list[Experiment]:
+    def experiments(self, ids: Sequence[str]) -> list[ShownExperiment]:
         """Those of the ids that are there."""
         marks = ",".join("?" * len(ids))
         with self.views() as table:
@@ -104,16 +111,16 @@ class RecordLists(ABC):
         return [self.show(one) for one in found]
 
 
-def shown(view: ExperimentView, version: int, live: Live | None) -> Experiment:
+def shown(view: ExperimentView, version: int, live: Live | None) -> ShownExperiment:
     """A view as the API sends it."""
     values = {name: getattr(view, name) for name in ExperimentView.__slots__}
-    return Experiment(**values, n_notes=len(view.notes), version=version, live=live)
+    return ShownExperiment(**values, n_notes=len(view.notes), version=version, live=live)
 
 
-def line_of(view: ExperimentView, version: int, live: Live | None = None) -> Experiment:
+def line_of(view: ExperimentView, version: int, live: Live | None = None) -> ShownExperiment:
     """A line of a list: the view without what grows with its arms and notes."""
     values = {name: getattr(view, name) for name in _LINE}
-    return Experiment(**values, n_notes=len(view.notes), version=version, live=live)
+    return ShownExperiment(**values, n_notes=len(view.notes), version=version, live=live)
 
 
 def _facets(rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -1,47 +1,94 @@
-"""What is shown of rollouts: the beginning of each, a choice of them, and one of them whole."""
+"""Queries over rollouts, written once for a disk and for a server: filters, search, pages, and one of them whole.
+
+A `RolloutTable` has one row for each rollout of an experiment: an index of the files of a disk (`local/rollouts.py`) or
+a table of the server's database. Conditions are SQL that SQLite and PostgreSQL share.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 from ...record.values import items, part, text
-from ..shapes.record import Rollout, RolloutDetail, Rollouts
-from .source import BadQuery, Object, RolloutQuery, read_cursor, write_cursor
-
-type Place = tuple[int, str, str, str, str, int]
-"""Where a rollout stands in the list."""
+from ..shapes.record import RolloutDetail, RolloutLine, Rollouts
+from .source import BadQuery, NotFound, Object, RolloutQuery, read_cursor, write_cursor
 
 LONGEST_PREVIEW = 300
-OUTCOMES = ("passed", "failed", "error")
+COLUMNS = ("arm", "split", "name", "step", "task", "sample", "status", "reward", "tokens", "turns", "preview")
+ORDER = "-step, arm, split, name, task, sample"
+"""Later steps first; ascending, so that one comparison finds what comes after a place."""
+_OUTCOMES = {"passed": "reward >= 1.0", "failed": "reward < 1.0", "error": "reward IS NULL"}
 _BINS = 10
 
 
-def preview_of(row: Mapping[str, Any]) -> str:
-    """The beginning of what the model wrote."""
-    return text_of(row)[:LONGEST_PREVIEW]
+class RolloutTable(Protocol):
+    """The rollouts of one experiment, with `COLUMNS`."""
+
+    key: Sequence[str]
+    """The columns that tell one rollout from the others."""
+
+    def read(
+        self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
+    ) -> Sequence[Sequence[Any]]:
+        """Columns of the rows that meet an SQL condition; `tail` orders and limits them."""
+        ...
+
+    def search(self, words: str) -> tuple[str, str]:
+        """The condition that a rollout has these words in its text, with its value."""
+        ...
+
+    def write_id(self, key: Sequence[Any]) -> str: ...
+    def read_id(self, id: str) -> Sequence[Any]:
+        """The key that `write_id` wrote; BadQuery or NotFound for anything else."""
+        ...
+
+    def body(self, key: Sequence[Any]) -> Object:
+        """A rollout as it was recorded."""
+        ...
 
 
-def text_of(row: Mapping[str, Any]) -> str:
-    """What the model wrote: where only messages are there, its last one; a tool's answer is none of its own."""
-    for key in ("prediction", "text", "completion", "output"):
-        if (found := row.get(key)) and isinstance(found, str):
-            return found
-    said = (one for one in map(part, reversed(items(row.get("messages")))) if one.get("role") == "assistant")
-    return text(next(said, dict[str, Any]()).get("content"))
+def list_rollouts(table: RolloutTable, query: RolloutQuery) -> Rollouts:
+    """A page of the rollouts of an experiment."""
+    condition, values = _condition(table, query)
+    places = table.read(("DISTINCT arm", "split", "name", "step"))
+    rewards = [reward for (reward,) in table.read(("reward",), condition, values)]
+    bins, edges = histogram(rewards)
+    begin = query.offset
+    # The cursor names the last rollout that was shown, not a number: what came in since moves all numbers.
+    if query.cursor:
+        begin, place = 0, read_cursor(query.cursor, int, str, str, str, str, int)
+        later = f"({ORDER}) > (?,?,?,?,?,?)"
+        condition, values = f"{condition} AND {later}" if condition else later, [*values, *place]
+    tail = f"ORDER BY {ORDER} LIMIT {query.limit + 1} OFFSET {begin}"
+    rows = table.read((*COLUMNS, *table.key), condition, values, tail)
+    found = [_show(table, row) for row in rows[: query.limit]]
+    last = found[-1] if len(rows) > query.limit and found else None
+    return Rollouts(
+        items=found,
+        next=last and write_cursor(-last.step, last.arm, last.split, last.name, last.task, last.sample),
+        total=len(rewards),
+        arms=sorted({arm for arm, *_ in places}),
+        sets=sorted({f"{split}/{name}" if name else split for _, split, name, _ in places}),
+        steps=sorted({step for *_, step in places}),
+        rewards=bins,
+        reward_range=edges,
+    )
 
 
-def detail_of(rollout: Rollout, raw: Object, group: Sequence[str]) -> RolloutDetail:
-    """One rollout, whole; `group` are the ids of its task's samples, in order."""
-    at = group.index(rollout.id) if rollout.id in group else -1
+def read_rollout(table: RolloutTable, id: str) -> RolloutDetail:
+    """One rollout, whole, with its neighbours: the other samples of its task."""
+    key = table.read_id(id)
+    rows = table.read((*COLUMNS, *table.key), " AND ".join(f"{name} = ?" for name in table.key), key)
+    if not rows:
+        raise NotFound("rollout", id)
+    same = "arm = ? AND split = ? AND name = ? AND step = ? AND task = ?"
+    group = [table.write_id(one) for one in table.read(table.key, same, rows[0][:5], "ORDER BY sample")]
+    raw, at = table.body(key), group.index(id) if id in group else -1
     messages = [cast(Object, one) for one in items(raw.get("messages")) if isinstance(one, dict)]
     if not messages and (prompt := text(raw.get("prompt"))):
         messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": text_of(raw)}]
     return RolloutDetail(
-        rollout=rollout,
+        rollout=_show(table, rows[0]),
         messages=messages,
         text=text_of(raw),
         info=part(raw, "info"),
@@ -53,104 +100,13 @@ def detail_of(rollout: Rollout, raw: Object, group: Sequence[str]) -> RolloutDet
     )
 
 
-def check_outcome(query: RolloutQuery) -> None:
-    """Refuse an outcome that no rollout has."""
-    if query.outcome and query.outcome not in OUTCOMES:
-        raise BadQuery(f"outcome is {query.outcome[:40]!r}. It can be {', '.join(OUTCOMES)}.")
-
-
-class Line(NamedTuple):
-    """What the list needs of one rollout on a disk; a hundred thousand are made and sorted at once."""
-
-    arm: str
-    split: str
-    name: str
-    step: int
-    task: str
-    sample: int
-    status: str
-    reward: float | None
-    tokens: int | None
-    turns: int | None
-    preview: str
-    file: str
-    """Below the folder of the experiment ..."""
-    begin: int
-    """... and where in it the rollout begins."""
-
-    @property
-    def place(self) -> Place:
-        return -self.step, self.arm, self.split, self.name, self.task, self.sample
-
-    @property
-    def id(self) -> str:
-        return write_cursor(self.arm, self.file, self.begin)
-
-    def show(self) -> Rollout:
-        shown = {name: getattr(self, name) for name in Rollout.model_fields}
-        return Rollout(**shown)
-
-
-class Everything:
-    """All rollouts of an experiment in the order of the list, later steps first, and what they can be narrowed by."""
-
-    def __init__(self, lines: Iterable[Line]) -> None:
-        self.lines = sorted(lines, key=lambda one: (-one[3], *one[:3], one[4], one[5]))  # its place, without the calls
-        self.arms = sorted({one.arm for one in self.lines})
-        self.sets = sorted({f"{split}/{name}" if name else split for split, name in {one[1:3] for one in self.lines}})
-        self.steps = sorted({one.step for one in self.lines})
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """What a search looks at, for each."""
-        return [f"{one.task} {one.preview}".casefold() for one in self.lines]
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The rollouts that meet a query, in the order of the list; made once for all pages of it."""
-
-    wanted: Sequence[Line]
-    about: Rollouts
-    """The answer without rows."""
-
-
-def select_rollouts(everything: Everything, query: RolloutQuery, among: Sequence[Line] | None = None) -> Selection:
-    """Those that meet a query; `among` are, in order, all that can."""
-    check_outcome(query)
-    found = everything.lines if among is None else among
-    if query.search:
-        words = query.search.casefold()
-        if among is None:
-            found = [one for one, text in zip(found, everything.texts, strict=True) if words in text]
-        else:
-            found = [one for one in found if words in f"{one.task} {one.preview}".casefold()]
-    for is_wanted in _conditions(query):
-        found = [one for one in found if is_wanted(one)]
-    bins, edges = histogram([one.reward for one in found])
-    about = Rollouts(
-        items=[],
-        next=None,
-        total=len(found),
-        arms=everything.arms,
-        sets=everything.sets,
-        steps=everything.steps,
-        rewards=bins,
-        reward_range=edges,
-    )
-    return Selection(found, about)
-
-
-def page_of(selection: Selection, query: RolloutQuery) -> Rollouts:
-    """The rows after a cursor, or from an offset on."""
-    begin = query.offset
-    # The cursor names the last rollout that was shown, not a number: what came in since moves all numbers.
-    if query.cursor:
-        step, arm, split, name, task, sample = read_cursor(query.cursor, int, str, str, str, str, int)
-        begin = bisect_right(selection.wanted, (step, arm, split, name, task, sample), key=lambda one: one.place)
-    page = selection.wanted[begin : begin + query.limit]
-    following = write_cursor(*page[-1].place) if page and begin + len(page) < len(selection.wanted) else None
-    return selection.about.model_copy(update={"items": [one.show() for one in page], "next": following})
+def text_of(row: Mapping[str, Any]) -> str:
+    """What the model wrote: where only messages are there, its last one; a tool's answer is none of its own."""
+    for key in ("prediction", "text", "completion", "output"):
+        if (found := row.get(key)) and isinstance(found, str):
+            return found
+    said = (one for one in map(part, reversed(items(row.get("messages")))) if one.get("role") == "assistant")
+    return text(next(said, dict[str, Any]()).get("content"))
 
 
 def histogram(rewards: Iterable[float | None]) -> tuple[list[int], list[float]]:
@@ -163,20 +119,21 @@ def histogram(rewards: Iterable[float | None]) -> tuple[list[int], list[float]]:
     return bins, [low, high]
 
 
-def _conditions(query: RolloutQuery) -> Iterator[Callable[[Line], bool]]:
-    """One test for each thing that a query asks, the text aside."""
-    for name in ("arm", "split", "name", "task"):
-        if value := getattr(query, name):
-            yield lambda one, name=name, value=value: getattr(one, name) == value
-    if query.step is not None:
-        yield lambda one: one.step == query.step
-    if (low := query.min_reward) is not None:
-        yield lambda one: one.reward is not None and one.reward >= low
-    if (high := query.max_reward) is not None:
-        yield lambda one: one.reward is not None and one.reward <= high
-    if query.outcome:
-        yield lambda one: _outcome(one.reward) == query.outcome
+def _show(table: RolloutTable, row: Sequence[Any]) -> RolloutLine:
+    shown = dict(zip(COLUMNS, row, strict=False))
+    return RolloutLine(id=table.write_id(row[len(COLUMNS) :]), **shown)
 
 
-def _outcome(reward: float | None) -> str:
-    return "error" if reward is None else "passed" if reward >= 1.0 else "failed"
+def _condition(table: RolloutTable, query: RolloutQuery) -> tuple[str, list[Any]]:
+    """What a query asks, as an SQL condition."""
+    if query.outcome and query.outcome not in _OUTCOMES:
+        raise BadQuery(f"outcome is {query.outcome[:40]!r}. It can be {', '.join(_OUTCOMES)}.")
+    found: list[tuple[str, Any]] = [
+        (f"{name} = ?", value) for name in ("arm", "split", "name", "task") if (value := getattr(query, name))
+    ]
+    bounds = {"step = ?": query.step, "reward >= ?": query.min_reward, "reward <= ?": query.max_reward}
+    found += [(part, value) for part, value in bounds.items() if value is not None]
+    if query.search:
+        found.append(table.search(query.search))
+    parts = [part for part, _ in found] + ([_OUTCOMES[query.outcome]] if query.outcome else [])
+    return " AND ".join(parts), [value for _, value in found]

@@ -16,15 +16,15 @@ from ...errors import EvsysError, show
 from ...history.query import Filters
 from ..shapes.experiment import (
     ControlRequest,
-    Experiment,
     Experiments,
     NewControlRequest,
     NewNote,
     Overview,
     SavedNote,
+    ShownExperiment,
     Tags,
 )
-from ..shapes.record import Anchor, DataEntries, DataRows, Events, RolloutDetail, Rollouts
+from ..shapes.record import DataEntries, DataRows, Events, JournalAnchor, RolloutDetail, Rollouts
 
 type Object = dict[str, Any]
 type DataKind = Literal["dataset", "benchmark"]
@@ -89,7 +89,7 @@ class ArmFiles:
 class ExperimentData:
     """What is recorded of one experiment, without what can be large."""
 
-    experiment: Experiment
+    experiment: ShownExperiment
     """The whole view."""
     config: Object
     conclusion: Object
@@ -126,7 +126,7 @@ class RecordSource(Protocol):
     def overview(self) -> Overview: ...
     def list_experiments(self, query: ExperimentQuery) -> Experiments: ...
     def experiment(self, id: str) -> ExperimentData: ...
-    def experiments(self, ids: Sequence[str]) -> list[Experiment]:
+    def experiments(self, ids: Sequence[str]) -> list[ShownExperiment]:
         """Those of the ids that are there."""
         ...
 
@@ -151,7 +151,7 @@ class RecordSource(Protocol):
     def rollout(self, id: str, rollout: str) -> RolloutDetail: ...
     def events(self, id: str, cursor: str, limit: int) -> Events: ...
     def spend_lines(self, id: str) -> list[Object]: ...
-    def anchors(self, id: str) -> list[Anchor]:
+    def anchors(self, id: str) -> list[JournalAnchor]:
         """What was witnessed about its journal, oldest first."""
         ...
 

@@ -3,7 +3,7 @@
 | file | holds |
 |---|---|
 | `metrics.jsonl` | one object for each call: `{"step": 3, "loss": 0.5}` |
-| `timing.jsonl` | the metrics below `time/`, which differ from run to run, so that `metrics.jsonl` need not |
+| `timing.jsonl` | the metrics below `time/` and `system/`, which differ from run to run |
 | `hyperparams.json` | what the run was started with, without secrets |
 | `artifacts.jsonl` | name and path of what the run produced |
 """

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...record.run_files.metrics import TIMING
+
 _HEADLINES = ("loss", "reward", "reward/mean", "score")
 """The first of these that a run logs is its headline metric, unless the recipe names another one."""
 _LEARNING_RATES = ("learning_rate", "lr")
@@ -84,7 +86,7 @@ class ProgressState:
     def _choose_headline(self, metrics: Mapping[str, float]) -> None:
         """The best known name so far; a metric of the first step gives way to a known one."""
         known = (self.measure, *_HEADLINES)
-        found = _first_of(known, metrics) or next((name for name in metrics if not name.startswith("time/")), "")
+        found = _first_of(known, metrics) or next((name for name in metrics if not name.startswith(TIMING)), "")
         better = found == self.measure != self._headline or (found in known and self._headline not in known)
         if not self._headline or better:
             self._headline, self._first = found, math.nan

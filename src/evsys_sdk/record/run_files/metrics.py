@@ -20,8 +20,8 @@ from ..jsonable import nonfinite_text
 NONFINITE = "_nonfinite"
 """Key of a recorded line that tells which of its nulls are not missing, and what they are."""
 
-TIMING = "time/"
-"""Prefix of the metrics that differ each time the same run is repeated."""
+TIMING = ("time/", "system/")
+"""Prefixes of the metrics that differ each time the same run is repeated."""
 
 COMPUTE_S = "time/compute_s"
 """Seconds that the engine computed for a step, where it tells; the step may have waited besides."""

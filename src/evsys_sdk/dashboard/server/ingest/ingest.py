@@ -61,7 +61,7 @@ class GapError(EvsysError):
 
 
 @dataclass(slots=True)
-class Taken:
+class IngestResult:
     """What came of a batch."""
 
     next: int
@@ -81,7 +81,7 @@ class Ingest:
         self._runs.clear()
         self._points.forget()
 
-    def take(self, connection: Connection, project: str, stream: str, seq: int, lines: Sequence[bytes]) -> Taken:
+    def take(self, connection: Connection, project: str, stream: str, seq: int, lines: Sequence[bytes]) -> IngestResult:
         """Store the records of a batch that are new."""
         known = self._cursor(connection, project, stream)
         if seq > known.next_seq:
@@ -93,7 +93,9 @@ class Ingest:
             store.touch(connection, project, sorted(work.touched))
             values = {"next_seq": known.next_seq + len(fresh), "experiment_id": work.experiment, "updated": time.time()}
             connection.execute(_MOVE_CURSOR, {"of": project, "named": stream, **values})
-        return Taken(known.next_seq + len(fresh), work.rejected, open_requests(connection, project, work.experiment))
+        return IngestResult(
+            known.next_seq + len(fresh), work.rejected, open_requests(connection, project, work.experiment)
+        )
 
     def apply(self, connection: Connection, project: str, record: Record) -> None:
         """Store one record that came by itself."""
@@ -135,7 +137,7 @@ class Ingest:
         # Only neighbours go together: a rewind between them must keep its place.
         for (run, _), alike in itertools.groupby(records, _likeness):
             together = list(alike)
-            if run and self._store_steps(work, run, [cast("wire.Step", record) for _, _, record in together]):
+            if run and self._store_steps(work, run, [cast("wire.StepRecord", record) for _, _, record in together]):
                 continue
             for seq, line, record in together:
                 try:
@@ -146,7 +148,7 @@ class Ingest:
                     self._put_aside(work, stream, seq, line, str(error))
         self._points.flush(work.connection)
 
-    def _store_steps(self, work: _Work, run_id: str, steps: Sequence[wire.Step]) -> bool:
+    def _store_steps(self, work: _Work, run_id: str, steps: Sequence[wire.StepRecord]) -> bool:
         """Store many steps of one run at once; False where they have to be looked at one by one."""
         found = wire.columns_of([step.line for step in steps])
         try:
@@ -160,7 +162,7 @@ class Ingest:
     def _store(self, work: _Work, record: Record) -> None:
         connection, project = work.connection, work.project
         match record:
-            case wire.Step():
+            case wire.StepRecord():
                 run = self._run(work, record.run)
                 step, metrics = wire.metrics_of(record.line)
                 self._points.add(connection, run.no, step, record.at, metrics)
@@ -169,7 +171,7 @@ class Ingest:
                 work.touch(record.id)
             case wire.RunSet():
                 self._put_run(work, record)
-            case wire.Score():
+            case wire.ScoreRecord():
                 run = self._run(work, record.run)
                 scores = store.put_score(connection, run, record.id, record.line)
                 step = int(record.line.get("step", 0))
@@ -186,13 +188,13 @@ class Ingest:
             case wire.JournalEvent():
                 store.put_event(connection, project, record.experiment, record.event)
                 work.touch(record.experiment)
-            case wire.SpendLine():
+            case wire.SpendRecord():
                 store.put_spend(connection, project, record.experiment, record.number, record.line)
                 work.touch(record.experiment)
-            case wire.Anchor():
+            case wire.AnchorRecord():
                 store.put_anchor(connection, project, record.experiment, record.events, record.head)
                 work.touch(record.experiment)
-            case wire.Answer():
+            case wire.AnswerRecord():
                 work.touch(store.answer_request(connection, project, record.request, record.state, record.answer))
             case wire.LoopSet():
                 store.put_loop(connection, project, record.system, record.at, record.page)
@@ -301,7 +303,7 @@ def _reason_of(error: DataError | DatabaseDataError | IntegrityError) -> str:
 def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:
     """What consecutive steps must share to be stored together: a run, and the names of their metrics."""
     record = arrived[2]
-    return (record.run, tuple(record.line)) if isinstance(record, wire.Step) else ("", ())
+    return (record.run, tuple(record.line)) if isinstance(record, wire.StepRecord) else ("", ())
 
 
 @dataclass(slots=True)

@@ -47,7 +47,7 @@ class RunSet(_Record, tag="run", frozen=True):
     experiment: str | None = None
 
 
-class Step(_Record, tag="step", frozen=True):
+class StepRecord(_Record, tag="step", frozen=True):
     """Metrics of one step."""
 
     run: str
@@ -55,7 +55,7 @@ class Step(_Record, tag="step", frozen=True):
     at: float | None = None
 
 
-class Score(_Record, tag="score", frozen=True):
+class ScoreRecord(_Record, tag="score", frozen=True):
     """One scoring."""
 
     id: str
@@ -87,7 +87,7 @@ class JournalEvent(_Record, tag="event", frozen=True):
     event: Object
 
 
-class SpendLine(_Record, tag="spend", frozen=True):
+class SpendRecord(_Record, tag="spend", frozen=True):
     """One line of a ledger."""
 
     experiment: str
@@ -103,7 +103,7 @@ class BenchmarkRecord(_Record, tag="benchmark", frozen=True):
     metadata: Object
 
 
-class Anchor(_Record, tag="anchor", frozen=True):
+class AnchorRecord(_Record, tag="anchor", frozen=True):
     """How long a journal is and what it ends with."""
 
     head: str
@@ -119,7 +119,7 @@ class LoopSet(_Record, tag="loop", frozen=True):
     page: Object
 
 
-class Answer(_Record, tag="answer", frozen=True):
+class AnswerRecord(_Record, tag="answer", frozen=True):
     """What came of a request."""
 
     request: str
@@ -131,16 +131,16 @@ type Record = (
     Stream
     | ExperimentSet
     | RunSet
-    | Step
-    | Score
+    | StepRecord
+    | ScoreRecord
     | RolloutRows
     | Rewind
     | JournalEvent
-    | SpendLine
+    | SpendRecord
     | BenchmarkRecord
-    | Anchor
+    | AnchorRecord
     | LoopSet
-    | Answer
+    | AnswerRecord
 )
 _decode: Callable[[bytes], Record] = msgspec.json.Decoder(Record.__value__).decode
 

@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from ...client.connection import API_PREFIX
-from ...shapes.experiment import Problem, Scope, Session, Shape
+from ...shapes.experiment import ApiProblem, ApiShape, PageSession, Scope
 from ...views.source import NotFound
-from ..auth import Gate, KeyGate, list_keys, make_key, revoke_key
+from ..auth import AccessGate, KeyGate, list_keys, make_key, revoke_key
 from ..security import COOKIE, session_cookie
 from ..storage.writer import Writer
 from .routing import PROBLEMS, GuardedRouter, identity_of
@@ -20,13 +20,13 @@ from .routing import PROBLEMS, GuardedRouter, identity_of
 type Object = dict[str, Any]
 
 
-class Token(Shape):
+class Token(ApiShape):
     """What somebody signs in with."""
 
     token: str = Field(min_length=1, max_length=500)
 
 
-class NewKey(Shape):
+class NewKey(ApiShape):
     """A key to make."""
 
     name: str = Field(default="", max_length=200)
@@ -34,7 +34,7 @@ class NewKey(Shape):
     expires: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
-class ApiKey(Shape):
+class ApiKey(ApiShape):
     """A key, without the key."""
 
     id: str
@@ -47,14 +47,14 @@ class ApiKey(Shape):
     revoked: bool
 
 
-class MadeKey(Shape):
+class MadeKey(ApiShape):
     """A new key; this is the only time it is shown."""
 
     id: str
     key: str
 
 
-def add_session_routes(app: FastAPI, gate: Gate, describe: Callable[[Request], Session]) -> None:
+def add_session_routes(app: FastAPI, gate: AccessGate, describe: Callable[[Request], PageSession]) -> None:
     """Signing in is the one thing that needs no key: it is how a browser shows that it has one."""
 
     def sign_in(request: Request, body: Token) -> Response:
@@ -62,7 +62,7 @@ def add_session_routes(app: FastAPI, gate: Gate, describe: Callable[[Request], S
         cookie = gate.open_session(body.token)
         identity = None if cookie is None else gate.identify_session(cookie)
         if cookie is None or identity is None:
-            problem = Problem(error="unauthorized", message="this token is not valid. Start the dashboard again.")
+            problem = ApiProblem(error="unauthorized", message="this token is not valid. Start the dashboard again.")
             return JSONResponse(problem.model_dump(), 401)
         request.scope["evsys.identity"] = identity
         answer = JSONResponse(describe(request).model_dump())
@@ -75,7 +75,7 @@ def add_session_routes(app: FastAPI, gate: Gate, describe: Callable[[Request], S
         f"{API_PREFIX}/session",
         sign_in,
         methods=["POST"],
-        response_model=Session,
+        response_model=PageSession,
         responses=PROBLEMS,
         tags=["session"],
         openapi_extra={"x-evsys-scope": "none"},

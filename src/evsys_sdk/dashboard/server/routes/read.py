@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Engine, select
 
+from ....errors import EvsysError
 from ....history.query import ARCHIVED, Filters
 from ....redact import redact
 from ...shapes.experiment import (
@@ -20,25 +21,25 @@ from ...shapes.experiment import (
     NewControlRequest,
     NewNote,
     Overview,
+    PageSession,
     SavedNote,
-    Session,
     Tags,
 )
-from ...shapes.loops import LoopPage, Loops
+from ...shapes.loops import ActionAnswer, Campaigns, CampaignState, LoopPage, Loops
 from ...shapes.record import (
-    Anchor,
     ArmDetail,
     ComparedRuns,
     DataEntries,
     DataRows,
     Events,
-    Lineage,
+    ExperimentLineage,
+    JournalAnchor,
     RolloutDetail,
     Rollouts,
-    Spend,
+    SpendBreakdown,
 )
 from ...views import answers, curves, items
-from ...views.source import LARGEST_PAGE, ExperimentQuery, RecordSource, RolloutQuery
+from ...views.source import LARGEST_PAGE, BadQuery, ExperimentQuery, RecordSource, RolloutQuery
 from ..live import Signal, stream_changes
 from ..storage import schema
 from ..storage.views import read_object
@@ -57,13 +58,13 @@ type Step = Annotated[int | None, Query(ge=-(1 << 53), le=1 << 53)]
 
 
 def add_read_routes(
-    app: FastAPI, source: Sources, session: Callable[[Request], Session], signal: Signal, *, polled: bool
+    app: FastAPI, source: Sources, session: Callable[[Request], PageSession], signal: Signal, *, polled: bool
 ) -> None:
     """Everything that can be read of a project."""
     routes = GuardedRouter(app, "read")
 
-    @routes.add("GET", "/session", "read", response_model=Session)
-    def read_session(request: Request) -> Session:
+    @routes.add("GET", "/session", "read", response_model=PageSession)
+    def read_session(request: Request) -> PageSession:
         """Who is asking."""
         return session(request)
 
@@ -157,13 +158,13 @@ def _experiment_routes(routes: GuardedRouter, source: Sources) -> None:
         """Two runs, task by task."""
         return items.list_items(source(request), id, metric=metric, a=a, b=b, limit=limit, cursor=cursor)
 
-    @routes.add("GET", "/experiments/{id}/spend", "read", response_model=Spend)
-    def read_spend(request: Request, id: str) -> Spend:
+    @routes.add("GET", "/experiments/{id}/spend", "read", response_model=SpendBreakdown)
+    def read_spend(request: Request, id: str) -> SpendBreakdown:
         """Where the money went."""
         return answers.sum_spend(source(request), id)
 
-    @routes.add("GET", "/experiments/{id}/lineage", "read", response_model=Lineage)
-    def read_lineage(request: Request, id: str) -> Lineage:
+    @routes.add("GET", "/experiments/{id}/lineage", "read", response_model=ExperimentLineage)
+    def read_lineage(request: Request, id: str) -> ExperimentLineage:
         """Where an experiment comes from and what came of it."""
         return answers.trace_lineage(source(request), id)
 
@@ -223,8 +224,8 @@ def _change_routes(routes: GuardedRouter, source: Sources) -> None:
         """What was noted about an experiment."""
         return list(source(request).experiment(id).notes)
 
-    @routes.add("GET", "/experiments/{id}/anchors", "read", response_model=list[Anchor])
-    def read_anchors(request: Request, id: str) -> list[Anchor]:
+    @routes.add("GET", "/experiments/{id}/anchors", "read", response_model=list[JournalAnchor])
+    def read_anchors(request: Request, id: str) -> list[JournalAnchor]:
         """What was witnessed about the journal of an experiment; `evsys audit` compares it with what is there."""
         return source(request).anchors(id)
 
@@ -249,24 +250,60 @@ def _change_routes(routes: GuardedRouter, source: Sources) -> None:
         return source(request).add_request(id, wanted)
 
 
-# The closed loops of a project: of this disk, as who starts the application says how to read them, or as sent.
-
-type ReadLoops = Callable[[], Sequence[dict[str, Any]]]
+# Loops and campaigns: of this disk, as who starts the application says how to read them, or as sent.
 
 
-def read_loops(engine: Engine, project: str) -> list[dict[str, Any]]:
-    """What clients sent of the loops of a project."""
-    table = schema.loop
-    query = select(table.c.page).where(table.c.project_id == project).order_by(table.c.system)
-    with engine.connect() as connection:
-        return [read_object(page) for page in connection.execute(query).scalars()]
+class ProjectPages(Protocol):
+    """What a project has beside its experiments."""
+
+    def loops(self) -> Sequence[dict[str, Any]]: ...
+    def campaigns(self) -> Sequence[dict[str, Any]]: ...
+    def act(self, what: str, name: str, request: NewControlRequest) -> str:
+        """Approve or stop a loop or a campaign; says what came of it."""
+        ...
 
 
-def add_loop_routes(app: FastAPI, read: Callable[[Request], Sequence[dict[str, Any]]]) -> None:
-    """What can be read of loops."""
+class StoredPages:
+    """What clients sent of a project."""
+
+    def __init__(self, engine: Engine, project: str) -> None:
+        self._engine, self._project = engine, project
+
+    def loops(self) -> Sequence[dict[str, Any]]:
+        table = schema.loop
+        query = select(table.c.page).where(table.c.project_id == self._project).order_by(table.c.system)
+        with self._engine.connect() as connection:
+            return [read_object(page) for page in connection.execute(query).scalars()]
+
+    def campaigns(self) -> Sequence[dict[str, Any]]:
+        return ()  # clients send none
+
+    def act(self, what: str, name: str, request: NewControlRequest) -> str:
+        raise BadQuery(f"this server cannot reach the {what} '{name}'. {request.kind.title()} it where it runs.")
+
+
+def add_page_routes(app: FastAPI, pages: Callable[[Request], ProjectPages]) -> None:
+    """What can be read of loops and campaigns, and asked of them."""
     routes = GuardedRouter(app, "read")
 
     @routes.add("GET", "/loops", "read", response_model=Loops)
     def list_loops(request: Request) -> Loops:
         """Every loop with its rounds, decisions, verdicts and deployments."""
-        return Loops(items=[LoopPage.model_validate(redact(one)) for one in read(request)])
+        return Loops(items=[LoopPage.model_validate(redact(one)) for one in pages(request).loops()])
+
+    @routes.add("GET", "/campaigns", "read", response_model=Campaigns)
+    def list_campaigns(request: Request) -> Campaigns:
+        """Every campaign with its question, state, budget and candidates."""
+        return Campaigns(items=[CampaignState.model_validate(redact(one)) for one in pages(request).campaigns()])
+
+    def add(what: str) -> None:
+        @routes.add("POST", f"/{what}s/{{name}}/requests", "write", response_model=ActionAnswer, name=f"ask_{what}")
+        def ask(request: Request, name: str, wanted: NewControlRequest) -> ActionAnswer:
+            """Approve what waits for a person, or stop it."""
+            try:
+                return ActionAnswer(answer=pages(request).act(what, name, wanted))
+            except EvsysError as error:
+                raise BadQuery(str(error)) from None
+
+    add("loop")
+    add("campaign")

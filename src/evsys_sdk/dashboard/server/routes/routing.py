@@ -12,16 +12,16 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
 from ...client.connection import API_PREFIX
-from ...shapes.experiment import Problem, Scope, Shape
-from ..auth import Identity, require
+from ...shapes.experiment import ApiProblem, ApiShape, Scope
+from ..auth import Caller, require
 
 _SCOPE_KEY = "x-evsys-scope"
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem} for status in (400, 401, 403, 404, 409, 413, 421, 422, 503)
+    status: {"model": ApiProblem} for status in (400, 401, 403, 404, 409, 413, 421, 422, 503)
 }
 
 
-def identity_of(request: Request) -> Identity:
+def identity_of(request: Request) -> Caller:
     """Who asks; the guard has made sure of it."""
     return request.scope["evsys.identity"]
 
@@ -44,7 +44,7 @@ class GuardedRouter:
         def register(function: F) -> F:
             extra = {_SCOPE_KEY: scope, **options.pop("openapi_extra", {})}
             model = options.get("response_model")
-            is_shape = isinstance(model, type) and issubclass(model, Shape)
+            is_shape = isinstance(model, type) and issubclass(model, ApiShape)
             self._app.add_api_route(
                 f"{API_PREFIX}{path}",
                 _write_json(function) if is_shape else function,

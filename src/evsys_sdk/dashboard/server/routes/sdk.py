@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine
 from ....errors import DataError
 from ...client.connection import new_id
 from ...records import check_id
-from ...shapes.experiment import Shape
+from ...shapes.experiment import ApiShape
 from ...shapes.record import DataEntry
 from ...views.source import DataKind, NotFound
 from ..ingest import wire
@@ -35,7 +35,7 @@ type Whole = Annotated[int, Field(ge=-(1 << 53), le=1 << 53)]
 _RAW: Object = {"requestBody": {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}, "required": True}}
 
 
-class Fields(Shape):
+class Fields(ApiShape):
     """What is known of an experiment or a run (`dashboard/records.py` lists the fields)."""
 
     id: str | None = Field(default=None, max_length=200)
@@ -43,14 +43,14 @@ class Fields(Shape):
     fields: dict[str, Any] = {}
 
 
-class Steps(Shape):
+class Steps(ApiShape):
     """Metrics of one step."""
 
     step: Whole
     metrics: dict[str, float | None]
 
 
-class Scoring(Shape):
+class SentScoring(ApiShape):
     """One scoring of a run."""
 
     metrics: dict[str, Any]
@@ -60,7 +60,7 @@ class Scoring(Shape):
     step: Whole = 0
 
 
-class Predictions(Shape):
+class Predictions(ApiShape):
     """Predictions of one scoring."""
 
     rows: list[dict[str, Any]] = Field(max_length=10_000)
@@ -69,7 +69,7 @@ class Predictions(Shape):
     step: Whole = 0
 
 
-class Announced(Shape):
+class Announced(ApiShape):
     """Rows that are going to be uploaded."""
 
     name: str = Field(max_length=80)
@@ -80,7 +80,7 @@ class Announced(Shape):
     metadata: dict[str, Any] = {}
 
 
-class Made(Shape):
+class Made(ApiShape):
     """What a request made."""
 
     id: str
@@ -158,14 +158,14 @@ def _record_routes(routes: GuardedRouter, writer: Writer, ingest: Ingest) -> Non
         @routes.add("POST", f"/sdk/{noun}/{{id}}/step/", "write", response_model=Made, name=f"step_{noun}")
         def log_step(request: Request, id: Id, body: Steps) -> Made:
             """Report the metrics of one step."""
-            apply(request, wire.Step(id, {**body.metrics, "step": body.step}, time.time()))
+            apply(request, wire.StepRecord(id, {**body.metrics, "step": body.step}, time.time()))
             return Made(id=id)
 
         @routes.add("POST", f"/sdk/{noun}/{{id}}/eval/", "write", response_model=Made, name=f"eval_{noun}")
-        def log_eval(request: Request, id: Id, body: Scoring) -> Made:
+        def log_eval(request: Request, id: Id, body: SentScoring) -> Made:
             """Report a scoring."""
             score = new_id()
-            apply(request, wire.Score(score, id, body.model_dump(exclude_none=True)))
+            apply(request, wire.ScoreRecord(score, id, body.model_dump(exclude_none=True)))
             return Made(id=score)
 
         @routes.add("POST", f"/sdk/{noun}/{{id}}/predictions/", "write", response_model=Made, name=f"predict_{noun}")

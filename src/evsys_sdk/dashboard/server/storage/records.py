@@ -17,10 +17,11 @@ from ....record.values import part, text
 from ....record.view.model import ExperimentView
 from ....record.view.question import is_score
 from ...client.connection import new_id
-from ...shapes.experiment import ControlRequest, Experiment, Live, NewControlRequest, NewNote, SavedNote, Tags
-from ...shapes.record import Anchor, DataEntries, DataRows, Event, Events, RolloutDetail, Rollouts
+from ...shapes.experiment import ControlRequest, Live, NewControlRequest, NewNote, SavedNote, ShownExperiment, Tags
+from ...shapes.record import DataEntries, DataRows, Events, JournalAnchor, JournalLine, RolloutDetail, Rollouts
 from ...views.curves import default_metric
 from ...views.lists import RecordLists, line_of, shown
+from ...views.rollouts import list_rollouts, read_rollout
 from ...views.source import (
     ArmFiles,
     Change,
@@ -35,7 +36,7 @@ from ...views.source import (
 )
 from . import schema, store
 from .datasets import data_entries, data_rows
-from .rollouts import list_rollouts, read_prompts, read_rollout
+from .rollouts import StoredRollouts, read_prompts
 from .views import StoredViews, ViewMaker, as_scored, read_object, read_records
 from .writer import Writer
 
@@ -58,8 +59,8 @@ class StoredRecords(RecordLists):
         with self._engine.connect() as connection:
             yield StoredViews(connection, self.project, self._maker)
 
-    def show(self, view: ExperimentView) -> Experiment:
-        line = view if isinstance(view, Experiment) else line_of(view, 0)
+    def show(self, view: ExperimentView) -> ShownExperiment:
+        line = view if isinstance(view, ShownExperiment) else line_of(view, 0)
         return replace(line, live=self._live(view)) if view.is_live else line
 
     def _live(self, view: ExperimentView) -> Live | None:
@@ -151,11 +152,11 @@ class StoredRecords(RecordLists):
     def rollouts(self, id: str, query: RolloutQuery) -> Rollouts:
         with self._engine.connect() as connection:
             self._row(connection, id)
-            return list_rollouts(connection, self.project, id, query)
+            return list_rollouts(StoredRollouts(connection, self.project, id), query)
 
     def rollout(self, id: str, rollout: str) -> RolloutDetail:
         with self._engine.connect() as connection:
-            return read_rollout(connection, self.project, id, rollout)
+            return read_rollout(StoredRollouts(connection, self.project, id), rollout)
 
     def events(self, id: str, cursor: str, limit: int) -> Events:
         table = schema.event
@@ -175,13 +176,13 @@ class StoredRecords(RecordLists):
         with self._engine.connect() as connection:
             return [read_object(line) for line in connection.execute(asked).scalars()]
 
-    def anchors(self, id: str) -> list[Anchor]:
+    def anchors(self, id: str) -> list[JournalAnchor]:
         table = schema.anchor
         mine = (table.c.project_id == self.project, table.c.experiment_id == id)
         asked = select(table.c.events, table.c.head, table.c.at).where(*mine).order_by(table.c.no)
         with self._engine.connect() as connection:
             found = connection.execute(asked).all()
-        return [Anchor(experiment=id, events=events, head=head, time=at) for events, head, at in found]
+        return [JournalAnchor(experiment=id, events=events, head=head, time=at) for events, head, at in found]
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -252,7 +253,7 @@ class StoredRecords(RecordLists):
             raise NotFound("experiment", id)
         return found
 
-    def _events(self, connection: Connection, id: str, kinds: Sequence[str]) -> list[Event]:
+    def _events(self, connection: Connection, id: str, kinds: Sequence[str]) -> list[JournalLine]:
         table = schema.event
         mine = (table.c.project_id == self.project, table.c.experiment_id == id, table.c.kind.in_(kinds))
         rows = connection.execute(select(table).where(*mine).order_by(table.c.no)).mappings().all()
@@ -265,12 +266,12 @@ class StoredRecords(RecordLists):
         return [ControlRequest(**{name: row[name] for name in ControlRequest.model_fields}) for row in rows]
 
 
-def _event(row: RowMapping) -> Event:
+def _event(row: RowMapping) -> JournalLine:
     """A line of a journal."""
-    return Event(id=str(row["id"]), time=row["time"], kind=str(row["kind"]), data=read_object(row["data"]))
+    return JournalLine(id=str(row["id"]), time=row["time"], kind=str(row["kind"]), data=read_object(row["data"]))
 
 
-def _note(event: Event) -> SavedNote:
+def _note(event: JournalLine) -> SavedNote:
     """A note, which is an event too."""
     said, author = text(event.data.get("text")), text(event.data.get("author"))
     return SavedNote(id=event.id, text=said, author=author, time=event.time)

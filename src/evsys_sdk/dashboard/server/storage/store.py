@@ -16,7 +16,7 @@ from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 from ....errors import DataError, show
 from ...records import STATEMENTS, check_fields
 from ...shapes.loops import LoopPage
-from ...views.rollouts import preview_of
+from ...views.rollouts import LONGEST_PREVIEW, text_of
 from ..ingest.wire import LARGEST_NUMBER, Object, check_ids, number, whole
 from . import schema
 
@@ -149,7 +149,7 @@ def put_rollouts(connection: Connection, run: RunRef, split: str, name: str, ste
             "reward": number(row.get("reward")),
             "tokens": whole(row.get("tokens")),
             "turns": min(whole(row.get("turns")) or 0, 1 << 30) or None,
-            "preview": preview_of(row),
+            "preview": text_of(row)[:LONGEST_PREVIEW],
             "body": _json(row),
         }
     upsert(connection, schema.rollout, list(found.values()), ("run_no", "split", "name", "step", "task", "sample"))

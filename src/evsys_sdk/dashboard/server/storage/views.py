@@ -26,7 +26,7 @@ from ....record.values import UNFINISHED, Object, items, part, text
 from ....record.view.build import Liveness, view
 from ....record.view.model import LIVE, ExperimentView
 from ...records import STATEMENTS
-from ...shapes.experiment import Experiment
+from ...shapes.experiment import ShownExperiment
 from ...views.lists import line_of
 from ..ingest.wire import number
 from . import schema, store
@@ -49,7 +49,7 @@ _LARGEST_KEPT, _MOST_KEPT = 2000, 200
 _MOST_KNOWN = 20_000
 
 
-type KnownLines = dict[tuple[str, str, int, str], Experiment]
+type KnownLines = dict[tuple[str, str, int, str], ShownExperiment]
 """Lines of lists that were read before, by project, id, version and status; nobody changes one."""
 
 
@@ -87,7 +87,7 @@ class StoredViews:
         table, detail, ids = schema.experiment_view, schema.experiment_detail, [id for id, _ in places]
         mine = (table.c.project_id == self._project, table.c.folder.in_(ids))
         asked = select(table.c.folder, table.c.version, table.c.status).where(*mine)
-        stamps = {str(row[0]): (self._project, *row) for row in self._connection.execute(asked)}
+        stamps = {id: (self._project, id, at, status) for id, at, status in self._connection.execute(asked)}
         missing = [id for id, stamp in stamps.items() if stamp not in self._known]
         asked = select(detail.c.folder, detail.c.view).where(detail.c.project_id == self._project)
         for id, line in self._connection.execute(asked.where(detail.c.folder.in_(missing))) if missing else ():
