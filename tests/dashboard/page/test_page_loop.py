@@ -15,9 +15,6 @@ pytestmark = pytest.mark.dashboard
 from axe_playwright_python.sync_playwright import Axe  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
 
-from evsys_sdk.loop.loop import Loop  # noqa: E402
-from evsys_sdk.loop.system import load_system  # noqa: E402
-
 from .conftest import Tab  # noqa: E402
 from .project import make_looped  # noqa: E402
 
@@ -37,7 +34,7 @@ def test_a_loop_is_shown_with_its_rounds_verdicts_and_what_it_waits_for(
     loop = page.get_by_role("region", name="loop of support")
     expect(loop).to_contain_text("production.1 is live")
     expect(loop).to_contain_text("round 3: experiment waits to be approved")
-    expect(loop).to_contain_text("evsys loop system.yaml --approve")
+    expect(loop).to_contain_text("waits for approval")
     rows = loop.locator("tbody tr")
     expect(rows).to_have_count(3)
     expect(rows.nth(0)).to_contain_text("shipped")
@@ -48,8 +45,8 @@ def test_a_loop_is_shown_with_its_rounds_verdicts_and_what_it_waits_for(
     expect(rows.nth(2)).to_contain_text("of the questions are unlike")
     found: Any = Axe().run(page)
     assert found.response["violations"] == [], json.dumps(found.response["violations"], indent=1)[:3000]
-    # What changes is shown without a reload.
-    Loop(load_system("system.yaml")).approve()
+    loop.get_by_role("button", name="approve").click()
+    page.get_by_role("dialog").get_by_role("button", name="approve").click()
     expect(loop).to_contain_text("round 3: experiment is next", timeout=20_000)
     rows.nth(0).get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("What happened up to round 1")
