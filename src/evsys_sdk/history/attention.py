@@ -60,7 +60,12 @@ def read_attention(roots: Sequence[str | Path] = ()) -> list[AttentionItem]:
 
     with History(roots) as history:
         found = find_attention(history.select(since=time.time() - ATTENTION_DAYS * 86_400))
-    return _in_order([*found, *_waiting_in_project(), *_refused_by_gate()])
+    return in_order([*found, *find_project_attention()])
+
+
+def find_project_attention() -> list[AttentionItem]:
+    """What needs a person beside experiments: campaigns, loops and promotions of this project."""
+    return [*_waiting_in_project(), *_refused_by_gate()]
 
 
 def find_attention(views: Iterable[ExperimentView]) -> list[AttentionItem]:
@@ -69,10 +74,11 @@ def find_attention(views: Iterable[ExperimentView]) -> list[AttentionItem]:
     for one in views:
         latest.setdefault(one.name or one.id, one)
     found = [_look_at(one, *kind) for one in latest.values() if not one.invalidated and (kind := _kind(one))]
-    return _in_order(found)
+    return in_order(found)
 
 
-def _in_order(found: Iterable[AttentionItem]) -> list[AttentionItem]:
+def in_order(found: Iterable[AttentionItem]) -> list[AttentionItem]:
+    """The most urgent first."""
     return sorted(found, key=lambda item: _ORDER.index(item.kind))
 
 

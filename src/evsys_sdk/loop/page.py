@@ -10,14 +10,15 @@ from typing import Any
 
 from ..data.jsonl import read_json
 from ..deploy.deployments import Deployments
-from ..errors import DataError, EvsysError, show
+from ..errors import EvsysError
 from ..files import write_text
 from ..paths import workspace_dir
+from ..record.approvals import approval_folder, decide_approval
 from ..record.jsonl_file import read_records
 from ..record.layout import LOOPS
 from ..record.project_files.journals import list_campaigns
 from ..record.values import items, part, text
-from .campaigns.campaign import approve, close_campaign, load_campaign
+from .campaigns.campaign import close_campaign, load_campaign
 from .campaigns.progress import measure_progress
 from .loop import SYSTEM, Loop
 from .round import RoundState
@@ -59,27 +60,21 @@ class ProjectLoops:
         return found
 
     def act(self, what: str, name: str, request: Any) -> str:
-        """Approve or stop a loop or a campaign; says what came of it."""
-        if what == "campaign" and request.kind == "stop":
-            return f"closed: {close_campaign(name, request.reason or 'stopped on the dashboard').closed}"
-        if what == "campaign" and request.kind == "approve" and request.subject:
-            approve(name, request.subject, by=request.author or "dashboard")
-            return f"{request.subject} may run"
-        if what == "loop" and request.kind in ("approve", "stop"):
-            loop = _find_loop(name)
-            if request.kind == "approve":
-                return f"approved: {loop.approve()}"
-            write_text(loop.stop_file, f"{request.reason or 'stopped on the dashboard'}\n")
-            return "it stops before its next step"
-        raise DataError(f"{request.kind} cannot be asked of the {what} '{name}'. A {what} can be approved or stopped.")
-
-
-def _find_loop(name: str) -> Loop:
-    for file in (workspace_dir() / LOOPS).glob(f"*/{SYSTEM}"):
-        system = SystemConfig.model_validate(read_json(file))
-        if system.name == name:
-            return Loop(system)
-    raise DataError(f"there is no loop {show(name)} here. Loops are listed by: evsys loop SYSTEM --status")
+        """Approve, reject or stop; says what came of it."""
+        if request.kind != "stop":
+            yes, folder = request.kind == "approve", approval_folder(f"{what}:{name}")
+            assert folder is not None
+            decide_approval(
+                folder, approve=yes, subject=request.subject or None, reason=request.reason, author=request.author
+            )
+            return "approved" if yes else "rejected"
+        reason = request.reason or "stopped on the dashboard"
+        if what == "campaign":
+            return f"closed: {close_campaign(name, reason).closed}"
+        folder = approval_folder(f"loop:{name}")
+        assert folder is not None
+        write_text(Loop(SystemConfig.model_validate(read_json(folder / SYSTEM))).stop_file, f"{reason}\n")
+        return "it stops before its next step"
 
 
 def describe_loop(loop: Loop) -> dict[str, Any]:

@@ -2,14 +2,37 @@
 
 import { useState } from "react";
 
+import { path } from "../api/client";
 import type { AttentionItem, PageSession } from "../api/types";
 import { plural } from "../format";
 import { href } from "../location";
 import { Copy } from "./basics";
-import { Control } from "./Control";
+import { Ask, Control, mayWrite } from "./Control";
 import { State, toneOf } from "./marks";
 
 const FEW = 3;
+const OTHER = /^(campaign|loop):(.+)$/;
+
+/** Where it is shown: experiments, campaigns and loops have pages of their own. */
+function placeOf(one: AttentionItem): string[] {
+  const [, what, name] = OTHER.exec(one.experiment) ?? [];
+  return what === "campaign" ? ["campaign", name ?? ""] : what === "loop" ? ["loops"] : ["e", one.experiment];
+}
+
+function Act({ item: one, session }: { item: AttentionItem; session: PageSession }) {
+  const [, what, name] = OTHER.exec(one.experiment) ?? [];
+  if (one.kind !== "waiting") return one.path ? <Copy text={one.command} label="copy command" /> : null;
+  if (!what || !name) return <Control id={one.experiment} status="waiting" session={session} />;
+  if (!mayWrite(session)) return null;
+  const where = path(`${what}s`, name, "requests");
+  const subject = one.id.slice(one.experiment.length + "/waiting/".length, one.id.lastIndexOf("/"));
+  return (
+    <>
+      <Ask kind="approve" where={where} subject={subject} question={`Approve this? ${one.what}.`} />
+      <Ask kind="reject" where={where} subject={subject} question={`Reject this? ${one.what}.`} />
+    </>
+  );
+}
 
 export function NeedsYou({ items, session }: { items: AttentionItem[]; session: PageSession }) {
   const [all, setAll] = useState(false);
@@ -22,14 +45,14 @@ export function NeedsYou({ items, session }: { items: AttentionItem[]; session: 
         {shown.map((one) => (
           <li key={one.id} className="row">
             <State status={one.kind === "waiting" ? "approval" : one.kind} />
-            <a href={href(["e", one.experiment])} className="clip" title={one.experiment}>
-              {one.path.split("/").pop() || one.experiment}
+            <a href={href(placeOf(one))} className="clip" title={one.experiment}>
+              {one.path.split("/").pop() || one.experiment.replace(":", " ")}
             </a>
             <span className="quiet what clip" title={one.what}>
               {one.what}
             </span>
             <span className="row tight no-print">
-              {one.kind === "waiting" ? <Control id={one.experiment} status="waiting" session={session} /> : one.path && <Copy text={one.command} label="copy command" />}
+              <Act item={one} session={session} />
             </span>
           </li>
         ))}

@@ -28,6 +28,8 @@ const STATES: { [status: string]: Look } = {
   shipped: { word: "shipped", tone: "supported", shape: "disc" },
   refused: { word: "refused", tone: "refuted", shape: "cross" },
   "rolled back": { word: "rolled back", tone: "promising", shape: "bar" },
+  nearly_spent: { word: "nearly spent", tone: "promising", shape: "half" },
+  deadline: { word: "deadline near", tone: "promising", shape: "half" },
   flagged: { word: "flagged", tone: "invalid", shape: "triangle" },
   approval: { word: "waits for approval", tone: "promising", shape: "bar" },
   open: { word: "open", tone: "accent", shape: "ring" },

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import EvsysError
+from ...history.attention import AttentionItem, find_project_attention, in_order
 from ...history.detail import commands, read_detail
 from ...history.index import HistoryIndex, fingerprint
 from ...history.notes import add_note, set_tags
@@ -85,6 +86,9 @@ class LocalRecords(RecordLists):
 
     def progress(self, found: int) -> Progress | None:
         return self._index.progress(found)
+
+    def attention(self, views: Sequence[ExperimentView]) -> list[AttentionItem]:
+        return in_order([*super().attention(views), *find_project_attention()])
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 

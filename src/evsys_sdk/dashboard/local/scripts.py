@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import select
 
 from ...errors import EvsysError
+from ...history.attention import AttentionItem
 from ...history.cache import SEARCHED, Row
 from ...history.index import HistoryIndex
 from ...log import get_logger
@@ -71,6 +72,9 @@ class ProjectRecords(RecordLists):
 
     def progress(self, found: int) -> Progress | None:
         return self._local.progress(found)
+
+    def attention(self, views: Sequence[ExperimentView]) -> list[AttentionItem]:
+        return self._local.attention(views)
 
     def version(self) -> int:
         return max([self._local.version(), *self._changed.values()])

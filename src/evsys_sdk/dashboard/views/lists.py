@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ...history.attention import ATTENTION_DAYS, find_attention
+from ...history.attention import ATTENTION_DAYS, AttentionItem, find_attention
 from ...history.cache import read_between_bars
 from ...history.query import ARCHIVED, NO_VERDICT, ORDERS, Filters, ViewTable, count, count_trials, page, select
 from ...record.view.model import LIVE, ExperimentView
@@ -44,6 +44,10 @@ class RecordLists(ABC):
         """How far the first look has come, if it still goes on and has `found` so many."""
         return None
 
+    def attention(self, views: Sequence[ExperimentView]) -> list[AttentionItem]:
+        """What needs a person; `views` are the latest experiments."""
+        return find_attention(views)
+
     def overview(self) -> Overview:
         """The project in one look."""
         with self.views() as table:
@@ -77,7 +81,7 @@ class RecordLists(ABC):
             models=facets[1],
             algorithms=facets[2],
             running=[self.show(one) for one in running],
-            attention=find_attention([*(one for one in running if one.status == "waiting"), *latest]),
+            attention=self.attention([*(one for one in running if one.status == "waiting"), *latest]),
             version=self.version(),
             reading=self.progress(total),
         )
