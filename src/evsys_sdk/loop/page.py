@@ -56,7 +56,10 @@ class ProjectLoops:
                 found.append({"name": name, "problem": str(error)})
                 continue
             about = {"name": name, "terms": asdict(one.terms), **measure_progress(one).to_dict()}
-            found.append(about | {"candidates": [asdict(each) for each in one.candidates], "approvals": one.approvals})
+            found.append(
+                about
+                | {"candidates": [asdict(each) for each in one.candidates], "approvals": [*one.approvals.values()]}
+            )
         return found
 
     def act(self, what: str, name: str, request: Any) -> str:

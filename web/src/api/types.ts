@@ -8,6 +8,15 @@ export interface ActionAnswer {
   answer: string;
 }
 
+export interface Approval {
+  subject: string;
+  state: string;
+  about: string;
+  by: string;
+  reason: string;
+  time: number;
+}
+
 export interface ArmDetail {
   arm: ArmView;
   config: Dict;
@@ -59,7 +68,7 @@ export interface CampaignState {
   left: Amounts;
   candidates: CampaignCandidate[];
   suggestions: string[];
-  approvals: { [name: string]: string };
+  approvals: Approval[];
   problem: string;
 }
 

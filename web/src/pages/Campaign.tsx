@@ -60,6 +60,17 @@ function Header({ campaign: one, session }: { campaign: CampaignState; session: 
           {one.problem}
         </p>
       )}
+      {one.approvals.filter((each) => each.state === "awaited").map((each) => (
+        <div key={each.subject} className="notice row" style={toneOf("promising")}>
+          <State status="approval" /> {each.about || each.subject}
+          {mayWrite(session) && (
+            <span className="row tight no-print">
+              <Ask kind="approve" where={path("campaigns", one.name, "requests")} subject={each.subject} question={`Approve this plan? ${each.about || each.subject}`} />
+              <Ask kind="reject" where={path("campaigns", one.name, "requests")} subject={each.subject} question={`Reject this plan? ${each.about || each.subject}`} />
+            </span>
+          )}
+        </div>
+      ))}
       <Budget campaign={one} />
     </header>
   );

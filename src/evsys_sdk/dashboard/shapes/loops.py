@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
+from ...record.approvals import Approval
 from .experiment import ApiShape
 
 
@@ -115,18 +116,18 @@ class CampaignState(ApiShape):
     model_config = ConfigDict(extra="ignore")
 
     name: str
-    terms: dict[str, Any] = Field(default_factory=dict)
+    terms: dict[str, Any] = {}
     """`question`, the limits, `goal`, `patience`."""
     state: str = ""
     """open, met, spent, stalled or closed."""
     why: str = ""
-    spent: dict[str, float] = Field(default_factory=dict)
-    left: dict[str, float] = Field(default_factory=dict)
+    spent: dict[str, float] = {}
+    left: dict[str, float] = {}
     """Of the limits that there are."""
-    candidates: list[CampaignCandidate] = Field(default_factory=list)
-    suggestions: list[str] = Field(default_factory=list)
-    approvals: dict[str, str] = Field(default_factory=dict)
-    """Hash of a plan -> who approved it."""
+    candidates: list[CampaignCandidate] = []
+    suggestions: list[str] = []
+    approvals: list[Approval] = []
+    """Of plans that take more than the campaign allows by itself."""
     problem: str = ""
     """Why it cannot be told; empty where it can."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -235,16 +236,16 @@ def _read_run(difference: dict[str, Any] | None, **fields: Any) -> RunView:
 
 def _fields(one: Any) -> dict[str, Any]:
     """The fields of a dataclass; the encoder asks for those in it by itself."""
-    names, read = _READERS.get(type(one)) or _READERS.setdefault(type(one), _make_reader(type(one)))
+    names, read = _make_reader(one.__class__)
     return dict(zip(names, read(one), strict=True))
 
 
+@cache
 def _make_reader(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
     names = tuple(kind.__dataclass_fields__)
     return names, attrgetter(*names)
 
 
-_READERS: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, default=_fields)
 
 
