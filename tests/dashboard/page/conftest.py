@@ -62,12 +62,14 @@ def serve() -> Iterator[Callable[[Path], Site]]:
 
     def start(root: Path) -> Site:
         from evsys_sdk.dashboard.local.records import LocalRecords
+        from evsys_sdk.dashboard.local.scripts import ProjectRecords
         from evsys_sdk.dashboard.server.app import local_app
         from evsys_sdk.dashboard.server.auth import LocalGate
         from evsys_sdk.loop.page import ProjectLoops
 
         if root not in running:
-            gate, source = LocalGate(), LocalRecords([root / "outputs"], root)
+            gate, records = LocalGate(), LocalRecords([root / "outputs"], root)
+            source: Any = ProjectRecords(records, root / ".evsys" / "dashboard")
             server = running_app(lambda hosts: local_app(source, gate, hosts, name="demo", pages=ProjectLoops()))
             running[root] = (server, Site(server.__enter__().url, gate.token))
         return running[root][1]

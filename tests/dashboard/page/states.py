@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, chdir, contextmanager
@@ -25,15 +26,26 @@ def make_states(root: Path) -> Generator[dict[str, str]]:
     outputs, now = root / "outputs", time.time()
     (root / ".evsys").mkdir(parents=True)
     audited = {"id": "a1", "time": now, "kind": Kind.AUDITED, "flags": ["contamination"]}
-    tag = {"tags": ["campaign:night"]}
+    tag = {"metadata": {"tags": ["campaign:night"]}}
     write_experiment(outputs, "good", started=now - 7200, verdict="supported", **tag)
     write_experiment(outputs, "flagged", started=now - 7000, events=[audited])
     write_experiment(outputs, "failed", started=now - 6000, verdict=None, status="failed", failed=_failures())
-    write_experiment(outputs, "killed", started=now - 5000, verdict=None, status=None)
+    killed = write_experiment(outputs, "killed", started=now - 5000, verdict=None, status=None)
+    for path in (killed, *killed.rglob("*")):
+        os.utime(path, (now - 5000, now - 5000))
     write_experiment(outputs, "interrupted", started=now - 4000, verdict=None, status="interrupted")
     write_experiment(outputs, "spent", started=now - 3000, verdict=None, status="budget", **tag)
     waiting = write_experiment(outputs, "waiting", started=now - 60, verdict=None, status=None, **tag)
     near = write_experiment(outputs, "near", started=now - 100, verdict=None, status=None, budget={"tokens": 100})
+    spent = {
+        "arm": "base__seed42",
+        "at": now,
+        "what": "train",
+        "tokens_trained": 95,
+        "tokens_sampled": 0,
+        "wall_s": 9.0,
+    }
+    (near / "spend.jsonl").write_text(json.dumps(spent) + "\n", "utf-8")
     _log_rl(near / "base__seed42" / "logs" / "metrics.jsonl")
     with chdir(root), ExitStack() as stack:
         for folder in (waiting, near):

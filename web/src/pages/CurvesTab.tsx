@@ -6,7 +6,7 @@ import { useCurvesOf } from "../api/queries";
 import type { ExperimentDetail } from "../api/types";
 import { score } from "../format";
 import { useSettings } from "../location";
-import { CurvesFigure, firstMetrics, SmallCurves } from "../parts/CurvesFigure";
+import { CurvesFigure, firstMetrics, machineMetrics, SmallCurves } from "../parts/CurvesFigure";
 import { baselineOf, labelOf, runsOf, useRunColours } from "../parts/runs";
 
 const MOST = 12;
@@ -27,6 +27,7 @@ export function CurvesTab({ detail }: { detail: ExperimentDetail }) {
   const parts = [{ id: one.id, run: runs }];
   const names = useCurvesOf(parts, { points: 1 }).data?.metrics ?? [];
   const first = firstMetrics(names);
+  const machine = machineMetrics(names);
   return (
     <div className="stack">
       {all.length > 3 && <Runs names={all.map((run) => ({ run: run.run, label: `${labels[run.run]}  ${score(run.score)}` }))} shown={runs} />}
@@ -37,6 +38,12 @@ export function CurvesTab({ detail }: { detail: ExperimentDetail }) {
         labels={labels}
         remark={!chosen.length && many ? `The baseline and the best ${MOST - 1} of ${all.length} runs.` : ""}
       />
+      {machine.length > 0 && (
+        <section className="stack tight">
+          <h2>Machine</h2>
+          <SmallCurves parts={parts} metrics={machine} colour={colour} />
+        </section>
+      )}
     </div>
   );
 }

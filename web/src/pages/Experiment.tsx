@@ -4,12 +4,13 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
 import { path, tell } from "../api/client";
-import { useExperiment } from "../api/queries";
+import { useCurvesOf, useExperiment } from "../api/queries";
 import type { Dict, ExperimentDetail, Json, InterimLook, PageSession } from "../api/types";
 import { plural, shortPath, show, signed, value, clock, compact, duration, interval, score, usd } from "../format";
 import { href, useSetting } from "../location";
 import { Answer, Command, Tabs, Tags } from "../parts/basics";
 import { Asked, Control, mayWrite } from "../parts/Control";
+import { firstMetrics, SmallCurves } from "../parts/CurvesFigure";
 import { Failed, Outcome, toneOf, Verdict, verdictWord } from "../parts/marks";
 import { baselineOf, labelOf, runsOf, useRunColours } from "../parts/runs";
 import { Figure } from "../plots/Figure";
@@ -211,7 +212,10 @@ function Claim({ detail }: { detail: ExperimentDetail }) {
             )}
           </Figure>
         ) : (
-          <BestScore detail={detail} />
+          <>
+            <BestScore detail={detail} />
+            <FirstCurves detail={detail} colour={colour} />
+          </>
         )}
         {detail.interim.length > 0 && <Looks looks={detail.interim} />}
         <Log detail={detail} />
@@ -220,6 +224,17 @@ function Claim({ detail }: { detail: ExperimentDetail }) {
     </div>
   );
 }
+
+/** Where nothing is compared yet, how it goes says most. */
+function FirstCurves({ detail, colour }: { detail: ExperimentDetail; colour: (run: string) => string }) {
+  const parts = [{ id: detail.experiment.id, run: runsOf(detail.experiment).slice(0, MOST_RUNS).map((run) => run.run) }];
+  const names = useCurvesOf(parts, { points: 1 }).data?.metrics ?? [];
+  const first = firstMetrics(names);
+  const shown = (first.length ? first : names).slice(0, 4);
+  return shown.length ? <SmallCurves parts={parts} metrics={shown} colour={colour} /> : null;
+}
+
+const MOST_RUNS = 12;
 
 /** Where seeds are added until the claim is decided: what each look at it found. */
 const Looks = ({ looks }: { looks: InterimLook[] }) => (
@@ -311,7 +326,7 @@ function Facts({ detail }: { detail: ExperimentDetail }) {
     return `${shortPath(path)} ${values.slice(0, 6).join(" / ")}${values.length > 6 ? " / …" : ""}`;
   });
   const best = runs.find((run) => run.is_best) ?? runs[0];
-  const population = best && [
+  const population = best && best.n_seeds > 0 && [
     best.n_tasks !== null && plural(best.n_tasks, "task"),
     best.n_samples !== null && plural(best.n_samples, "sample"),
     plural(best.n_seeds, "seed"),

@@ -34,7 +34,7 @@ export function Ask(props: { kind: Kind; where: string; question?: string; word?
 const STYLES: { [kind in Kind]: string } = { stop: "danger", approve: "primary", reject: "" };
 
 /** What can be asked of an experiment as it is now. */
-export function Control({ id, status, session }: { id: string; status: string; session: PageSession }) {
+export function Control({ id, status, session, stop = true }: { id: string; status: string; session: PageSession; stop?: boolean }) {
   if (!mayWrite(session)) return null;
   const where = path("experiments", id, "requests");
   return (
@@ -45,7 +45,7 @@ export function Control({ id, status, session }: { id: string; status: string; s
           <Ask kind="reject" where={where} />
         </>
       )}
-      {(status === "running" || status === "waiting") && session.can_stop && <Ask kind="stop" where={where} />}
+      {(status === "running" || status === "waiting") && stop && session.can_stop && <Ask kind="stop" where={where} />}
     </>
   );
 }

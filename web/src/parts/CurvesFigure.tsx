@@ -13,13 +13,16 @@ import { Answer, Choose, Empty } from "./basics";
 const X_WORDS: { [axis: string]: string } = { step: "steps", tokens: "tokens", minutes: "minutes", usd: "dollars" };
 const SMOOTH = [["", "as logged"], ["0.6", "smoothed"], ["0.9", "smoothed more"]] as const;
 
-/** What one looks at first: how good it is, how it learns, how far it moves, how long and how varied its answers are. */
-const FIRST = [/^(val|eval|test)\/[^=]*$/, /^reward(\/mean)?$/, /(^|\/)loss$/, /(^|[/_])kl($|[/_])/, /entropy/, /(^|[/_])(length|turns|tokens_per_(task|sample|rollout))/];
+/** What one looks at first: how good it is, how far it moves, how long and how varied its answers are, how it learns. */
+const FIRST = [/^(val|eval|test)\/[^=]*$/, /^reward(\/mean)?$/, /(^|[/_])kl($|[/_])/, /(^|[/_])(length|turns|tokens_per_(task|sample|rollout))/, /entropy/, /(^|\/)loss$/];
 const COUNTS = /\/(stderr|tasks|failed_samples|unscored_tasks)$/;
 
 /** The metric of each kind that was logged, in the order of `FIRST`. */
 export const firstMetrics = (names: string[]): string[] =>
   FIRST.flatMap((kind) => names.filter((name) => kind.test(name) && !COUNTS.test(name)).slice(0, 1));
+
+/** What the runs took of their machines. */
+export const machineMetrics = (names: string[]): string[] => names.filter((name) => name.startsWith("system/"));
 
 /** A chart for each metric that one looks at first; a click shows one large. */
 export function SmallCurves({ parts, metrics, colour }: { parts: CurvePart[]; metrics: string[]; colour: (run: string) => string }) {

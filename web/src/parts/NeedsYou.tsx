@@ -13,6 +13,9 @@ import { State, toneOf } from "./marks";
 const FEW = 3;
 const OTHER = /^(campaign|loop):(.+)$/;
 
+/** What the mark does not say already. */
+const detailOf = (one: AttentionItem): string => one.what.replace(/^(waits for approval|failed|was killed|stopped by its budget|flagged|refused by the gate|deadline near|budget nearly spent)(: )?/, "");
+
 /** Where it is shown: experiments, campaigns and loops have pages of their own. */
 function placeOf(one: AttentionItem): string[] {
   const [, what, name] = OTHER.exec(one.experiment) ?? [];
@@ -22,7 +25,7 @@ function placeOf(one: AttentionItem): string[] {
 function Act({ item: one, session }: { item: AttentionItem; session: PageSession }) {
   const [, what, name] = OTHER.exec(one.experiment) ?? [];
   if (one.kind !== "waiting") return one.path ? <Copy text={one.command} label="copy command" /> : null;
-  if (!what || !name) return <Control id={one.experiment} status="waiting" session={session} />;
+  if (!what || !name) return <Control id={one.experiment} status="waiting" session={session} stop={false} />;
   if (!mayWrite(session)) return null;
   const where = path(`${what}s`, name, "requests");
   const subject = one.id.slice(one.experiment.length + "/waiting/".length, one.id.lastIndexOf("/"));
@@ -49,7 +52,7 @@ export function NeedsYou({ items, session }: { items: AttentionItem[]; session: 
               {one.path.split("/").pop() || one.experiment.replace(":", " ")}
             </a>
             <span className="quiet what clip" title={one.what}>
-              {one.what}
+              {detailOf(one)}
             </span>
             <span className="row tight no-print">
               <Act item={one} session={session} />
