@@ -23,12 +23,6 @@ def root_option[F: Callable[..., Any]](command: F) -> F:
     )(command)
 
 
-def format_options[F: Callable[..., Any]](command: F) -> F:
-    """Add `--json` and `--markdown`, as the parameters `as_json` and `as_markdown`."""
-    command = click.option("--markdown", "as_markdown", is_flag=True, help="Print the result as Markdown.")(command)
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
-
-
 def plot_option[F: Callable[..., Any]](command: F) -> F:
     """Add `--plot`, as the parameter `plot`."""
     return click.option(
@@ -78,18 +72,14 @@ def read_filters(options: dict[str, Any]) -> Filters:
     )
 
 
-def answer(
-    value: Any, *, as_json: bool, as_markdown: bool, text: Callable[[], str], markdown: Callable[[], str]
-) -> None:
+def answer(value: Any, *, as_json: bool, text: Callable[[], str]) -> None:
     """Print a result in the form that was asked for."""
     from ..history.text import printable, printable_json
 
-    if as_json and as_markdown:
-        raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")
-    if as_json:  # what it takes to make the other forms is not spent
+    if as_json:  # what it takes to make the other form is not spent
         click.echo(printable_json(_as_json(value() if callable(value) else value)))
     else:
-        click.echo(printable(markdown() if as_markdown else text()))
+        click.echo(printable(text()))
 
 
 def _as_json(value: Any) -> str:

@@ -134,35 +134,26 @@ def short_spend_text(spend: Mapping[str, float]) -> str:
     return ", ".join(parts)
 
 
-class Page:
-    """An answer that is written once, for a terminal or as Markdown."""
+class TextPage:
+    """An answer for a terminal, part by part."""
 
-    def __init__(self, *, markdown: bool) -> None:
-        self.markdown, self.width, self._parts = markdown, terminal_width(), list[str]()
+    def __init__(self) -> None:
+        self.width, self._parts = terminal_width(), list[str]()
 
     def add(self, *texts: str) -> None:
         """Lines as they are."""
         self._parts += texts
 
-    def title(self, text: str) -> None:
-        self.add(f"# {text}\n" if self.markdown else text)
-
     def heading(self, text: str) -> None:
-        self.add(f"\n## {text}\n" if self.markdown else f"\n{text}")
+        self.add(f"\n{text}")
 
     def paragraph(self, text: str) -> None:
         """Text that may be wrapped; an item of a list begins with `- `."""
         text, is_item = " ".join(text.split()), text.startswith("- ")
-        if self.markdown:
-            self.add(text if is_item else f"{text}\n")
-        else:
-            self.add(textwrap.fill(text, width=min(self.width, 110), subsequent_indent="  " if is_item else ""))
+        self.add(textwrap.fill(text, width=min(self.width, 110), subsequent_indent="  " if is_item else ""))
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], flexible: Sequence[int]) -> None:
-        if self.markdown:
-            self.add(write_markdown_table(headers, rows) + "\n")
-        else:
-            self.add(fit_table(headers, rows, width=self.width, flexible=flexible))
+        self.add(fit_table(headers, rows, width=self.width, flexible=flexible))
 
     def quote(self, parts: Mapping[str, str | None]) -> None:
         """What was said, below an item of a list: a line for each part that there is."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from ..record_options import filter_options, format_options, read_filters, root_option
+from ..output import json_option
+from ..record_options import filter_options, read_filters, root_option
 
 
 @click.command()
@@ -20,7 +21,8 @@ from ..record_options import filter_options, format_options, read_filters, root_
 @click.option("--goal", metavar="TEXT", default="", help="What you are working towards, to stand at the top.")
 @filter_options
 @root_option
-@format_options
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the result as Markdown.")
+@json_option
 def context(
     budget_tokens: int, goal: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool, **filters: Any
 ) -> None:

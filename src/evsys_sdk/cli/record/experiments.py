@@ -8,15 +8,15 @@ from typing import Any
 import click
 
 from ..output import emit, import_option, json_option
-from ..record_options import answer, format_options, plot_option, root_option
+from ..record_options import answer, plot_option, root_option
 
 
 @click.command()
 @click.argument("experiment")
 @plot_option
 @root_option
-@format_options
-def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
+@json_option
+def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: bool) -> None:
     """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
     from ...history.detail import read_detail
     from ...history.find import experiment_roots, find_experiment
@@ -29,12 +29,10 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
         from ...history.views.plots import plot_experiment
 
         plot_experiment(detail, plot)
-    answer(  # of the three forms only the one that is asked for is made
+    answer(  # of the two forms only the one that is asked for is made
         lambda: {**show_data(detail, gain), **({"plot": plot} if plot else {})},
         as_json=as_json,
-        as_markdown=as_markdown,
         text=lambda: show_page(detail, gain) + (f"\n- plot: {plot}" if plot else ""),
-        markdown=lambda: show_page(detail, gain, markdown=True) + (f"\n\n![{detail.view.id}]({plot})" if plot else ""),
     )
 
 
@@ -42,10 +40,8 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
 @click.argument("experiments", nargs=-1, required=True, metavar="EXPERIMENT[:RUN] EXPERIMENT[:RUN]...")
 @plot_option
 @root_option
-@format_options
-def compare(
-    experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ...], as_json: bool, as_markdown: bool
-) -> None:
+@json_option
+def compare(experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ...], as_json: bool) -> None:
     """Compare runs with the first one: scores task by task, curves, and what differs in the config.
 
     EXPERIMENT stands for its best run; EXPERIMENT:RUN names another one. Any run compares with any other.
@@ -68,9 +64,7 @@ def compare(
     answer(
         lambda: {**comparison.to_dict(), **({"plot": plot} if plot else {})},
         as_json=as_json,
-        as_markdown=as_markdown,
         text=lambda: compare_page(comparison) + (f"\nplot: {plot}" if plot else ""),
-        markdown=lambda: compare_page(comparison, markdown=True) + (f"\n\n![comparison]({plot})" if plot else ""),
     )
 
 
@@ -82,7 +76,7 @@ def compare(
 @click.option("--search", metavar="TEXT", default="", help="Only where this occurs in prompt, expected or answer.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many to show at most.")
 @root_option
-@format_options
+@json_option
 @import_option
 def errors(
     experiment: str,
@@ -93,7 +87,6 @@ def errors(
     limit: int,
     roots: tuple[str, ...],
     as_json: bool,
-    as_markdown: bool,
 ) -> None:
     """Show what EXPERIMENT got wrong: prompt, expected answer and the one that came."""
     from ...history.detail import read_detail
@@ -104,9 +97,7 @@ def errors(
     answer(
         lambda: found.to_dict(limit),
         as_json=as_json,
-        as_markdown=as_markdown,
         text=lambda: errors_page(found, limit),
-        markdown=lambda: errors_page(found, limit, markdown=True),
     )
 
 
@@ -165,15 +156,15 @@ def verify(folder: str, as_json: bool) -> int:
 @click.argument("text")
 @click.option("--author", default="", help="Who says so.")
 @root_option
-@format_options
-def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool) -> None:
+@json_option
+def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_json: bool) -> None:
     """Add TEXT to the record of EXPERIMENT (a path, an id, its beginning, or a name)."""
     from ...history.notes import add_note
     from ...record.events import Kind
 
     folder = _find(experiment, roots)
     event = add_note(folder, text, author=author)
-    _tell(folder, Kind.NOTE, event, f"noted in the journal of {folder.name}", as_json, as_markdown)
+    _tell(folder, Kind.NOTE, event, f"noted in the journal of {folder.name}", as_json)
 
 
 @click.command()
@@ -181,10 +172,8 @@ def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_jso
 @click.option("--reason", default="", help="Why its result must not be believed.")
 @click.option("--undo", is_flag=True, help="Take the mark back; --reason may say why.")
 @root_option
-@format_options
-def invalidate(
-    experiment: str, reason: str, undo: bool, roots: tuple[str, ...], as_json: bool, as_markdown: bool
-) -> None:
+@json_option
+def invalidate(experiment: str, reason: str, undo: bool, roots: tuple[str, ...], as_json: bool) -> None:
     """Mark EXPERIMENT as not to be believed: it stays in the record and never counts as the best."""
     from ...history import notes
     from ...record.events import Kind
@@ -192,11 +181,11 @@ def invalidate(
     folder = _find(experiment, roots)
     if undo:
         event = notes.reinstate(folder, reason)
-        _tell(folder, Kind.REINSTATED, event, f"{folder.name} counts again", as_json, as_markdown)
+        _tell(folder, Kind.REINSTATED, event, f"{folder.name} counts again", as_json)
     else:
         event = notes.invalidate(folder, reason)
         told = f"{folder.name} no longer counts; --undo takes that back"
-        _tell(folder, Kind.INVALIDATED, event, told, as_json, as_markdown)
+        _tell(folder, Kind.INVALIDATED, event, told, as_json)
 
 
 def _find(experiment: str, roots: tuple[str, ...]) -> Path:
@@ -205,6 +194,6 @@ def _find(experiment: str, roots: tuple[str, ...]) -> Path:
     return find_experiment(experiment, experiment_roots(roots))
 
 
-def _tell(folder: Path, kind: str, event: str, told: str, as_json: bool, as_markdown: bool) -> None:
+def _tell(folder: Path, kind: str, event: str, told: str, as_json: bool) -> None:
     value: dict[str, Any] = {"path": str(folder), "event": kind, "event_id": event}
-    answer(value, as_json=as_json, as_markdown=as_markdown, text=lambda: told, markdown=lambda: told)
+    answer(value, as_json=as_json, text=lambda: told)

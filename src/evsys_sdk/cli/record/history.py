@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..record_options import answer, filter_options, format_options, read_filters, root_option
+from ..output import json_option
+from ..record_options import answer, filter_options, read_filters, root_option
 
 if TYPE_CHECKING:
     from ...history.views.listing import TreeLine
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--all", "everything", is_flag=True, help="Show all of them, however many.")
 @click.option("--tree", is_flag=True, help="Show each below the experiment it was derived from.")
 @root_option
-@format_options
+@json_option
 def history(
     sort: str,
     limit: int,
@@ -33,7 +34,6 @@ def history(
     tree: bool,
     roots: tuple[str, ...],
     as_json: bool,
-    as_markdown: bool,
     **filters: Any,
 ) -> None:
     """List the experiments recorded on this machine, the newest first."""
@@ -51,9 +51,7 @@ def history(
     answer(
         lambda: {"total": total, "trials": trials, "experiments": [_as_dict(line, tree) for line in lines]},
         as_json=as_json,
-        as_markdown=as_markdown,
         text=lambda: list_page(lines, total, folders, tree=tree),
-        markdown=lambda: list_page(lines, total, folders, tree=tree, markdown=True),
     )
 
 

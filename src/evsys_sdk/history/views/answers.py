@@ -18,7 +18,7 @@ from ...record.runs import RunRecord
 from ...record.values import Object, number, part, text
 from ...record.view.task_scores import SetScores
 from ..detail import Detail
-from ..text import Page, clip, score_text
+from ..text import TextPage, clip, score_text
 
 _PASS = 1.0
 """An answer that earns less is wrong."""
@@ -145,11 +145,11 @@ def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> 
     return answers, remarks
 
 
-def errors_page(found: Errors, limit: int, *, markdown: bool = False) -> str:
-    """The wrong answers, for a terminal or as Markdown."""
-    page = Page(markdown=markdown)
+def errors_page(found: Errors, limit: int) -> str:
+    """The wrong answers."""
+    page = TextPage()
     counts = f"{found.n_wrong} of {len(found.answers)} answers wrong"
-    page.title(f"{found.experiment}, {found.arm} after step {found.step}: {counts}")
+    page.add(f"{found.experiment}, {found.arm} after step {found.step}: {counts}")
     for remark in found.remarks:
         page.paragraph(f"({remark})")
     if pairs := found.confusions():

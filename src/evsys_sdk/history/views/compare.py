@@ -12,7 +12,7 @@ from ...record.values import Object
 from ...record.view.model import RunView
 from ..detail import Detail
 from ..pairs import PairedDifference, compare_sides
-from ..text import Page, interval_text, score_text, short_spend_text, text_or_json
+from ..text import TextPage, interval_text, score_text, short_spend_text, text_or_json
 from .answers import Flips, find_flips
 from .curves import Curve, read_training_curve, score_curve
 from .listing import verdict_text
@@ -113,12 +113,10 @@ def letters() -> str:
     return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def compare_page(comparison: Comparison, *, markdown: bool = False) -> str:
-    """The comparison, for a terminal or as Markdown."""
-    page = Page(markdown=markdown)
-    if markdown:
-        page.title(" against ".join(detail.label for detail in comparison.details))
-    columns = len(_EXPERIMENT_HEADERS) - (not markdown and page.width < _WIDE_ENOUGH)  # there is no room for the spend
+def compare_page(comparison: Comparison) -> str:
+    """The comparison."""
+    page = TextPage()
+    columns = len(_EXPERIMENT_HEADERS) - (page.width < _WIDE_ENOUGH)  # there is no room for the spend
     page.table(_EXPERIMENT_HEADERS[:columns], [row[:columns] for row in _experiment_rows(comparison)], (4, 1))
     for letter, pairs, flips in zip(letters()[1:], comparison.pairs, comparison.flips, strict=False):
         page.heading(f"{letter} minus A, task by task")
@@ -170,7 +168,7 @@ def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:
     ]
 
 
-def _add_flips(page: Page, flips: Flips, letter: str) -> None:
+def _add_flips(page: TextPage, flips: Flips, letter: str) -> None:
     """How many tasks changed sides, and the first of them with both answers."""
     gained, lost = len(flips.gained), len(flips.lost)
     page.paragraph(f"{flips.metric}: of {flips.n_tasks} tasks, {letter} gains {gained} and loses {lost}.")

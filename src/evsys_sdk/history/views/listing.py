@@ -1,4 +1,4 @@
-"""`evsys history` as text and as Markdown: one line an experiment, or a tree by `parent_experiment_id`."""
+"""`evsys history` as text: one line an experiment, or a tree by `parent_experiment_id`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...record.view.model import ExperimentView
 from ..find import describe_roots
-from ..text import Page, date_text, is_unicode, score_text
+from ..text import TextPage, date_text, is_unicode, score_text
 
 HEADERS = ("id", "started", "status", "verdict", "score", "backend", "best run", "arms", "hypothesis")
 _WIDE_ENOUGH = 110
@@ -29,16 +29,12 @@ class TreeLine:
     """Whether its ancestors lead back to itself."""
 
 
-def list_page(
-    lines: Sequence[TreeLine], total: int, roots: Sequence[Path], *, tree: bool = False, markdown: bool = False
-) -> str:
-    """The table, for a terminal or as Markdown, where a tree is a nested list; and what it leaves out."""
+def list_page(lines: Sequence[TreeLine], total: int, roots: Sequence[Path], *, tree: bool = False) -> str:
+    """The table, and what it leaves out."""
     if not lines:
         return explain_nothing(total, roots)
-    page, rows = Page(markdown=markdown), [_cells(line, tree=tree) for line in lines]
-    if markdown and tree:
-        page.add(*(f"{'  ' * min(line.depth, _DEEPEST)}- {_story(line)}" for line in lines))
-    elif markdown or page.width >= _WIDE_ENOUGH:
+    page, rows = TextPage(), [_cells(line, tree=tree) for line in lines]
+    if page.width >= _WIDE_ENOUGH:
         page.table(HEADERS, rows, (8, 6))
     else:  # the claim would be a few letters; the id is what other commands take, so it stays whole if it can
         narrow = [[row[0], row[1][:10], *row[2:6], row[7].partition(" ")[0]] for row in rows]
@@ -98,12 +94,6 @@ def _strangeness(line: TreeLine) -> str:
     if line.in_cycle:
         return f" (its ancestors lead back to it: {line.view.parent_id})"
     return f" (child of {line.missing_parent}, not shown)" if line.missing_parent else ""
-
-
-def _story(line: TreeLine) -> str:
-    one = line.view
-    score = f", {one.metric} {score_text(one.best_score)}" if one.best_score is not None else ""
-    return f"`{one.id}` {one.status}, {verdict_text(one)}{score}{_strangeness(line)}"
 
 
 def _remarks(lines: Sequence[TreeLine], total: int) -> list[str]:

@@ -23,7 +23,7 @@ from ..effects import contrasts_of
 from ..find import find_experiment, shortest
 from ..pairs import PairedDifference, pair_scores
 from ..text import (
-    Page,
+    TextPage,
     clip,
     date_text,
     duration_text,
@@ -88,10 +88,10 @@ def show_data(detail: Detail, gain: Gain | None = None) -> dict[str, Any]:
     }
 
 
-def show_page(detail: Detail, gain: Gain | None = None, *, markdown: bool = False) -> str:
-    """The page, for a terminal or as Markdown."""
-    page, view = Page(markdown=markdown), detail.view
-    page.title(f"{view.id}: {view.status}{_when(detail)}")
+def show_page(detail: Detail, gain: Gain | None = None) -> str:
+    """The page."""
+    page, view = TextPage(), detail.view
+    page.add(f"{view.id}: {view.status}{_when(detail)}")
     if view.invalidated:
         page.paragraph(f"INVALIDATED: {view.invalidated}")
     if view.flags:
@@ -159,7 +159,7 @@ def _difference(run: RunView) -> str:
     return "-" if found is None else f"{found.value:+.3g} {interval_text(found.low, found.high)}".rstrip()
 
 
-def _list(page: Page, title: str, lines: Sequence[str], *, wrap: bool = True) -> None:
+def _list(page: TextPage, title: str, lines: Sequence[str], *, wrap: bool = True) -> None:
     if lines:
         page.heading(title)
         for line in lines[:_MOST_FAILURES]:
