@@ -32,7 +32,7 @@ unit: dev ## Run the fast tests only
 
 # A tier needs packages that others must do without, so it has an environment of its own: `its-packages` are the extras in it,
 # `its-before` prepares it, `its-with` is what its tests find in their environment.
-TIERS := local harbor ray ecosystem verifiers tinker cookbook skyrl fireworks dashboard clients agents mlflow
+TIERS := local harbor ray ecosystem verifiers tinker cookbook skyrl fireworks dashboard clients agents
 env = $$(bash scripts/env.sh $(1))/bin/python
 
 $(addprefix test-,$(TIERS)): test-%:
@@ -91,13 +91,6 @@ test-agents: its-before = { $$python scripts/fetch_npm.py agents || true; }
 test-agents: its-with = EVSYS_TEST_AGENTS=1
 test-agents: its-tests = -m agents tests/agents
 test-agents: ## Run whole sessions of real coding agents against a stand-in model
-
-test-mlflow: its-name = main
-test-mlflow: its-packages = dev
-test-mlflow: its-before = mlflow=$(call env,mlflow)
-test-mlflow: its-with = EVSYS_MLFLOW_PYTHON=$$mlflow
-test-mlflow: its-tests = -m slow tests/observers/test_mlflow_server.py
-test-mlflow: ## Run the MLflow observer against a real MLflow server
 
 # SmolLM2 and tokenizers of other models are fetched once; where that is not possible, the tests that need them say so and are skipped.
 test-local: its-packages = dev local

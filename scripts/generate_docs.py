@@ -316,7 +316,7 @@ def api_page() -> str:
     surface = evsys_sdk._SURFACE  # pyright: ignore[reportPrivateUsage]
     parts = ["What `from evsys_sdk import ...` offers. What is not listed here may change without notice."]
     for module, names in surface.items():
-        parts += [f"## {module}", "\n".join(["| name | what it is |", "|---|---|", *_api_rows(module, names)])]
+        parts += [f"## {module}", "\n".join(["| name | what it is |", "|---|---|", *_api_rows(module, names.split())])]
         if module == "registry":
             parts += ["Each kind of extension has three functions:", _registry_table()]
     return page("Python API", [*parts, "`__version__` is the version of the package."])

@@ -204,7 +204,6 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "early_stopping": Builtin("observers.callbacks.early_stopping:EarlyStopping"),
         "tensorboard_logger": Builtin("observers.callbacks.tensorboard_logger:TensorBoardLogger", extra="tensorboard"),
         "evsys_logger": Builtin("dashboard.client.evsys_logger:EvsysLogger"),
-        "mlflow_logger": Builtin("observers.callbacks.mlflow_logger:MlflowLogger"),
         "wandb_logger": Builtin("observers.callbacks.wandb_logger:WandbLogger", extra="wandb"),
     },
     "deployer": {

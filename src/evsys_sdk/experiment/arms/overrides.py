@@ -18,7 +18,6 @@ _MOCK = BackendConfig(kind="mock", params={"context_length": 1 << 20})
 """Tokens of the mock model are bytes: a row that fits the real model must fit this one too."""
 DISABLED_IN_DRY_RUN = {
     "wandb_logger": {"mode": "disabled"},
-    "mlflow_logger": {"mode": "disabled"},
     "tensorboard_logger": {"log_dir": "logs/tensorboard_logger"},
 }
 """Callbacks that can reach beyond the run's folder, and the params with which they do not."""

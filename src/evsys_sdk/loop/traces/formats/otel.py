@@ -3,7 +3,7 @@
 Which one a span speaks is told by its attributes: the current conventions (`gen_ai.input.messages`), the events of
 versions up to 1.36 (`gen_ai.user.message`), OpenLLMetry (`gen_ai.prompt.0.content`) and OpenInference
 (`llm.input_messages.0.message.content`), and Langfuse's SDK (`langfuse.observation.input`). Spans that hold no
-conversation are passed over. Log records of one span are read as that span's events.
+conversation are passed over.
 """
 
 from __future__ import annotations
@@ -31,20 +31,16 @@ _USAGE = {
 }
 _CONVERSATION = ("gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id")
 _MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "langfuse.observation.model.name")
-_JUDGED = "gen_ai.evaluation."
 
 
 def is_mine(record: Mapping[str, Any]) -> bool:
     """Whether a record looks like this format."""
-    spans = "resourceSpans" in record or "resource_spans" in record or "resourceLogs" in record
+    spans = "resourceSpans" in record or "resource_spans" in record
     return spans or ("context" in record and "attributes" in record)
 
 
 def read(record: Mapping[str, Any]) -> Iterator[Trace]:
-    """Every conversation in a batch of spans, or of log records."""
-    if "resourceLogs" in record:
-        yield from _read_logs(record)
-        return
+    """Every conversation in a batch of spans."""
     batches = as_list(record.get("resourceSpans")) or as_list(record.get("resource_spans"))
     if not batches:
         if "context" not in record:
@@ -95,34 +91,6 @@ def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
         or _langfuse_usage(attributes),
         (ids[1], ids[0]),
     )
-
-
-def _read_logs(request: Mapping[str, Any]) -> Iterator[Trace]:
-    for span in _group_logs(request):
-        for trace in _read_span(span):
-            if trace.messages[-1]["role"] != "assistant":
-                raise BadRecord("the answer is not among the log records of this request: export larger batches")
-            yield trace
-
-
-def _group_logs(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The log records of each span as that span with its events, in the order in which they were written."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for batch in as_list(request.get("resourceLogs")):
-        for scope in as_list(as_object(batch).get("scopeLogs")):
-            for record in map(as_object, as_list(as_object(scope).get("logRecords"))):
-                attributes = _attributes(record.get("attributes"))
-                ids = _hex(record.get("traceId")), _hex(record.get("spanId"))
-                time = record.get("timeUnixNano") or record.get("observedTimeUnixNano")
-                about = {"traceId": ids[0], "spanId": ids[1], "startTimeUnixNano": time}
-                key = ids if all(ids) else ("", str(len(found)))  # without a span it stands for itself
-                span = found.setdefault(key, {**about, "attributes": {}, "events": []})
-                name = record.get("eventName") or attributes.get("event.name") or ""
-                body = {"body": _value(record["body"])} if "body" in record else {}
-                # What was thought of an answer stays with its event: as attributes of the span it would count twice.
-                span["attributes"] |= {key: value for key, value in attributes.items() if _JUDGED not in key}
-                span["events"].append({"name": name, "attributes": {**attributes, **body}})
-    return list(found.values())
 
 
 def _from_langfuse(attributes: Mapping[str, Any]) -> list[Message]:
