@@ -27,6 +27,7 @@ COMMANDS = {
     "status": ("experiment.jobs", "Show the status of one experiment, or list running ones."),
     "attach": ("experiment.jobs", "Follow an experiment in the background until it has ended."),
     "approve": ("experiment.jobs", "Let an experiment start that waits for approval."),
+    "alerts": ("experiment.alerts", "Send what needs you to webhooks and commands."),
     "cancel": ("experiment.jobs", "Stop a running experiment; it can be resumed."),
     "logs": ("experiment.jobs", "Show the end of what it prints, measures and answers."),
     "mutate": ("experiment.plan", "Propose valid neighbours of a config."),

@@ -63,6 +63,7 @@ class Kind(StrEnum):
     CAMPAIGN_TAKEN = "campaign_taken"
     CAMPAIGN_APPROVED = "campaign_approved"
     CAMPAIGN_ADMITTED = "campaign_admitted"
+    CAMPAIGN_DECIDED = "campaign_decided"
     CAMPAIGN_CLOSED = "campaign_closed"
     STOP_REQUESTED = "stop_requested"
     APPROVAL_AWAITED = "approval_awaited"

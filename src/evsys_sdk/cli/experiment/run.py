@@ -82,6 +82,10 @@ def run(
     experiment = Experiment(config, checked=True) if quiet else _build_watched(config)
     if detach:
         return _detach(experiment, resume=resume, fresh=fresh, extend=extend, as_json=as_json)
+    if not dry:
+        from ...observers.alerts import start_watcher
+
+        start_watcher()
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
         result = experiment.run(resume=resume, fresh=fresh, extend=extend, until=deadline)
     emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, told=not quiet))

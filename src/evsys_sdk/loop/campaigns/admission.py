@@ -65,7 +65,12 @@ def _refuse(
         raise CampaignRefusal(
             f"the campaign '{name}' has {left['usd']:,.2f} usd left, and this may take {takes}. Plan something smaller."
         )
-    above = campaign.terms.approve_tokens
+    require_approval(campaign, plan, plan_id, experiment)
+
+
+def require_approval(campaign: Campaign, plan: ExperimentPlan, plan_id: str, experiment: str) -> None:
+    """Refuse, and ask for it, where a plan takes more than the campaign allows without a person's approval."""
+    above, needed, name = campaign.terms.approve_tokens, plan.total.tokens, campaign.name
     known = campaign.approvals.get(plan_id)
     if above is not None and needed > above and (known is None or known.state != APPROVED):
         ask_approval(campaign_dir(name), plan_id, about=f"{experiment} may take {needed:,} tokens")

@@ -44,6 +44,8 @@ class Terms:
     """Stop after this many experiments in a row that did not raise the best score."""
     approve_tokens: int | None = None
     """Experiments that may take more need a person's approval."""
+    portfolio: str | None = None
+    """YAML file of the families of strategies that `evsys campaign run` works through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Campaign:
     approvals: dict[str, Approval] = field(default_factory=dict[str, Approval])
     """Hash of a plan -> where its approval stands."""
     admissions: list[Admission] = field(default_factory=list[Admission])
+    decisions: list[Event] = field(default_factory=list[Event])
+    """The steps of its portfolio, each with its reason."""
     closed: str = ""
 
     @property
@@ -159,9 +163,9 @@ def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
                 closed = event.text("reason") or "no reason was given"
             case _:  # of a later version
                 pass
-    return Campaign(
-        name, terms, first.time or 0.0, list(candidates.values()), read_approvals(events), admissions, closed
-    )
+    decisions = [event for event in events if event.kind == Kind.CAMPAIGN_DECIDED]
+    known = list(candidates.values())
+    return Campaign(name, terms, first.time or 0.0, known, read_approvals(events), admissions, decisions, closed)
 
 
 def propose(name: str, text: str, *, by: str = "") -> Candidate:

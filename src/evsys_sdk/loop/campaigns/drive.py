@@ -1,0 +1,392 @@
+"""Drive a campaign through its portfolio: probe every family, train the most promising, confirm the best, export it.
+
+    driver = Driver("night", until=time.time() + 8 * 3600)
+    for step in driver.steps():
+        print(step.action, step.family, step.reason)
+
+Every decision is one line in the journal of the campaign, written before it is carried out, so that a killed process
+goes on with it; everything else is read from the records of the experiments. Each family is one experiment that is
+continued with a higher limit; what it has cost and scored so far is the input of `policy.decide`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...config import ExperimentConfig
+from ...config.experiment import Budget
+from ...errors import ConfigError, DataError, EvsysError, WorkspaceError, closest, show
+from ...experiment.experiment import Experiment
+from ...experiment.plan.plan import forecast_scoring, plan_experiment
+from ...experiment.plan.plan_hash import hash_plan
+from ...history.detail import read_detail
+from ...history.views.export import export_weights
+from ...log import get_logger
+from ...paths import in_project
+from ...record.approvals import APPROVED
+from ...record.events import Event, Kind
+from ...record.folders import latest_attempt
+from ...record.lock import folder_lock
+from ...record.project_files.journals import campaign_dir, change_campaign
+from ...record.reader import ExperimentRecord
+from ...record.run_files.scores import metric_name
+from ...record.runs import RunRecord
+from ...record.values import number
+from ...record.view.build import view
+from ...record.view.model import ExperimentView
+from .admission import CampaignRefusal, require_approval
+from .campaign import Campaign, close_campaign, load_campaign
+from .policy import CONFIRM, STOP, TRAIN, CampaignDecision, FamilyState, Observed, Point, decide
+from .portfolio import Portfolio
+
+START, EXPORT, BLOCKED = "start", "export", "blocked"
+_RESERVE = 0.02
+"""Share of the time that is kept for the export and the conclusion ..."""
+_MOST_RESERVE_S = 60.0
+_FIT = 0.8
+"""Share of the rest that the training of a confirmation is planned to take; scoring comes on top."""
+_SPENT = {"wall_s": ("wall_s",), "tokens": ("tokens_trained", "tokens_sampled"), "usd": ("usd",)}
+_UNITS = {"wall_s": "s", "tokens": "tokens", "usd": "usd"}
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignStep:
+    """A step that was made."""
+
+    action: str
+    family: str
+    reason: str
+    outcome: str = ""
+    over: bool = False
+    """Whether the deadline or the budget ended the campaign before its confirmation was complete."""
+    stop: str = ""
+    """Why the driver stops here, although the campaign is open: interrupted, or waiting for an approval."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Driver:
+    """One campaign with a portfolio."""
+
+    def __init__(self, name: str, *, until: float | None = None) -> None:
+        self.name = name
+        if not (found := load_campaign(name)).terms.portfolio:
+            raise WorkspaceError(f"the campaign '{name}' has no portfolio. Open one with --portfolio")
+        self.portfolio = Portfolio.load(name, found.terms.portfolio)
+        self._until, self._is_late = until, False
+
+    # What is known
+
+    @property
+    def campaign(self) -> Campaign:
+        return load_campaign(self.name)
+
+    def look(self) -> Observed:
+        """Everything that the next decision depends on, from the journal and the records."""
+        started = self._started(self.campaign)
+        unit, budget = started.text("unit"), number(started.get("budget")) or 0.0
+        records = {name: self._record(self.portfolio.explore(name)) for name in self.portfolio.runs}
+        confirmed = self._find_confirmation()
+        if unit == "wall_s":
+            left = (number(started.get("deadline")) or 0.0) - time.time()
+        else:
+            spends = [one.spend for one in (*records.values(), confirmed) if one is not None]
+            left = budget - sum(_amount(spend, unit) for spend in spends)
+        settings = self.portfolio.settings
+        return Observed(
+            families=[self._look_at(name, record, unit) for name, record in records.items()],
+            budget=budget,
+            left=left,
+            baseline=next((point for one in records.values() if one and (point := self._baseline(one))), None),
+            probe_share=settings.probe_share,
+            confirm_share=settings.confirm_share,
+            seeds=settings.confirm_seeds,
+            least=self._least_s if unit == "wall_s" else 0.0,
+            seed=settings.seed,
+            confirmed=_ended(confirmed) is not None,
+        )
+
+    def next(self) -> CampaignDecision:
+        """The step that comes next, as the journal has it or the policy decides; nothing is started or written."""
+        found = self.campaign
+        if found.closed:
+            return CampaignDecision(STOP, reason=found.closed)
+        if not any(event.text("action") == START for event in found.decisions):
+            return CampaignDecision(START, reason="fix the budget: evsys campaign run NAME --steps 1 [--until TIME]")
+        if (open_one := self._find_open(found)) is not None:
+            made = [open_one.text(key) for key in ("action", "family", "reason")]
+            return CampaignDecision(made[0], made[1], number(open_one.get("amount")) or 0.0, made[2])
+        return decide(self.look())
+
+    def overrule(self, family: str, because: str, *, confirm: bool = False, by: str = "") -> CampaignDecision:
+        """Make an own decision the next step; the reason is recorded with what the policy would have done."""
+        if not because.strip():
+            raise WorkspaceError("an own decision needs a reason. Give it with --because.")
+        if family not in self.portfolio.runs:
+            guess = closest(family, self.portfolio.runs)
+            hint = f"Did you mean '{guess}'?" if guess else f"It has: {', '.join(self.portfolio.runs)}."
+            raise WorkspaceError(f"the portfolio has no family {show(family)}. {hint}")
+        instead, seen = self.next(), self.look()
+        if instead.action == START or seen.confirmed or self.campaign.closed:
+            raise WorkspaceError(f"there is nothing to overrule now: {instead.reason}.")
+        amount = seen.left if confirm else max(min(seen.budget * seen.probe_share, seen.explorable), seen.least)
+        action = CONFIRM if confirm else TRAIN
+        made = CampaignDecision(action, family, amount, because.strip(), instead.forecasts)
+        self._note(made, by=by or "agent", instead=f"{instead.action} {instead.family}".strip())
+        return made
+
+    # What is done
+
+    def steps(self, most: int | None = None) -> Generator[CampaignStep]:
+        """Make steps until the campaign is closed, or `most` of them."""
+        what = f"the campaign '{self.name}'"
+        with folder_lock(campaign_dir(self.name), what=what, remedy="Wait for it, or stop it first."):
+            self._start()
+            made = 0
+            while not self.campaign.closed and (most is None or made < most):
+                step = self._make_step()
+                made += 1
+                yield step
+                if step.stop:
+                    return
+
+    def _make_step(self) -> CampaignStep:
+        found, seen = self.campaign, self.look()
+        open_one = self._find_open(found)
+        if seen.left <= seen.least and not seen.confirmed:
+            if self._is_late or any(one.points for one in seen.families):
+                return self._finish("stopped by the deadline before a confirmation", over=True)
+            self._is_late = True  # nothing is scored yet: one family is, whatever the time
+        if open_one is not None:
+            made = [open_one.text(key) for key in ("action", "family", "reason")]
+            decision = CampaignDecision(made[0], made[1], number(open_one.get("amount")) or 0.0, made[2])
+        else:
+            decision = decide(seen)
+            if decision.action == STOP:
+                return self._finish("" if seen.confirmed else f"nothing could be confirmed: {decision.reason}")
+            self._note(decision, by="policy", limit=self._limit(decision, seen))
+            open_one = self.campaign.decisions[-1]
+        outcome, stop = self._carry_out(decision, open_one, seen)
+        return CampaignStep(decision.action, decision.family, decision.reason, outcome, stop=stop)
+
+    def _carry_out(self, decision: CampaignDecision, event: Event, seen: Observed) -> tuple[str, str]:
+        """Run the experiment of a decision: what came of it, and why the driver has to stop, if it has."""
+        try:
+            config = self._config(decision, event, seen)
+            self._check_approval(config)
+            result = Experiment(config).run(until=self._deadline(seen))
+        except EvsysError as error:
+            if isinstance(error, CampaignRefusal) and decision.action == CONFIRM:
+                return str(error), "waiting"
+            # Without this line the policy would choose it again.
+            self._note(CampaignDecision(BLOCKED, decision.family, reason=str(error)), by="policy")
+            return str(error), ""
+        shown = view(ExperimentRecord(result.path))
+        score = "no score" if shown.best_score is None else f"{shown.metric} {shown.best_score:.4g}"
+        verdict = shown.verdict if decision.action == CONFIRM else ""  # of one that explores there is no claim
+        told = ", ".join(one for one in (shown.status, score, verdict) if one)
+        return told, "interrupted" if result.status == "interrupted" else ""
+
+    def _start(self) -> None:
+        """Fix the budget, once; a later deadline is a decision of its own."""
+        found = self.campaign
+        if found.closed:
+            raise WorkspaceError(f"the campaign '{self.name}' is closed ({found.closed}). Open another one.")
+        known = [event for event in found.decisions if event.text("action") == START]
+        if known and self._until is None:
+            return
+        terms, now = found.terms, time.time()
+        if self._until is not None or terms.hours is not None:
+            began = known[0].time or now if known else now
+            last = self._until if self._until is not None else now + (terms.hours or 0.0) * 3600
+            unit, budget, more = "wall_s", last - began, {"deadline": last}
+        elif terms.tokens is not None or terms.usd is not None:
+            unit, budget = ("tokens", float(terms.tokens)) if terms.tokens is not None else ("usd", terms.usd or 0.0)
+            more = {}
+        else:
+            raise WorkspaceError("how much may be spent? Give --until, or open it with --hours, --tokens or --usd.")
+        if unit != "wall_s" and not any(entry.run_every for entry in self.portfolio.val):
+            base = self.portfolio.settings.base
+            message = f"a limit of {_UNITS[unit]} ends training without a last scoring"
+            raise ConfigError(f"{base}: {message}. Set run_every in a val benchmark, or give --until.")
+        if unit == "wall_s" and budget * (1 - self.portfolio.settings.confirm_share) < self._least_s:
+            message = f"{budget:.3g} s cannot fit one scoring of a family, which needs about {self._least_s:.3g} s"
+            raise ConfigError(f"the campaign '{self.name}': {message}. Give a later time.")
+        self._note(CampaignDecision(START, reason=f"{budget:,.4g} {_UNITS[unit]}"), unit=unit, budget=budget, **more)
+
+    def _config(self, decision: CampaignDecision, event: Event, seen: Observed) -> ExperimentConfig:
+        """The experiment of a decision, with the limit that the journal has for it."""
+        unit = self._started(self.campaign).text("unit")
+        if decision.action == CONFIRM:
+            config = self.portfolio.confirm(decision.family, self._plan_steps(decision.family, seen))
+            limit = None if unit == "wall_s" else seen.left
+        else:
+            config = self.portfolio.explore(decision.family)
+            limit = number(event.get("limit")) or self._limit(decision, seen)
+        if limit is None:
+            return config
+        amount = int(limit) if unit == "tokens" else limit
+        budget = (config.budget or Budget()).model_copy(update={unit: amount})
+        return config.model_copy(update={"budget": budget})
+
+    def _limit(self, decision: CampaignDecision, seen: Observed) -> float:
+        """What the experiment of a family may have cost in all after a decision."""
+        spent = next(one.spent for one in seen.families if one.name == decision.family)
+        return spent + max(decision.amount, seen.least)
+
+    def _deadline(self, seen: Observed) -> float | None:
+        deadline = number(self._started(self.campaign).get("deadline"))
+        if deadline is None or self._is_late:  # then its own limit ends it
+            return None
+        return deadline - min(_RESERVE * seen.budget, _MOST_RESERVE_S)
+
+    def _plan_steps(self, family: str, seen: Observed) -> int | None:
+        """How many steps a seed of the confirmation takes: up to the best score, or what fits where it still rises."""
+        record = self._record(self.portfolio.explore(family))
+        run = record.runs[0] if record and record.runs else None
+        points = self._points(run, seen.budget) if run else []
+        if not points or run is None:
+            return None
+        state = next(one for one in seen.families if one.name == family)
+        last = max(steps for steps, _ in points)
+        best = max(points, key=lambda one: one[1].score)[0]
+        fits = int(_FIT * seen.left / seen.seeds / (state.spent / last)) if state.spent and last else last
+        wanted = best if best < last else max(fits, 1)
+        return max(min(wanted, fits, run.total_steps or wanted), 1)
+
+    def _check_approval(self, config: ExperimentConfig) -> None:
+        found = self.campaign
+        if found.terms.approve_tokens is not None:
+            require_approval(found, plan_experiment(config), hash_plan(config), config.name)
+
+    def _finish(self, why: str, *, over: bool = False) -> CampaignStep:
+        """Export the best weights that there are, and close the campaign with what it has shown."""
+        confirmation = self._find_confirmation()
+        seen = self.look()
+        ranked = sorted((one for one in seen.families if one.best), key=lambda one: -_score(one))
+        records = [confirmation, *(self._record(self.portfolio.explore(one.name)) for one in ranked)]
+        folder = in_project(self.portfolio.base.output_dir) / f"{self.name}-export"
+        exported = _export([one.folder for one in records if one is not None], folder)
+        told = ""
+        if confirmation is not None and _ended(confirmation) is not None:
+            shown = view(confirmation)
+            told = f"{_family_of(shown)}: {shown.verdict or 'no verdict'}. {shown.sentence}".strip()
+            over = over or shown.status == "budget"
+        best = f"best family without a confirmation: {ranked[0].name}, {_score(ranked[0]):.3g}" if ranked else ""
+        reason = ". ".join(one.rstrip(".") for one in (told, why, "" if told else best, exported) if one)
+        close_campaign(self.name, reason)
+        return CampaignStep(EXPORT if exported else STOP, "", reason, over=over)
+
+    def _note(self, decision: CampaignDecision, **more: Any) -> None:
+        with change_campaign(self.name) as (_, journal):
+            journal.append(Kind.CAMPAIGN_DECIDED, **decision.to_dict(), **more)
+
+    # How the records are read
+
+    @cached_property
+    def _least_s(self) -> float:
+        """More than twice what scoring takes: a smaller slice would train nothing."""
+        configs = [self.portfolio.explore(name) for name in self.portfolio.runs]
+        return 0.5 + 2.5 * max((forecast_scoring(one) or 0.0 for one in configs), default=0.0)
+
+    @staticmethod
+    def _started(found: Campaign) -> Event:
+        return [event for event in found.decisions if event.text("action") == START][-1]
+
+    def _find_open(self, found: Campaign) -> Event | None:
+        """The last decision, if it was not carried out: its experiment has no end after it."""
+        last = found.decisions[-1] if found.decisions else None
+        if last is None or last.text("action") in (START, BLOCKED):
+            return None
+        is_last = last.text("action") == CONFIRM
+        record = self._find_confirmation() if is_last else self._record(self.portfolio.explore(last.text("family")))
+        return None if (_ended(record) or 0.0) > (last.time or 0.0) else last
+
+    def _find_confirmation(self) -> ExperimentRecord | None:
+        return self._record(self.portfolio.confirm(next(iter(self.portfolio.runs)), None))
+
+    @staticmethod
+    def _record(config: ExperimentConfig) -> ExperimentRecord | None:
+        folder = latest_attempt(in_project(config.output_dir) / config.name)
+        return ExperimentRecord(folder) if folder is not None else None
+
+    def _look_at(self, name: str, record: ExperimentRecord | None, unit: str) -> FamilyState:
+        found = self.campaign
+        last = next((event for event in reversed(found.decisions) if event.text("family") == name), None)
+        reason = last.text("reason") if last is not None and last.text("action") == BLOCKED else ""
+        approved = [one.time for one in found.approvals.values() if one.state == APPROVED]
+        if last is not None and max(approved, default=0.0) > (last.time or 0.0):
+            reason = ""  # somebody has approved something since: it is asked for anew
+        if record is None or not record.runs:
+            return FamilyState(name, blocked=reason)
+        run, spent = record.runs[0], _amount(record.spend, unit)
+        points = [point for _, point in self._points(run, spent)]
+        failed = run.problem if run.status == "failed" else ""
+        if not points and not failed and _ended(record) is not None:
+            failed = "it has no score on the validation tasks"
+        return FamilyState(name, spent, points, ended=record.status == "completed", blocked=reason or failed)
+
+    def _points(self, run: RunRecord, spent: float) -> list[tuple[int, Point]]:
+        """The scores on the validation set by step; a step has the same share of the cost as any other."""
+        metric, mode = self.portfolio.metric
+        wanted = metric_name("val", self.portfolio.val[0].label or "", metric)
+        found = [(int(step), score) for name, step, _, score in run.scores if name == wanted]
+        last = max((step for step, _ in found), default=0) or 1
+        points = ((step, _point(score, mode, spent * step / last)) for step, score in found)
+        return [(step, point) for step, point in points if point is not None]
+
+    def _baseline(self, record: ExperimentRecord) -> Point | None:
+        metric, mode = self.portfolio.metric
+        begins, ends = f"baseline/val/{self.portfolio.val[0].label}/", f"/{metric}"
+        for run in record.runs:
+            for name, _, _, score in run.scores:
+                if name.startswith(begins) and name.endswith(ends):
+                    return _point(score, mode, 0.0)
+        return None
+
+
+def _point(score: dict[str, Any], mode: str, cost: float) -> Point | None:
+    value, low, high = number(score.get("value")), number(score.get("low")), number(score.get("high"))
+    if value is None:
+        return None
+    # The standard error of a score of 0 or 1 is 0; the interval knows better.
+    wide = (high - low) / 3.92 if low is not None and high is not None else 0.0
+    return Point(cost, -value if mode == "min" else value, max(number(score.get("stderr")) or 0.0, wide))
+
+
+def _ended(record: ExperimentRecord | None) -> float | None:
+    """When an experiment ended, by itself or by a limit; None while it goes on, or was interrupted or killed."""
+    turns = [one for one in record.events if one.kind in (Kind.STARTED, Kind.RESUMED, Kind.ENDED)] if record else []
+    done = turns and turns[-1].kind == Kind.ENDED and turns[-1].text("status") != "interrupted"
+    return turns[-1].time if done else None
+
+
+def _amount(spend: dict[str, float], unit: str) -> float:
+    return sum(spend.get(name, 0.0) for name in _SPENT[unit])
+
+
+def _score(one: FamilyState) -> float:
+    return one.best.score if one.best else float("-inf")
+
+
+def _family_of(shown: ExperimentView) -> str:
+    return shown.best_run or (shown.runs[0].run if shown.runs else "")
+
+
+def _export(folders: list[Path], target: Path) -> str:
+    """Export from the first record that has weights; a folder that is there already was exported before a kill."""
+    if target.is_dir():
+        return f"exported to {target}"
+    for folder in folders:
+        try:
+            export_weights(read_detail(folder), target)
+            return f"exported to {target}"
+        except DataError as error:
+            get_logger(__name__).warning("%s: %s", folder, error)
+    return ""

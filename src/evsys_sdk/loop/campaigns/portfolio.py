@@ -1,0 +1,126 @@
+"""A portfolio: the families of strategies that a campaign works through by itself, in a small YAML file.
+
+base: config.yaml                  # an ordinary experiment with a val and a test benchmark
+families:
+  sft: {}                          # the run of the base as it is
+  rl: { algorithm: { kind: rl } }  # keys of a run that take the place of the base's
+  prompt: configs/prompt.yaml      # or the run of another config
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from ...config import ExperimentConfig, RunConfig, load_yaml
+from ...config.base import Strict
+from ...config.checks.problems import problems_in
+from ...config.load import load_settings
+from ...config.metadata import BASE_MODEL, BenchmarkEntry, Hypothesis, SuccessMetric
+from ...errors import ConfigError, Problem, show
+from ...experiment.arms.overrides import with_steps
+from ...paths import in_project
+from .campaign import TAG
+
+_NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
+_FRESH = 10_007
+"""Added to the seed of the base, so that the confirmation shares no seed with what was explored."""
+
+
+class PortfolioConfig(Strict):
+    """Families of strategies, and how the budget is shared out among them."""
+
+    base: str
+    """YAML file of an experiment: model, data, benchmarks, and the run that families are variations of."""
+    families: dict[str, str | dict[str, Any]] = Field(min_length=1)
+    """Name -> keys of a run that take the place of the base's, or the YAML file of a config with one run."""
+    probe_share: float = Field(default=0.05, gt=0, le=0.5)
+    """Share of the budget that every family gets first."""
+    confirm_share: float = Field(default=0.45, gt=0, lt=1)
+    """Share of the budget that is kept for the confirmation on the test set."""
+    confirm_seeds: int = Field(default=3, ge=2, le=100)
+    """Fresh seeds of the confirmation; fewer than 3 cannot support a claim."""
+    seed: int = Field(default=0, ge=0)
+    """Of the draws that share out the budget."""
+
+
+class Portfolio:
+    """The experiments of a campaign that works through families."""
+
+    def __init__(self, campaign: str, settings: PortfolioConfig, base: ExperimentConfig, place: str) -> None:
+        self.campaign, self.settings, self.base, self._place = campaign, settings, base, place
+        self.runs = {name: self._run(name, given) for name, given in settings.families.items()}
+        entries = base.metadata.benchmark
+        self.val = [one for one in entries if one.split == "val"]
+        self.test = [one for one in entries if one.split != "val"]
+        for found, split in ((self.val, "val"), (self.test, "test")):
+            if not found:
+                hint = f"Add an entry with `split: {split}` to the benchmarks of {settings.base}."
+                raise ConfigError(Problem(f"a campaign needs tasks of the split {split}", "base", settings.base, hint))
+
+    @classmethod
+    def load(cls, campaign: str, path: str) -> Portfolio:
+        """The portfolio in a file; every family is checked for its form."""
+        settings = load_settings(in_project(path), PortfolioConfig)
+        return cls(campaign, settings, load_yaml(in_project(settings.base)), path)
+
+    @property
+    def metric(self) -> tuple[str, str]:
+        """The metric that chooses, and whether more (`max`) or less (`min`) is better."""
+        found = self.base.metadata.success_metric
+        if isinstance(found, SuccessMetric):
+            return found.name.rpartition("/")[2], found.mode
+        return found.rpartition("/")[2] if found else (self.val[0].metrics or ["pass@1"])[0], "max"
+
+    def explore(self, family: str) -> ExperimentConfig:
+        """The experiment that explores a family: one seed, scored on the validation tasks only, without a claim."""
+        entries = [_with_base(entry) for entry in self.val]
+        return self._experiment(f"{self.campaign}-{family}", family, entries, hypothesis=None, n_repeats=1)
+
+    def confirm(self, family: str, steps: int | None) -> ExperimentConfig:
+        """The experiment that confirms a family: fresh seeds, against the untrained model, on the test set."""
+        given = self.base.metadata.hypothesis
+        claim = Hypothesis(
+            claim=f"{family} scores better than the untrained model.",
+            direction="decrease" if self.metric[1] == "min" else "increase",
+            min_effect=given.min_effect if isinstance(given, Hypothesis) else 0.0,
+        )
+        name, entries = f"{self.campaign}-confirmation", [*self.val, *(_with_base(entry) for entry in self.test)]
+        seeds = self.settings.confirm_seeds
+        made = self._experiment(name, family, entries, hypothesis=claim, n_repeats=seeds)
+        made = made.model_copy(update={"base_seed": (self.runs[family].seed or 0) + _FRESH})
+        with suppress(ConfigError):  # a recipe without max_steps trains until the deadline
+            made = with_steps(made, steps) if steps else made
+        return made
+
+    def _experiment(
+        self, name: str, family: str, entries: list[BenchmarkEntry], *, hypothesis: Hypothesis | None, n_repeats: int
+    ) -> ExperimentConfig:
+        own = (f"{TAG}{self.campaign}", f"family:{family}")
+        tags = [*(tag for tag in self.base.metadata.tags if not tag.startswith(TAG)), *own]
+        metadata = self.base.metadata.model_copy(update={"benchmark": entries, "hypothesis": hypothesis, "tags": tags})
+        changes = {"name": name, "run": None, "runs": [self.runs[family]], "n_repeats": n_repeats, "search": None}
+        plain = {"matrix": None, "base_run": None, "until": "all", "looks": None, "parent_experiment_id": None}
+        return self.base.model_copy(update={**changes, **plain, "metadata": metadata})
+
+    def _run(self, name: str, given: str | dict[str, Any]) -> RunConfig:
+        where = f"families.{name}"
+        if not _NAME.fullmatch(name) or name == "confirmation":
+            hint = "Use a-z, 0-9, '-' and '_'."
+            raise ConfigError(Problem(f"{show(name)} cannot name a family", where, name, hint, file=self._place))
+        config = load_yaml(in_project(given)) if isinstance(given, str) else self.base
+        first = config.all_runs()[0]
+        if isinstance(given, str):
+            return first.model_copy(update={"name": name})
+        try:
+            return RunConfig.model_validate({**first.model_dump(), **given, "name": name})
+        except ValidationError as error:
+            found = problems_in(error, model=RunConfig, data=given)
+            raise ConfigError([Problem(f"{where}: {one}") for one in found]) from None
+
+
+def _with_base(entry: BenchmarkEntry) -> BenchmarkEntry:
+    return entry if BASE_MODEL in entry.models else entry.model_copy(update={"models": [*entry.models, BASE_MODEL]})

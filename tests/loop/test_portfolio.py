@@ -1,0 +1,188 @@
+"""A campaign that works through families by itself: whole, overruled, killed, and with a deadline at any moment."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evsys_sdk.cli.main import main
+from evsys_sdk.history.views.verify import verify_export
+from evsys_sdk.loop.campaigns.campaign import Terms, load_campaign, open_campaign
+from evsys_sdk.loop.campaigns.drive import Driver
+from evsys_sdk.record.approvals import decide_approval, list_awaited
+from evsys_sdk.record.project_files.journals import campaign_dir
+
+WORDS = ("red", "green", "blue", "black", "white", "brown")
+
+
+def write_project(folder: Path, *, steps: int = 40, **families: Any) -> None:
+    """Say a colour back: two families, and 12 tasks to choose by and 12 to confirm by."""
+    (folder / ".evsys").mkdir()
+    rows = [{"q": f"{kind} {word}", "a": word} for word in WORDS for kind in ("say", "repeat", "tell me", "now say")]
+    for name, kinds in (("val", ("please say", "do say")), ("test", ("again say", "and say"))):
+        tasks = [{"q": f"{kind} {word}", "a": word} for word in WORDS for kind in kinds]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in tasks), encoding="utf-8")
+    (folder / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    chat = {"kind": "jsonl_to_chat", "params": {"user_template": "{q}", "assistant_template": "{a}"}}
+    task = {"kind": "chat_to_harbor_task", "params": {"fn_name": "exact_match"}}
+    entry = {"transforms": [chat, task], "max_tokens": 8}
+    sft = {"kind": "sft", "params": {"max_steps": steps, "batch_size": 8, "save_every": 5}}
+    base: dict[str, Any] = {
+        "name": "base",
+        "metadata": {
+            "success_metric": "pass@1",
+            "benchmark": [
+                {"name": "val", "path": "val.jsonl", "split": "val", "run_every": 5, **entry},
+                {"name": "test", "path": "test.jsonl", "split": "test", **entry},
+            ],
+        },
+        "run": {
+            "name": "sft",
+            "data": {"path": "train.jsonl", "transforms": [chat]},
+            "model": {"name": "tiny"},
+            "algorithm": sft,
+            "backend": {"kind": "mock"},
+        },
+    }
+    slow = {"algorithm": {"kind": "sft", "params": {"max_steps": steps, "save_every": 5, "learning_rate": 1e-5}}}
+    portfolio: dict[str, Any] = {"base": "base.yaml", "families": {"sft": {}, "slow": slow, **families}}
+    for name, content in (("base", base), ("portfolio", portfolio)):
+        (folder / f"{name}.yaml").write_text(json.dumps(content), encoding="utf-8")
+
+
+def told(name: str) -> list[tuple[str, str]]:
+    return [(one.text("action"), one.text("family")) for one in load_campaign(name).decisions]
+
+
+@pytest.mark.slow
+def test_a_campaign_probes_trains_confirms_and_exports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_project(tmp_path, broken={"data": {"path": "nowhere.jsonl"}})
+    terms = ["--question", "?", "--tokens", "60000", "--portfolio", "portfolio.yaml"]
+    assert main(["campaign", "new", "night", *terms]) == 0
+    assert main(["campaign", "run", "night", "--json", "--steps", "1"]) == 0
+    assert main(["campaign", "next", "night", "--json"]) == 0
+    assert main(["campaign", "next", "night", "--family", "sft", "--because", "it looks good", "--by", "ada"]) == 0
+    assert main(["campaign", "run", "night", "--json"]) == 0
+    made = told("night")
+    assert made[:5] == [("start", ""), ("probe", "sft"), ("train", "sft"), ("probe", "slow"), ("probe", "broken")]
+    assert made[5] == ("blocked", "broken")
+    assert made[-1] == ("confirm", "sft")
+    overruled = load_campaign("night").decisions[2]
+    assert [overruled.text(key) for key in ("reason", "by", "instead")] == ["it looks good", "ada", "probe slow"]
+    assert all(one.text("reason") for one in load_campaign("night").decisions)
+    assert load_campaign("night").closed.startswith("sft: supported.")
+    assert not verify_export(tmp_path / "outputs" / "night-export").problems
+    config = json.loads((tmp_path / "outputs/night-confirmation/config.json").read_text("utf-8"))
+    assert (config["n_repeats"], config["base_seed"]) == (3, 42 + 10_007)
+    explored = json.loads((tmp_path / "outputs/night-sft/config.json").read_text("utf-8"))
+    assert [one["split"] for one in explored["metadata"]["benchmark"]] == ["val"], "exploring never sees the test set"
+    assert main(["campaign", "run", "night"]) == 1
+    assert "is closed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_killed_campaign_goes_on_from_its_journal(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    open_campaign("night", Terms("?", tokens=40_000, portfolio="portfolio.yaml"))
+    command = [sys.executable, "-m", "evsys_sdk", "campaign", "run", "night"]
+    for wanted in (2, 4):  # decisions in the journal when it is killed
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 120
+        while len(load_campaign("night").decisions) < wanted and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    made = told("night")
+    assert made[:3] == [("start", ""), ("probe", "sft"), ("probe", "slow")], "nothing is decided twice"
+    assert [one for one in made if one[0] == "confirm"] == [made[-1]]
+    assert len(list((tmp_path / "outputs").glob("night-confirmation*"))) == 1
+    assert (tmp_path / "outputs" / "night-export").is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_deadline_at_any_moment_leaves_scored_weights_and_a_conclusion(tmp_path: Path, seed: int) -> None:
+    write_project(tmp_path, steps=100_000)
+    draw = random.Random(seed)
+    seconds = draw.uniform(3.0, 7.0)
+    open_campaign("night", Terms("?", hours=seconds / 3600, portfolio="portfolio.yaml"))
+    command = [sys.executable, "-m", "evsys_sdk", "campaign", "run", "night"]
+    if seed % 2:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 60
+        while len(load_campaign("night").decisions) < 2 and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(draw.uniform(0.0, seconds / 2))
+        process.kill()
+        process.wait()
+    began = time.time()
+    subprocess.run([*command[:-2], "show", "night"], capture_output=True, timeout=120, check=True)
+    started = time.time()
+    if not load_campaign("night").closed:  # a slow machine may have been at the end before the kill
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode in (0, 3), done.stderr
+    found = load_campaign("night")
+    assert found.closed
+    assert (tmp_path / "outputs" / "night-export" / "weights.npz").is_file(), found.closed
+    shown = list((tmp_path / "outputs").glob("night-*/conclusion.json"))
+    assert any(json.loads(path.read_text("utf-8"))["verdict"] != "invalid" for path in shown)
+    ends = (campaign_dir("night") / "journal.jsonl").stat().st_mtime
+    deadline = float(found.decisions[0].get("deadline"))
+    # How long a start takes says how busy the machine is. One that was killed may be started again after its deadline.
+    late = 3 * (started - began) + max(0.05 * seconds, 5.0)
+    assert seed % 2 or ends <= deadline + late
+
+
+def test_what_cannot_work_is_refused_before_anything_is_spent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    portfolio = json.loads((tmp_path / "portfolio.yaml").read_text("utf-8"))
+
+    def refuse(said: str, *options: str, **change: Any) -> None:
+        (tmp_path / "portfolio.yaml").write_text(json.dumps({**portfolio, **change}), encoding="utf-8")
+        name = f"c{len(list((tmp_path / '.evsys').glob('campaigns/*')))}"
+        new = ["campaign", "new", name, "--question", "?", "--portfolio", "portfolio.yaml"]
+        code = main([*new, *(options or ("--hours", "1"))])
+        assert (code or main(["campaign", "run", name])) == 1
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "outputs").exists()
+
+    refuse("cannot fit one scoring", "--hours", "1e-9")
+    refuse("how much may be spent", "--experiments", "3")
+    refuse("cannot name a family", families={"Not this": {}})
+    refuse("families.x: ", families={"x": {"algorithm": {"kinds": "sft"}}})
+    refuse("nowhere.yaml", families={"x": "nowhere.yaml"})
+    base = json.loads((tmp_path / "base.yaml").read_text("utf-8"))
+    del base["metadata"]["benchmark"][0]["run_every"]
+    (tmp_path / "base.yaml").write_text(json.dumps(base), encoding="utf-8")
+    refuse("Set run_every in a val benchmark, or give --until", "--tokens", "1000")
+    base["metadata"]["benchmark"].pop()
+    (tmp_path / "base.yaml").write_text(json.dumps(base), encoding="utf-8")
+    refuse("a campaign needs tasks of the split test")
+    open_campaign("plain", Terms("?", tokens=1))
+    assert main(["campaign", "run", "plain"]) == 1
+    assert "has no portfolio" in capsys.readouterr().err
+
+
+def test_a_family_that_waits_for_approval_holds_up_no_other(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    open_campaign("night", Terms("?", tokens=40_000, approve_tokens=10, portfolio="portfolio.yaml"))
+    driver = Driver("night")
+    [first, second] = driver.steps(2)
+    assert "needs human approval" in first.outcome
+    assert [one.blocked != "" for one in driver.look().families] == [True, True]
+    asked = list_awaited(campaign_dir("night"))
+    assert [one.about.split()[0] for one in asked] == ["night-sft", "night-slow"]
+    decide_approval(campaign_dir("night"), approve=True, subject=asked[1].subject, author="ada")
+    assert driver.next().action == "probe"
+    assert second.family == "slow"
