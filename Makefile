@@ -48,7 +48,7 @@ test-ray: its-tests = -m ray tests/experiment
 test-ray: ## Run the tests of the Ray launcher
 
 test-ecosystem: its-packages = dev reasoning-gym inspect
-test-ecosystem: its-tests = tests/ecosystem/test_reasoning_gym.py tests/ecosystem/test_inspect_logs.py
+test-ecosystem: its-tests = tests/ecosystem/test_reasoning_gym.py tests/ecosystem/test_inspect_logs.py tests/ecosystem/test_inspect.py
 test-ecosystem: ## Run the tests with the real reasoning-gym and inspect_ai
 
 test-verifiers: its-packages = dev verifiers

@@ -25,7 +25,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "grammar": ("llguidance",),
     "harbor": ("harbor",),
     "hf": ("datasets",),
-    "inspect": ("zstandard",),
+    "inspect": ("inspect_ai", "zstandard"),
     "local": ("torch", "transformers"),
     "openai": (),
     "parquet": ("pyarrow",),
@@ -171,6 +171,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "llm_judge": Builtin("eval.verifiers.llm_judge:LLMJudge"),
         "e2b": Builtin("eval.verifiers.e2b:E2B", extra="e2b"),
         "reasoning_gym": Builtin("eval.verifiers.reasoning_gym:ReasoningGym", extra="reasoning-gym"),
+        "inspect": Builtin("eval.verifiers.inspect:Inspect", extra="inspect"),
         "verifiers": Builtin("eval.verifiers.verifiers:Verifiers", extra="verifiers"),
     },
     "metric": {

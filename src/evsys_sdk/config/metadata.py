@@ -135,6 +135,18 @@ class BenchmarkEntry(Strict):
     models: list[str] = []
     """Baselines to score too: `base` for the model before training, or `kind:model` of an inference client."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_source(cls, value: Any) -> Any:
+        """`{kind: inspect, task: TASK}` is another spelling of `path: "inspect:TASK"`."""
+        if not isinstance(value, dict) or "kind" not in value:
+            return cast("Any", value)
+        entry = cast("dict[str, Any]", value).copy()
+        kind, task = entry.pop("kind"), entry.pop("task", None)
+        if not task or "path" in entry:
+            raise ValueError("kind goes with task, and without path. Write {kind: inspect, task: FILE.py@NAME}.")
+        return {**entry, "path": f"{kind}:{task}"}
+
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if not self.label:

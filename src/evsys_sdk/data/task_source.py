@@ -24,7 +24,7 @@ from ..paths import in_project, workspace_dir
 from ..protocols import Row, VerificationResult
 from ..registry import config_model, get_verifier, registry
 
-_NAMED = re.compile(r"(?P<source>[a-z][a-z0-9_]*):(?P<subject>[A-Za-z0-9_][\w./-]*)(?:\?(?P<query>.*))?", re.DOTALL)
+_NAMED = re.compile(r"(?P<source>[a-z][a-z0-9_]*):(?P<subject>[A-Za-z0-9_][\w./@,-]*)(?:\?(?P<query>.*))?", re.DOTALL)
 
 
 @runtime_checkable
@@ -43,9 +43,14 @@ class TaskSource(Protocol):
     def verify(self, *, completion: str) -> VerificationResult | float: ...
 
 
-def locate_rows(path: str) -> Path:
-    """The file that a path of a config means: in the project, or written now by the task source it names."""
+def locate_rows(path: str, *, train: bool = False) -> Path:
+    """The file that a path of a config means: in the project, or written now by the task source it names.
+
+    With `train`, tasks that another program solves and scores are refused: there is nothing to train on.
+    """
     found = _parse(path)
+    if found is not None and train and hasattr(get_verifier(found[0]), "run_tasks"):
+        raise DataError(f"{path}: tasks of '{found[0]}' are a benchmark only. Name them in metadata.benchmark.")
     return in_project(path) if found is None else _write_rows(path, *found)
 
 

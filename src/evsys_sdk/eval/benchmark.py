@@ -30,6 +30,7 @@ from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks,
 from ..rollouts.harness import Harness, build_harness
 from ..rollouts.rollout import Rollout
 from ..training.blocking import run_blocking
+from .foreign_run import find_suite
 from .metric import BuiltMetric, build_metric
 from .pace import Pace
 from .predictions import Prediction, PredictionJournal
@@ -253,7 +254,21 @@ async def _attempt_all(
 
     missing = [(task, sample) for task, sample in pairs if (task.task_id, sample) not in found]
     tell()
-    await asyncio.gather(*(attempt(task, sample) for task, sample in missing))
+    suite = find_suite(tasks)
+    if suite is not None and missing:
+        left = list({task.task_id: task for task, _ in missing}.values())
+        limits, samples = settings.limits, settings.samples
+        run = await suite.run_tasks(model, settings.sampling, left, samples=samples, limits=limits, folder=artifacts)
+        for one in run.predictions:
+            if one.task_id in ids and (one.task_id, one.sample) not in found:
+                found[one.task_id, one.sample] = replace(one, task=ids[one.task_id])
+                journal.append(found[one.task_id, one.sample])
+        lost = "it is not in the log of the run"
+        none = {(task.task_id, at): Prediction(task.task_id, at, "infra", None, error=lost) for task, at in missing}
+        found = none | found
+        tell()
+    else:
+        await asyncio.gather(*(attempt(task, sample) for task, sample in missing))
     return [found[task.task_id, sample] for task, sample in pairs]
 
 

@@ -13,17 +13,23 @@ import json
 import math
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..data.shapes import is_object
+from ..data.types import HarborTask, InProcessVerifier
 from ..errors import DataError, MissingExtraError, show
+from ..registry import get_verifier, registry
 from .metric import build_metric
 from .predictions import Prediction
 from .scores import EvalResult, compute_scores
+
+if TYPE_CHECKING:
+    from ..rollouts.engine import EngineLimits
+    from .scored_model import Sampling, ScoredModel
 
 _ZSTANDARD = 93
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
@@ -62,6 +68,47 @@ class ForeignRun:
         epochs = max((one.sample for one in self.predictions), default=0) + 1
         result = EvalResult(self.task, self.tasks_hash, self.model, self.predictions, samples=epochs)
         return compute_scores(result, [], {"mean_reward": build_metric("mean_reward")})
+
+
+class ForeignSuite(Protocol):
+    """A task source that owns the loop: another program solves and scores its tasks, and the model is ours."""
+
+    async def run_tasks(
+        self,
+        model: ScoredModel,
+        sampling: Sampling,
+        tasks: Sequence[HarborTask],
+        *,
+        samples: int,
+        limits: EngineLimits,
+        folder: Path | None,
+    ) -> ForeignRun:
+        """Score the model on these tasks, so many times each; logs of the program are kept in `folder`."""
+        ...
+
+
+def find_suite(tasks: Sequence[HarborTask]) -> ForeignSuite | None:
+    """The program that runs these tasks; None for tasks that our own engine runs."""
+    known = {name for name in {_source_of(task) for task in tasks} if _owns_loop(name)}
+    owned = [task.verifier for task in tasks if _source_of(task) in known]
+    given = [
+        {key: value for key, value in one.params.items() if key != "content"}
+        for one in owned
+        if isinstance(one, InProcessVerifier)
+    ]
+    if not given:
+        return None
+    if len(known) > 1 or len(given) < len(tasks) or any(one != given[0] for one in given):
+        raise DataError("the tasks belong to several programs. Make an entry of metadata.benchmark for each of them.")
+    return get_verifier(known.pop())(**given[0])
+
+
+def _source_of(task: HarborTask) -> str:
+    return task.verifier.fn_name if isinstance(task.verifier, InProcessVerifier) else ""
+
+
+def _owns_loop(name: str) -> bool:
+    return name in registry("verifier") and hasattr(get_verifier(name), "run_tasks")
 
 
 def read_inspect_log(path: Path, *, scorer: str | None = None) -> ForeignRun:

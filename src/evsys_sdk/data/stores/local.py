@@ -91,7 +91,7 @@ class LocalDataStore:
     def _resolve(self, path: str) -> Path:
         expanded = self._check_path(path)
         if is_task_source(path):
-            return locate_rows(path)
+            return locate_rows(path, train=True)
         return expanded if expanded.is_absolute() else self._inside(path, linked=True)
 
     def _writable(self, path: str) -> Path:

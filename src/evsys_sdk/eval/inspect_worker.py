@@ -1,0 +1,130 @@
+"""The process in which inspect_ai runs: it lists the samples of a task, or evaluates them with a model of the parent's.
+
+    python -m evsys_sdk.eval.inspect_worker      # started by the task source `inspect`, never by hand
+
+One JSON object per line. The parent sends an order; the worker asks for answers of the model, by sample and epoch, and
+ends with its result. What the task prints goes to stderr. So code of the task never runs in the parent, and Inspect's
+process-wide state is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+import threading
+from functools import partial
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+from .inspect_api import policy_api
+
+
+class _Channel:
+    """Questions to the parent and its answers, many at a time."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
+
+    def send(self, **message: Any) -> None:
+        with self._lock:
+            self._out.write(json.dumps(message) + "\n")
+            self._out.flush()
+
+    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        state = import_module("inspect_ai.solver._task_state").sample_state()
+        if state is None:
+            raise RuntimeError("the model was asked outside of a sample")
+        loop, number = asyncio.get_running_loop(), next(self._numbers)
+        future: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self._waiting[number] = loop, future
+        self.send(ask=number, sample=str(state.sample_id), epoch=int(state.epoch), **question)
+        answer = await future
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
+
+    def read_answers(self) -> None:
+        for line in sys.stdin:
+            answer = json.loads(line)
+            loop, future = self._waiting.pop(answer["ask"])
+            loop.call_soon_threadsafe(lambda future=future, answer=answer: future.done() or future.set_result(answer))
+
+
+def main() -> None:
+    """Follow one order."""
+    channel = _Channel()
+    order = json.loads(sys.stdin.readline())
+    try:
+        task = _load(order["task"], order["args"])
+        samples = {str(sample.id): sample for sample in task.dataset}
+        if order["do"] == "rows":
+            channel.send(rows=[_row(sample) for sample in samples.values()])
+            return
+        changed = [one for one, content in order["samples"].items() if _content(samples.get(one)) != content]
+        if changed:
+            channel.send(error=f"sample '{changed[0]}' is another one than when the tasks were listed")
+            return
+        threading.Thread(target=channel.read_answers, daemon=True).start()
+        channel.send(log=_evaluate(task, order, samples, channel))
+    except Exception as error:
+        channel.send(error=f"{type(error).__name__}: {error}")
+
+
+def _load(spec: str, args: dict[str, Any]) -> Any:
+    found = import_module("inspect_ai._eval.loader").load_tasks([spec], args)
+    if len(found) != 1:
+        raise LookupError(f"'{spec}' names {len(found)} tasks; write FILE.py@NAME or PACKAGE/NAME")
+    taken = import_module("inspect_ai._util.registry").registry_params(found[0])
+    if unknown := sorted(set(args) - set(taken)):  # Inspect only warns
+        raise TypeError(f"the task has no argument '{unknown[0]}'; it has {', '.join(sorted(taken)) or 'none'}")
+    for at, sample in enumerate(found[0].dataset):
+        if sample.id is None:
+            sample.id = at + 1  # as Inspect numbers them
+    return found[0]
+
+
+def _row(sample: Any) -> dict[str, Any]:
+    if isinstance(sample.input, str):
+        said = [{"role": "user", "content": sample.input}]
+    else:
+        said = [{"role": one.role, "content": one.text} for one in sample.input]
+    return {"id": str(sample.id), "messages": said, "target": sample.target, "content": _content(sample)}
+
+
+def _content(sample: Any) -> str | None:
+    if sample is None:
+        return None
+    content = sample.model_dump_json(include={"input", "target", "choices"}, exclude={"input": {"__all__": {"id"}}})
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _evaluate(task: Any, order: dict[str, Any], samples: dict[str, Any], channel: _Channel) -> str:
+    model = import_module("inspect_ai.model")
+    model.modelapi(name="evsys_policy")(lambda: partial(policy_api(), ask=channel.ask))
+    [log] = import_module("inspect_ai").eval(
+        task,
+        model=model.get_model(
+            f"evsys_policy/{order['model']}", config=model.GenerateConfig(max_connections=order["concurrency"])
+        ),
+        sample_id=[samples[one].id for one in order["samples"]],
+        epochs=order["epochs"],
+        max_samples=order["concurrency"],
+        time_limit=order["timeout_s"],
+        fail_on_error=False,
+        display="none",
+        log_dir=order["folder"],
+        log_format="eval",
+    )
+    return str(log.location).removeprefix("file://")
+
+
+if __name__ == "__main__":
+    main()

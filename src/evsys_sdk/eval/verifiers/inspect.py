@@ -1,0 +1,188 @@
+"""`inspect`: a task of inspect_ai as a benchmark. Its solver and its scorer run, and the model is ours.
+
+    benchmark: { name: sums, path: "inspect:evals/sums.py@sums?digits=2", split: test }
+
+The samples are listed once, as tasks. To score a model, Inspect evaluates them in its own process and asks
+for each answer; its log is kept, and its scores are read from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...data.types import HarborTask
+from ...errors import DataError, EvalError, MissingExtraError
+from ...paths import in_project, project_root
+from ...protocols import Row
+from ...record.evidence import hash_file
+from ...rollouts.engine import EngineLimits
+from ...rollouts.rollout import Policy
+from ...training.blocking import run_blocking
+from ...user_code import report_progress
+from ..foreign_run import ForeignRun, read_inspect_log
+from ..scored_model import Sampling, ScoredModel
+from ..verifier import BaseVerifier
+
+_LONGEST_LINE = 64 * 1024 * 1024
+_LISTING_S = 600.0
+_WORKER = "evsys_sdk.eval.inspect_worker"
+
+
+class InspectParams(Strict):
+    """Which task, and which of its scores."""
+
+    subject: str = Field(min_length=1)
+    """`FILE.py@NAME` in the project, or `PACKAGE/NAME` of an installed package such as `inspect_evals`."""
+    knobs: dict[str, Any] = {}
+    """Arguments of the task."""
+    scorer: str | None = Field(default=None, min_length=1)
+    """Which score counts, where the task has several: `NAME`, or `NAME/KEY` of one that gives several values."""
+    content: str = ""
+    """Hash of the sample, by which a changed one is noticed; every task has its own."""
+
+
+class Inspect(BaseVerifier[InspectParams]):
+    """Evaluate with a task of inspect_ai: its samples, solver and scorer. For benchmarks only."""
+
+    name: ClassVar[str] = "inspect"
+    deterministic: ClassVar[bool] = False
+    Config = InspectParams
+
+    @property
+    def version(self) -> str:
+        """Version of the library, and a hash of the task's file."""
+        try:
+            found = version("inspect-ai")
+        except PackageNotFoundError as error:
+            raise MissingExtraError("verifier 'inspect'", "inspect") from error
+        file = in_project(self.cfg.subject.partition("@")[0])
+        return f"{found}-{hash_file(file)}" if file.is_file() else found
+
+    def make_rows(self) -> Iterator[Row]:
+        """The samples of the task, as Inspect loads them."""
+        listed = run_blocking(lambda: _Run({"do": "rows", **self._order}).finish(_LISTING_S))
+        params = self.cfg.model_dump(exclude_defaults=True)
+        for sample in listed["rows"]:
+            *context, last = sample["messages"]
+            verifier = {"kind": "in_process", "fn_name": self.name, "expected": sample["target"] or None}
+            yield {
+                "task_id": sample["id"],
+                "instruction": last["content"],
+                "verifier": {**verifier, "params": params | {"content": sample["content"]}},
+                "metadata": {"context_messages": context} if context else {},
+            }
+
+    def verify(self, *, completion: str) -> NoReturn:
+        """Refuse to score one answer: Inspect scores what its own solver has done."""
+        raise EvalError("a task of inspect_ai is solved and scored by Inspect itself. Use it as a benchmark.")
+
+    async def run_tasks(
+        self,
+        model: ScoredModel,
+        sampling: Sampling,
+        tasks: Sequence[HarborTask],
+        *,
+        samples: int,
+        limits: EngineLimits,
+        folder: Path | None,
+    ) -> ForeignRun:
+        """Let Inspect evaluate these tasks, and read its log."""
+        with tempfile.TemporaryDirectory() as temporary:
+            contents = {task.task_id: getattr(task.verifier, "params", {}).get("content") for task in tasks}
+            order = {"do": "run", "samples": contents, "epochs": samples, "concurrency": limits.concurrency}
+            order |= {"timeout_s": int(limits.timeout_s), "folder": str(folder or temporary), "model": "evsys"}
+            run = _Run(order | self._order, partial(model.policy, sampling))
+            log = await run.finish(None)
+            return read_inspect_log(Path(log["log"]), scorer=self.cfg.scorer)
+
+    @property
+    def _order(self) -> dict[str, Any]:
+        return {"task": self.cfg.subject, "args": self.cfg.knobs}
+
+
+@dataclass(slots=True)
+class _Run:
+    """One process of Inspect's, and the answers to what it asks."""
+
+    order: Mapping[str, Any]
+    policy: Callable[[str, int], Policy] | None = None
+    """(task, sample) -> the policy of that attempt."""
+    _policies: dict[tuple[str, int], Policy] = field(default_factory=dict[tuple[str, int], Any])
+
+    async def finish(self, limit_s: float | None) -> dict[str, Any]:
+        """What the process ends with."""
+        with tempfile.TemporaryFile() as printed:
+            process = await asyncio.create_subprocess_exec(
+                # -P: without the project's folder in front, where a file may have the name of a module.
+                *(sys.executable, "-P", "-m", _WORKER),
+                cwd=project_root(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=printed,
+                limit=_LONGEST_LINE,
+            )
+            answers: set[asyncio.Task[None]] = set()
+            try:
+                await _send(process, self.order)
+                async with asyncio.timeout(limit_s):
+                    while line := await _next_line(process):
+                        if "ask" not in line:
+                            break
+                        task = asyncio.create_task(self._answer(process, line))
+                        answers.add(task)
+                        task.add_done_callback(answers.discard)
+            finally:
+                for task in answers:
+                    task.cancel()
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+            printed.seek(0)
+            tail = printed.read()[-2000:].decode(errors="replace").strip()
+        if not line or "error" in line:
+            reason = line["error"] if line else f"its process ended with {process.returncode}: {tail[-500:]}"
+            raise DataError(f"task '{self.order['task']}' of inspect_ai: {reason}. Check the task with `inspect eval`.")
+        return line
+
+    async def _answer(self, process: asyncio.subprocess.Process, asked: dict[str, Any]) -> None:
+        attempt = asked["sample"], asked["epoch"] - 1
+        try:
+            unsupported = sorted({"stop_seqs", "response_schema", "num_choices", "logprobs"} & set(asked["config"]))
+            if unsupported:
+                raise EvalError(f"the task sets {unsupported[0]}, which a benchmark does not support")
+            assert self.policy is not None
+            if attempt not in self._policies:
+                self._policies[attempt] = self.policy(*attempt)
+            turn = await self._policies[attempt].act(asked["messages"], tools=asked["tools"] or None)
+            used = {"input_tokens": turn.input_tokens, "output_tokens": turn.output_tokens}
+            answer: dict[str, Any] = {"message": turn.message, "stop_reason": turn.stop_reason, **used}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        report_progress()
+        with suppress(ConnectionError):
+            await _send(process, {"ask": asked["ask"], **answer})
+
+
+async def _send(process: asyncio.subprocess.Process, message: Mapping[str, Any]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    await process.stdin.drain()
+
+
+async def _next_line(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    return json.loads(line) if line else {}
