@@ -90,6 +90,10 @@ class RL(RolloutAlgorithm):
                     "importance_sampling does not clip. Remove clip_low and clip_high, or set loss_fn to ppo, cispo or "
                     "gspo."
                 )
+            if (self.clip_low or 0) > 1 or (self.clip_high or 1) < 1:
+                raise ValueError(
+                    "clip_low and clip_high are ratios around 1, not distances from it. Write 0.8 and 1.2 for 0.2."
+                )
             return self
 
     cfg: Config

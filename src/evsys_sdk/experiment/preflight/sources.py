@@ -42,6 +42,8 @@ class PulledRows:
     """For each row the number of the raw row it was made of, where that is known."""
     complete: bool = True
     """Whether these are all of them."""
+    read: int = 0
+    """Raw rows that were read."""
     problems: list[Problem] = field(default_factory=list[Problem])
     """Places are relative to the `data` block."""
 
@@ -88,7 +90,7 @@ def _pull(pulled: PulledRows, store: DataStore, transforms: Iterable[Any]) -> No
             pulled.complete = False
             bad.finish()
             break
-    pulled.complete = pulled.complete and not raw.cut
+    pulled.complete, pulled.read = pulled.complete and not raw.cut, raw.number
     if not pulled.rows and pulled.complete:
         raise DataError(
             f"the transforms leave none of the {raw.number} rows of {describe_source(pulled.data)}. "

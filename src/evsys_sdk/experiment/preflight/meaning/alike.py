@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ....data.task_identity import task_key
 from ....errors import Problem, show
 from ....protocols import Row
-from .context import Context, Example, StageView, TaskSet
+from .context import Context, Example, StageView, TaskSet, is_labels
 from .rows import core, count_rows
 
 _SOME = 0.05
@@ -56,6 +56,33 @@ def answers_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
                 yield Problem(message, one.data_place, hint="Check which column the answer is made of.")
 
 
+def classes_never_trained(context: Context) -> Iterator[Problem]:
+    """Labels that tasks expect and no training row has."""
+    for stages in _learning(context):
+        learned = {core(text).casefold() for stage in stages for text in stage.answers}
+        for tasks in context.sets:
+            labels = Counter(core(text).casefold() for text in tasks.expected)
+            missing = [(text, count) for text, count in labels.most_common() if text not in learned]
+            known = len(labels) > len(missing) and is_labels(tasks.expected)
+            if known and missing and tasks.compares and missing[0][1] >= 0.1 * len(tasks.expected):
+                text, count = missing[0]
+                message = f"{count} of {len(tasks.expected)} tasks of '{tasks.label}' expect {show(text)}"
+                hint = "Check the filters of the data, or leave these tasks out."
+                yield Problem(f"{message}, and no training row has that answer", stages[-1].data_place, hint=hint)
+
+
+def same_stage_twice(context: Context) -> Iterator[Problem]:
+    """Stages of a continual run with the same rows."""
+    known: dict[tuple[str, int], StageView] = {}
+    for one in context.stages if any(run.continual for _, run in context.runs) else ():
+        first = known.setdefault((one.run_place, id(one.examples)), one) if one.examples else one
+        if first is not one:
+            message = f"this stage trains on the same rows as {first.data_place}"
+            yield Problem(
+                message, one.data_place, hint="Name the rows of this stage, or raise num_epochs of the first."
+            )
+
+
 def _never_scores(one: StageView, tasks: TaskSet) -> Problem:
     learned, expected = show(Counter(one.answers).most_common(1)[0][0][:60]), show(tasks.expected[0][:60])
     folded = {core(text).casefold() for text in tasks.expected}
@@ -90,8 +117,11 @@ def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
                 continue
             if not one.learns_from_answers and not set(one.answers) & set(tasks.expected):
                 continue
-            trained = [" ".join(example.prompt.split()) for example in one.examples]
-            asked = [" ".join(example.prompt.split()) for example in tasks.examples]
+            # Numbers are content: a date or an index of the file is no other template.
+            trained, asked = (
+                [re.sub(r"\d+", "0", " ".join(example.prompt.split())) for example in some]
+                for some in (one.examples, tasks.examples)
+            )
             for here, there, which, whose in (
                 (trained, asked, "training", "the tasks"),
                 (asked, trained, "the tasks", "training"),

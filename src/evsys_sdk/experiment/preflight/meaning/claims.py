@@ -45,19 +45,21 @@ def better_mode(metric: str) -> str | None:
     return "max" if name.startswith(_MORE_IS_BETTER) or metric == "reward/mean" else None
 
 
-def _claim(context: Context) -> Hypothesis | None:
+def claim_of(context: Context) -> Hypothesis | None:
+    """The claim, where it is more than a sentence."""
     found = context.config.metadata.hypothesis
     return found if isinstance(found, Hypothesis) else None
 
 
-def _metric(context: Context) -> str | None:
-    claim, success = _claim(context), success_of(context.config.metadata)
+def claimed_metric(context: Context) -> str | None:
+    """What the claim, or else success, is measured by."""
+    claim, success = claim_of(context), success_of(context.config.metadata)
     return (claim.metric if claim else None) or (success.name if success else None)
 
 
 def direction_against_metric(context: Context) -> Iterator[Problem]:
     """A claim that a score falls, or a loss rises, without a word of it in its text."""
-    claim, metric = _claim(context), _metric(context)
+    claim, metric = claim_of(context), claimed_metric(context)
     if claim is None or metric is None or "direction" not in claim.model_fields_set:
         return
     better = better_mode(metric)
@@ -98,7 +100,7 @@ def mode_against_metric(context: Context) -> Iterator[Problem]:
 
 def claim_with_too_few_seeds(context: Context) -> Iterator[Problem]:
     """A claim about trained runs that no number of tasks can support."""
-    config, claim = context.config, _claim(context)
+    config, claim = context.config, claim_of(context)
     if claim is None or config.search is not None or config.n_repeats >= _SEEDS:
         return
     seeds = "one seed" if config.n_repeats == 1 else f"{config.n_repeats} seeds"
@@ -109,7 +111,7 @@ def claim_with_too_few_seeds(context: Context) -> Iterator[Problem]:
 
 def effect_outside_of_range(context: Context) -> Iterator[Problem]:
     """Effects and levels that rewards between 0 and 1 cannot reach; rates are refused elsewhere."""
-    claim, metric = _claim(context), _metric(context)
+    claim, metric = claim_of(context), claimed_metric(context)
     if (
         claim is None
         or metric is None
@@ -129,7 +131,7 @@ def effect_outside_of_range(context: Context) -> Iterator[Problem]:
 
 def trivial_claim(context: Context) -> Iterator[Problem]:
     """Levels and margins that any run fulfils."""
-    claim, metric = _claim(context), _metric(context)
+    claim, metric = claim_of(context), claimed_metric(context)
     if claim is None or metric is None or better_mode(metric) != "max" or not is_rate(metric):
         return
     if claim.kind == "at_least" and claim.direction == "increase" and claim.level is not None and claim.level <= 0:
@@ -143,10 +145,10 @@ def trivial_claim(context: Context) -> Iterator[Problem]:
 
 def losses_are_not_comparable(context: Context) -> Iterator[Problem]:
     """A training loss as the measure of runs that do not train on the same rows, or of none but training rows."""
-    metric = _metric(context)
+    metric = claimed_metric(context)
     if metric is None or not (metric.startswith("train_fit/") or metric.removeprefix("final_") == "loss"):
         return
-    place = f"{_CLAIM}.metric" if (claim := _claim(context)) and claim.metric else "metadata.success_metric"
+    place = f"{_CLAIM}.metric" if (claim := claim_of(context)) and claim.metric else "metadata.success_metric"
     hint = "Score held-out tasks with metadata.benchmark, and name its metric, such as pass@1."
     if metric.startswith("train_fit/"):
         yield Problem("this is measured on the training rows, which says nothing about new ones", place, metric, hint)
@@ -156,7 +158,7 @@ def losses_are_not_comparable(context: Context) -> Iterator[Problem]:
 
 def baseline_is_the_only_run(context: Context) -> Iterator[Problem]:
     """A baseline that nothing is compared with."""
-    claim, names = _claim(context), [run.name for _, run in context.runs]
+    claim, names = claim_of(context), [run.name for _, run in context.runs]
     scores_others = any(entry.models for entry in context.config.metadata.benchmark)
     searched = context.config.search is not None
     if claim is None or claim.baseline is None or searched or context.config.parent_experiment_id is not None:
@@ -169,6 +171,16 @@ def baseline_is_the_only_run(context: Context) -> Iterator[Problem]:
     if names == [claim.baseline] and scores_others and claim.baseline != BASE_MODEL:
         hint = "Write `baseline: base` to compare this run with the untrained model."
         yield Problem("the baseline is the only run that is trained", f"{_CLAIM}.baseline", claim.baseline, hint)
+
+
+def nothing_to_compare(context: Context) -> Iterator[Problem]:
+    """A comparison of a single run with nothing."""
+    claim, config = claim_of(context), context.config
+    compares = claim is not None and claim.kind in ("better", "not_worse") and claim.baseline is None
+    others = any(entry.models for entry in config.metadata.benchmark) or config.parent_experiment_id or config.search
+    if compares and len(context.runs) == 1 and not others:
+        hint = "Add `models: [base]` to a benchmark and `baseline: base`, or a second run."
+        yield Problem("there is one run, and nothing that it is compared with", _CLAIM, hint=hint)
 
 
 def other_version(context: Context) -> Iterator[Problem]:

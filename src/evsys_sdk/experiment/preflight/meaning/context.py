@@ -13,8 +13,9 @@ from ....algorithms.base import BaseAlgorithm
 from ....algorithms.on_policy import RolloutAlgorithm
 from ....config import BenchmarkEntry, ExperimentConfig, RunConfig, RunStage
 from ....data.chat import text_of
+from ....data.rows import parse_rows
 from ....data.task_identity import task_key
-from ....data.types import HarborTask, InProcessVerifier
+from ....data.types import HarborTask, InProcessVerifier, TargetFormat
 from ....errors import EvsysError
 from ....eval.row_tasks import tasks_of_rows
 from ....eval.verifier import VerifierInput, build_verifier
@@ -52,14 +53,14 @@ def example_of(row: Row, number: int) -> Example:
         return Example(asked, system, _last_text(row["chosen"]), _last_text(row["rejected"]), number)
     if "instruction" in row and "verifier" in row:
         metadata = cast("Mapping[str, Any]", row.get("metadata") or {})
-        messages = [*_messages(metadata.get("context_messages")), {"content": row["instruction"]}]
+        messages = [*messages_of(metadata.get("context_messages")), {"content": row["instruction"]}]
         return Example(
             *_split(messages), expected_text(cast("Mapping[str, Any]", row["verifier"]).get("expected")), row=number
         )
     if "inputs" in row:
         asked = "\n".join(map(str, cast("Mapping[str, Any]", row["inputs"]).values()))
         return Example(asked, "", None if row.get("expected") is None else str(row["expected"]), row=number)
-    messages = _messages(row.get("messages"))
+    messages = messages_of(row.get("messages"))
     last = max((at for at, one in enumerate(messages) if one.get("role") == "assistant"), default=len(messages))
     answer = _text(messages[last]) if last < len(messages) else None
     return Example(*_split(messages[:last]), answer, row=number)
@@ -72,7 +73,8 @@ def expected_text(expected: Any) -> str | None:
     return str(first) if isinstance(first, str | int | float) and not isinstance(first, bool) else None
 
 
-def _messages(value: Any) -> list[dict[str, Any]]:
+def messages_of(value: Any) -> list[dict[str, Any]]:
+    """The messages of a conversation; none where the value is no list of them."""
     return [one for one in cast("list[Any]", value) if isinstance(one, dict)] if isinstance(value, list) else []
 
 
@@ -85,13 +87,13 @@ def _split(prompt: Any) -> tuple[str, str]:
     """What is asked, and the system prompt."""
     if not isinstance(prompt, list):
         return str(prompt or ""), ""
-    messages = _messages(prompt)
+    messages = messages_of(prompt)
     asked = [_text(one) for one in messages if one.get("role", "user") != "system"]
     return "\n".join(asked), "\n".join(_text(one) for one in messages if one.get("role") == "system")
 
 
 def _last_text(value: Any) -> str:
-    return _text(messages[-1]) if (messages := _messages(value)) else str(value or "")
+    return _text(messages[-1]) if (messages := messages_of(value)) else str(value or "")
 
 
 @dataclass
@@ -134,6 +136,12 @@ class StageView:
     @cached_property
     def answers(self) -> list[str]:
         return [one.answer for one in self.examples if one.answer is not None]
+
+    @cached_property
+    def tasks(self) -> list[HarborTask]:
+        """What rollouts attempt."""
+        rows = self.pulled.rows[:_MOST_ROWS] if self.pulled is not None else []
+        return list(parse_rows(rows, TargetFormat.HARBOR_TASK))
 
     def where(self, example: Example) -> str:
         return "" if self.pulled is None else self.pulled.where(example.row)

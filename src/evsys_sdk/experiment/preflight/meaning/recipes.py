@@ -19,7 +19,8 @@ _USUAL: dict[str, tuple[float, float, str]] = {
     "beta": (0.005, 5.0, "dpo uses 0.05 to 0.5. Write 0.1"),
     "weight_decay": (0.0, 1.0, "weights vanish faster than they learn. Write 0.01"),
     "grad_clip_norm": (0.001, 1e6, "gradients are cut to almost nothing. Write 1.0, or 0 not to clip"),
-    "overlong_penalty": (0.0, 10.0, "it outweighs any reward. Write 0.1 to 1"),
+    "group_size": (4, 4096, "the attempts at most tasks earn the same. Write 8"),
+    "overlong_penalty": (0.0, 2.0, "it outweighs any reward. Write 0.1 to 1"),
     "temperature": (0.3, 2.0, "attempts become copies of each other, or noise. Write 1.0"),
     "label_smoothing": (0.0, 0.5, "most of the target is noise. Write 0.1"),
 }
@@ -51,6 +52,30 @@ def unusual_params(context: Context) -> Iterator[Problem]:
                 yield Problem(message, place, value, f"{hint}.")
 
 
+def updates_without_a_clip(context: Context) -> Iterator[Problem]:
+    """Several updates on the same rollouts with a loss that does not limit them."""
+    for one in context.stages:
+        updates: int = getattr(one.cfg, "updates_per_batch", 1)
+        if updates > 1 and getattr(one.cfg, "loss_fn", None) == "importance_sampling":
+            message = "importance_sampling does not limit how far several updates on the same rollouts go"
+            yield Problem(message, f"{one.params_place}.updates_per_batch", updates, "Write loss_fn: ppo, or 1 update.")
+
+
+def budget_below_one_step(context: Context) -> Iterator[Problem]:
+    """A budget of tokens that ends before the first step."""
+    limit = context.config.budget.tokens if context.config.budget else None
+    for one in context.sources if limit is not None else ():
+        lengths = [
+            context.tokens(example.prompt + (example.answer or ""), one.client) for example in one.examples[:200]
+        ]
+        needed = one.cfg.batch_size * sum(lengths) // len(lengths)
+        if limit is not None and needed > limit:
+            message = f"a step of '{one.run.name}' trains on about {needed} tokens, more than the budget"
+            yield Problem(
+                message, "budget.tokens", limit, "Raise it, or lower batch_size; `evsys plan` has the whole sum."
+            )
+
+
 def warmup_reaches_the_end(context: Context) -> Iterator[Problem]:
     """A warm-up after which nothing is left to train."""
     for one in context.stages:
@@ -61,9 +86,15 @@ def warmup_reaches_the_end(context: Context) -> Iterator[Problem]:
 
 
 def too_many_passes(context: Context) -> Iterator[Problem]:
-    """Few rows that are learned by heart."""
+    """Few rows that are learned by heart, and many that are learned in one step."""
     for one in context.stages:
         rows = len(one.pulled.rows) if one.pulled is not None and one.pulled.complete else 0
+        chosen = "batch_size" in one.cfg.model_fields_set and one.cfg.max_steps is None
+        if rows >= 20 and one.steps == 1 and chosen:
+            message = f"all {rows} rows are one batch, so that the run has one step"
+            yield Problem(
+                message, f"{one.params_place}.batch_size", one.cfg.batch_size, "Write 16, or raise num_epochs."
+            )
         if not (0 < rows <= _FEW_ROWS and one.learns_from_answers and one.steps):
             continue
         passes = one.steps * min(one.cfg.batch_size, rows) / rows
@@ -87,11 +118,15 @@ def scored_or_saved_never(context: Context) -> Iterator[Problem]:
             message = f"nothing is scored on the way: the run has {one.steps} steps"
             yield Problem(message, f"{one.params_place}.eval_every", every, f"Write {max(one.steps // 4, 1)}.")
     for at, spec in enumerate(context.config.callbacks):
-        least = [one.steps for one in context.stages if one.steps]
-        patience: Any = spec.params.get("min_steps") if spec.kind == "early_stopping" else None
-        if isinstance(patience, int) and least and patience >= max(least):
-            message = f"it can never stop a run: the longest has {max(least)} steps"
-            yield Problem(message, f"callbacks[{at}].params.min_steps", patience, "Lower it, or remove the callback.")
+        steps = max((one.steps for one in context.stages if one.steps), default=0)
+        every = {f"val/{one.label}": one.entry.run_every or steps for one in context.benchmarks if one.entry}
+        metric = str(spec.params.get("metric"))
+        values = steps // next((found for name, found in every.items() if metric.startswith(name)), 1)
+        for key, most, what in (("min_steps", steps, "steps"), ("patience", values, f"values of {metric}")):
+            given: Any = spec.params.get(key) if spec.kind == "early_stopping" and steps else None
+            if isinstance(given, int) and given >= most:
+                message = f"it can never stop a run: the longest has {most} {what}"
+                yield Problem(message, f"callbacks[{at}].params.{key}", given, "Lower it, or remove the callback.")
 
 
 def rows_that_do_not_fit(context: Context) -> Iterator[Problem]:

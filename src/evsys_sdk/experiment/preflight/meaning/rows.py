@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
 
 from ....data import describe_source
+from ....data.shapes import is_object
 from ....data.task_identity import task_key
 from ....errors import Problem, show
-from .context import Context, Example, is_labels
+from .context import Context, Example, is_labels, messages_of
 
 _SOME = 0.05
 """Share of rows from which a fault is said."""
 _CONTROL = re.compile(
     r"<\|[\w .-]{1,40}\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|<(?:eos|bos|pad|unk|eot|endoftext|im_end)>"
     r"|<\uff5c[^<>]{1,40}\uff5c>|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffd]"
+    r"|\u00c3[\u0080-\u00bf]|\u00c2[\u00a1-\u00bf]|\u00e2\u20ac"  # UTF-8 that was read as Latin-1
 )
-_NO_VALUE = {"nan", "none", "null", "n/a", "undefined", "<na>", "na"}
+_NO_VALUE = {"nan", "none", "null", "n/a", "undefined", "<na>", "na", "todo", "tbd", "fixme", "?", "-"}
 _PLACEHOLDER = re.compile(
     r"(?:^|(?<=[\s:]))(?:\{\{?\s*[A-Za-z_][\w.]*\s*\}?\}|\$\{[A-Za-z_]\w*\}|<(?:your|insert)[^<>]{0,30}>)(?=[\s.,;:!?]|$)"
 )
@@ -38,9 +43,11 @@ def blank_answers(context: Context) -> Iterator[Problem]:
     """Answers that are empty, or that say `nan` where a column was empty."""
     for one in context.sources:
         found = [example for example in one.examples if example.answer is not None or one.learns_from_answers]
-        blank = [example for example in found if example.answer is not None and _is_blank(example.answer)]
+        blank = [example for example in found if any(map(_is_blank, _answers_with_rejected(example)))]
         if len(blank) >= max(_SOME * len(one.examples), 1):
-            what = "no answer" if not (blank[0].answer or "").strip() else f"the answer {show(blank[0].answer)}"
+            text = next(filter(_is_blank, _answers_with_rejected(blank[0])))
+            what = f"the answer {show(text)}" if text.strip() else "no answer"
+            what = "an empty rejected answer" if not _is_blank(blank[0].answer or "") else what
             message = f"{count_rows(blank, len(one.examples))} have {what}, the first is {one.where(blank[0])}"
             yield Problem(message, one.data_place, hint="Leave them out with the transform `filter`, or fill them in.")
 
@@ -63,8 +70,11 @@ def control_tokens(context: Context) -> Iterator[Problem]:
             if len(found) >= max(0.01 * len(one.examples), 1):
                 example, token = found[0]
                 rows = count_rows(found, len(one.examples))
-                message = f"{what} hold control tokens: {show(token)} in {rows}, the first is {one.where(example)}"
+                broken = token[0] in "\u00c3\u00c2\u00e2"
+                kind = "characters of a wrong encoding" if broken else "control tokens"
+                message = f"{what} hold {kind}: {show(token)} in {rows}, the first is {one.where(example)}"
                 hint = "Remove them: the template writes its own, and a learned one ends or breaks the answer."
+                hint = "Write the file anew as UTF-8: it was read as Latin-1 once." if broken else hint
                 yield Problem(message, one.data_place, hint=hint)
                 break
 
@@ -127,6 +137,55 @@ def one_class(context: Context) -> Iterator[Problem]:
         elif len(one.answers) >= 20 and count >= 0.9 * len(one.answers):
             message = f"{count / len(one.answers):.0%} of the answers are {show(answer)}"
             yield Problem(message, one.data_place, hint="Balance the classes, or the model will always answer that.")
+
+
+def several_spellings(context: Context) -> Iterator[Problem]:
+    """One label in several spellings, which are learned as different answers."""
+    for one in context.sources:
+        spellings: dict[str, Counter[str]] = defaultdict(Counter)
+        for text in one.answers if is_labels(one.answers) else ():
+            spellings[core(text).strip(" .,;:!?").casefold()][text.strip()] += 1
+        several = [counts for counts in spellings.values() if len(counts) > 1]
+        if several:
+            written = ", ".join(f"{show(text)} {count}x" for text, count in several[0].most_common(4))
+            message = f"{len(several)} of {len(spellings)} labels are spelled in several ways, such as {written}"
+            yield Problem(message, one.data_place, hint="Join them with the transform `map_values`.")
+
+
+def turns_without_an_answer(context: Context) -> Iterator[Problem]:
+    """Conversations that end with a question, and calls of tools that the prompt does not define."""
+    for one in context.sources:
+        rows = one.pulled.rows if one.pulled is not None and one.learns_from_answers else []
+        chats = [(at, messages) for at, row in enumerate(rows) if (messages := messages_of(row.get("messages")))]
+        open_ended = [
+            at for at, said in chats if said[-1].get("role") == "user" and not rows[at].get("target_assistant")
+        ]
+        calls = [(at, why) for at, said in chats if (why := _undefined_call(rows[at].get("tools"), said))]
+        for found, what, hint in (
+            (open_ended, "end with a user turn that is not answered", "Add the answer, or cut the turn off."),
+            ([at for at, _ in calls], calls[0][1] if calls else "", "Correct `tools` of the row, or the call."),
+        ):
+            if one.pulled is not None and len(found) >= max(_SOME * len(rows), 1):
+                message = f"{count_rows(found, len(rows))} {what}, the first is {one.pulled.where(found[0])}"
+                yield Problem(message, one.data_place, hint=hint)
+
+
+def _undefined_call(tools: Any, messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """What is wrong with the first call that does not fit the tools of its row."""
+    known: dict[str, Any] = {one["function"]["name"]: one["function"] for one in tools or () if "function" in one}
+    for call in [call["function"] for one in messages for call in one.get("tool_calls") or ()]:
+        name: str = call["name"]
+        if not known:
+            return f"call the tool {show(name)} and have no `tools`, so that the prompt never shows it"
+        if name not in known:
+            return f"call the tool {show(name)}, which their `tools` do not define"
+        given = cast("Any", call.get("arguments") or "{}")
+        with suppress(ValueError):
+            given = json.loads(given) if isinstance(given, str) else given
+        needed = cast("list[str]", known[name].get("parameters", {}).get("required", []))
+        if missing := next((key for key in needed if is_object(given) and key not in given), None):
+            return f"call {show(name)} without its required argument {show(missing)}"
+    return None
 
 
 def conflicting_answers(context: Context) -> Iterator[Problem]:
@@ -208,15 +267,14 @@ def _stands_at_one_place(examples: Sequence[Example]) -> bool:
 
 
 def rows_lost_in_filters(context: Context) -> Iterator[Problem]:
-    """A filter that leaves next to nothing."""
+    """A filter or sample that leaves next to nothing."""
     for one in context.sources:
         pulled, data = one.pulled, one.stage.data
         if pulled is None or data is None or not pulled.complete:
             continue
-        at = next((at for at, spec in enumerate(data.transforms) if spec.kind == "filter"), None)
-        read = max((origin for origin in pulled.origins if origin is not None), default=0)
-        if at is not None and len(pulled.rows) < 8 and read >= 20 * max(len(pulled.rows), 1):
-            message = f"{len(pulled.rows)} of {read} rows of {describe_source(data)} are left"
+        at = next((at for at, spec in enumerate(data.transforms) if spec.kind in ("filter", "sample")), None)
+        if at is not None and len(pulled.rows) < 8 and pulled.read >= 20 * max(len(pulled.rows), 1):
+            message = f"{len(pulled.rows)} of {pulled.read} rows of {describe_source(data)} are left"
             yield Problem(
                 message, f"{one.data_place}.transforms[{at}]", hint="Check its conditions, and the spelling of values."
             )

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
+from math import ceil
 
 from ....data.types import InProcessVerifier
 from ....errors import EvsysError, Problem, show
 from ....eval.verifier import VerifierInput, build_verifier
 from ....training.blocking import run_blocking
+from ...hypothesis import is_rate
+from .claims import claim_of, claimed_metric
 from .context import COMPARING, Context, TaskSet
 
+_NONSENSE = "zxqv 8175309 wrong"
+"""No task expects this."""
 _FEW = 5
 _FEW_CHOSEN = 10
 _TOO_LONG = 0.1
@@ -42,6 +47,21 @@ def few_tasks(context: Context) -> Iterator[Problem]:
             message = f"{scored}{of} tasks are scored: one answer moves the score by {1 / scored:.2f}"
             hint = f"Remove {key}, or set it to 100 or more." if cut else "Add tasks; 100 or more tell runs apart."
             yield Problem(message, f"{one.place}.{key}" if cut else one.place, hint=hint)
+            continue
+        claim, judges = claim_of(context), one.entry is None or one.entry.role != "val"
+        if claim and judges and is_rate(claimed_metric(context) or "") and 0 < claim.min_effect * scored < 1:
+            message = f"one of {scored} answers moves the score by {1 / scored:.2g}, more than min_effect"
+            hint = f"Score {ceil(1 / claim.min_effect)} tasks or more, or raise min_effect."
+            yield Problem(message, one.place, claim.min_effect, hint)
+
+
+def same_tasks_twice(context: Context) -> Iterator[Problem]:
+    """Two benchmarks that ask the same tasks in the same way."""
+    for one, other in combinations([one for one in context.benchmarks if one.entry], 2):
+        settings = [found.entry.model_dump(exclude={"name", "path", "id"}) for found in (one, other) if found.entry]
+        if one.keys.keys() == other.keys.keys() and settings[0] == settings[1]:
+            message = f"these are the tasks of '{one.label}', scored in the same way"
+            yield Problem(message, other.place, hint="Remove one of the two, or name the other file.")
 
 
 def run_every_beyond_the_end(context: Context) -> Iterator[Problem]:
@@ -97,22 +117,39 @@ def samples_are_copies(context: Context) -> Iterator[Problem]:
         if one.entry is not None and one.entry.samples > 1 and one.entry.temperature == 0:
             message = f"at temperature 0 the {one.entry.samples} samples of a task are copies of one"
             yield Problem(message, f"{one.place}.temperature", 0, "Remove it, or set samples: 1.")
+        if one.entry is not None and (one.entry.temperature or 0) > 2:
+            yield Problem(
+                "answers are noise at this temperature",
+                f"{one.place}.temperature",
+                one.entry.temperature,
+                "Write 1 or less.",
+            )
 
 
-def expected_is_refused_by_its_verifier(context: Context) -> Iterator[Problem]:
-    """Expected answers that their verifier cannot compare with, such as words for numeric_match."""
-    for one in context.sets:
+def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
+    """Verifiers that cannot read what is expected, such as words for numeric_match, or that accept any answer."""
+    places = [(one.place, one.tasks) for one in context.sets]
+    places += [(one.data_place, one.tasks) for one in context.sources if not one.learns_from_answers]
+    for place, tasks in places:
+        some = [one for one in tasks[:: max(len(tasks) // 200, 1)] if isinstance(one.verifier, InProcessVerifier)]
         refused: list[tuple[str, str]] = []
-        for task in one.tasks[:: max(len(one.tasks) // 200, 1)]:
-            if isinstance(task.verifier, InProcessVerifier) and task.verifier.fn_name in COMPARING:
-                verifier = build_verifier(task.verifier)
-                try:
-                    run_blocking(lambda v=verifier: v(VerifierInput(prompt="", completion="x")))
-                except EvsysError as error:
-                    refused.append((task.task_id, str(error).partition(": ")[2]))
+        accepted: list[str] = []
+        for task in some:
+            if getattr(task.verifier, "fn_name", None) not in (*COMPARING, "regex_match", "format_only"):
+                continue
+            verifier = build_verifier(task.verifier)
+            try:
+                if run_blocking(lambda v=verifier: v(VerifierInput(prompt="", completion=_NONSENSE))).reward > 0:
+                    accepted.append(task.task_id)
+            except EvsysError as error:
+                refused.append((task.task_id, str(error).partition(": ")[2]))
         if refused:
             message = f"{len(refused)} tasks cannot be scored, such as '{refused[0][0]}': {refused[0][1].rstrip('.')}"
-            yield Problem(message, one.place, hint="Correct the tasks, or choose another verifier.")
+            yield Problem(message, place, hint="Correct the tasks, or choose another verifier.")
+        if len(accepted) >= max(0.5 * len(some), 4):
+            message = f"any answer scores on {len(accepted)} of {len(some)} tasks, such as {show(_NONSENSE)} on"
+            hint = "Give the verifier something that a wrong answer fails."
+            yield Problem(f"{message} '{accepted[0]}'", place, hint=hint)
 
 
 def questions_with_several_answers(context: Context) -> Iterator[Problem]:
@@ -143,10 +180,9 @@ def one_answer_wins(context: Context) -> Iterator[Problem]:
 def dominant_answer(one: TaskSet) -> tuple[str, float] | None:
     """The answer that nearly all tasks expect, and their share."""
     counts = Counter(one.expected)
-    if len(one.expected) < 20:
-        return None
-    [(answer, count)] = counts.most_common(1)
-    return (answer, count / len(one.expected)) if count >= 0.9 * len(one.expected) else None
+    [(answer, count)] = counts.most_common(1) or [("", 0)]
+    share = count / max(len(one.expected), 1)
+    return (answer, share) if (share >= 0.9 and count >= 18) or (share == 1 and count >= 8) else None
 
 
 def scored_on_training_rows(context: Context) -> Iterator[Problem]:
