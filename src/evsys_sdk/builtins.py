@@ -193,6 +193,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
     "launcher": {
         "local": Builtin("experiment.launchers.local:LocalLauncher"),
         "ray": Builtin("experiment.launchers.ray:RayLauncher", extra="ray"),
+        "slurm": Builtin("experiment.launchers.slurm:SlurmLauncher"),
     },
     "log_store": {
         "jsonl": Builtin("observers.log_stores.jsonl:JsonlLogStore"),
