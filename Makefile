@@ -32,7 +32,7 @@ unit: dev ## Run the fast tests only
 
 # A tier needs packages that others must do without, so it has an environment of its own: `its-packages` are the extras in it,
 # `its-before` prepares it, `its-with` is what its tests find in their environment.
-TIERS := local harbor ray ecosystem verifiers tinker cookbook skyrl fireworks dashboard clients agents
+TIERS := local harbor ray ecosystem verifiers tinker cookbook skyrl fireworks dashboard clients agents trackio
 env = $$(bash scripts/env.sh $(1))/bin/python
 
 $(addprefix test-,$(TIERS)): test-%:
@@ -91,6 +91,10 @@ test-agents: its-before = { $$python scripts/fetch_npm.py agents || true; }
 test-agents: its-with = EVSYS_TEST_AGENTS=1
 test-agents: its-tests = -m agents tests/agents
 test-agents: ## Run whole sessions of real coding agents against a stand-in model
+
+test-trackio: its-packages = dev trackio
+test-trackio: its-tests = tests/observers/test_trackio_logger.py
+test-trackio: ## Run the Trackio observer with the real package
 
 # SmolLM2 and tokenizers of other models are fetched once; where that is not possible, the tests that need them say so and are skipped.
 test-local: its-packages = dev local

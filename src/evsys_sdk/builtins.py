@@ -37,6 +37,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "tinker": ("tinker",),
     "verifiers": ("verifiers",),
+    "trackio": ("trackio",),
     "wandb": ("wandb",),
 }
 """Optional dependencies: extra -> the modules whose presence shows that it is installed."""
@@ -206,6 +207,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "early_stopping": Builtin("observers.callbacks.early_stopping:EarlyStopping"),
         "tensorboard_logger": Builtin("observers.callbacks.tensorboard_logger:TensorBoardLogger", extra="tensorboard"),
         "evsys_logger": Builtin("dashboard.client.evsys_logger:EvsysLogger"),
+        "trackio_logger": Builtin("observers.callbacks.trackio_logger:TrackioLogger", extra="trackio"),
         "wandb_logger": Builtin("observers.callbacks.wandb_logger:WandbLogger", extra="wandb"),
     },
     "deployer": {

@@ -17,6 +17,7 @@ DRY_RUN_ROWS = 4
 _MOCK = BackendConfig(kind="mock", params={"context_length": 1 << 20})
 """Tokens of the mock model are bytes: a row that fits the real model must fit this one too."""
 DISABLED_IN_DRY_RUN = {
+    "trackio_logger": {"enabled": False},
     "wandb_logger": {"mode": "disabled"},
     "tensorboard_logger": {"log_dir": "logs/tensorboard_logger"},
 }
