@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,8 +21,9 @@ from evsys_sdk.backends.client import TopLogprobs, TrainingClient
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.future import Operation
 from evsys_sdk.backends.losses import find_loss
-from evsys_sdk.errors import ConfigError
+from evsys_sdk.errors import ConfigError, DataError
 from evsys_sdk.rollouts.rollout import Turn
+from evsys_sdk.training.frozen_model import FrozenModel
 
 PROMPT = [7, 8, 9]
 VOCABULARY = 6
@@ -210,15 +212,20 @@ class ReportingTeacher:
         self.asked.append(len(tokens))
         return Operation.done(-np.arange(len(tokens), dtype=np.float32))
 
-    def topk_logprobs(self, tokens: Sequence[int], k: int) -> Operation[TopLogprobs]:
+    def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
         self.asked.append(len(tokens))
         rows = np.tile(np.arange(k), (len(tokens), 1))
         return Operation.done(TopLogprobs(rows, -rows.astype(np.float32) - 1))
 
 
-async def ask(prompts: Sequence[Sequence[int]], answers: Sequence[list[int]], **limits: Any) -> list[Lesson]:
+async def ask(
+    prompts: Sequence[Sequence[int]], answers: Sequence[list[int]], *, top_k: int, context_length: int
+) -> list[Lesson]:
     turns = [Turn({}, [1], answer, [-0.5] * len(answer)) for answer in answers]
-    return await ask_teacher(ReportingTeacher(), prompts, turns, **limits)  # pyright: ignore[reportArgumentType]
+    able: Any = SimpleNamespace(context_length=context_length)
+    sampler: Any = ReportingTeacher()
+    teacher = FrozenModel(Operation.done(sampler), DataError("tokens only"), None, able)
+    return await ask_teacher(teacher, prompts, turns, top_k=top_k)
 
 
 async def test_the_teacher_speaks_of_the_answer_after_its_own_prompt() -> None:

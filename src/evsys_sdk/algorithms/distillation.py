@@ -24,9 +24,11 @@ from ..backends.losses import LossCallable, numpy_loss
 from ..errors import ConfigError, Problem
 from ..rollouts.rollout import Message, Rollout, Turn
 from ..training.batch import TrainingBatch
+from ..training.frozen_model import SampledTurn
 
 if TYPE_CHECKING:
-    from ..backends.client import Capabilities, SamplingClient
+    from ..backends.client import Capabilities
+    from ..training.frozen_model import FrozenModel
 
 type Divergence = Literal["forward", "reverse", "jsd", "sampled"]
 
@@ -74,28 +76,31 @@ def check_divergence(kind: Divergence, top_k: int, capabilities: Capabilities) -
 
 
 async def ask_teacher(
-    teacher: SamplingClient, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], *, top_k: int, context_length: int
+    teacher: FrozenModel, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], *, top_k: int
 ) -> list[Lesson]:
     """What the teacher thinks of the student's answers, each after a prompt of its own.
 
     An answer is cut to what the teacher's context holds beside the prompt, and left out where that is nothing. With a
     `top_k` of 0 only the sampled tokens are looked up.
     """
-    cut = [(prompt, _cut(turn, context_length - len(prompt))) for prompt, turn in zip(prompts, turns, strict=True)]
-    fitting = [(index, prompt, turn) for index, (prompt, turn) in enumerate(cut) if turn.completion_tokens]
-    sequences = [[*prompt, *turn.completion_tokens] for _, prompt, turn in fitting]
+    longest = teacher.capabilities.context_length
+    cut = [(prompt, _cut(turn, longest - len(prompt))) for prompt, turn in zip(prompts, turns, strict=True)]
+    asked = [(index, len(prompt), turn) for index, (prompt, turn) in enumerate(cut) if turn.completion_tokens]
+    data = [
+        SampledTurn({}, list(prompt), turn.completion_tokens).datum() for prompt, turn in cut if turn.completion_tokens
+    ]
     if not top_k:
-        # All are asked before the first is awaited, so that the teacher can read them together.
-        scores = [teacher.logprobs(tokens) for tokens in sequences]
-        found = [(*asked, (await score)[len(asked[1]) :]) for asked, score in zip(fitting, scores, strict=True)]
-        return [Lesson(turn, logprobs, index=index) for index, _, turn, logprobs in found]
-    tops = [teacher.topk_logprobs(tokens, top_k) for tokens in sequences]
-    lessons: list[Lesson] = []
-    for (index, prompt, turn), operation in zip(fitting, tops, strict=True):
-        whole = await operation
-        top = TopLogprobs(whole.tokens[len(prompt) :], whole.logprobs[len(prompt) :])
-        lessons.append(Lesson(turn, _look_up(turn.completion_tokens, top), top, index))
-    return lessons
+        found = await teacher.logprobs_async(data)
+        return [Lesson(turn, logprobs, index=at) for (at, _, turn), logprobs in zip(asked, found, strict=True)]
+    # Row i is about the token at place i + 1.
+    tops = [
+        TopLogprobs(top.tokens[start - 1 :], top.logprobs[start - 1 :])
+        for (_, start, _), top in zip(asked, await teacher.topk_logprobs_async(data, top_k), strict=True)
+    ]
+    return [
+        Lesson(turn, _look_up(turn.completion_tokens, top), top, at)
+        for (at, _, turn), top in zip(asked, tops, strict=True)
+    ]
 
 
 def _look_up(tokens: Sequence[int], top: TopLogprobs) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 from pydantic import Field, model_validator
 
 from ..backends.client import SamplingClient, SamplingParams
+from ..backends.future import Operation
 from ..config.base import Strict
 from ..config.fields import NOT_SEARCHED, searched
 from ..data import HarborTask, TargetFormat, detect_format, parse_rows
@@ -22,6 +23,7 @@ from ..rollouts.engine import EngineLimits, InlineEngine, RolloutEngine, Rollout
 from ..rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness, import_agent
 from ..rollouts.policy import ContextFullError, SamplerPolicy
 from ..rollouts.rollout import AllFailedError, Message, Rollout, Turn, opening
+from ..training.frozen_model import FrozenModel
 from ..training.saturation import sampled_entropy
 from .base import BaseAlgorithm, PlannedWork, TrainingConfig
 
@@ -102,6 +104,11 @@ class OnPolicyAlgorithm(BaseAlgorithm):
             answers_trained=steps * per_step,
             answer_tokens=longest,
         )
+
+    def frozen(self, sampler: SamplingClient) -> FrozenModel:
+        """Weights that score, as a loop of one's own has them."""
+        opened = Operation[SamplingClient].done(sampler)
+        return FrozenModel(opened, self.renderer, self.client.tokenizer, self.client.capabilities)
 
     def policy(self, sampler: SamplingClient) -> SamplerPolicy:
         """The current weights as an agent sees them."""

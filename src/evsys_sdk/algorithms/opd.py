@@ -7,7 +7,6 @@ from typing import ClassVar
 from pydantic import Field
 
 from ..backends.checks import check_recipe
-from ..backends.client import SamplingClient
 from ..config.fields import searched
 from ..data import TargetFormat, detect_format, parse_rows
 from ..errors import DataError
@@ -45,7 +44,7 @@ class OPD(OnPolicyAlgorithm):
         check_divergence(self.cfg.divergence, self.cfg.top_k, self.client.capabilities)
         check_recipe(self.client.capabilities, path="algorithm.kind", snapshots="the teacher, and training with it")
         self.prompts = [_prompt(row, number) for number, row in enumerate(self.rows, start=1)]
-        self._teacher: SamplingClient = await self.client.open_sampler(self.cfg.teacher)
+        self._teacher = self.frozen(await self.client.open_sampler(self.cfg.teacher))
 
     def n_examples(self) -> int:
         return len(self.prompts)
@@ -60,7 +59,6 @@ class OPD(OnPolicyAlgorithm):
             [turn.prompt_tokens for turn in turns],
             turns,
             top_k=0 if self.cfg.divergence == "sampled" else self.cfg.top_k,
-            context_length=self.client.capabilities.context_length,
         )
         batch = distillation_batch(lessons, self.cfg.divergence)
         batch.metrics |= {

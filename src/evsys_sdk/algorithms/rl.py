@@ -26,7 +26,6 @@ from ..errors import TrainingError
 from ..rollouts.datums import datum_metrics, rollout_datums
 from ..rollouts.rollout import Rollout
 from ..training.batch import TrainingBatch
-from ..training.model import Model
 from ..training.saturation import RewardSaturation, StepSummary
 from .on_policy import RolloutAlgorithm, RolloutConfig, rollout_metrics
 
@@ -112,7 +111,7 @@ class RL(RolloutAlgorithm):
             if getattr(self.cfg, name):
                 check_recipe(self.client.capabilities, path=f"algorithm.params.{name}", snapshots=use)
         await super().setup()
-        self._base = Model(self.client, self.renderer).snapshot() if self.cfg.kl_coefficient else None
+        self._base = self.frozen(await self.client.sampler()) if self.cfg.kl_coefficient else None
         self._next_iteration = 0
         self._experience: tuple[int, Experience] | None = None
         self._saturation = RewardSaturation()

@@ -89,11 +89,10 @@ class SDFT(OnPolicyAlgorithm):
         answers = await self.answers([question for question, _ in pairs], step_idx)
         answered = [(pair, turn) for pair, turn in zip(pairs, answers, strict=True) if turn is not None]
         lessons = await ask_teacher(
-            await self._current_teacher(step_idx),
+            self.frozen(await self._current_teacher(step_idx)),
             [self.renderer.prompt(self._show_teacher(*pair)) for pair, _ in answered],
             [turn for _, turn in answered],
             top_k=0 if self.cfg.divergence == "sampled" else self.cfg.top_k,
-            context_length=self.client.capabilities.context_length,
         )
         batch = distillation_batch(lessons, self.cfg.divergence, skip=self.cfg.skip_tokens)
         sampled = sum(len(turn.completion_tokens) for _, turn in answered)

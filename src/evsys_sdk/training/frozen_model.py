@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from ..backends.client import SamplingParams
+from ..backends.client import SamplingParams, TopLogprobs
 from ..backends.datum import Datum
 from ..backends.future import Operation, gather
 from ..backends.seeds import stream_of
@@ -17,7 +17,7 @@ from ..rollouts.rollout import Message, Turn, text_of
 from .examples import LengthLimit, render_chats, to_datums
 
 if TYPE_CHECKING:
-    from ..backends.client import Capabilities, LogitsProcessor, Sample, SamplingClient, TokenFilter, TopLogprobs
+    from ..backends.client import Capabilities, LogitsProcessor, Sample, SamplingClient, TokenFilter
     from ..backends.datum import Floats
 
 type Prompt = str | Sequence[Message] | Sequence[int]
@@ -151,12 +151,27 @@ class FrozenModel:
         with their probabilities as weights. Train on them with any model of the same tokenizer.
         """
         data = self.datums(examples)
+        found = self.topk_logprobs_async(data, k, logit_bias=logit_bias, processors=processors).result()
+        return [datum.soften(top.tokens, top.logprobs) for datum, top in zip(data, found, strict=True)]
+
+    def topk_logprobs_async(
+        self,
+        data: Sequence[Datum],
+        k: int,
+        *,
+        logit_bias: Mapping[int, float] | None = None,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> Operation[list[TopLogprobs]]:
+        """The `k` most probable tokens for the target of each position."""
 
         def start(sampler: SamplingClient) -> Operation[list[TopLogprobs]]:
             return gather([sampler.topk_logprobs(_whole(datum), k, logit_bias, processors) for datum in data])
 
-        found = self._sampler().follow(start).result()
-        return [datum.soften(top.tokens[1:], top.logprobs[1:]) for datum, top in zip(data, found, strict=True)]
+        return (
+            self._sampler()
+            .follow(start)
+            .then(lambda found: [TopLogprobs(top.tokens[1:], top.logprobs[1:]) for top in found])
+        )
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt: of a text or a conversation by the chat template, of tokens themselves."""
