@@ -147,6 +147,7 @@ async def test_no_program_gets_more_than_its_share(name: str, control_group: boo
     assert "SUCCESS" not in await attack(EXHAUSTIONS[name], control_group=control_group)
 
 
+LEAD_OUT = "for n in $(seq 3 40); do ln -s /proc/self/fd/$n/{} l$n; done; ln -s l4 reward.txt"
 REWARDS = {
     "a link to itself": "ln -s reward.txt reward.txt",
     "a link to a device": "ln -s /dev/zero reward.txt",
@@ -157,6 +158,11 @@ REWARDS = {
     "a link to the reader's descriptors": "ln -s /proc/self/fd/1 reward.txt",
     "a link to the first process": "ln -s /proc/1/status reward.txt",
     "a link to the host": "ln -s /etc/shadow reward.txt",
+    "a link to the host's processes": LEAD_OUT.format("1/cmdline"),
+    "a link to the host's kernel": LEAD_OUT.format("version"),
+    "a link to the host's mounts": LEAD_OUT.format("self/mountinfo"),
+    "a link through the reader's root": "ln -s /proc/self/root/etc/passwd reward.txt",
+    "a link through the reader's folder": "echo 1 > real.txt; ln -s /proc/self/cwd/real.txt reward.txt",
     "a folder": "mkdir reward.txt",
     "a pipe": "mkfifo reward.txt",
     "a socket": "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"reward.txt\")'",
@@ -175,6 +181,21 @@ async def test_a_reward_that_is_no_file_is_an_error_and_nothing_else(name: str) 
         with pytest.raises(EnvironmentFileError, match=r"^reward\.txt: cannot be read in the sandbox: .*\.$"):
             await sandbox.read_file("reward.txt")
         assert (await sandbox.exec("echo still here")).stdout == "still here\n"
+    finally:
+        await sandbox.stop()
+
+
+async def test_no_descriptor_of_the_reader_or_writer_leads_out() -> None:
+    sandbox = BwrapEnvironment(**SMALL)
+    try:
+        await sandbox.start()
+        await sandbox.exec("for n in $(seq 0 40); do ln -s /proc/self/fd/$n f$n; done")
+        for number in range(3, 41):
+            for below in ("version", "1/status", "tmp/x"):
+                with pytest.raises(EnvironmentFileError):
+                    await sandbox.read_file(f"f{number}/{below}")
+                with pytest.raises(EnvironmentFileError):
+                    await sandbox.write_file(f"f{number}/{below}", "x")
     finally:
         await sandbox.stop()
 

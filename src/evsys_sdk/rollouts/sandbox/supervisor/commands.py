@@ -9,7 +9,7 @@ import stat
 import time
 
 from .capture import Capture
-from .libc import keep_descriptors_from_programs, restore_signals
+from .libc import close_descriptors, keep_descriptors_from_programs, open_plain, restore_signals
 from .processes import give_way_first
 from .settings import data, number, seconds, text, texts
 
@@ -143,10 +143,10 @@ def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
 
     def body() -> NoReturn:
         nonlocal most
-        sandbox.namespaces.enter()
+        _enter_alone(sandbox)
         try:
             # Not blocking, because what an agent left at this path may be a pipe that nobody writes to.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = open_plain(path, os.O_RDONLY | os.O_NONBLOCK)
             _check_regular(descriptor)
             while chunk := os.read(descriptor, _CHUNK):
                 most -= len(chunk)
@@ -165,13 +165,13 @@ def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     path, content = text(request["path"]), data(request["data"])
 
     def body() -> NoReturn:
-        sandbox.namespaces.enter()
+        _enter_alone(sandbox)
         os.umask(0o022)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             # Emptied only once it is known to be a file: O_TRUNC
             # would already do something to whatever else lies there.
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
+            descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
             _check_regular(descriptor)
             os.ftruncate(descriptor, 0)
             _write_all(descriptor, content)
@@ -181,6 +181,12 @@ def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
         os._exit(0)
 
     return body
+
+
+def _enter_alone(sandbox: Sandbox) -> None:
+    """Enter the sandbox without the supervisor's descriptors, to which links of the sandbox's /proc could lead."""
+    sandbox.namespaces.enter()
+    close_descriptors()
 
 
 def _check_regular(descriptor: int) -> None:

@@ -23,6 +23,7 @@ from .libc import (
     PR_SET_PDEATHSIG,
     clone,
     close_descriptors,
+    close_streams,
     drop_capabilities,
     mount,
     prctl,
@@ -160,6 +161,7 @@ def _be_first_process(
             prctl(PR_SET_DUMPABLE, 0)
             system_calls.install()
             os.write(answers, _READY + b"\n")
+            close_streams()
             close_descriptors()
             wait_for_ever()
     except OSError as error:

@@ -16,6 +16,7 @@ CLONE_PARENT, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWPID = 0x8000, 0x02000000, 
 _CAPABILITY_VERSION_3 = 0x20080522
 _MOST_CAPABILITIES = 64
 _CLOSE_RANGE, _CLOEXEC = 436, 4
+_OPENAT2, _HERE, _NO_MAGIC_LINKS = 437, -100, 2
 _CLONE = 56 if os.uname().machine == "x86_64" else 220
 _IPC_RMID = 0
 _ARG_START = 45  # of the fields after the name in /proc/PID/stat
@@ -77,11 +78,25 @@ def keep_descriptors_from_programs() -> None:
                     pass
 
 
-def close_descriptors() -> None:
-    """Let go of every descriptor; 0, 1 and 2 lead nowhere afterwards."""
+def close_streams() -> None:
+    """Let 0, 1 and 2 lead nowhere."""
     nowhere = os.open("/dev/null", os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
+
+
+def open_plain(path: str, flags: int, mode: int = 0) -> int:
+    """Open a file, and follow no link of /proc that leads elsewhere than it names."""
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, _NO_MAGIC_LINKS)
+    arguments = ctypes.addressof(name), ctypes.addressof(how), ctypes.sizeof(how)
+    descriptor = _libc.syscall(_OPENAT2, _HERE, *arguments, 0)
+    _check(descriptor, path)
+    return descriptor
+
+
+def close_descriptors() -> None:
+    """Let go of every descriptor but 0, 1 and 2."""
     if _libc.syscall(_CLOSE_RANGE, 3, 0xFFFFFFFF, 0, 0, 0) < 0:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
