@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,21 @@ class Relay:
             stream = getattr(sys, name)
             stream.write(shown)
             stream.flush()
+
+
+def pass_on(descriptor: int, relay: Relay, name: str = "stderr") -> threading.Thread:
+    """Relay what a child writes to a pipe, in a thread that ends with the pipe."""
+    source = os.dup(descriptor)
+
+    def run() -> None:
+        with open(source, "rb", buffering=0) as pipe:
+            while data := pipe.read(1 << 16):
+                relay.feed(data, name)
+        relay.feed(b"", name)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
 
 
 def kill_group(leader: int) -> None:

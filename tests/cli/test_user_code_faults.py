@@ -159,6 +159,8 @@ VERBS = {
     "eval": ("eval", "model", "--dataset", "eval.jsonl", "--aliases", "aliases.json", *_MODEL),
     "deploy": ("deploy", "trained", "--to", "mine"),
     "export": ("export", "trained", "--out", "weights"),
+    "audit": ("audit", "judged"),
+    "gate": ("gate", "judged", "--against", "base", "--policy", "policy.yaml"),
 }
 PLACES = (
     *(("import", verb) for verb in ("list", "schema", "validate", "plan", "mutate", "eval", "deploy", "run")),
@@ -168,6 +170,7 @@ PLACES = (
     *(("verifier", verb) for verb in ("score", "run")),
     ("client", "eval"), ("metric", "run"), ("algorithm", "run"), ("backend", "run"), ("log_store", "run"),
     ("callback", "run"), ("experiment_end", "run"),
+    *((place, "audit") for place in ("import", "verifier", "metric")), ("verifier", "gate"),
     ("launcher_open", "run"), ("launcher_start", "run"), ("launcher_close", "run"), ("deployer", "deploy"),
 )  # fmt: skip
 FAULTS = {
@@ -177,9 +180,11 @@ FAULTS = {
     "crashes": "os.abort()",
     "hangs": "time.sleep(100)",
 }
-HARMLESS = {("callback", "run", "exits")}
-"""A broken observer of steps is reported, and no reason to fail a run."""
-CASES = [(*place, fault) for place in PLACES for fault in FAULTS if (*place, fault) not in HARMLESS]
+ALIKE = {("import", verb, "becomes another program") for verb in ("schema", "plan", "mutate", "eval", "deploy")}
+ALIKE |= {("import", verb, "crashes") for verb in ("schema", "plan", "mutate", "eval", "deploy")}
+ALIKE |= {("metric", "audit", "exits"), ("verifier", "gate", "exits"), ("verifier", "gate", "crashes")}
+"""Left out: the same code handles them as in other rows."""
+CASES = [(*place, fault) for place in PLACES for fault in FAULTS if (*place, fault) not in ALIKE]
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +203,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "aliases.json").write_text("{}", encoding="utf-8")
     done = evsys(folder, "run", "c.yaml", "--quiet")
     assert done.returncode == 0, done.stderr
+    judged = CONFIG.replace("name: faults", "name: judged").replace("exact_match", "mine")
+    judged = judged.replace("max_tokens: 4", "max_tokens: 4\n    models: [base]\n    metrics: [pass@1, mine]")
+    (folder / "judged.yaml").write_text(judged, encoding="utf-8")
+    (folder / "policy.yaml").write_text("target: {metric: test/unseen/pass@1}\n", encoding="utf-8")
+    done = evsys(folder, "run", "judged.yaml", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert evsys(folder, *VERBS["audit"]).returncode == 0
     return folder
 
 
@@ -225,5 +237,46 @@ def test_no_fault_of_user_code_hangs_or_succeeds(
     limit = {"EVSYS_USER_CODE_TIMEOUT_S": "3"} if fault == "hangs" else {}
     done = evsys(folder, *VERBS[verb], FAULT_AT=place, FAULT=FAULTS[fault], **limit)
     assert done.returncode in (1, 2), done.stderr
-    assert done.stderr.strip()
+    told = done.stdout if verb in ("audit", "gate") else done.stderr
+    assert told.strip()
     assert "Traceback" not in done.stderr
+    if verb == "audit":
+        assert "instead of judging" in told, told
+    if verb == "gate":
+        assert "the audit flags answers" in told, told
+
+
+@pytest.mark.parametrize(
+    ("place", "fault"), [("import", "ends the process"), ("transform", "exits"), ("import", "hangs")]
+)
+def test_no_fault_ends_the_mcp_server_or_its_answers(project: Path, tmp_path: Path, place: str, fault: str) -> None:
+    folder = Path(shutil.copytree(project, tmp_path / "p", ignore=shutil.ignore_patterns("__pycache__")))
+    (folder / "pyproject.toml").write_text('[tool.evsys]\nimports = ["own"]\n', encoding="utf-8")
+    (folder / "c.yaml").write_text(CONFIG.replace(*USES["transform"]), encoding="utf-8")
+    limit = {"EVSYS_USER_CODE_TIMEOUT_S": "3"} if fault == "hangs" else {}
+    told = {**os.environ, "FAULT_AT": place, "FAULT": FAULTS[fault], **limit}
+    command = [sys.executable, "-m", "evsys_sdk", "mcp"]
+    with subprocess.Popen(
+        command, cwd=folder, env=told, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        for number in (1, 2):
+            params = {"name": "validate", "arguments": {"config": "c.yaml"}}
+            request = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+            server.stdin.write(json.dumps(request).encode() + b"\n")
+            server.stdin.flush()
+            answer = json.loads(server.stdout.readline())
+            assert answer["id"] == number
+            assert answer["result"]["isError"] is True, answer
+        server.stdin.close()
+        assert server.wait(60) == 0
+
+
+def test_campaigns_import_no_user_code(project: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(project, tmp_path / "p"))
+    (folder / "pyproject.toml").write_text('[tool.evsys]\nimports = ["own"]\n', encoding="utf-8")
+    command = [sys.executable, "-m", "evsys_sdk", "campaign", "list"]
+    told = {**os.environ, "FAULT_AT": "import", "FAULT": "os._exit(3)"}
+    done = subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr

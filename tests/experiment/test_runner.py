@@ -306,12 +306,9 @@ def test_a_run_folder_that_cannot_be_made_fails_its_arm_only(run: Run, monkeypat
 
 
 @pytest.mark.parametrize("moment", ["on_data", "on_step", "on_checkpoint", "on_run_end", "close", "state"])
-@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(3)])
-def test_an_observer_cannot_kill_a_run(
-    moment: str, error: BaseException, run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_observer_cannot_kill_a_run(moment: str, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     def fail(self: Any, *args: Any) -> Any:
-        raise error
+        raise RuntimeError("no")
 
     register_callback("hostile")(type("Hostile", (Callback,), {"name": "hostile", moment: fail}))
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
@@ -319,6 +316,21 @@ def test_an_observer_cannot_kill_a_run(
     assert found.status == "completed"
     assert "callback 'hostile' failed" in caplog.text
     assert WATCHERS[0].moments == ["start", *[f"step {step}" for step in range(1, 7)], "end: completed", "close"]
+
+
+@pytest.mark.parametrize("moment", ["on_data", "on_step", "on_checkpoint", "on_run_end", "close", "state"])
+def test_an_observer_that_exits_fails_its_run(moment: str, run: Run) -> None:
+    def leave(self: Any, *args: Any) -> Any:
+        raise SystemExit(0)
+
+    register_callback("hostile")(type("Hostile", (Callback,), {"name": "hostile", moment: leave}))
+    result = run(callbacks=[{"kind": "hostile"}, {"kind": "watcher"}])
+    assert result.exit_code == 2
+    assert "callback 'hostile' called sys.exit(0)" in str(result.runs[0].error)
+    assert WATCHERS[0].moments[-2:] == [
+        "end: completed" if moment in ("on_run_end", "close") else "end: failed",
+        "close",
+    ]
 
 
 def test_an_observer_cannot_change_what_the_run_and_the_others_see(run: Run, result_of: ResultOf) -> None:

@@ -120,9 +120,13 @@ class RunObservation:
         result, meter = self.result, self.options.meter
         if self._leaks is not None:
             result.notes.trained_on = self._leaks.summarise()
-        result.notes.findings = self.observers.findings() or None
-        self.observers.on_run_end(result)
-        self.observers.close()
+        observers = self.observers
+        for tell in (self._note_findings, partial(observers.on_run_end, result), observers.close):
+            try:
+                tell()
+            except TrainingError as error:  # a callback called sys.exit
+                if result.status != "failed":
+                    self.result = result = fail_run(result.run_id, error)
         if meter is not None:
             result.notes.spend = meter.spent().to_dict()
         # Stored last: a run with a result is over, and everything else about it is on disk.
@@ -130,6 +134,9 @@ class RunObservation:
             write_result(self.run_dir, result, hparams=self.run.model_dump(mode="json"))
         except Exception as error:  # a run that cannot be recorded has failed; the other arms continue
             self.result = fail_run(result.run_id, error)
+
+    def _note_findings(self) -> None:
+        self.result.notes.findings = self.observers.findings() or None
 
     def _describe(self, config: ExperimentConfig, algorithm: Algorithm) -> RunInfo:
         hypothesis, traits = config.metadata.hypothesis, traits_of(algorithm)

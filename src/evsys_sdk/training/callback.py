@@ -276,20 +276,25 @@ class Observers(Callback):
         return f"{index}:{self._callbacks[index].name}"
 
     def _tell(self, message: Callable[[Callback], None], *, always: bool = False) -> None:
+        exited: TrainingError | None = None
         for index, callback in enumerate(self._callbacks):
             if self._failures[index] >= _FAILURES_BEFORE_SILENCE and not always:
                 continue
             try:
                 message(callback)
                 self._failures[index] = 0
-            # An observer that calls sys.exit is broken, and no reason to end a run.
-            except (Exception, SystemExit) as error:
+            except SystemExit as error:  # it asks for the end of the run, whatever its code
+                said = f"callback '{callback.name}' called sys.exit({error.code!r}). Raise an error instead."
+                exited = exited or TrainingError(said)
+            except Exception as error:
                 self._failures[index] += 1
                 silenced = self._failures[index] == _FAILURES_BEFORE_SILENCE
                 consequence = "; it will not be called again in this run" if silenced else ""
                 get_logger(__name__).warning(
                     "callback '%s' failed: %s: %s%s", callback.name, type(error).__name__, error, consequence
                 )
+        if exited is not None:
+            raise exited
 
 
 def _complete(callback: Any) -> Callback:

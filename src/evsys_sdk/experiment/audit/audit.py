@@ -359,6 +359,8 @@ class _Auditor:
         if not tasks:
             return Check("answers", "unchecked", ["no benchmark of it can be read here"])
         found, checked, changed = self.answers.judge_again(tasks, thorough=thorough)
+        if failure := self.recheck.failure:
+            return _judge("answers", [*found, failure], invalidates=bool(found))
         if not checked and not found:
             why = "its tasks have changed since" if changed else "its verifiers cannot be run here"
             return Check("answers", "unchecked", [why])

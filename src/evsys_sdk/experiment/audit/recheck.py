@@ -12,29 +12,32 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import re
 import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from ...data.chat import text_of
 from ...data.rows import from_dict, to_dict
 from ...data.types import HarborTask, InProcessVerifier
-from ...errors import EvsysError
+from ...errors import EvsysError, UserCodeError
 from ...eval.metric import build_metric
 from ...eval.samples import Sample, TaskSamples
 from ...eval.verifier import VerifierInput, build_verifier
+from ...processes import Relay, kill_group, pass_on
 from ...record.evidence import hash_conclusion_page
 from ...record.folders import read_conclusion_page
 from ...registry import get_verifier, registry
 from ...settings import import_project_code
 from ...training.blocking import run_blocking
+from ...user_code import default_limit_s
 from .shadow import make_shadow
 
 if TYPE_CHECKING:
@@ -47,8 +50,8 @@ NEVER_AGAIN = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
 """Verifiers that cost money or a sandbox."""
 TOLERANCE = 1e-6
 """How far a value may be off that is worked out again."""
-_PATIENCE_S = 60.0
-"""How long the project's code may take over one answer."""
+_MOST_OUTPUT = 1_000_000
+"""Bytes that the project's code may print."""
 
 
 def choose_answers(answers: Mapping[Any, dict[str, Any]], most: int | None = _RECHECKED) -> list[dict[str, Any]]:
@@ -73,13 +76,15 @@ class Rechecker:
         self._open = ExitStack()
         self._project: subprocess.Popen[str] | None = None
         self._gave_up = imports is None
+        self.failure = ""
+        """How the project's code failed to answer: it ended its process, or hung, perhaps on purpose."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._project is not None:
-            self._project.kill()
+            kill_group(self._project.pid)
             self._project.communicate()
         self._open.close()
 
@@ -104,30 +109,47 @@ class Rechecker:
         """What the project's code says; None once it has failed to answer."""
         if self._gave_up:
             return None
+        if self._project is None:
+            self._project = self._start()
+            said = self._hear(self._project)
+            if said is not None and not said.get("ready"):
+                self._gave_up = True  # it cannot be imported here
+                return None
         try:
-            project = self._project = self._project or self._start()
-            assert project.stdin is not None
-            assert project.stdout is not None
-            project.stdin.write(json.dumps(question) + "\n")
-            project.stdin.flush()
-            # Each question has one line of answer, so that none waits in the buffer, where `select` would not see it.
-            ready, _, _ = select.select([project.stdout], [], [], _PATIENCE_S)
-            said = json.loads(project.stdout.readline()) if ready else None
-        except (OSError, ValueError):
-            said = None
-        if not isinstance(said, dict):
-            # An answer that comes too late would be taken for that to the next question.
-            self._gave_up = True
-            return None
-        value: Any = said.get("value")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            assert self._project.stdin is not None
+            self._project.stdin.write(json.dumps(question) + "\n")
+            self._project.stdin.flush()
+        except OSError:  # it has ended
+            pass
+        value = (self._hear(self._project) or {}).get("value")
         return float(value) if isinstance(value, int | float) else None
+
+    def _hear(self, project: subprocess.Popen[str]) -> dict[str, Any] | None:
+        """Its next line; None where there is none any more: an answer that came late would be taken for the next."""
+        assert project.stdout is not None
+        limit_s = default_limit_s()
+        # Each question has one line of answer, so that none waits in the buffer, where `select` would not see it.
+        ready = not self._gave_up and select.select([project.stdout], [], [], limit_s)[0]
+        try:
+            said = json.loads(project.stdout.readline()) if ready else None
+        except ValueError:
+            said = None
+        if isinstance(said, dict):
+            return cast("dict[str, Any]", said)
+        why = "ended its process" if ready else f"took longer than {limit_s:g} s"
+        self.failure = self.failure or f"the project's code {why} instead of judging an answer again"
+        self._gave_up = True
+        return None
 
     def _start(self) -> subprocess.Popen[str]:
         # -P: without the project's folder in front, where a file may have the name of a module of ours or Python's.
         command = [sys.executable, "-P", "-m", __spec__.name, *self._imports]
         folder = self._open.enter_context(make_shadow(Path.cwd(), *self._during))
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, text=True, encoding="utf-8")
+        pipe: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        project = subprocess.Popen(command, cwd=folder, **pipe, text=True, encoding="utf-8", process_group=0)
+        assert project.stderr is not None
+        pass_on(project.stderr.fileno(), Relay(_MOST_OUTPUT))
+        return project
 
 
 def is_deterministic(verifier: str) -> bool:
@@ -201,9 +223,17 @@ def _is_close(one: Any, other: Any) -> bool:
 
 def _answer_for_project(imports: Sequence[str]) -> None:
     """Import the project's code and answer questions, a line each, until there are no more."""
-    answers = sys.stdout
-    with redirect_stdout(sys.stderr):  # what the project prints is no answer
-        import_project_code(imports)
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)  # what the project prints is no answer
+        try:
+            import_project_code(imports)
+        except UserCodeError:  # it tried to end this process
+            return
+        except EvsysError:  # it is not here
+            answers.write('{"ready": false}\n')
+            return
+        answers.write('{"ready": true}\n')
+        answers.flush()
         for line in sys.stdin:
             question = json.loads(line)
             if "task" in question:

@@ -19,10 +19,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from ...errors import ConfigError, Problem
-from ...processes import Relay, kill_group, wait_for_end
+from ...processes import Relay, kill_group, pass_on, wait_for_end
 from ...protocols import RunResult
 from ...user_code import default_limit_s
 from ..arms.project_code import ProjectCode
@@ -107,11 +107,13 @@ class _WorkerProcess:
         self._imports = _Awaited()
         self._was_stopped = self._is_lost = False
         self._relay = Relay(_MOST_OUTPUT)
-        printed = ((self._process.stdout, "stdout"), (self._process.stderr, "stderr"))
-        self._threads = [threading.Thread(target=self._pass_on, args=one, daemon=True) for one in printed]
-        self._threads.append(threading.Thread(target=self._listen, daemon=True))
-        for thread in self._threads:
-            thread.start()
+        self._relays: list[threading.Thread] = []
+        for pipe, name in ((self._process.stdout, "stdout"), (self._process.stderr, "stderr")):
+            assert pipe is not None
+            with pipe:
+                self._relays.append(pass_on(pipe.fileno(), self._relay, name))
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         self._send(briefing)
 
     @property
@@ -158,10 +160,9 @@ class _WorkerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             self._process.wait()
-        *relays, listener = self._threads
-        listener.join()  # it must not read what may be another file by then
+        self._listener.join()  # it must not read what may be another file by then
         self._connection.close()
-        for thread in relays:  # a process that an arm has left may hold the other end
+        for thread in self._relays:  # a process that an arm has left may hold the other end
             thread.join(LOOK_UP_S)
 
     def _listen(self) -> None:
@@ -207,12 +208,6 @@ class _WorkerProcess:
             if one.pid is not None and time.monotonic() > one.ends_at:
                 one.is_overdue = True
                 kill_group(one.pid)
-
-    def _pass_on(self, printed: IO[bytes], name: str) -> None:
-        with printed:
-            while data := os.read(printed.fileno(), 1 << 16):
-                self._relay.feed(data, name)
-        self._relay.feed(b"", name)
 
     def _send(self, message: bytes) -> None:
         try:
