@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from ...data.chat import text_of
 from ...data.rows import from_dict, to_dict
 from ...data.types import HarborTask, InProcessVerifier
-from ...errors import EvsysError, UserCodeError
+from ...errors import EvsysError
 from ...eval.metric import build_metric
 from ...eval.samples import Sample, TaskSamples
 from ...eval.verifier import VerifierInput, build_verifier
@@ -227,10 +227,9 @@ def _answer_for_project(imports: Sequence[str]) -> None:
         os.dup2(2, 1)  # what the project prints is no answer
         try:
             import_project_code(imports)
-        except UserCodeError:  # it tried to end this process
-            return
-        except EvsysError:  # it is not here
-            answers.write('{"ready": false}\n')
+        except EvsysError as error:
+            if not isinstance(error.__cause__, SystemExit):  # it is not here, or its libraries are not
+                answers.write('{"ready": false}\n')
             return
         answers.write('{"ready": true}\n')
         answers.flush()
