@@ -287,6 +287,24 @@ def test_a_large_project_is_shown_while_it_is_read_and_whole_afterwards(
     assert api.read("/experiments", limit=2, offset=1)["items"][1]["name"] == "e2"
 
 
+def test_a_search_reads_the_whole_text_of_rollouts_and_what_is_added_to_them(api: Api, outputs: Path) -> None:
+    folder = write_experiment(outputs, "one", seeds=(42,), runs={"only": 0.5})
+    file = folder / "only" / "logs" / "training" / "rollouts.jsonl"
+    file.parent.mkdir(parents=True)
+    rows = [{"step": 1, "task_id": f"t{at}", "reward": at / 2, "text": "x" * 400 + f" Needle{at}"} for at in range(3)]
+    rows[2]["text"] += " \ud800"  # half of a surrogate pair, which no database takes
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]), "utf-8")
+    where = "/experiments/one-0a1b2c3d/rollouts"
+    assert [one["task"] for one in api.read(where, q="needle1")["items"]] == ["t1"]
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(rows[2]) + "\n")
+    found = api.read(where, q="NEEDLE", min_reward=0.5)
+    assert ([one["task"] for one in found["items"]], found["total"]) == (["t1", "t2"], 2)
+    assert api.read(f"{where}/{found['items'][1]['id']}")["text"].startswith("xxx")
+    file.write_text(json.dumps(rows[0]) + "\n", "utf-8")  # written anew
+    assert [one["task"] for one in api.read(where)["items"]] == ["t0"]
+
+
 def test_a_finished_experiment_is_read_again_when_it_has_changed(api: Api, outputs: Path) -> None:
     folder = write_experiment(outputs, "routing")
     assert api.read("/experiments/routing-0a1b2c3d")["experiment"]["notes"] == []

@@ -15,6 +15,8 @@ export interface Range {
 }
 
 const HEIGHT = 340;
+/** Steps are whole numbers, and so are the ticks below them. */
+const WHOLE = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8].flatMap((unit) => [unit, 2 * unit, 5 * unit]);
 
 export function LinePlot(props: {
   aligned: Aligned;
@@ -108,7 +110,7 @@ function options(given: {
     cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false } },
     scales: { x: { time: false }, y: given.log ? { distr: 3 } : {} },
     axes: [
-      { ...axis, size: 28, values: (_, ticks) => ticks.map(tick) },
+      { ...axis, size: 28, values: (_, ticks) => ticks.map(tick), ...(given.xLabel === "steps" || !given.xLabel ? { incrs: WHOLE } : {}) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((one) => (one === null ? "" : tick(one))) },
     ],
     series,

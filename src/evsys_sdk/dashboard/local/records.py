@@ -29,6 +29,7 @@ from ..shapes.record import DataEntries, DataRows, Events, JournalAnchor, Rollou
 from ..views.lists import RecordLists
 from ..views.rollouts import list_rollouts, read_rollout
 from ..views.source import (
+    PAGE_EVENTS,
     ArmFiles,
     BadQuery,
     Change,
@@ -37,6 +38,7 @@ from ..views.source import (
     NotFound,
     Points,
     RolloutQuery,
+    note_of,
     read_cursor,
     write_cursor,
 )
@@ -50,7 +52,6 @@ from .rows import (
     latest_of,
     local_entries,
     local_rows,
-    note_of,
     request_of,
     version_of,
 )
@@ -116,7 +117,6 @@ class LocalRecords(RecordLists):
     def _read_experiment(self, folder: Path, summary: ExperimentView | None) -> ExperimentData:
         detail = read_detail(folder, summary)
         events = list(read_lines(ExperimentFiles(detail.folder).journal))
-        started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
         # What an unfinished arm logged last is in its own files alone.
         arms = [arm if arm.metrics else self._with_metrics(folder, arm) for arm in detail.view.arms]
         return ExperimentData(
@@ -124,11 +124,9 @@ class LocalRecords(RecordLists):
             config=detail.config,
             conclusion=without_secrets(detail.conclusion),
             conclusion_text=read_text(ExperimentFiles(detail.folder).conclusion_page),
-            notes=[note_of(event) for event in events if event.get("kind") == Kind.NOTE],
+            events=[event_of(line) for line in events if line.get("kind") in PAGE_EVENTS],
             requests=[request_of(event) for event in events if event.get("kind") in _REQUESTS],
             commands=commands(detail),
-            registered_at=number(started.get("time")) if started.get("hypothesis_sha256") else None,
-            looks=[redact(event) for event in events if event.get("kind") == Kind.LOOKED],
             log=read_end(ExperimentFiles(detail.folder).console),
         )
 
@@ -212,7 +210,9 @@ class LocalRecords(RecordLists):
         folder = self._folder(id)
         event_id = add_note(folder, note.text, author=note.author)
         return next(
-            note_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
+            note_of(event_of(line))
+            for line in read_lines(ExperimentFiles(folder).journal)
+            if line.get("id") == event_id
         )
 
     def set_tags(self, id: str, tags: Tags) -> Tags:

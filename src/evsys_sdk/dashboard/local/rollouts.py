@@ -144,7 +144,10 @@ class RolloutIndex:
         try:
             with (self._folder / file).open("rb") as lines:  # one that `read` has found, so a file of ours
                 lines.seek(begin)
-                raw: Object = json.loads(lines.readline())
+                line = lines.readline()
+            raw: Object = json.loads(line)
+            if b"\\ud" in line.lower():  # perhaps half of a surrogate pair, which cannot be sent
+                raw = json.loads(json.dumps(raw, ensure_ascii=False).encode(errors="replace"))
         except (OSError, ValueError):
             raise NotFound("rollout", self.write_id(key)) from None
         [(split, name)] = self.read(("split", "name"), "file = ? AND place = ?", (file, begin)) or [("", "")]

@@ -18,7 +18,7 @@ from ...record.reader import ExperimentRecord
 from ...record.values import Object, mtime, number, part, text
 from ...record.view.model import ExperimentView
 from ...redact import redact
-from ..shapes.experiment import ControlRequest, Live, SavedNote, ShownExperiment
+from ..shapes.experiment import ControlRequest, Live, ShownExperiment
 from ..shapes.record import DataEntries, DataEntry, DataRows, JournalLine
 from ..views.curves import default_metric
 from ..views.lists import line_of, shown
@@ -79,14 +79,6 @@ def checkpoint_of(line: Object) -> Object:
         "final": line.get("final") is True,
         "metrics": part(line, "metrics"),
     }
-
-
-def note_of(event: Object) -> SavedNote:
-    """A note in a journal."""
-    author = text(event.get("author"))
-    return SavedNote(
-        id=text(event.get("id")), text=text(event.get("text")), author=author, time=number(event.get("time"))
-    )
 
 
 def request_of(event: Object) -> ControlRequest:

@@ -14,6 +14,8 @@ from typing import Any, Literal, Protocol, cast
 
 from ...errors import EvsysError, show
 from ...history.query import Filters
+from ...record.events import Kind
+from ...record.values import text
 from ..shapes.experiment import (
     ControlRequest,
     Experiments,
@@ -24,11 +26,13 @@ from ..shapes.experiment import (
     ShownExperiment,
     Tags,
 )
-from ..shapes.record import DataEntries, DataRows, Events, JournalAnchor, RolloutDetail, Rollouts
+from ..shapes.record import DataEntries, DataRows, Events, JournalAnchor, JournalLine, RolloutDetail, Rollouts
 
 type Object = dict[str, Any]
 type DataKind = Literal["dataset", "benchmark"]
 LARGEST_PAGE = 1000
+PAGE_EVENTS = (Kind.STARTED, Kind.NOTE, Kind.LOOKED)
+"""What the page of an experiment needs of its journal at once."""
 
 
 class NotFound(EvsysError):
@@ -94,13 +98,32 @@ class ExperimentData:
     config: Object
     conclusion: Object
     conclusion_text: str
-    notes: Sequence[SavedNote]
+    events: Sequence[JournalLine]
+    """Those of `PAGE_EVENTS`, oldest first."""
     requests: Sequence[ControlRequest]
     commands: Mapping[str, str]
-    registered_at: float | None = None
-    looks: Sequence[Object] = ()
-    """What each look at the claim found, as in the journal."""
     log: str = ""
+
+    @property
+    def notes(self) -> list[SavedNote]:
+        return [note_of(event) for event in self.events if event.kind == Kind.NOTE]
+
+    @property
+    def registered_at(self) -> float | None:
+        """When its claim was fixed: with the first event, where that has its hash."""
+        started = next((event for event in self.events if event.kind == Kind.STARTED), None)
+        return started.time if started and started.data.get("hypothesis_sha256") else None
+
+    @property
+    def looks(self) -> list[Object]:
+        """What each interim analysis of the claim found, as in the journal."""
+        return [event.data for event in self.events if event.kind == Kind.LOOKED]
+
+
+def note_of(event: JournalLine) -> SavedNote:
+    """A note, which is an event too."""
+    said, author = text(event.data.get("text")), text(event.data.get("author"))
+    return SavedNote(id=event.id, text=said, author=author, time=event.time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from ....errors import DataError, show
+from ....record.values import number
 from ...records import check_id
 
 LARGEST_NUMBER = 1 << 53  # beyond it, a browser no longer tells whole numbers apart
@@ -224,17 +225,6 @@ def whole(value: Any) -> int | None:
     """`value` if it is a whole number that fits a column, else None."""
     fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
     return value if fits else None
-
-
-def number(value: Any) -> float | None:
-    """`value` as a finite number, else None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None
 
 
 def _without_nul(value: Any) -> Any:

@@ -23,6 +23,7 @@ from ...views.curves import default_metric
 from ...views.lists import RecordLists, line_of, shown
 from ...views.rollouts import list_rollouts, read_rollout
 from ...views.source import (
+    PAGE_EVENTS,
     ArmFiles,
     Change,
     DataKind,
@@ -76,21 +77,18 @@ class StoredRecords(RecordLists):
             found = views.read(id)
         with self._engine.connect() as connection:
             version = int(self._row(connection, id)["version"])
-            events = self._events(connection, id, (Kind.NOTE, Kind.STARTED, Kind.LOOKED))
+            events = self._events(connection, id, PAGE_EVENTS)
             requests = self._requests(connection, id)
             [record] = read_records(connection, self.project, [id])
-        started = next((event for event in events if event.kind == Kind.STARTED), None)
         one = found or record.view()
         return ExperimentData(
             experiment=shown(one, version, self._live(one)),
             config=record.config or {},
             conclusion=part(record.told, "conclusion"),
             conclusion_text=text(record.told.get("conclusion_text")),
-            notes=[_note(event) for event in events if event.kind == Kind.NOTE],
+            events=events,
             requests=requests,
             commands={key: str(value) for key, value in part(record.told, "commands").items()},
-            registered_at=started.time if started and started.data.get("hypothesis_sha256") else None,
-            looks=[event.data for event in events if event.kind == Kind.LOOKED],
         )
 
     def arm_files(self, id: str, arms: Sequence[str]) -> dict[str, ArmFiles]:
@@ -269,12 +267,6 @@ class StoredRecords(RecordLists):
 def _event(row: RowMapping) -> JournalLine:
     """A line of a journal."""
     return JournalLine(id=str(row["id"]), time=row["time"], kind=str(row["kind"]), data=read_object(row["data"]))
-
-
-def _note(event: JournalLine) -> SavedNote:
-    """A note, which is an event too."""
-    said, author = text(event.data.get("text")), text(event.data.get("author"))
-    return SavedNote(id=event.id, text=said, author=author, time=event.time)
 
 
 def _read_objects(value: Any) -> list[Object]:

@@ -14,10 +14,11 @@ from sqlalchemy.dialects.postgresql import insert as insert_postgres
 from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 
 from ....errors import DataError, show
+from ....record.values import number
 from ...records import STATEMENTS, check_fields
 from ...shapes.loops import LoopPage
 from ...views.rollouts import LONGEST_PREVIEW, text_of
-from ..ingest.wire import LARGEST_NUMBER, Object, check_ids, number, whole
+from ..ingest.wire import LARGEST_NUMBER, Object, check_ids, whole
 from . import schema
 
 _LONGEST_TEXT = 1_000_000

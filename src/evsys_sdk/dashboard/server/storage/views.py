@@ -22,13 +22,12 @@ from ....record.events import Event, Kind
 from ....record.ledger import Tally
 from ....record.reader import ExperimentRecord
 from ....record.runs import STARTED, RunRecord, config_runs, plain_spend
-from ....record.values import UNFINISHED, Object, items, part, text
+from ....record.values import UNFINISHED, Object, items, number, part, text
 from ....record.view.build import Liveness, view
 from ....record.view.model import LIVE, ExperimentView
 from ...records import STATEMENTS
 from ...shapes.experiment import ShownExperiment
 from ...views.lists import line_of
-from ..ingest.wire import number
 from . import schema, store
 from .writer import Busy, Writer
 
