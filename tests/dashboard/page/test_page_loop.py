@@ -48,9 +48,7 @@ def test_a_loop_is_shown_with_its_rounds_verdicts_and_what_it_waits_for(
     page.set_viewport_size({"width": 390, "height": 844})
     expect(rows.nth(1)).to_contain_text("refused")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert loop.locator("[aria-label=rounds]").evaluate(
-        "box => box.scrollWidth <= box.clientWidth"
-    )
+    assert loop.locator("[aria-label=rounds]").evaluate("box => box.scrollWidth <= box.clientWidth")
     loop.get_by_role("button", name="approve").click()
     page.get_by_role("dialog").get_by_role("button", name="approve").click()
     expect(loop).to_contain_text("round 3: experiment is next", timeout=20_000)
