@@ -563,6 +563,13 @@ def repeat_the_best_scoring_at_a_later_step(project: Path) -> None:
     write_lines(path, [*lines, lines[-1] | {"step": 99}])
 
 
+def make_an_arm_cheaper(project: Path) -> None:
+    def cheapen(result: dict[str, Any]) -> None:
+        result["extras"]["tokens"] = {"trained": 1, "sampled": 0}
+
+    edit_json(study(project) / "long__seed42/run_result.json", cheapen)
+
+
 def empty_the_scores(project: Path) -> None:
     (study(project) / "short__seed42/scores.jsonl").write_text("", encoding="utf-8")
 
@@ -583,6 +590,7 @@ ACTS: dict[Callable[[Path], None], set[str]] = {
     raise_a_metric_in_result_and_journal: {"scores"},
     replace_weights_of_an_earlier_step: {"weights"},
     repeat_the_best_scoring_at_a_later_step: {"scores"},
+    make_an_arm_cheaper: {"arms"},
     empty_the_scores: {"files"},
     write_another_verdict_on_the_page: {"conclusion"},
     delete_the_journal: {"chain"},

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from evsys_sdk.backends.datum import Datum
+from evsys_sdk.data.contamination import ProbeTask, TaskIndex
 from evsys_sdk.training.leak_detector import LeakDetector
 
 
@@ -64,6 +65,17 @@ def test_a_task_that_another_text_only_begins_with_is_not_meant() -> None:
     rows = ("<u>find taxi 602<a>", "<u>find mail 7<a>", "unfind taxi 60")
     seen.check([datum(Letters().encode(row)) for row in rows])
     assert seen.summarise() == {"test/tools": {"n": 1, "first": ["t-2"]}}
+
+
+def test_a_short_task_is_a_whole_message_or_line_as_in_the_scan_before_the_run() -> None:
+    tasks = {"test/tools": {"t-1": "find mail 7", "t-2": "find taxi 60"}}
+    rows = ("<|im_start|>user\nhello, find mail 7<|im_end|>", "user: Find taxi 60\nassistant: TAXI")
+    seen = LeakDetector(tasks, Letters())
+    seen.check([datum(Letters().encode(row)) for row in rows])
+    assert seen.summarise() == {"test/tools": {"n": 1, "first": ["t-2"]}}
+    index = TaskIndex(ProbeTask(id, "tools", text) for id, text in tasks["test/tools"].items())
+    scanned = index.scan([["hello, find mail 7", "MAIL"], ["Find taxi 60", "TAXI"]])
+    assert [one.task_id for one in scanned.exact] == ["t-2"]
 
 
 def test_what_is_too_short_to_tell_is_not_looked_for() -> None:

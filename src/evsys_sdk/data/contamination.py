@@ -35,6 +35,9 @@ _MOST_PER_TASK = 5
 """Findings for each task and kind of match."""
 # Where a script has no spaces, each character counts as a word.
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W_\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+")
+_BOUNDARY = re.compile(r"<[^<>\n]{1,40}(?:>|$)")
+"""Marks that a chat template puts between messages; training cuts the last one short."""
+_SPEAKER = re.compile(r"\s*(?:user|human|system|question|prompt|instruction|input|task|q)\b[:\s]\s*", re.I)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|([nrt\"\\/]))")
 
 
@@ -94,6 +97,21 @@ def words_of(text: str) -> Words:
     return tuple(_WORD.findall(task_key(text)))
 
 
+def holds_question(text: str, question: Words) -> bool:
+    """Whether a text, such as a conversation as a model is trained on it, holds a question (see `TaskIndex`)."""
+    if len(question) < _LONG:
+        return question in _list_parts(text)
+    words = words_of(text)
+    return any(words[at : at + len(question)] == question for at in range(len(words) - len(question) + 1))
+
+
+def _list_parts(text: str) -> set[Words]:
+    """The messages and lines of a text, each also without the name of who speaks."""
+    messages = _BOUNDARY.split(text)
+    parts = [text, *messages, *(line for message in messages for line in message.splitlines())]
+    return {words_of(part) for whole in parts for part in (whole, _SPEAKER.sub("", whole, count=1))}
+
+
 class TaskIndex:
     """Searches rows for tasks."""
 
@@ -140,9 +158,8 @@ class TaskIndex:
                 if words[start : start + len(self._words[at])] == self._words[at]:
                     found.add(at)
         if self._short:
-            # A line of its own, a message, or a question that was split over the messages before the answer.
-            parts = {words_of(line) for text in texts for line in text.splitlines()}
-            parts |= {words_of(text) for text in texts} | {words_of(" ".join(texts[:-1])), words}
+            # A message, a line, or a question that was split over the messages before the answer.
+            parts = {words_of(" ".join(texts[:-1])), words}.union(*map(_list_parts, texts))
             found.update(at for part in parts for at in self._short.get(part, ()))
         return found
 

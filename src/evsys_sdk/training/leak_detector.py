@@ -10,7 +10,6 @@ that changed after the scan. A task is reported before the backward pass, so tha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.task_identity import task_key
+from ..data.contamination import Words, holds_question, words_of
 
 if TYPE_CHECKING:
     from ..backends.datum import Datum
@@ -40,7 +39,7 @@ type _Hashes = NDArray[np.uint64]
 class _Task:
     benchmark: str
     id: str
-    text: str
+    words: Words
 
 
 class LeakDetector:
@@ -66,7 +65,7 @@ class LeakDetector:
         """By length and hash."""
         for benchmark, texts in tasks.items():
             for task, text in texts.items():
-                self._anchor(_Task(benchmark, task, task_key(text)), text)
+                self._anchor(_Task(benchmark, task, words_of(text)), text)
 
     def _anchor(self, task: _Task, text: str) -> None:
         # The first and the last token may differ where other text is next to them.
@@ -99,9 +98,9 @@ class LeakDetector:
             if length <= len(tokens):
                 near += [task for place in _window_hashes(prefixes, length).tolist() for task in tasks.get(place, ())]
         if near:
-            text = task_key(self._tokenizer.decode(tokens.tolist()))
+            text = self._tokenizer.decode(tokens.tolist())
             for task in near:
-                if re.search(rf"(?<!\w){re.escape(task.text)}(?!\w)", text):
+                if holds_question(text, task.words):
                     self._note(task)
 
     def _note(self, task: _Task) -> None:

@@ -30,7 +30,7 @@ _GRACE_S = 30.0
 """A launcher ends an arm whose time is over; how long after that this is done here, its start-up included."""
 _ABANDON_S = 10.0
 """How long an arm that was killed is waited for, before it counts as lost."""
-_TOLD = ("unscored", "stop_reason", "spend", "trained_on")
+_TOLD = ("unscored", "stop_reason", "spend", "trained_on", "tokens")
 """Notes on an arm that go into the journal with its end."""
 _RESPONSE_S = 0.5
 """How soon a request to stop is noticed."""

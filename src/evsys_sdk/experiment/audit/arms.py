@@ -54,8 +54,10 @@ def _find_difference(told: Object, result: Mapping[str, Any]) -> str | None:
         return "metrics"
     if text(told.get("status")) != text(result.get("status")):
         return "status"
-    unscored = text(part(result, "extras").get("unscored"))
-    return "words about its scores" if text(told.get("unscored")) != unscored else None
+    extras = part(result, "extras")
+    if any(name in told and told[name] != extras.get(name) for name in ("tokens", "spend")):
+        return "costs"
+    return "words about its scores" if text(told.get("unscored")) != text(extras.get("unscored")) else None
 
 
 def find_equal_seeds(runs: Sequence[RunRecord]) -> Iterator[str]:

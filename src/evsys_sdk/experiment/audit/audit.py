@@ -10,10 +10,11 @@ journal, the journal from its own chain. What cannot be checked here is reported
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,12 @@ def audit_experiment(
     scored = [event.time or 0.0 for event in record.events if event.kind == Kind.SCORED]
     during = (record.began or 0.0, max(scored, default=0.0))
     with Rechecker(None if quick else [*imports, *_imports_of(record)], during=during) as recheck:
-        return _audit(
-            _Auditor(record, recheck), quick, before_conclusion, lambda: check_anchors(path, anchors, witnessed)
-        )
+        auditor = _Auditor(record, recheck, before_conclusion, partial(check_anchors, path, anchors, witnessed))
+        told = [auditor.check(fact) for fact in _OF_RECORD]
+        # The conclusion was drawn with nothing but these, and is drawn again with the same.
+        report = auditor.report = AuditReport(path, told, find_contradiction(told))
+        beyond = [] if quick else _BEYOND if before_conclusion else [*_BEYOND, *_AFTERWARDS]
+        return replace(report, checks=[*told, *(auditor.check(fact) for fact in beyond)])
 
 
 def _imports_of(record: ExperimentRecord) -> list[str]:
@@ -90,295 +94,277 @@ def _imports_of(record: ExperimentRecord) -> list[str]:
     return [one for one in named if one.endswith(".py") and (here / one).resolve().is_relative_to(here)]
 
 
-def _audit(
-    auditor: _Auditor, quick: bool, before_conclusion: bool, find_anchors: Callable[[], tuple[int, list[str]]]
-) -> AuditReport:
-    of_record: list[Callable[[], Check]] = [
-        auditor.check_chain,
-        auditor.check_claim,
-        auditor.check_config,
-        auditor.check_arms,
-        auditor.check_seals,
-        auditor.check_scores,
-        auditor.check_copies,
-        auditor.check_spend,
-        auditor.check_identities,
-        auditor.check_contamination,
-        auditor.check_code,
-        auditor.check_dropped,
-    ]
-    if auditor.record.start.get("looks") or auditor.record.looks:
-        of_record.append(auditor.check_looks)
-    beyond: list[Callable[[], Check]] = []
-    if not quick:
-        beyond += [
-            auditor.check_weights,
-            partial(auditor.check_answers, not before_conclusion),
-        ]
-    told = [replace(_guard(check), of_record=True) for check in of_record]
-    # The conclusion was drawn with nothing but these, and is drawn again with the same.
-    of_record_alone = AuditReport(auditor.path, told, find_contradiction(told))
-    if not quick and not before_conclusion:
-        beyond += [partial(auditor.check_conclusion, of_record_alone), partial(auditor.check_anchors, find_anchors)]
-    return replace(of_record_alone, checks=[*told, *(_guard(check) for check in beyond)])
+class _Unchecked(Exception):
+    """Why a fact cannot be checked here."""
 
 
-def _guard(check: Callable[[], Check]) -> Check:
-    """What cannot be read is a finding, not the end of the audit."""
-    try:
-        return check()
-    except (EvsysError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        named = check.func if isinstance(check, partial) else check
-        name = named.__name__.removeprefix("check_")
-        return Check(name, "flagged", [f"the record could not be read: {type(error).__name__}: {error}"], True)
+class _Doubt(str):
+    """What is flagged and yet invalidates nothing."""
 
-
-def _judge(name: str, found: list[str], *, invalidates: bool = True, said: str = "") -> Check:
-    return Check(name, "flagged", found, invalidates) if found else Check(name, "ok", [said] if said else [])
-
-
-def _remark(name: str, found: list[str]) -> Check:
-    return Check(name, "remark" if found else "ok", found)
+    __slots__ = ()
 
 
 class _Auditor:
-    """The checks of one experiment."""
+    """The facts of one experiment: each method yields what contradicts its fact."""
 
-    def __init__(self, record: ExperimentRecord, recheck: Rechecker) -> None:
-        self.record = record
-        self.recheck = recheck
-        self.path = record.folder
+    def __init__(
+        self,
+        record: ExperimentRecord,
+        recheck: Rechecker,
+        before_conclusion: bool,
+        find_anchors: Callable[[], tuple[int, list[str]]],
+    ) -> None:
+        self.record, self.recheck, self.path = record, recheck, record.folder
+        self.before_conclusion, self.find_anchors = before_conclusion, find_anchors
         self.events: list[Event] = record.events
         self.is_chained = bool(self.events) and all(event.format >= 2 for event in self.events)
         self.runs: list[RunRecord] = record.runs_on_disk
+        self.config: dict[str, Any] = record.config or {}
+        self.report: AuditReport | None = None
 
-    def _config(self) -> dict[str, Any]:
-        return self.record.config or {}
+    def check(self, fact: Fact) -> Check:
+        """One fact; what cannot be read is a finding, not the end of the audit."""
+        try:
+            found = list(fact.find(self))
+        except _Unchecked as why:
+            return Check(fact.name, "unchecked", [str(why)], of_record=fact in _OF_RECORD)
+        except (EvsysError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"the record could not be read: {type(error).__name__}: {error}"
+            return Check(fact.name, "flagged", [why], True, fact in _OF_RECORD)
+        state = "ok" if not found else "remark" if fact.is_remark else "flagged"
+        certain = state == "flagged" and any(not isinstance(one, _Doubt) for one in found)
+        return Check(fact.name, state, found, fact.invalidates and certain, fact in _OF_RECORD)
 
-    def check_chain(self) -> Check:
+    def chain(self) -> Iterator[str]:
         """The journal is there from its first event on, and every line follows the one it was written after."""
         journal = ExperimentFiles(self.path).journal
         if not self.events:
             done = [run.name for run in self.runs if run.result is not None or run.score_lines]
             if not done and read_conclusion(self.path) is None:
-                return Check("chain", "unchecked", ["nothing has happened yet"])
-            return _judge("chain", [f"{journal}: the journal is missing or empty, and {len(done)} arms have results"])
-        found = [f"{journal}: its first event is {first}"] if (first := self.events[0].kind) != Kind.STARTED else []
-        # Version 1 recorded none of these: an event of it that has one lost its hash.
-        old = [event for event in self.events if event.format < 2]
-        hashed = any(event.get(name) for event in old for name in ("recorded_config", "sealed", "line"))
-        if not found and self.events[0].format < 2 and not hashed:
-            return Check("chain", "unchecked", ["the record is of version 1, which kept no hashes"])
-        return _judge("chain", [*found, *verify_chain(journal)], said=f"{len(self.events)} events")
+                raise _Unchecked("nothing has happened yet")
+            yield f"{journal}: the journal is missing or empty, and {len(done)} arms have results"
+            return
+        if (first := self.events[0].kind) != Kind.STARTED:
+            yield f"{journal}: its first event is {first}"
+        elif self.events[0].format < 2:
+            # Version 1 recorded none of these: an event of it that has one lost its hash.
+            old = [event for event in self.events if event.format < 2]
+            if not any(event.get(name) for event in old for name in ("recorded_config", "sealed", "line")):
+                raise _Unchecked("the record is of version 1, which kept no hashes")
+        yield from verify_chain(journal)
 
-    def check_claim(self) -> Check:
+    def claim(self) -> Iterator[str]:
         """What is claimed now is what was claimed before the first step."""
         start = self.record.start
         registered: Any = start.get("hypothesis_sha256")
         if registered is None:
-            return Check("claim", "unchecked", ["no claim was registered"])
-        metadata = Metadata.model_validate(self._config().get("metadata") or {})
-        found: list[str] = []
-        if hypothesis_sha256(metadata) != registered:
-            found.append("the claim in config.json is not the one that was registered before the first step")
+            raise _Unchecked("no claim was registered")
+        if hypothesis_sha256(Metadata.model_validate(self.config.get("metadata") or {})) != registered:
+            yield "the claim in config.json is not the one that was registered before the first step"
         known = [one for one in read_claims() if one.get("experiment") == start.text("experiment_id")]
         # The first of them: a process that is killed may have counted an extension that its journal has not.
-        if any(
-            (one.get("family"), one.get("attempt")) != (start.get("family"), start.get("attempt")) for one in known[:1]
-        ):
-            found.append("the project's list of claims has another claim, or another attempt at it, for it")
-        return _judge("claim", found)
+        if any(one.get(name) != start.get(name) for one in known[:1] for name in ("family", "attempt")):
+            yield "the project's list of claims has another claim, or another attempt at it, for it"
 
-    def check_arms(self) -> Check:
+    def arms(self) -> Iterator[str]:
         """Every arm on disk was started by the orchestrator, and every arm that ended is there."""
-        found = list(find_stray_arms(self.record, self.runs, is_chained=self.is_chained))
-        return _judge("arms", found, said=f"{len(self.runs)} arms")
+        return find_stray_arms(self.record, self.runs, is_chained=self.is_chained)
 
-    def check_dropped(self) -> Check:
-        """No arm was left out after its score had been seen."""
-        return _remark("dropped", list(find_dropped_scores(self.runs)))
-
-    def check_config(self) -> Check:
-        """The config on disk is the one that the experiment was started, or last taken up, with."""
+    def recorded_config(self) -> Iterator[str]:
+        """The config on disk is the one that the experiment was started, or last resumed, with."""
         turns = [event for event in self.events if event.kind in (Kind.STARTED, Kind.RESUMED)]
         written = [event.text("recorded_config") for event in turns]
         if not written or not written[-1]:
-            return Check("config", "unchecked", ["no hash of its config was taken"])
+            raise _Unchecked("no hash of its config was taken")
         # A process that is killed after announcing a config has not written it yet.
-        changed = any(
+        if any(
             turn.text("found_config") not in {"", *written[max(0, at - 2) : at]} and written[at - 1]
             for at, turn in enumerate(turns)
             if at
-        )
-        found = ["config.json was changed before the experiment was taken up again"] if changed else []
+        ):
+            yield "config.json was changed before the experiment was resumed"
         if hash_recorded_config(self.path) not in written[-2:]:
-            found.append("config.json was changed after the experiment was started")
-        return _judge("config", found)
+            yield "config.json was changed after the experiment was started"
 
-    def check_code(self) -> Check:
-        """Code of the project that goes by one name is the same for all arms."""
-        return _judge("code", list(find_changed_code(self.identities)), invalidates=False)
-
-    def check_looks(self) -> Check:
+    def looks(self) -> Iterator[str]:
         """Seeds were added as it was planned before the first step, and none after a look that had ended it."""
         planned = list(items(self.record.start.get("looks")))
-        now = ExperimentConfig.model_validate(self._config()).planned_looks
-        found = [] if planned == now else [f"config.json looks at {now} seeds, and {planned} had been planned"]
-        found += find_late_seeds(self.events)
-        return _judge("looks", found, said=f"{len(self.record.looks)} looks")
+        if not planned and not self.record.looks:
+            raise _Unchecked("no interim analysis was planned")
+        now = ExperimentConfig.model_validate(self.config).planned_looks
+        if planned != now:
+            yield f"config.json looks at {now} seeds, and {planned} had been planned"
+        yield from find_late_seeds(self.events)
 
-    def check_seals(self) -> Check:
+    def files(self) -> Iterator[str]:
         """The files of each arm are as they were when it ended."""
         last = {event.text("arm"): event for event in self.events if event.kind == Kind.ARM_ENDED}
         sealed = {arm: event.part("sealed") for arm, event in last.items() if event.part("sealed")}
         if not sealed:
-            return Check("files", "unchecked", ["no hashes were taken when its arms ended"])
-        # An arm that was taken up again is writing its files anew.
-        busy = {event.text("arm") for event in self._open_starts()}
-        found = [
-            f"{arm}: {what} after it had ended"
-            for arm, files in sealed.items()
-            if arm not in busy and (self.path / arm).is_dir()
-            for what in broken_seals(self.path / arm, files)
-        ]
-        return _judge("files", found, said=f"{sum(map(len, sealed.values()))} files of {len(sealed)} arms")
+            raise _Unchecked("no hashes were taken when its arms ended")
+        for arm, files in sealed.items():
+            if arm not in self.busy and (self.path / arm).is_dir():
+                yield from (f"{arm}: {what} after it had ended" for what in broken_seals(self.path / arm, files))
 
-    def check_weights(self) -> Check:
+    def weights(self) -> Iterator[str]:
         """Stored weights are those that were scored, and that were there when their arm ended."""
         if not any(event.part("weights") for event in self.events):
-            return Check("weights", "unchecked", ["no hashes of stored weights were recorded"])
-        busy = {event.text("arm") for event in self._open_starts()}
-        runs = [run for run in self.runs if run.name not in busy]
-        return _judge("weights", [what for run in runs for what in find_replaced_weights(run.folder, self.events)])
+            raise _Unchecked("no hashes of stored weights were recorded")
+        for run in self.runs:
+            if run.name not in self.busy:
+                yield from find_replaced_weights(run.folder, self.events)
 
-    def _open_starts(self) -> Iterator[Event]:
-        """Arms that have been started again and have not ended since."""
-        latest: dict[str, Event] = {}
-        for event in self.events:
-            if event.kind in (Kind.ARM_STARTED, Kind.ARM_ENDED):
-                latest[event.text("arm")] = event
-        return (event for event in latest.values() if event.kind == Kind.ARM_STARTED)
+    @cached_property
+    def busy(self) -> set[str]:
+        """Arms that have been started again and have not ended since: they write their files anew."""
+        latest = {e.text("arm"): e.kind for e in self.events if e.kind in (Kind.ARM_STARTED, Kind.ARM_ENDED)}
+        return {arm for arm, kind in latest.items() if kind == Kind.ARM_STARTED}
 
-    def check_scores(self) -> Check:
-        """Each score follows from the rewards, and each scoring was heard of when it was made."""
+    def scores(self) -> Iterator[str]:
+        """Each score follows from the rewards, and the journal has each scoring."""
         known: dict[str, set[str]] = defaultdict(set)
         for event in self.events:
             if event.kind == Kind.SCORED:
                 known[event.text("arm")].add(event.text("line"))
-        found = [
-            f"{name_scoring(run, line)} is not the scoring that the journal heard of"
-            for run in self.runs
-            for line in run.score_lines
-            if self.is_chained and known and hash_line(line) not in known[run.name]
-        ]
-        lines = sum(len(run.score_lines) for run in self.runs)
-        found += [*self.answers.contradictions, *find_misquoted_scores(self.runs)]
-        return _judge("scores", found, said=f"{lines} scorings")
+        for run in self.runs if self.is_chained and known else ():
+            for line in run.score_lines:
+                if hash_line(line) not in known[run.name]:
+                    yield f"{name_scoring(run, line)} is not the scoring that the journal heard of"
+        yield from self.answers.contradictions
+        yield from find_misquoted_scores(self.runs)
 
     @cached_property
     def answers(self) -> AnswerBook:
         return AnswerBook(self.runs, self.recheck, self.record.shared_answers)
 
-    def check_copies(self) -> Check:
+    def copies(self) -> Iterator[str]:
         """No arm is another one under a new name: real runs never share the very times they took."""
-        seen, found = dict[str, str](), list[str]()
+        seen: dict[str, str] = {}
         for run in self.runs:
             for path in [run.files.starts, run.files.logs.timing, *run.files.all_predictions()]:
                 # Files of a few bytes are equal by chance.
                 content = hash_file(path, at_least=8)
                 first = run.name if content is None else seen.setdefault(f"{path.name} {content}", run.name)
                 if first != run.name:
-                    found.append(f"{run.name} and {first} have the same {path.name}, down to the times they took")
+                    yield f"{run.name} and {first} have the same {path.name}, down to the times they took"
                     break
-        return _judge("copies", [*found, *find_equal_seeds(self.runs)])
+        yield from find_equal_seeds(self.runs)
 
-    def check_spend(self) -> Check:
+    def spend(self) -> Iterator[str]:
         """The ledger has at least what the journal had heard of."""
         tally = read_tally(self.path)
-        found = list(find_lost_spend(self.events, tally))
-        found += self.answers.find_unpaid(tally, self._find_uninterrupted())
-        return _judge("spend", found, invalidates=False)
-
-    def _find_uninterrupted(self) -> list[str]:
-        """Arms that went from start to end at once: a killed process takes along what it had not written of a bill."""
+        yield from find_lost_spend(self.events, tally)
+        # Arms that went from start to end at once: a killed process takes along what it had not written of a bill.
         starts = Counter(event.text("arm") for event in self.events if event.kind == Kind.ARM_STARTED)
         ended = [event for event in self.events if event.kind == Kind.ARM_ENDED]
         completed = {event.text("arm") for event in ended if event.text("status") == "completed"}
-        return [arm for arm, n in starts.items() if n == 1 and arm in completed]
+        yield from self.answers.find_unpaid(tally, [arm for arm, n in starts.items() if n == 1 and arm in completed])
 
     @cached_property
     def identities(self) -> dict[str, dict[str, Any]]:
         return {run.name: identity for run in self.runs if (identity := run.identity) is not None}
 
-    def check_identities(self) -> Check:
+    def identity(self) -> Iterator[str]:
         """Compared arms differ in weights, verifier or agent only where the claim is about that."""
-        known = self.identities
-        if not known:
-            return Check("identity", "unchecked", ["what its arms are made of was not recorded"])
-        about: list[str] = part(self._config(), "metadata", "hypothesis").get("about") or []
-        found = [*find_unequal_parts(known, about), *find_changed_models(self.runs)]
-        found += [] if "weights" in about else find_foreign_weights(self.events)
-        found += find_changed_rows(self.runs)
-        return _judge("identity", found, said=f"{len(known)} arms")
+        if not self.identities:
+            raise _Unchecked("what its arms are made of was not recorded")
+        about: list[str] = part(self.config, "metadata", "hypothesis").get("about") or []
+        yield from find_unequal_parts(self.identities, about)
+        yield from find_changed_models(self.runs)
+        yield from () if "weights" in about else find_foreign_weights(self.events)
+        yield from find_changed_rows(self.runs)
 
-    def check_contamination(self) -> Check:
+    def contamination(self) -> Iterator[str]:
         """Neither the training rows nor what the weights learned from held the tasks."""
-        found = [str(one) for one in items(self.record.start.get("contamination"))]
-        if found := [*found, *find_trained_tasks(self.events)]:
-            return _judge("contamination", found, invalidates=False)
-        return _remark("contamination", [str(one) for one in items(self.record.start.get("near_matches"))])
+        yield from (str(one) for one in items(self.record.start.get("contamination")))
+        yield from find_trained_tasks(self.events)
 
-    def check_conclusion(self, audit: AuditReport) -> Check:
+    def near_matches(self) -> Iterator[str]:
+        return (str(one) for one in items(self.record.start.get("near_matches")))
+
+    def code(self) -> Iterator[str]:
+        """Code of the project that goes by one name is the same for all arms."""
+        return find_changed_code(self.identities)
+
+    def dropped(self) -> Iterator[str]:
+        """No arm was left out after its score had been seen."""
+        return find_dropped_scores(self.runs)
+
+    def conclusion(self) -> Iterator[str]:
         """The conclusion on disk is the one that was drawn, and follows from the record."""
-        import hashlib
+        from ..conclusion.write import conclude, read_stored_conclusion
 
         concluded = [event for event in self.events if event.kind == Kind.CONCLUDED]
         written = read_conclusion(self.path)
-        if not concluded:
-            state = "flagged" if written is not None and self.is_chained else "unchecked"
-            return Check("conclusion", state, ["no conclusion was journaled"], state == "flagged")
-        if written is None:
-            return Check("conclusion", "flagged", ["conclusion.json is gone"], True)
-        found: list[str] = []
-        from ..conclusion.write import conclude, read_stored_conclusion
-
+        if not concluded and (written is None or not self.is_chained):
+            raise _Unchecked("no conclusion was journaled")
+        if not concluded or written is None:
+            yield "conclusion.json is gone" if concluded else "no conclusion was journaled"
+            return
         stored = read_stored_conclusion(self.path)
         if find_repeated_keys(written):
-            found.append(f"conclusion.json gives '{find_repeated_keys(written)[0]}' twice, so that readers may differ")
-        found += find_edited_page(self.path, concluded[-1].text("page"), stored)
+            yield f"conclusion.json gives '{find_repeated_keys(written)[0]}' twice, so that readers may differ"
+        yield from find_edited_page(self.path, concluded[-1].text("page"), stored)
         known = concluded[-1].text("sha256")
         if stored is None or known not in (stored.sha256, hashlib.sha256(written.encode()).hexdigest()):
-            found.append("conclusion.json is not the one that the journal names")
+            yield "conclusion.json is not the one that the journal names"
         elif not self.record.invalidated:  # which it does not know of, and need not
-            found += compare_conclusions(stored, conclude(self.path, audit))
-        return _judge("conclusion", found)
+            yield from compare_conclusions(stored, conclude(self.path, self.report))
 
-    def check_answers(self, thorough: bool) -> Check:
+    def judged_answers(self) -> Iterator[str]:
         """Some of the answers, judged again, earn what they earned."""
-        tasks = {task.task_id: task for tasks in self.benchmarks.values() for task in tasks}
-        if not tasks:
-            return Check("answers", "unchecked", ["no benchmark of it can be read here"])
-        found, checked, changed = self.answers.judge_again(tasks, thorough=thorough)
-        if failure := self.recheck.failure:
-            return _judge("answers", [*found, failure], invalidates=bool(found))
-        if not checked and not found:
-            why = "its tasks have changed since" if changed else "its verifiers cannot be run here"
-            return Check("answers", "unchecked", [why])
-        return _judge("answers", found, said=f"{checked} answers judged again")
-
-    @cached_property
-    def benchmarks(self) -> dict[str, Sequence[HarborTask]]:
-        """The tasks of each benchmark that can be read here, by its label."""
-        metadata = Metadata.model_validate(self._config().get("metadata") or {})
-        found: dict[str, Sequence[HarborTask]] = {}
-        for entry in metadata.benchmark:
+        entries = Metadata.model_validate(self.config.get("metadata") or {}).benchmark
+        tasks: dict[str, HarborTask] = {}
+        for entry in entries:
             with suppress(EvsysError):
-                found[entry.label or ""] = load_entry(entry).tasks[: entry.n_tasks]
-        return found
+                tasks |= {task.task_id: task for task in load_entry(entry).tasks[: entry.n_tasks]}
+        if not tasks:
+            raise _Unchecked("no benchmark of it can be read here")
+        found, checked, changed = self.answers.judge_again(tasks, thorough=not self.before_conclusion)
+        if failure := self.recheck.failure:
+            found = [*found, _Doubt(failure)]
+        elif not checked and not found:
+            raise _Unchecked("its tasks have changed since" if changed else "its verifiers cannot be run here")
+        yield from found
 
-    def check_anchors(self, find_anchors: Callable[[], tuple[int, list[str]]]) -> Check:
+    def anchor(self) -> Iterator[str]:
         """What was noted outside about its journal still holds."""
-        known, problems = find_anchors()
+        known, problems = self.find_anchors()
         if not known and not problems:
-            return Check("anchor", "unchecked", ["its journal was not anchored anywhere; see evsys audit --anchor"])
-        return _judge("anchor", problems, said=f"{known} anchors hold")
+            raise _Unchecked("its journal was not anchored anywhere; see evsys audit --anchor")
+        yield from problems
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that the record says and that is recomputed here."""
+
+    name: str
+    find: Callable[[_Auditor], Iterable[str]]
+    """What contradicts it."""
+    invalidates: bool = True
+    """Whether nothing may be concluded while it is contradicted."""
+    is_remark: bool = False
+    """Whether it is worth knowing, but changes no verdict."""
+
+
+_OF_RECORD = (
+    Fact("chain", _Auditor.chain),
+    Fact("claim", _Auditor.claim),
+    Fact("config", _Auditor.recorded_config),
+    Fact("arms", _Auditor.arms),
+    Fact("files", _Auditor.files),
+    Fact("scores", _Auditor.scores),
+    Fact("copies", _Auditor.copies),
+    Fact("spend", _Auditor.spend, invalidates=False),
+    Fact("identity", _Auditor.identity),
+    Fact("contamination", _Auditor.contamination, invalidates=False),
+    Fact("near_matches", _Auditor.near_matches, is_remark=True),
+    Fact("code", _Auditor.code, invalidates=False),
+    Fact("dropped", _Auditor.dropped, is_remark=True),
+    Fact("looks", _Auditor.looks),
+)
+"""What the files of the record alone decide."""
+_BEYOND = (Fact("weights", _Auditor.weights), Fact("answers", _Auditor.judged_answers))
+"""What needs the project's code, or takes long."""
+_AFTERWARDS = (Fact("conclusion", _Auditor.conclusion), Fact("anchor", _Auditor.anchor))
