@@ -4,7 +4,7 @@
     python benchmarks/campaign.py --model outputs/models/SmolLM2-135M-Instruct --minutes 4  # to try it out
 
 Does what an agent with a time limit would do, by the command line alone: size a search of learning rates to five sixths
-of the time with `plan --fit-minutes`, run it, look at the wrong answers with `errors`, go on from the best checkpoint
+of the time by what `plan` says, run it, look at the wrong answers with `errors`, go on from the best checkpoint
 with more rows of the kinds that went wrong for as long as the rest allows, and `export` the result. The task is to turn
 a request into a call with its arguments; validation and test ask in phrasings that training never shows.
 
@@ -180,18 +180,18 @@ def run_campaign(campaign: Campaign, model: str, minutes: float) -> None:
 
 
 def size_to_time(campaign: Campaign, config: dict[str, Any], minutes: float) -> str:
-    """The config with as many steps and as few scorings as `plan` says fit; returns its file."""
+    """The config with as many steps as fit by what `plan` says; returns its file."""
     config["budget"] = {"wall_s": minutes * 60}  # should the machine be slower than it was when it was planned
     file = campaign.folder / f"{config['name']}.yaml"
     file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    fit = campaign.evsys("plan", file.name, "--fit-minutes", f"{minutes:.2f}")["fit"]
-    print(f"plan for {minutes:.1f} min: {json.dumps(fit)}", flush=True)
+    total = campaign.evsys("plan", file.name)["total"]
     run: dict[str, Any] = config.get("base_run") or config["run"]
-    if fit["steps"] is None:
+    params = run["algorithm"]["params"]
+    share = min(1.0, minutes * 60 / total["wall_s"]) if total["wall_s"] else 1.0
+    params["max_steps"] = int(params["max_steps"] * share)
+    print(f"plan for {minutes:.1f} min: {params['max_steps']} steps", flush=True)
+    if not params["max_steps"]:
         sys.exit(f"not one step fits into {minutes:.1f} min")
-    run["algorithm"]["params"]["max_steps"] = fit["steps"]
-    if fit["run_every"] is not None:
-        config["metadata"]["benchmark"][0]["run_every"] = fit["run_every"]
     file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     return file.name
 

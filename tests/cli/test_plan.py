@@ -57,22 +57,3 @@ def test_a_config_that_would_not_run_cannot_be_planned(tmp_path: Path, capsys: p
     path.write_text(path.read_text(encoding="utf-8").replace("kind: sft", "kind: sfft"), encoding="utf-8")
     assert main(["plan", str(path)]) == 1
     assert "did you mean 'sft'" in capsys.readouterr().err.lower()
-
-
-def test_what_fits_into_some_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path, "{ tokens: 1000000 }")
-    assert main(["plan", path, "--fit-minutes", "60"]) == 0
-    assert "Everything fits into 60 min: it takes about" in capsys.readouterr().out
-    assert main(["plan", path, "--fit-minutes", "0.0000001"]) == 0
-    assert "fit not one step of each arm, or 0 arms with all 3 steps" in capsys.readouterr().out
-    assert main(["plan", path, "--fit-minutes", "60", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fit"]["steps"] == 3
-    assert main(["plan", path, "--fit-minutes", "0"]) == 1
-
-
-def test_what_fits_is_not_known_where_nothing_may_be_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(write(tmp_path, "{ tokens: 1000000 }"))
-    text = path.read_text("utf-8").replace("kind: mock }", "kind: mock, params: { latency_ms: 50 } }")
-    path.write_text(text, "utf-8")
-    assert main(["plan", str(path), "--fit-minutes", "60"]) == 0
-    assert "is not known: run a few steps with `evsys run --steps 8`" in capsys.readouterr().out

@@ -30,14 +30,12 @@ CHATS: list[Row] = [
 ]
 TURNS = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
 PARAMS: dict[str, Row] = {
-    "select_fields": {"fields": ["messages"]},
     "rename_fields": {"fields": {"n": "number"}},
     "drop_fields": {"fields": ["metadata.topic"]},
     "map_values": {"field": "metadata.topic", "values": {"t": "u"}},
     "filter": {"conditions": [{"field": "n", "value": 1}]},
     "sample": {"n": 2},
     "add_system_prompt": {"prompt": "p", "existing": "replace"},
-    "truncate_chars": {"max_chars": 1},
 }
 
 
@@ -76,13 +74,6 @@ def test_a_built_in_changes_no_row_it_was_given_and_repeats_itself(name: str) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_a_built_in_refuses_a_param_it_does_not_have(name: str) -> None:
     assert "transforms[0].params.no_such_param" in refusal([], name, **PARAMS.get(name, {}), no_such_param=1)
-
-
-def test_select_fields_keeps_fields_and_parts_of_objects() -> None:
-    row = {"a": 1, "b": {"c": 2, "d": 3}, "x.y": 4}
-    assert run([row], "select_fields", fields=["b.c", "x.y"]) == [{"b": {"c": 2}, "x.y": 4}]
-    assert "no field 'z'" in refusal([row], "select_fields", fields=["a", "z"])
-    assert run([row], "select_fields", fields=["a", "z"], missing="skip") == [{"a": 1}]
 
 
 def test_rename_fields_moves_and_swaps() -> None:

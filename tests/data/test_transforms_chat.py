@@ -280,50 +280,6 @@ def test_many_unclosed_tags_take_linear_time() -> None:
     assert one(row, "strip_thinking")["messages"] == [assistant("answer")]
 
 
-def test_the_last_turns_stay_with_their_tool_calls_and_the_system_message() -> None:
-    call, result = assistant(None, tool_calls=[{"id": "1"}]), {"role": "tool", "content": "42", "tool_call_id": "1"}
-    messages = [
-        system("s"),
-        user("1"),
-        assistant("a"),
-        user("2"),
-        call,
-        result,
-        assistant("b"),
-        user("3"),
-        assistant("c"),
-    ]
-    row = {"messages": messages}
-    assert one(row, "keep_last_turns")["messages"] == [system("s"), user("3"), assistant("c")]
-    assert one(row, "keep_last_turns", n=2)["messages"] == [system("s"), *messages[3:]]
-    assert one(row, "keep_last_turns", n=3) == row
-
-
-def test_long_text_is_cut_at_either_end() -> None:
-    row = {
-        "messages": [
-            system("123456"),
-            user([text_block("123456"), image_url_block("123456")]),
-            assistant(None, tool_calls=[1]),
-        ]
-    }
-    made = one(row, "truncate_chars", max_chars=4)["messages"]
-    assert made == [
-        system("1234"),
-        user([text_block("1234"), image_url_block("123456")]),
-        assistant(None, tool_calls=[1]),
-    ]
-    assert one(row, "truncate_chars", max_chars=4, roles=["user"])["messages"][0] == system("123456")
-    assert one({"q": "123456"}, "truncate_chars", max_chars=4, field="q", keep="end", marker="~") == {"q": "~456"}
-    assert one({"o": {"q": "123456"}}, "truncate_chars", max_chars=6, field="o.q") == {"o": {"q": "123456"}}
-
-
-def test_cutting_what_is_not_text_is_refused() -> None:
-    assert "no field 'q'" in refusal({"a": 1}, "truncate_chars", max_chars=4, field="q")
-    assert "the field 'a' is not text but 1" in refusal({"a": 1}, "truncate_chars", max_chars=4, field="a")
-    assert "the marker must be shorter" in refusal({}, "truncate_chars", max_chars=2, marker="...")
-
-
 def test_a_conversation_becomes_a_task() -> None:
     row = {
         "messages": [system("s"), user("old"), assistant("x"), user("2+2?"), assistant("It is <answer>4</answer>")],

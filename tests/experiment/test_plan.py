@@ -14,7 +14,7 @@ from evsys_sdk.config import BenchmarkEntry
 from evsys_sdk.experiment.arms.arm import expand_arms
 from evsys_sdk.experiment.benchmark_plan import load_entry
 from evsys_sdk.experiment.plan.estimate import estimate_run, token_scale
-from evsys_sdk.experiment.plan.plan import RunNeeds, fit_into, plan_experiment
+from evsys_sdk.experiment.plan.plan import plan_experiment
 from evsys_sdk.experiment.plan.speed import read_speed
 from evsys_sdk.experiment.runner import ArmOptions, run_arm
 from evsys_sdk.registry import register_algorithm
@@ -337,28 +337,3 @@ def test_steps_and_scorings_of_an_earlier_run_count_apart(config: Config, tmp_pa
     assert speed is not None
     assert speed.seconds(trained=200) == pytest.approx(3.0), "what was computed, without the first step or any wait"
     assert speed.seconds(sampled=100) == pytest.approx(8.0), "the scoring beside which nothing was trained"
-
-
-ARM = RunNeeds(steps=100, wall_s=200.0)
-
-
-@pytest.mark.parametrize(
-    ("minutes", "together", "expected"),
-    [
-        (10, 1, (True, 100, 2)),
-        (5, 1, (False, 72, 1)),  # 290 of 400 s
-        (5, 2, (True, 100, 2)),
-        (0.1, 1, (False, None, 0)),
-    ],
-)
-def test_all_arms_take_fewer_steps_or_fewer_arms_take_all(
-    minutes: float, together: int, expected: tuple[bool, int | None, int]
-) -> None:
-    fit = fit_into(minutes, [ARM, ARM], together, start_s=10.0)
-    assert (fit.fits, fit.steps, fit.arms) == expected
-    assert fit.needed_minutes == pytest.approx((400 + 10 * together) / 60 / together)
-
-
-def test_what_is_not_known_is_not_guessed() -> None:
-    fit = fit_into(60, [ARM, RunNeeds(steps=100, wall_s=None)], 1)
-    assert (fit.needed_minutes, fit.fits, fit.steps) == (None, None, None)

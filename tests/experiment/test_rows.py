@@ -35,7 +35,7 @@ def data(**fields: Any) -> DataConfig:
 
 
 def test_rows_are_transformed_and_noted_with_their_hash(loader: RowLoader, tmp_path: Path) -> None:
-    chosen = data(path="rows.jsonl", transforms=[{"kind": "select_fields", "params": {"fields": ["query"]}}])
+    chosen = data(path="rows.jsonl", transforms=[{"kind": "drop_fields", "params": {"fields": ["tool"]}}])
     rows = loader(chosen)
     assert rows == [{"query": row["query"]} for row in ROWS]
     [note] = notes(tmp_path)

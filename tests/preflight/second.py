@@ -309,7 +309,6 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("splits with other salts", SFT, {D + "path": "data/all.jsonl", D + "transforms": [part("train", salt="a"), chat()], B + "path": "data/all.jsonl", B + "transforms": [part("test", salt="b", train=0.6, val=0.1, test=0.3), chat(), tasks()]}, "also", {"all": reviews(300, 6)}),
     Mistake("a class that is never trained", SFT, {D + "transforms": [{"kind": "filter", "params": {"conditions": [{"field": "mood", "operator": "ne", "value": "mixed"}]}}, chat()]}, "'mixed'"),
     Mistake("one row left of a sample", SFT, {D + "transforms": [{"kind": "sample", "params": {"n": 2}}, chat()]}, "2 .*rows|rows"),
-    Mistake("answers cut by characters", SFT, {D + "transforms": [chat(answer="The mood of the review is {mood}"), {"kind": "truncate_chars", "params": {"max_chars": 25, "roles": ["assistant"]}}]}, "never|cut"),
     Mistake("mojibake", SFT, {}, "encod|broken|UTF|character", {"reviews": each(TRAIN, 0.6, review=lambda row: row["review"].replace("Bergen", "M\u00c3\u00bcnchen").replace("the", "th\u00c3\u00a9"))}),
     Mistake("answers not yet written", SFT, {}, "TODO", {"reviews": each(TRAIN, 0.2, mood="TODO")}),
     Mistake("numbers of classes", SFT, {D + "transforms": [chat(answer="{label}")]}, "never|form", {"reviews": each(TRAIN, label=lambda row: MOODS.index(row["mood"]))}),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from evsys_sdk import ExperimentConfig
-from evsys_sdk.cli.main import main
 from evsys_sdk.experiment.preflight import check_config, models
 
 from .conftest import save_tiny
@@ -83,16 +82,3 @@ def test_a_tokenizer_without_a_chat_template_is_refused_at_its_model(config: Con
     [said] = problems(plain)
     assert said.startswith("run.model.name: ")
     assert "chat template" in said
-
-
-def test_what_fits_into_a_time_is_found_out_by_timing_a_step(
-    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config(["a" * 30, "b" * 40, "c"])), "utf-8")
-    assert main(["plan", "config.json", "--fit-minutes", "0.2", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert "time was measured on this machine just now" in plan["assumptions"]
-    assert plan["fit"]["needed_minutes"] > 0
-    assert plan["fit"]["steps"] is None or 1 <= plan["fit"]["steps"] <= 1000
-    assert plan["total"]["wall_s"] > 0
-    assert not (tmp_path / "outputs").exists(), "nothing was run"

@@ -11,25 +11,22 @@ from ..output import emit, import_option, json_option, print_warnings, table
 
 if TYPE_CHECKING:
     from ...experiment.mutation import Child
-    from ...experiment.plan.plan import ExperimentPlan, Fit, LimitPlan, RunNeeds
+    from ...experiment.plan.plan import ExperimentPlan, LimitPlan, RunNeeds
     from ...experiment.plan.sensitivity import Sensitivity
 
 
 @click.command()
 @click.argument("path", type=click.Path())
-@click.option(
-    "--fit-minutes", type=click.FloatRange(min=0, min_open=True), help="Say how many steps or arms fit into it."
-)
 @json_option
 @import_option
-def plan(path: str, fit_minutes: float | None, as_json: bool) -> None:
+def plan(path: str, as_json: bool) -> None:
     """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget lasts."""
     from ...experiment.plan.plan import plan_experiment
     from ...experiment.plan.plan_hash import hash_plan
     from ...experiment.preflight import check_file
 
     checked = check_file(path)
-    found = plan_experiment(checked.config, checked=True, fit_minutes=fit_minutes)
+    found = plan_experiment(checked.config, checked=True)
     answer = {**found.to_dict(), "hash": hash_plan(checked.config)}
     emit(answer | ({"warnings": [*checked.warnings]} if checked.warnings else {}), as_json, lambda: _render(found))
     if not as_json:
@@ -52,9 +49,6 @@ def _render(plan: ExperimentPlan) -> None:
         click.echo(_verdict(name, limit))
     if plan.sensitivity is not None:
         for line in _sensitivity(plan):
-            click.echo(line)
-    if plan.fit is not None:
-        for line in _fit(plan, plan.fit):
             click.echo(line)
     notes = {note: None for run in plan.runs for note in run.notes}
     for sentence in (*plan.assumptions, *notes):
@@ -115,24 +109,6 @@ def _seeds_needed(plan: ExperimentPlan, found: Sensitivity, claimed: float) -> s
         f"To see the claimed {claimed:g}: n_repeats: {found.seeds_needed} "
         f"({arms}, at most {plan.total.tokens * times:,.0f} tokens{usd})."
     )
-
-
-def _fit(plan: ExperimentPlan, fit: Fit) -> Iterator[str]:
-    """What of the experiment fits into the time that there is."""
-    given = f"{fit.minutes:g} min"
-    if fit.needed_minutes is None:
-        yield f"What fits into {given} is not known: run a few steps with `evsys run --steps 8`, and plan again."
-        return
-    needed = _time(fit.needed_minutes * 60)
-    if fit.fits:
-        yield f"Everything fits into {given}: it takes about {needed}."
-    else:
-        steps = max(run.each.steps or 0 for run in plan.runs)
-        each = "not one step of each arm" if fit.steps is None else f"all arms with {fit.steps:,} steps each"
-        full = _count(fit.arms or 0, "arm")
-        yield f"Into {given} fit {each}, or {full} with all {steps:,} steps; everything takes about {needed}:"
-        if fit.steps is not None:
-            yield f"  evsys run CONFIG --steps {fit.steps}"
 
 
 def _time(seconds: float | None) -> str:

@@ -87,20 +87,6 @@ class LimitPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """What fits into so many minutes."""
-
-    minutes: float
-    needed_minutes: float | None
-    """What everything takes; None where it is not known."""
-    fits: bool | None = None
-    steps: int | None = None
-    """Steps of the longest arm if all arms are shortened by the same share; None where not even one fits."""
-    arms: int | None = None
-    """Arms that fit at their full length, in their order."""
-
-
-@dataclass(frozen=True, slots=True)
 class ExperimentPlan:
     """What the experiment takes, run by run and together."""
 
@@ -113,8 +99,6 @@ class ExperimentPlan:
     """Where the numbers come from, as sentences."""
     sensitivity: Sensitivity | None = None
     """What the experiment could show; None where nothing is claimed or nothing is scored."""
-    fit: Fit | None = None
-    """What of it fits into a given time; None where none was given."""
 
     @property
     def n_arms(self) -> int:
@@ -128,13 +112,8 @@ class ExperimentPlan:
         return found
 
 
-def plan_experiment(
-    config: ExperimentConfig, *, checked: bool = False, fit_minutes: float | None = None
-) -> ExperimentPlan:
-    """Estimate an experiment; raises with everything that would keep it from starting, unless that was `checked`.
-
-    With `fit_minutes` the plan also says what of it fits into that time; a step is timed where nothing is on record.
-    """
+def plan_experiment(config: ExperimentConfig, *, checked: bool = False) -> ExperimentPlan:
+    """Estimate an experiment; raises with everything that would keep it from starting, unless that was `checked`."""
     Experiment(config, checked=checked).validate()
     config = config.expanded()
     assumptions: dict[str, None] = {}
@@ -144,7 +123,7 @@ def plan_experiment(
     for run in config.all_runs():
         content = size_of_work(run)  # equal for the arms of most sweeps, whose rows are then looked at once
         if content not in known:
-            known[content] = _look_at(run, config, load=fit_minutes is not None)
+            known[content] = _look_at(run, config)
         estimate, speed = known[content]
         says_time = (
             speed.says if speed else "time is not known: no earlier run of this model on this backend is on record"
@@ -161,12 +140,8 @@ def plan_experiment(
     sensitivity = expect_sensitivity(config)
     if sensitivity is not None and sensitivity.basis:
         assumptions |= {sensitivity.basis: None}
-    fit = None
-    if fit_minutes is not None:
-        start_s = max((speed.start_s for _, speed in known.values() if speed), default=0.0)
-        fit = fit_into(fit_minutes, [needs for _, needs in per_arm], config.max_concurrent_arms or 1, start_s)
     limits = _limits(config.budget, per_arm)
-    return ExperimentPlan(config.name, tuple(runs), total, limits, tuple(assumptions), sensitivity, fit)
+    return ExperimentPlan(config.name, tuple(runs), total, limits, tuple(assumptions), sensitivity)
 
 
 def _caveats(config: ExperimentConfig) -> list[str]:
@@ -180,12 +155,12 @@ def _caveats(config: ExperimentConfig) -> list[str]:
     return found
 
 
-def _look_at(run: RunConfig, config: ExperimentConfig, *, load: bool) -> tuple[RunEstimate, Speed | None]:
+def _look_at(run: RunConfig, config: ExperimentConfig) -> tuple[RunEstimate, Speed | None]:
     estimate = estimate_run(run, config)
     each = estimate.tokens_trained / estimate.steps if estimate.steps else None
     lengths = [round(length * estimate.per_mock_token) for length in estimate.step_lengths]
     recorded = read_speed(run, in_project(config.output_dir), step_tokens=each)
-    return estimate, recorded or measure_speed(run, lengths, load=load)
+    return estimate, recorded or measure_speed(run, lengths)
 
 
 def forecast_scoring(config: ExperimentConfig) -> float | None:
@@ -197,28 +172,10 @@ def forecast_scoring(config: ExperimentConfig) -> float | None:
         once = with_steps(once, 1)  # evaluations during training are not the one at its end
     found: list[float] = []
     for run in {size_of_work(run): run for run in once.all_runs()}.values():
-        estimate, speed = _look_at(run, once, load=False)
+        estimate, speed = _look_at(run, once)
         if speed is not None:
             found.append(speed.seconds(sampled=estimate.tokens_sampled - estimate.sampled_in_training))
     return max(found, default=None)
-
-
-def fit_into(minutes: float, arms: Sequence[RunNeeds], together: int, start_s: float = 0.0) -> Fit:
-    """What fits into some minutes with so many arms at once, each process loading the model in `start_s`."""
-    times = [needs.wall_s for needs in arms if needs.wall_s is not None]
-    if len(times) < len(arms) or not times:
-        return Fit(minutes, None)
-    loading = start_s * min(together, len(arms))
-    room, needed = minutes * 60 * together - loading, sum(times)
-    share = min(1.0, room / needed) if needed else 1.0
-    fitting = [at for at in range(1, len(times) + 1) if sum(times[:at]) <= room]
-    return Fit(
-        minutes,
-        (needed + loading) / 60 / together,
-        fits=needed <= room,
-        steps=int(max(needs.steps or 0 for needs in arms) * max(share, 0.0)) or None,
-        arms=len(fitting),
-    )
 
 
 def _needs(run: RunConfig, estimate: RunEstimate, speed: Speed | None, budget: Budget) -> RunNeeds:

@@ -13,13 +13,11 @@ import numpy as np
 
 from ...backends.client import AdamParams, ModelSpec, SamplingParams
 from ...backends.datum import Datum
+from ...backends.mock.backend import MockBackend
 from ...config import RunConfig
 from ...config.prices import backend_of
-from ...paths import in_project
 from ...record.folders import RunTimes, latest_run_times
 from ...record.values import number, part
-from ...registry import get_backend
-from ..arms.recipe import is_local_path
 
 if TYPE_CHECKING:
     from ...backends.client import TrainingClient
@@ -44,8 +42,6 @@ class Speed:
     train_s: float
     sample_s: float
     says: str
-    start_s: float = 0.0
-    """Seconds before the first step, to load the model."""
     whole_steps: bool = False
     """Whether `train_s` contains what is sampled for a step."""
 
@@ -120,29 +116,20 @@ def _is_comparable(
     return steps >= least and 1 / _SIMILAR <= tokens / steps / step_tokens <= _SIMILAR
 
 
-def measure_speed(run: RunConfig, lengths: Sequence[int], *, load: bool = False) -> Speed | None:
-    """What sequences like those of a step take on this machine: on the mock backend, and with `load` on the local one.
-
-    None for any other backend: trying it would cost something.
-    """
-    kind = backend_of(run)
-    if kind not in (("mock", "local") if load else ("mock",)) or not lengths or run.backend.params.get("latency_ms"):
+def measure_speed(run: RunConfig, lengths: Sequence[int]) -> Speed | None:
+    """What sequences like those of a step take on the mock backend; None for others, which take long or cost money."""
+    if backend_of(run) != "mock" or not lengths or run.backend.params.get("latency_ms"):
         return None
-    params = run.backend.params if run.backend.kind == kind else {}
-    params = {**params, "context_length": 1 << 20} if kind == "mock" else params
+    params = run.backend.params if run.backend.kind == "mock" else {}
     data = [_make_sequence(max(length, 2), number) for number, length in enumerate(lengths[:_TIMED_SEQUENCES])]
-    began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="evsys-plan-") as folder:
-        backend: Any = get_backend(kind)(**params)
-        name = str(in_project(run.model.name)) if is_local_path(run) else run.model.name
-        handles = backend.prepare(model=ModelSpec(name, seed=run.seed), run_dir=Path(folder))
-        start_s = time.perf_counter() - began if kind == "local" else 0.0
+        backend = MockBackend(**{**params, "context_length": 1 << 20})
+        handles = backend.prepare(model=ModelSpec(run.model.name, seed=run.seed), run_dir=Path(folder))
         try:
-            train_s, sample_s = _time_work(handles["training_client"], data, _TIMED_STEPS if kind == "mock" else 1)
+            train_s, sample_s = _time_work(handles["training_client"], data, _TIMED_STEPS)
         finally:
             backend.teardown(handles)
-    says = "time was measured on this machine just now"
-    return Speed(train_s, sample_s, says, start_s)
+    return Speed(train_s, sample_s, "time was measured on this machine just now")
 
 
 def _time_work(client: TrainingClient, data: Sequence[Datum], steps: int) -> tuple[float, float]:
