@@ -41,7 +41,7 @@ class Whisper:
 def plants(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """A registry of its own, with one built-in, which has its old name again when the test ends."""
     monkeypatch.setattr("evsys_sdk.data.transforms.rows.Identity.name", "identity")
-    return Registry("plant", "plants", {"moss": Builtin("data.transforms.rows:Identity")})
+    return Registry("plant", "plants", {"moss": Builtin("data.transforms.rows:IdentityRows")})
 
 
 def test_what_is_registered_can_be_looked_up_listed_and_described(plants: Registry) -> None:
@@ -66,9 +66,9 @@ def test_registering_gives_a_class_its_name(plants: Registry) -> None:
 
 
 def test_a_built_in_is_imported_when_it_is_first_used(plants: Registry) -> None:
-    from evsys_sdk.data.transforms.rows import Identity
+    from evsys_sdk.data.transforms.rows import IdentityRows
 
-    assert plants.get("moss") is Identity
+    assert plants.get("moss") is IdentityRows
     assert plants.get("moss") is plants.get("moss")
     assert plants.entries()[0].summary
 
@@ -134,7 +134,7 @@ def test_the_name_of_a_built_in_is_taken(plants: Registry, used_before: bool) ->
         plants.get("moss")
     with pytest.raises(DuplicateNameError, match=r"the built-in evsys_sdk\.data\.transforms\.rows"):
         plants.register("moss")(Shout)
-    assert plants.get("moss").__name__ == "Identity"
+    assert plants.get("moss").__name__ == "IdentityRows"
     plants.register("moss")(plants.get("moss"))
 
 
@@ -237,7 +237,7 @@ def _missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_missing_extra")
-@pytest.mark.parametrize("target", ["data.transforms.rows:Identity", "no.such.module:Orchid"])
+@pytest.mark.parametrize("target", ["data.transforms.rows:IdentityRows", "no.such.module:Orchid"])
 def test_a_built_in_that_needs_an_extra_is_listed_with_the_command(target: str) -> None:
     plants = Registry("plant", "plants", {"orchid": Builtin(target, extra="greenhouse")})
     assert plants.names() == ["orchid"]
@@ -252,7 +252,7 @@ def test_a_built_in_that_needs_an_extra_is_listed_with_the_command(target: str) 
 
 
 def test_a_built_in_whose_library_is_broken_does_not_hide_the_others() -> None:
-    rows = {"bad": Builtin("no.such.module:Bad"), "good": Builtin("data.transforms.rows:Identity")}
+    rows = {"bad": Builtin("no.such.module:Bad"), "good": Builtin("data.transforms.rows:IdentityRows")}
     bad, good = Registry("plant", "plants", rows).entries()
     assert bad.problem == "cannot be imported: No module named 'evsys_sdk.no'"
     assert good.available

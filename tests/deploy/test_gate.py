@@ -16,7 +16,7 @@ from evsys_sdk import ExperimentConfig
 from evsys_sdk.cli.main import main
 from evsys_sdk.deploy.deployments import Deployments
 from evsys_sdk.deploy.gate import Decision, judge
-from evsys_sdk.deploy.judged import Gap, Judged, Scored, judge_source, measure_gap
+from evsys_sdk.deploy.judged import Gap, Judged, ScoredMetric, judge_source, measure_gap
 from evsys_sdk.deploy.policy import GatePolicy, load_policy
 from evsys_sdk.deploy.ship import ship
 from evsys_sdk.deploy.source import find_source
@@ -190,9 +190,11 @@ def test_candidates_on_one_set_of_tasks_share_the_error_rate(project: Path) -> N
     assert "candidate 2 on these tasks" in again.checks[0].reason
 
 
-def scored(values: Any, sha256: str = "x", **fields: Any) -> Scored:
+def scored(values: Any, sha256: str = "x", **fields: Any) -> ScoredMetric:
     by_task = {f"t{n}": float(value) for n, value in enumerate(values)}
-    return Scored(float(np.mean(values)), by_task, fields.pop("clusters", {}), Question("m", "test", sha256), **fields)
+    return ScoredMetric(
+        float(np.mean(values)), by_task, fields.pop("clusters", {}), Question("m", "test", sha256), **fields
+    )
 
 
 def test_luck_alone_passes_no_more_often_than_it_may() -> None:
@@ -233,7 +235,7 @@ def test_tasks_of_one_cluster_count_as_one() -> None:
         (scored([1, 0]), "only 2 of 3 tasks"),
     ],
 )
-def test_what_cannot_be_compared_is_said(candidate: Scored, told: str) -> None:
+def test_what_cannot_be_compared_is_said(candidate: ScoredMetric, told: str) -> None:
     found = measure_gap(candidate, scored([0, 1, 0]), error=0.025, lower_is_better=False)
     assert isinstance(found, str)
     assert told in found

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evsys_sdk.errors import MISSING, ConfigError
 from evsys_sdk.eval.answers.answer import find_json, strict_loads
-from evsys_sdk.eval.answers.compare import Comparison, longest_common, most_pairs
+from evsys_sdk.eval.answers.compare import ValueComparison, longest_common, most_pairs
 from evsys_sdk.eval.verifiers.format_only import check_schema, faults
 
 from .scoring import reward
@@ -87,14 +87,14 @@ def test_bottomless_nesting_is_not_json() -> None:
     ],
 )
 def test_values_are_compared_as_asked(found: Any, wanted: Any, options: dict[str, Any], same: bool) -> None:
-    assert Comparison(**options).same(found, wanted) is same
+    assert ValueComparison(**options).same(found, wanted) is same
 
 
 @given(JSON)
 def test_every_value_is_the_same_as_itself(value: Any) -> None:
     copy = json.loads(json.dumps(value))
     for options in ({}, {"extra_keys": True}, {"ignore_order": True}, {"relative_tolerance": 0.1}):
-        assert Comparison(**options).same(copy, value)
+        assert ValueComparison(**options).same(copy, value)
     assert find_json(json.dumps(value)) == value or isinstance(value, str)
 
 
@@ -124,7 +124,7 @@ def test_longest_common_is_the_best_of_all_subsequences(found: list[int], wanted
 
 
 def test_long_lists_of_equal_items_are_compared() -> None:
-    assert Comparison(ignore_order=True).same([1] * 1100, [1] * 1100)
+    assert ValueComparison(ignore_order=True).same([1] * 1100, [1] * 1100)
 
 
 @pytest.mark.parametrize(

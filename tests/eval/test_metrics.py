@@ -18,9 +18,9 @@ import evsys_sdk
 from evsys_sdk import MetricSpec, register_metric, schema_for
 from evsys_sdk.builtins import BUILTINS
 from evsys_sdk.errors import ConfigError, DuplicateNameError, EvalError, UnknownNameError
-from evsys_sdk.eval.metric import MetricValue, Sample, TaskSamples, build_metric, jackknife_stderr, stderr_of_mean
+from evsys_sdk.eval.metric import MetricValue, ScoredSample, TaskSamples, build_metric, jackknife_stderr, stderr_of_mean
 from evsys_sdk.eval.metrics.passing import chance_of_all, chance_of_any
-from evsys_sdk.eval.metrics.rewards import ExactMatch, toolkit_of
+from evsys_sdk.eval.metrics.rewards import ExactMatchRate, toolkit_of
 from evsys_sdk.registry import registry
 
 REWARDS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=6), min_size=2, max_size=6)
@@ -28,13 +28,15 @@ REWARDS = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_si
 
 def tasks(rewards: Sequence[Sequence[float | None]], **usage: Any) -> list[TaskSamples]:
     return [
-        TaskSamples(f"t{number}", [Sample(reward, None if reward is None else "x", **usage) for reward in samples])
+        TaskSamples(
+            f"t{number}", [ScoredSample(reward, None if reward is None else "x", **usage) for reward in samples]
+        )
         for number, samples in enumerate(rewards)
     ]
 
 
 def texts(*answers: tuple[str, Any]) -> list[TaskSamples]:
-    return [TaskSamples(f"t{at}", [Sample(prediction=said)], target) for at, (said, target) in enumerate(answers)]
+    return [TaskSamples(f"t{at}", [ScoredSample(prediction=said)], target) for at, (said, target) in enumerate(answers)]
 
 
 def measured(name: str | MetricSpec, rewards: Sequence[Sequence[float]], **usage: Any) -> MetricValue:
@@ -152,7 +154,7 @@ def test_a_project_may_have_a_pass_at_2_of_its_own_as_the_documented_example_doe
     assert measured("pass@2", [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]).value == 0.5
     assert measured("pass@3", [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]).value == 1.0
     with pytest.raises(DuplicateNameError):
-        register_metric("pass@2")(ExactMatch)
+        register_metric("pass@2")(ExactMatchRate)
 
 
 def test_every_built_in_metric_can_be_built_and_describes_itself() -> None:
@@ -237,9 +239,9 @@ def test_texts_are_compared_with_targets() -> None:
     assert found.per_task == (1.0, 1.0, 0.0, 1.0)
     with pytest.raises(EvalError, match="task 't0' has no target to compare with"):
         build_metric("exact_match")(texts(("a", None)))
-    assert ExactMatch().compute(predictions=["a"], targets=["a"]) == 1.0
+    assert ExactMatchRate().compute(predictions=["a"], targets=["a"]) == 1.0
     with pytest.raises(ValueError, match="as many predictions as targets"):
-        ExactMatch().compute(predictions=[], targets=[])
+        ExactMatchRate().compute(predictions=[], targets=[])
 
 
 @pytest.mark.parametrize(
@@ -270,8 +272,8 @@ def test_toolkits_are_compared() -> None:
 
 def test_expenses_are_those_of_one_attempt() -> None:
     scored = [
-        TaskSamples("t0", [Sample(1.0, "x", 0.1, 1.0, 10), Sample(0.0, "x", 0.3, 3.0, 30)]),
-        TaskSamples("t1", [Sample(0.0, "x", 0.4, 4.0, 40)]),
+        TaskSamples("t0", [ScoredSample(1.0, "x", 0.1, 1.0, 10), ScoredSample(0.0, "x", 0.3, 3.0, 30)]),
+        TaskSamples("t1", [ScoredSample(0.0, "x", 0.4, 4.0, 40)]),
     ]
     for name, value in (("cost_per_task", 0.3), ("time_per_task", 3.0), ("tokens_per_task", 30.0)):
         found = build_metric(name)(scored)
@@ -285,7 +287,9 @@ def test_expenses_are_those_of_one_attempt() -> None:
 def test_the_error_of_an_expense_per_correct_answer_is_that_of_a_ratio() -> None:
     generator = np.random.default_rng(3)
     scored = [
-        TaskSamples(f"t{at}", [Sample(float(generator.random() < 0.6), "x", cost_usd=float(generator.exponential()))])
+        TaskSamples(
+            f"t{at}", [ScoredSample(float(generator.random() < 0.6), "x", cost_usd=float(generator.exponential()))]
+        )
         for at in range(120)
     ]
     found = build_metric("cost_per_correct")(scored)

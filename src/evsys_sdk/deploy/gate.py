@@ -21,7 +21,7 @@ from ..record.events import Event, Kind
 from ..record.project_files.journals import PromotionLog, read_promotions
 from ..record.values import items, part, text
 from .deployments import Deployments, check_promotions
-from .judged import BASE, Gap, Judged, Scored, find_judged, judge_source, measure_gap
+from .judged import BASE, Gap, Judged, ScoredMetric, find_judged, judge_source, measure_gap
 from .policy import Canary, GatePolicy, Limit, Target
 from .source import Source
 
@@ -160,7 +160,7 @@ def _check_gap(
     name: str, wanted: Target | Canary, bound: float, candidate: Judged, live: Judged, error: float, told: str
 ) -> GateCheck:
     """Whether the whole interval lies above a bound."""
-    scores: list[Scored] = []
+    scores: list[ScoredMetric] = []
     for whose, judged in (("the candidate", candidate), ("what is live", live)):
         found = judged.score(wanted.metric)
         if found is None:
@@ -192,7 +192,7 @@ def _describe(wanted: Target | Canary, gap: Gap, bound: float, told: str) -> str
     return f"{seen}: that does not show that it is above {bound:+.3f}; more tasks would tell."
 
 
-def _check_limit(name: str, limit: Limit, target: Scored, current: Scored | None) -> Iterator[GateCheck]:
+def _check_limit(name: str, limit: Limit, target: ScoredMetric, current: ScoredMetric | None) -> Iterator[GateCheck]:
     taken, before = target.costs.get(name), current.costs.get(name) if current else None
     bounds = [("most", limit.most)]
     if limit.times_current is not None:

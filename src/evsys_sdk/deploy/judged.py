@@ -24,7 +24,7 @@ BASE = "base"
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredMetric:
     """One metric of some weights."""
 
     value: float
@@ -44,11 +44,11 @@ class Judged:
 
     label: str
     weights_sha256: str
-    scores: dict[str, Scored]
+    scores: dict[str, ScoredMetric]
     reference: str = ""
     """Finds the same scores again, whatever is live or run later."""
 
-    def score(self, metric: str) -> Scored | None:
+    def score(self, metric: str) -> ScoredMetric | None:
         return self.scores.get(metric)
 
 
@@ -106,7 +106,7 @@ class Gap:
     n_tasks: int
 
 
-def measure_gap(candidate: Scored, current: Scored, *, error: float, lower_is_better: bool) -> Gap | str:
+def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float, lower_is_better: bool) -> Gap | str:
     """The difference with its interval, over the luck of the tasks alone: the weights are what they are. Or why not."""
     tasks = sorted(set(candidate.by_task) & set(current.by_task))
     if other := _find_difference(candidate.question, current.question):
@@ -157,12 +157,12 @@ def _baseline_lines(arm: RunRecord) -> Iterator[tuple[str, Object, Object]]:
                 yield metric_name(split, name, metric), line, part({"it": value}, "it")
 
 
-def _collect(source: Source, lines: Iterator[tuple[str, Object, Object]]) -> dict[str, Scored]:
+def _collect(source: Source, lines: Iterator[tuple[str, Object, Object]]) -> dict[str, ScoredMetric]:
     view = source.detail.view
     run = view.run(source.arm.run)
     # Of the run itself: an experiment may compare several models.
     model, backend = (run.model, run.backend) if run is not None else ("", "")
-    found: dict[str, Scored] = {}
+    found: dict[str, ScoredMetric] = {}
     for metric, line, value in lines:
         direction = view.question.direction if view.question.metric == metric else ""
         question = Question(metric, split_of(metric), text(line.get("sha256")), direction, model, backend)
@@ -171,7 +171,7 @@ def _collect(source: Source, lines: Iterator[tuple[str, Object, Object]]) -> dic
     return found
 
 
-def _read(line: Object, value: Object, question: Question) -> Scored | None:
+def _read(line: Object, value: Object, question: Question) -> ScoredMetric | None:
     score = number(value.get("value"))
     if score is None:
         return None
@@ -181,7 +181,7 @@ def _read(line: Object, value: Object, question: Question) -> Scored | None:
     problem = f"{len(unscored)} tasks could not be scored" if unscored else ""
     if failed and not problem:
         problem = f"{failed:g} answers failed on the side of the harness"
-    return Scored(score, task_scores(line, value) or {}, clusters, question, problem, _costs(line))
+    return ScoredMetric(score, task_scores(line, value) or {}, clusters, question, problem, _costs(line))
 
 
 def _costs(line: Object) -> dict[str, float]:

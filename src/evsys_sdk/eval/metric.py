@@ -25,9 +25,9 @@ from ..config.specs import MetricSpec
 from ..errors import EvalError
 from ..registry import get_metric
 from .metrics.passing import PassMetric
-from .samples import Missing, Sample, TaskSamples, metadata, predictions, targets, task_rewards, without_missing
+from .samples import Missing, ScoredSample, TaskSamples, metadata, predictions, targets, task_rewards, without_missing
 
-__all__ = ["BuiltMetric", "MetricValue", "Missing", "Sample", "TaskSamples", "build_metric"]
+__all__ = ["BuiltMetric", "MetricValue", "Missing", "ScoredSample", "TaskSamples", "build_metric"]
 
 
 @dataclass(frozen=True, slots=True)

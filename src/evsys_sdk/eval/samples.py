@@ -21,7 +21,7 @@ type Missing = Literal["error", "zero", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ScoredSample:
     """One attempt at a task, as far as metrics are concerned."""
 
     reward: float | None = None
@@ -41,7 +41,7 @@ class TaskSamples:
     """All attempts at one task."""
 
     task_id: str
-    samples: Sequence[Sample]
+    samples: Sequence[ScoredSample]
     target: Any = None
     """What would have been right, for metrics that compare texts."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -115,7 +115,7 @@ def without_missing(tasks: Sequence[TaskSamples], missing: Missing, place: str) 
     return kept, n_missing
 
 
-def _treat_missing(samples: Sequence[Sample], missing: Missing) -> list[Sample]:
+def _treat_missing(samples: Sequence[ScoredSample], missing: Missing) -> list[ScoredSample]:
     if missing == "drop":
         return [sample for sample in samples if not sample.failed]
     return [replace(sample, reward=0.0, prediction="") if sample.failed else sample for sample in samples]

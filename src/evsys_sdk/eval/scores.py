@@ -11,7 +11,7 @@ from ..errors import EvsysError, show
 from .answers.answer import extract_answer
 from .metric import BuiltMetric, MetricValue
 from .predictions import Prediction
-from .samples import Sample, TaskSamples
+from .samples import ScoredSample, TaskSamples
 
 type Breakdown = dict[str, dict[str, dict[str, MetricValue]]]
 """Metadata key -> its value -> metric -> score."""
@@ -163,10 +163,10 @@ class EvalResult:
 
 def task_samples(predictions: Sequence[Prediction], tasks: Mapping[str, HarborTask] | None = None) -> list[TaskSamples]:
     """Predictions grouped by task, as metrics want them."""
-    groups: dict[str, list[Sample]] = {}
+    groups: dict[str, list[ScoredSample]] = {}
     for prediction in predictions:
         groups.setdefault(prediction.task_id, []).append(
-            Sample(
+            ScoredSample(
                 reward=prediction.reward,
                 prediction=None if prediction.failed else extract_answer(prediction.text),
                 cost_usd=prediction.cost_usd,
@@ -178,7 +178,7 @@ def task_samples(predictions: Sequence[Prediction], tasks: Mapping[str, HarborTa
     return [_task_samples(task_id, samples, known.get(task_id)) for task_id, samples in groups.items()]
 
 
-def _task_samples(task_id: str, samples: Sequence[Sample], task: HarborTask | None) -> TaskSamples:
+def _task_samples(task_id: str, samples: Sequence[ScoredSample], task: HarborTask | None) -> TaskSamples:
     if task is None:
         return TaskSamples(task_id, samples)
     expected: Any = getattr(task.verifier, "expected", None)

@@ -97,7 +97,7 @@ class FilterConfig(TransformConfig):
     """What a test of a field that a row does not have means; put an `exists` test first to tell apart."""
 
 
-class Filter(RowTransform[FilterConfig]):
+class FilterRows(RowTransform[FilterConfig]):
     """Keeps the rows that meet conditions on their fields."""
 
     name: ClassVar[str] = "filter"

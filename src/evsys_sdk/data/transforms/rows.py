@@ -23,7 +23,7 @@ from ..shapes import is_list, is_object
 from ..transform import BaseTransform, NoParams, RowFunction, RowTransform, TransformConfig
 
 
-class Identity(RowTransform[NoParams]):
+class IdentityRows(RowTransform[NoParams]):
     """Passes every row on unchanged.
 
     For pipelines that need a step that does nothing, e.g. as one arm of an ablation.
@@ -78,7 +78,7 @@ class SampleConfig(TransformConfig):
         return self
 
 
-class Sample(BaseTransform[SampleConfig]):
+class SampleRows(BaseTransform[SampleConfig]):
     """Keeps a random part of the rows: a number of them or a share.
 
     Samples nest: with one seed, a smaller sample is part of a larger one, so that a curve over sizes adds rows only.

@@ -16,7 +16,7 @@ from .quantity import close
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ValueComparison:
     """What counts as the same."""
 
     relative_tolerance: float = 0.0

@@ -21,7 +21,7 @@ _ARGUMENTS = ("arguments", "parameters", "input")
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ParsedToolCall:
     """One call: which tool, with which arguments."""
 
     name: str
@@ -34,12 +34,12 @@ class ToolCall:
         return {"name": self.name, **({} if self.arguments is MISSING else {"arguments": self.arguments})}
 
 
-UNREADABLE = ToolCall("", None)
+UNREADABLE = ParsedToolCall("", None)
 
 
-def calls_in(messages: Iterable[Message], *, tag: str | None) -> list[ToolCall]:
+def calls_in(messages: Iterable[Message], *, tag: str | None) -> list[ParsedToolCall]:
     """Every call of the assistant, in order; `tag` is what surrounds calls inside texts."""
-    found: list[ToolCall] = []
+    found: list[ParsedToolCall] = []
     for message in messages:
         if message.get("role") == "assistant":
             beside: Any = message.get("tool_calls")
@@ -50,9 +50,9 @@ def calls_in(messages: Iterable[Message], *, tag: str | None) -> list[ToolCall]:
     return found
 
 
-def calls_in_text(text: str, *, tag: str) -> list[ToolCall]:
+def calls_in_text(text: str, *, tag: str) -> list[ParsedToolCall]:
     """Every `<tag>{"name": ..., "arguments": {...}}</tag>`; a tag may hold a list of calls too."""
-    found: list[ToolCall] = []
+    found: list[ParsedToolCall] = []
     for inside in all_tagged(without_thinking(text), tag):  # a call in a thought was not made
         try:
             value = strict_loads(inside)
@@ -63,7 +63,7 @@ def calls_in_text(text: str, *, tag: str) -> list[ToolCall]:
     return found
 
 
-def read_call(value: Any) -> ToolCall:
+def read_call(value: Any) -> ParsedToolCall:
     """A call as OpenAI writes it, or as a plain `{name, arguments}`; `UNREADABLE` if it is neither."""
     call = _inner(value)
     if call is None or not isinstance(call.get("name"), str):
@@ -75,24 +75,24 @@ def read_call(value: Any) -> ToolCall:
             arguments = strict_loads(arguments) if arguments.strip() else {}
         except ValueError:
             return UNREADABLE
-    return ToolCall(call["name"], {} if arguments is None else arguments)
+    return ParsedToolCall(call["name"], {} if arguments is None else arguments)
 
 
-def read_expected_calls(expected: Any) -> list[ToolCall]:
+def read_expected_calls(expected: Any) -> list[ParsedToolCall]:
     """The calls a task expects: one or a list of names or `{name, arguments}`; without arguments, any will do."""
     if expected is None:
         raise EvalError("there are no expected calls. Add 'expected' to the task's verifier; [] means no call at all.")
     return [_read_expected_call(one) for one in (expected if is_list(expected) else [expected])]
 
 
-def _read_expected_call(value: Any) -> ToolCall:
+def _read_expected_call(value: Any) -> ParsedToolCall:
     if isinstance(value, str) and value:
-        return ToolCall(value, MISSING)
+        return ParsedToolCall(value, MISSING)
     call = read_call(value)
     if call is UNREADABLE:
         raise EvalError(f"{show(value)} is not an expected call. Write a name, or name and arguments.")
     written = _inner(value) or {}
-    return call if any(key in written for key in _ARGUMENTS) else ToolCall(call.name, MISSING)
+    return call if any(key in written for key in _ARGUMENTS) else ParsedToolCall(call.name, MISSING)
 
 
 def _inner(value: Any) -> dict[str, Any] | None:

@@ -36,7 +36,7 @@ class MeanReward:
         return statistics.fmean(statistics.fmean(rewards) for rewards in task_rewards)
 
 
-class ExactMatch:
+class ExactMatchRate:
     """Share of predictions equal to their target, surrounding white space aside."""
 
     name: ClassVar[str] = "exact_match"

@@ -23,7 +23,7 @@ from ...errors import MISSING, closest, show
 from ...protocols import VerificationResult
 from ..answers.answer import ANSWER_TAG, extract_answer, find_json
 from ..answers.bounded_regex import check_pattern, match_within
-from ..answers.compare import Comparison, is_number
+from ..answers.compare import ValueComparison, is_number
 from ..verifier import BaseVerifier
 
 
@@ -163,7 +163,7 @@ def faults(value: Any, schema: Schema, path: str = "") -> Iterator[str]:
         yield f"{place} should be of type {' or '.join(types)}"
         return
     choices = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
-    if choices and not any(Comparison().same(value, choice) for choice in choices):
+    if choices and not any(ValueComparison().same(value, choice) for choice in choices):
         yield f"{place} should be {' or '.join(show(choice) for choice in choices)}"
     for key, holds in _BOUNDS.items():
         if key in schema and not holds(value, schema[key]):

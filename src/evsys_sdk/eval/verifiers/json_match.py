@@ -14,7 +14,7 @@ from pydantic import Field
 from ...errors import MISSING, EvalError, show
 from ...protocols import VerificationResult
 from ..answers.answer import AnswerParams, find_json, strict_loads
-from ..answers.compare import Comparison
+from ..answers.compare import ValueComparison
 from ..verifier import BaseVerifier
 
 
@@ -50,7 +50,7 @@ class JsonMatch(BaseVerifier[JsonMatchParams]):
         found = MISSING if answer is None else find_json(answer)
         if found is MISSING:
             return VerificationResult(0.0, {"found_json": False})
-        compare = Comparison(
+        compare = ValueComparison(
             relative_tolerance=self.cfg.relative_tolerance,
             absolute_tolerance=self.cfg.absolute_tolerance,
             extra_keys=self.cfg.mode == "subset",

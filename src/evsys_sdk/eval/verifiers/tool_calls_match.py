@@ -16,8 +16,8 @@ from ...config.base import Strict
 from ...data.types import HarborTask, Message
 from ...errors import MISSING
 from ...protocols import VerificationResult
-from ..answers.compare import Comparison, longest_common, most_pairs
-from ..answers.tool_call import UNREADABLE, ToolCall, calls_in, calls_in_text, read_expected_calls
+from ..answers.compare import ValueComparison, longest_common, most_pairs
+from ..answers.tool_call import UNREADABLE, ParsedToolCall, calls_in, calls_in_text, read_expected_calls
 from ..verifier import BaseVerifier
 
 
@@ -65,17 +65,17 @@ class ToolCallsMatch(BaseVerifier[ToolCallsMatchParams]):
         }
         return VerificationResult(share if self.cfg.partial_credit else float(share == 1.0), info)
 
-    def _find_calls(self, completion: str, answers: list[Message]) -> list[ToolCall]:
+    def _find_calls(self, completion: str, answers: list[Message]) -> list[ParsedToolCall]:
         if answers:
             return calls_in(answers[-1:] if self.cfg.turns == "last" else answers, tag=self.cfg.tag)
         return [] if self.cfg.tag is None else calls_in_text(completion, tag=self.cfg.tag)
 
-    def _fits(self, found: ToolCall, wanted: ToolCall) -> bool:
+    def _fits(self, found: ParsedToolCall, wanted: ParsedToolCall) -> bool:
         if found is UNREADABLE or found.name != wanted.name:
             return False
         if self.cfg.arguments == "ignore" or wanted.arguments is MISSING:
             return True
-        compare = Comparison(
+        compare = ValueComparison(
             relative_tolerance=self.cfg.relative_tolerance,
             extra_keys=self.cfg.arguments == "subset",
             ignore_order=self.cfg.ignore_argument_order,

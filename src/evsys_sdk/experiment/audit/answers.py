@@ -17,7 +17,7 @@ from typing import Any
 from ...data.task_identity import task_id
 from ...data.types import HarborTask
 from ...data.workspace.reference import slug
-from ...eval.samples import Sample, TaskSamples
+from ...eval.samples import ScoredSample, TaskSamples
 from ...record.ledger import Tally
 from ...record.runs import RunRecord
 from ...record.values import number
@@ -72,7 +72,7 @@ class AnswerBook:
             if kept != given:
                 yield f"task '{task}' has rewards {given} in the score and {kept} in the answers"
                 break
-        shaped = [TaskSamples(task, [Sample(reward=one) for one in given]) for task, given in rewards.items()]
+        shaped = [TaskSamples(task, [ScoredSample(reward=one) for one in given]) for task, given in rewards.items()]
         metrics: dict[str, dict[str, Any]] = line.get("metrics") or {}
         for name, value in metrics.items():
             expected = self._recheck.measure(name, shaped)

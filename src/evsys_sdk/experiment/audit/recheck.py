@@ -29,7 +29,7 @@ from ...data.rows import from_dict, to_dict
 from ...data.types import HarborTask, InProcessVerifier
 from ...errors import EvsysError
 from ...eval.metric import build_metric
-from ...eval.samples import Sample, TaskSamples
+from ...eval.samples import ScoredSample, TaskSamples
 from ...eval.verifier import VerifierInput, build_verifier
 from ...processes import Relay, kill_group, pass_on
 from ...record.evidence import hash_conclusion_page
@@ -247,7 +247,7 @@ def _answer_for_project(imports: Sequence[str]) -> None:
 
 
 def _as_samples(one: dict[str, Any]) -> TaskSamples:
-    return TaskSamples(one["task_id"], [Sample(**sample) for sample in one["samples"]])
+    return TaskSamples(one["task_id"], [ScoredSample(**sample) for sample in one["samples"]])
 
 
 if __name__ == "__main__":

@@ -293,7 +293,7 @@ class Verdicts:
 
 
 @dataclass(slots=True)
-class Claim:
+class TriedClaim:
     """One claim and all verdicts on it."""
 
     text: str
@@ -335,12 +335,12 @@ class Claim:
         return ", ".join(parts) + (f" on {where.pop()}" if len(questions) == 1 and where else "")
 
 
-def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str, ...], str]) -> list[Claim]:
+def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str, ...], str]) -> list[TriedClaim]:
     """(claim, models, backends, metric, tasks, verdict, count, started, id, folder) -> claims, the latest first.
 
     `questions` names each (model, backend, metric, tasks): a claim that was tested on mock is open on other backends.
     """
-    claims: dict[str, Claim] = {}
+    claims: dict[str, TriedClaim] = {}
     merged: dict[tuple[str, str, str], Verdicts] = {}
     for text, models, backends, metric, tasks, verdict, count, started, name, folder in rows:
         key = " ".join(text.casefold().split()).rstrip(".")
@@ -349,7 +349,7 @@ def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str,
         question = questions.get((model, backend, metric, tasks)) or ", ".join(filter(None, (where, metric, tasks)))
         if (key, question, verdict) not in merged:
             merged[key, question, verdict] = Verdicts(question, verdict, backend)
-            claims.setdefault(key, Claim(text)).verdicts.append(merged[key, question, verdict])
+            claims.setdefault(key, TriedClaim(text)).verdicts.append(merged[key, question, verdict])
         one = merged[key, question, verdict]
         one.count += count
         if not one.id or (started or 0.0, name) > (one.started, one.id):

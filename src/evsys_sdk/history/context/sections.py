@@ -23,9 +23,9 @@ from ..query import Filters, count_trials, page
 from ..text import clip, count_text, duration_text, interval_text, score_text, usd_text
 from .digest import Digest, Item, Section
 from .questions import (
-    Claim,
     QuestionDigest,
     State,
+    TriedClaim,
     Untried,
     best_runs,
     find_untried,
@@ -110,7 +110,7 @@ class _Ask:
     def count(self, condition: str, values: Sequence[Any] = ()) -> int:
         return sum(row[0] for row in self.rows(("count(*)",), condition, values))
 
-    def claims(self, questions: dict[tuple[str, ...], str]) -> list[Claim]:
+    def claims(self, questions: dict[tuple[str, ...], str]) -> list[TriedClaim]:
         """Every claim that has a verdict which counts."""
         names = ("claim", "models", "backends", "metric", "tasks", "verdict")
         # Of a bare column beside max(), SQLite takes the value in the row that has it.
@@ -237,7 +237,7 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _claim_section(ask: _Ask, claims: Sequence[Claim], state: State, title: str, share: float) -> Section:
+def _claim_section(ask: _Ask, claims: Sequence[TriedClaim], state: State, title: str, share: float) -> Section:
     own = [claim for claim in claims if claim.state == state]
     if state == "open":  # what promises something first
         own.sort(key=lambda claim: claim.latest.verdict != "promising_unconfirmed")
@@ -246,7 +246,7 @@ def _claim_section(ask: _Ask, claims: Sequence[Claim], state: State, title: str,
     return Section(state, title, items, share, command, len(own))
 
 
-def _claim_item(ask: _Ask, claim: Claim) -> Item:
+def _claim_item(ask: _Ask, claim: TriedClaim) -> Item:
     # By both: two roots may have folders of the same name, and copies of a folder have the same id.
     found = ask.top("folder = ? AND id = ?", [claim.latest.folder, claim.latest.id], most=1)
     said = next((one.hypothesis or one.name for one in found), claim.text)

@@ -29,7 +29,7 @@ _MOST_PAIRS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TaskAnswer:
     """One attempt at one task."""
 
     benchmark: str
@@ -62,9 +62,9 @@ class Errors:
     experiment: str
     arm: str
     step: int
-    answers: list[Answer]
+    answers: list[TaskAnswer]
     """All, right ones too."""
-    wrong: list[Answer]
+    wrong: list[TaskAnswer]
     """Those that were asked for, the worst first."""
     steps: list[int]
     """After which there are answers."""
@@ -120,11 +120,11 @@ def find_errors(
     return Errors(detail.view.id, run.name, chosen, answers, found, steps, remarks)
 
 
-def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> tuple[list[Answer], list[str]]:
+def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> tuple[list[TaskAnswer], list[str]]:
     """The answers behind some scorings of an arm, with their tasks where those are there; and what is to be said."""
     from ...data.workspace.reference import slug
 
-    answers: list[Answer] = []
+    answers: list[TaskAnswer] = []
     remarks: list[str] = []
     for line in scorings:
         split, label = text(line.get("split")), text(line.get("name"))
@@ -247,10 +247,10 @@ def with_prompts(config: Object, rows: Sequence[Mapping[str, Any]], split: str, 
     return [{**known.get(text(row.get("task_id")), {}), **row} for row in rows]
 
 
-def _answer(benchmark: str, line: Object, tasks: Mapping[str, Any]) -> Answer:
+def _answer(benchmark: str, line: Object, tasks: Mapping[str, Any]) -> TaskAnswer:
     task = tasks.get(text(line.get("task")))
     sample = number(line.get("sample"))
-    return Answer(
+    return TaskAnswer(
         benchmark=benchmark,
         task=text(line.get("task_id")),
         sample=int(sample or 0),
@@ -265,9 +265,9 @@ def _cut(said: str) -> str:
     return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}..."
 
 
-def _by_task(answers: Iterable[Answer]) -> dict[str, Answer]:
+def _by_task(answers: Iterable[TaskAnswer]) -> dict[str, TaskAnswer]:
     """The first answer to each task."""
-    found: dict[str, Answer] = {}
+    found: dict[str, TaskAnswer] = {}
     for one in answers:
         found.setdefault(one.task, one)
     return found
@@ -333,7 +333,7 @@ def _means(scores: SetScores) -> dict[str, float]:
     }
 
 
-def _answers(detail: Detail, metric: str) -> dict[str, Answer]:
+def _answers(detail: Detail, metric: str) -> dict[str, TaskAnswer]:
     """What the best seed answered at its latest scoring by a metric."""
     arm = detail.best_arm
     taken = [(step, line) for name, step, line, _ in arm.scores if name == metric] if arm is not None else []
@@ -343,7 +343,7 @@ def _answers(detail: Detail, metric: str) -> dict[str, Answer]:
     return _by_task(read_answers(detail, arm, [latest])[0])
 
 
-def _flip(task: str, before: float, after: float, first: Answer | None, second: Answer | None) -> Flip:
+def _flip(task: str, before: float, after: float, first: TaskAnswer | None, second: TaskAnswer | None) -> Flip:
     known = first or second
     prompt, expected = (None, None) if known is None else (known.prompt, known.expected)
     return Flip(task, before, after, prompt, expected, first and first.got, second and second.got)

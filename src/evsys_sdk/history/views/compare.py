@@ -31,7 +31,7 @@ type Difference = tuple[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Two runs or more, of any experiments; the first is what the others are compared with."""
 
     details: list[Detail]
@@ -67,7 +67,7 @@ class Comparison:
         return {**named, "against": first.view.id, "against_run": first.chosen_run}
 
 
-def compare_experiments(details: Sequence[Detail]) -> Comparison:
+def compare_experiments(details: Sequence[Detail]) -> RunComparison:
     """Everything that can be told about the difference between the first run and the others."""
     loss: list[Curve] = []
     scores: list[Curve] = []
@@ -79,7 +79,7 @@ def compare_experiments(details: Sequence[Detail]) -> Comparison:
             scores += filter(None, [score_curve(arm, detail.view.metric, label)])
     pairs = [compare_sides(details[0].side, other.side) for other in details[1:]]
     flips = [find_flips(details[0], other) for other in details[1:]]
-    return Comparison(list(details), config_differences(details), pairs, flips, _same(loss), _same(scores))
+    return RunComparison(list(details), config_differences(details), pairs, flips, _same(loss), _same(scores))
 
 
 def config_differences(details: Sequence[Detail]) -> list[Difference]:
@@ -113,7 +113,7 @@ def letters() -> str:
     return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def compare_page(comparison: Comparison) -> str:
+def compare_page(comparison: RunComparison) -> str:
     """The comparison."""
     page = TextPage()
     columns = len(_EXPERIMENT_HEADERS) - (page.width < _WIDE_ENOUGH)  # there is no room for the spend
@@ -144,7 +144,7 @@ def compare_page(comparison: Comparison) -> str:
     return str(page)
 
 
-def _experiment_rows(comparison: Comparison) -> list[list[str]]:
+def _experiment_rows(comparison: RunComparison) -> list[list[str]]:
     rows: list[list[str]] = []
     for letter, detail in zip(letters(), comparison.details, strict=False):
         one, run = detail.view, detail.view.run(detail.chosen_run) or RunView(detail.chosen_run)

@@ -11,7 +11,7 @@ from ...errors import DataError
 from ...lazy import import_extra
 from ...record.view.model import RunView
 from ..detail import Detail
-from .compare import Comparison, letters
+from .compare import RunComparison, letters
 from .curves import Curve, read_training_curve, score_curve
 
 _FORMATS = (".png", ".svg")
@@ -32,7 +32,7 @@ def plot_experiment(detail: Detail, path: str) -> None:
     _draw(path, _Picture(detail.view.id, losses, scores, detail.view.runs, detail.view.metric))
 
 
-def plot_comparison(comparison: Comparison, path: str) -> None:
+def plot_comparison(comparison: RunComparison, path: str) -> None:
     """The curves of the best arms, and the best score of each experiment that is in the metric of the first."""
     metric = comparison.details[0].view.metric
     runs = [
