@@ -103,7 +103,7 @@ def test_what_needs_an_extra_is_listed_with_the_command_that_installs_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("evsys_sdk.builtins.EXTRA_MODULES", {"big": ("no_such_module_anywhere",)})
-    rows = {"large": Builtin("data.transforms.rows:Identity", extra="big")}
+    rows = {"large": Builtin("data.transforms.rows:IdentityRows", extra="big")}
     monkeypatch.setattr(registry("agent"), "_builtins", rows)
     monkeypatch.setattr(registry("agent"), "_registered", {})
     lines = output(capsys, "list", "agents").splitlines()
