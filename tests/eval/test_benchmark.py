@@ -13,7 +13,7 @@ from evsys_sdk import HarborTask, InProcessVerifier, register_agent, register_ve
 from evsys_sdk.errors import DataError, EvalError
 from evsys_sdk.eval.benchmark import Benchmark, ScoreSettings
 from evsys_sdk.eval.predictions import Prediction, PredictionJournal
-from evsys_sdk.eval.scored_model import BenchmarkSampling, SamplerModel
+from evsys_sdk.eval.scored_model import SamplerModel, Sampling
 from evsys_sdk.rollouts.engine import EngineLimits
 from evsys_sdk.rollouts.harness import AgentSpec, build_harness
 
@@ -132,7 +132,7 @@ def test_another_scoring_never_reuses_predictions_and_keeps_the_old_ones(what: s
     old = journal.read_bytes()
     client, settings = Parrot(), ScoreSettings()
     if what == "temperature":
-        settings = ScoreSettings(sampling=BenchmarkSampling(temperature=0.5))
+        settings = ScoreSettings(sampling=Sampling(temperature=0.5))
     else:
         client.name = "cockatoo"  # pyright: ignore[reportAttributeAccessIssue]
     BENCHMARK.score(client, settings, journal=journal)
@@ -201,7 +201,7 @@ def test_a_sampler_is_scored_with_seeds_of_its_own(tmp_path: Path) -> None:
     handles = MockBackend().prepare(model=ModelSpec("tiny"), run_dir=tmp_path)
     client = handles["training_client"]
     model = SamplerModel(client.sampler().result(), get_renderer(client.tokenizer), 4096, "tiny")
-    settings = ScoreSettings(samples=2, sampling=BenchmarkSampling(max_tokens=4, temperature=1.0))
+    settings = ScoreSettings(samples=2, sampling=Sampling(max_tokens=4, temperature=1.0))
     first, second = BENCHMARK.score(model, settings), BENCHMARK.score(model, settings)
     MockBackend().teardown(handles)
     texts = [prediction.text for prediction in first.predictions]

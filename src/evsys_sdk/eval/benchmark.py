@@ -34,7 +34,7 @@ from .foreign_run import find_suite
 from .metric import BuiltMetric, build_metric
 from .pace import Pace
 from .predictions import Prediction, PredictionJournal
-from .scored_model import BenchmarkSampling, ScoredModel, as_scored_model
+from .scored_model import Sampling, ScoredModel, as_scored_model
 from .scores import EvalResult, compute_scores
 from .verifier import verify_with
 
@@ -51,7 +51,7 @@ class ScoreSettings:
 
     samples: int = 1
     """Attempts at each task."""
-    sampling: BenchmarkSampling = field(default_factory=BenchmarkSampling)
+    sampling: Sampling = field(default_factory=Sampling)
     harness: Harness = field(default_factory=build_harness)
     engine: str = "inline"
     limits: EngineLimits = field(default_factory=EngineLimits)

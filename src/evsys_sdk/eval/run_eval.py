@@ -25,7 +25,7 @@ from ..rollouts.rollout import opening
 from ..training.callback import EvalRecord, Observers
 from .benchmark import Benchmark, ScoreSettings
 from .row_tasks import target_of, tasks_of_rows
-from .scored_model import BenchmarkSampling, ClientModel, SamplerModel, ScoredModel, as_scored_model, open_client
+from .scored_model import ClientModel, SamplerModel, Sampling, ScoredModel, as_scored_model, open_client
 from .scores import EvalResult
 
 if TYPE_CHECKING:
@@ -171,12 +171,12 @@ class RunEvaluator:
         return tasks_of_rows(self.load_rows(data)[: self.config.n_samples])
 
 
-def _choose_sampling(inference: InferenceSpec | None, *, room: int) -> BenchmarkSampling:
+def _choose_sampling(inference: InferenceSpec | None, *, room: int) -> Sampling:
     """How the model is asked: as the block says, else for its most probable answer of at most `room` tokens."""
     # A seed of its own, so that scoring does not change what the run samples afterwards.
     given: dict[str, Any] = {} if inference is None else inference.params
     asked = {name: given[name] for name in ("max_tokens", "temperature", "seed") if given.get(name) is not None}
-    return replace(BenchmarkSampling(max_tokens=room), **asked)
+    return replace(Sampling(max_tokens=room), **asked)
 
 
 def _show(tasks: Sequence[HarborTask], result: EvalResult) -> list[dict[str, Any]]:

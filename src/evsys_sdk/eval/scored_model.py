@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchmarkSampling:
+class Sampling:
     """How a model is asked."""
 
     max_tokens: int = 256
@@ -46,7 +46,7 @@ class ScoredModel(Protocol):
         """Which weights these are; predictions of different ones are never mixed."""
         ...
 
-    def policy(self, sampling: BenchmarkSampling, task_id: str, sample: int) -> Policy:
+    def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         """The policy for one attempt, seeded by it."""
         ...
 
@@ -60,7 +60,7 @@ class SamplerModel:
     context_length: int
     ref: str
 
-    def policy(self, sampling: BenchmarkSampling, task_id: str, sample: int) -> Policy:
+    def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         params = SamplingParams(sampling.max_tokens, sampling.temperature, stop=sampling.stop)
         policy = SamplerPolicy(self.sampler, self.renderer, params, self.context_length, sampling.seed)
         # A word of its own: with the seed of a rollout, a benchmark could draw what training has drawn for the task.
@@ -77,7 +77,7 @@ class ClientModel:
     refusals: list[Exception] = field(default_factory=list[Exception])
     """What every further question would run into as well, such as refused credentials; it ends the scoring."""
 
-    def policy(self, sampling: BenchmarkSampling, task_id: str, sample: int) -> Policy:
+    def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         # Not `hash`, whose value for a text is another one in every process.
         digest = hashlib.blake2b(repr((sampling.seed, task_id, sample)).encode(), digest_size=4).digest()
         seed = int.from_bytes(digest) >> 1  # some servers want a signed one
@@ -87,7 +87,7 @@ class ClientModel:
 @dataclass(frozen=True, slots=True)
 class _ClientPolicy:
     model: ClientModel
-    sampling: BenchmarkSampling
+    sampling: Sampling
     seed: int
     what: str
 
@@ -126,7 +126,7 @@ class _FixedPolicy:
     fixed: Policy
     ref: str
 
-    def policy(self, sampling: BenchmarkSampling, task_id: str, sample: int) -> Policy:
+    def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         return self.fixed
 
 

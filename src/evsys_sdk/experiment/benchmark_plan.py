@@ -19,7 +19,7 @@ from ..errors import EvalError, EvsysError, Problem, closest, problems_of
 from ..eval.benchmark import Benchmark, ScoreSettings, check_engine
 from ..eval.metric import build_metric
 from ..eval.run_eval import asks_another_model
-from ..eval.scored_model import BenchmarkSampling
+from ..eval.scored_model import Sampling
 from ..eval.verifier import build_verifier
 from ..eval.verifiers.python_tests import check_tests
 from ..paths import project_root
@@ -241,7 +241,7 @@ def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, s
     harness = _harness(entry, algorithm)
     return ScoreSettings(
         samples=entry.samples,
-        sampling=BenchmarkSampling(max_tokens, temperature, seed),
+        sampling=Sampling(max_tokens, temperature, seed),
         harness=harness,
         engine=entry.engine or (trained.engine if trained else None) or harness.engine,
         limits=EngineLimits(concurrency=entry.concurrency, timeout_s=entry.timeout_s),

@@ -122,7 +122,7 @@ def _settings(
     from ...config.specs import EnvironmentSpec
     from ...eval.benchmark import ScoreSettings, check_engine
     from ...eval.metric import build_metric
-    from ...eval.scored_model import BenchmarkSampling
+    from ...eval.scored_model import Sampling
     from ...rollouts.engine import EngineLimits
 
     names = [name for name in metrics.split(",") if name]
@@ -132,7 +132,7 @@ def _settings(
     return ScoreSettings(
         samples=samples,
         # several attempts at temperature 0 would all be the same one
-        sampling=BenchmarkSampling(max_tokens, float(samples > 1) if temperature is None else temperature, seed),
+        sampling=Sampling(max_tokens, float(samples > 1) if temperature is None else temperature, seed),
         harness=_harness(agent, agent_params, EnvironmentSpec(kind=environment) if environment else None),
         engine=engine,
         limits=EngineLimits(concurrency=concurrency, timeout_s=timeout_s),

@@ -42,7 +42,7 @@ from ...rollouts.rollout import Rollout
 from ..benchmark import Benchmark, ScoreSettings
 from ..predictions import Prediction
 from ..row_tasks import task_of
-from ..scored_model import AskAgain, BenchmarkSampling, ClientModel
+from ..scored_model import AskAgain, ClientModel, Sampling
 from ..scores import EvalResult
 from .prompts import DEFAULT_SYSTEM, END_OF_TURN, conversation, qwen3_chat_template_prompt, qwen_chat_prompt
 from .slugs import PASSES, TOOL_CALL_TAG, AliasMatcher, extract_predicted_slug, normalise
@@ -208,7 +208,7 @@ def _settings(config: ModelEvalConfig, judge: Callable[[str, str], VerificationR
     stop = None if config.prompt_format == "chat" else (END_OF_TURN,)
     return ScoreSettings(
         samples=config.max_attempts,
-        sampling=BenchmarkSampling(config.max_tokens, config.temperature, config.seed, stop),
+        sampling=Sampling(config.max_tokens, config.temperature, config.seed, stop),
         # One attempt of the engine: retrying is what `_ask_again` does, with waits and a report.
         limits=EngineLimits(concurrency=config.batch_size, timeout_s=_LONGEST_QUESTION_S, attempts=1),
         metrics=config.metrics,
