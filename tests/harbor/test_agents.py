@@ -132,6 +132,18 @@ def test_terminus_2_types_what_the_policy_says(make_folder: Any, in_sandbox: Any
     assert [message["role"] for message in rollout.messages] == ["user", "assistant"] * 3
 
 
+def test_stock_terminus_2_is_named_by_its_import_path_alone(make_folder: Any, make_engine: Any, say: Any) -> None:
+    if shutil.which("bwrap") is None or shutil.which("tmux") is None:
+        pytest.skip("needs bubblewrap and tmux")
+    path = "harbor.agents.terminus_2.terminus_2:Terminus2"
+    harness = build_harness(None, EnvironmentSpec(kind="bwrap"), agent_import_path=path)
+    assert harness.engine == "harbor"
+    policy = say.scripted(say.keys("cp input.txt output.txt\n"), say.keys(done=True), say.keys(done=True))
+    [rollout] = make_engine(attempts=1).submit([RolloutRequest(make_folder(), 0, policy, harness, said_yes)]).result()
+    assert (rollout.status, rollout.reward, rollout.error) == ("ok", 1.0, None)
+    assert [turn.completion_tokens for turn in rollout.turns] == [[101], [102], [103]]
+
+
 def test_terminus_2_with_a_policy_that_fails_is_a_failure(make_folder: Any, in_sandbox: Any, say: Any) -> None:
     rollout = in_sandbox(make_folder(), say.scripted(), agent="terminus_2")
     assert (rollout.status, rollout.reward) == ("infra", None)

@@ -170,6 +170,12 @@ def tool_functions(tools: Sequence[Mapping[str, Any]] | None) -> list[ToolFuncti
     return found
 
 
+def calls_of(message: Message, index: int = 0) -> list[ToolCall]:
+    """The calls of a message; `index` is its number in the conversation, by which errors name it."""
+    given = message.get("tool_calls")
+    return [_call(call, index, at) for at, call in enumerate(given if is_list(given) else [])]
+
+
 def tool_call_message(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
     """The `tool_calls` of an assistant message."""
     return [
@@ -179,8 +185,7 @@ def tool_call_message(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
 
 
 def _turn(role: str, message: Message, index: int) -> ChatTurn:
-    given = message.get("tool_calls")
-    calls = [_call(call, index, at) for at, call in enumerate(given if is_list(given) else [])]
+    calls = calls_of(message, index)
     call_id, name = message.get("tool_call_id"), message.get("name")
     return ChatTurn(role, _parts(message.get("content"), index), calls, str(call_id or ""), str(name or ""), message)
 

@@ -30,10 +30,19 @@ import h11  # comes with httpx
 
 from ..errors import DataError
 from ..inference.conversation import message_text
-from ..inference.messages import ToolCall
+from ..inference.messages import calls_of
 from ..inference.protocols import CHAT_EXCHANGES, describe_error
 from ..inference.protocols.completions import TextCompletion
-from ..inference.protocols.exchange import ChatQuery, Exchange, Query, Reply, RequestRefused, TextQuery, chat_reply
+from ..inference.protocols.exchange import (
+    ChatQuery,
+    Exchange,
+    Query,
+    Reply,
+    RequestRefused,
+    TextQuery,
+    chat_reply,
+    read_object,
+)
 from ..inference.token_buffer import RAW
 from ..log import get_logger
 from .policy import RecordingPolicy
@@ -137,7 +146,7 @@ class Gateway:
             kind = _EXCHANGES.get(path.removesuffix("/count_tokens") if path == _COUNT_PATH else path)
             if kind is None or request.method != b"POST" or kind.path not in self._paths:
                 raise RequestRefused(f"there is no {path} here. Use {', '.join(self._paths)}.", status=404)
-            exchange = kind.read(_read_object(body))
+            exchange = kind.read(read_object(body))
             if path == _COUNT_PATH:  # an estimate: only the policy knows the tokens of a prompt
                 return _Response.of(200, {"input_tokens": len(body) // 4})
             answer = self._start(_read_chat(exchange.query))
@@ -290,28 +299,10 @@ def _write(exchange: Exchange[Any], turn: Turn) -> _Response:
 
 def _reply(exchange: Exchange[Any], turn: Turn) -> Reply:
     message = turn.message
-    calls = [
-        ToolCall(
-            str(call.get("id") or ""),
-            str(call["function"]["name"]),
-            json.dumps(call["function"]["arguments"], ensure_ascii=False),
-            {},
-        )
-        for call in message.get("tool_calls") or ()
-    ]
+    calls = calls_of(message)
     reason = "length" if turn.stop_reason == "length" else "tool_calls" if calls else "stop"
     make = chat_reply if isinstance(exchange.query, ChatQuery) else Reply
     return make(message_text(message, 0), reason, turn.output_tokens, calls)
-
-
-def _read_object(body: bytes) -> dict[str, Any]:
-    try:
-        fields: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        raise RequestRefused("the body is not JSON.", code="invalid_json") from None
-    if not isinstance(fields, dict):
-        raise RequestRefused("the body must be a JSON object.")
-    return cast("dict[str, Any]", fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,17 @@ def chat_reply(
     return Reply(answer, reason, tokens, calls, stop, scores, thinking)
 
 
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object that a request is."""
+    try:
+        fields: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestRefused("the body is not JSON.", code="invalid_json") from None
+    if not is_object(fields):
+        raise RequestRefused("the body must be a JSON object.")
+    return fields
+
+
 def event(value: Mapping[str, Any], name: str = "") -> bytes:
     """One server-sent event."""
     data = b"data: " + json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...backends import checks
 from ...backends.client import Sample, SamplingParams, TokenFilter, TopLogprobs
@@ -16,7 +15,7 @@ from ...data.types import Message, ToolDefinition
 from ...errors import EvsysError
 from ...inference.conversation import held_back
 from ...inference.grammar import answer_grammar
-from ...inference.messages import ToolCall
+from ...inference.messages import ToolCall, calls_of
 from ...inference.protocols.exchange import ChatQuery, Query, Reply, RequestRefused, TextQuery, TokenScore, chat_reply
 from ...inference.renderer import decode
 from ...inference.token_stream import TokenStream
@@ -163,7 +162,8 @@ class Drawing:
         calls: list[ToolCall] = []
         if self._tools and stop is None:
             message = self.model.renderer.parse(answer.tokens, self._tools)
-            calls = [_call(call) for call in message.get("tool_calls", [])]
+            # Ids of nine letters and digits, which is all that Mistral's templates take.
+            calls = [replace(call, id=secrets.token_hex(5)[:9]) for call in calls_of(message)]
             text = str(message["content"])
             if isinstance(self.query, ChatQuery) and not self.query.parallel:
                 calls = calls[:1]
@@ -209,14 +209,6 @@ class Drawing:
     async def _take_turn[T](self, count: int, start: Callable[[int, int], Awaitable[list[T]]]) -> list[T]:
         turns = self.service.samples
         return await turns.run(self.client, count, start)
-
-
-def _call(call: Any) -> ToolCall:
-    function = call["function"]
-    # Nine letters and digits, which is all that Mistral's templates take.
-    return ToolCall(
-        secrets.token_hex(5)[:9], function["name"], json.dumps(function["arguments"], ensure_ascii=False), {}
-    )
 
 
 def _extend(answer: DrawnAnswer, sample: Sample) -> DrawnAnswer:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, cast
-
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...inference.protocols.chat_completions import Stop
@@ -54,14 +51,3 @@ class GenerateRequest(ApiRequest):
             stops=(params.stop,) if isinstance(params.stop, str) else tuple(params.stop or ()),
             logprobs=params.logprobs,
         )
-
-
-def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object that a request is."""
-    try:
-        fields: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        raise RequestRefused("the body is not JSON.", code="invalid_json") from None
-    if not isinstance(fields, dict):
-        raise RequestRefused("the body must be a JSON object.")
-    return cast(dict[str, Any], fields)

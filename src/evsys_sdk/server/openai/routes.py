@@ -15,13 +15,13 @@ from ...errors import EvsysError, show
 from ...inference.protocols import CHAT_EXCHANGES
 from ...inference.protocols.chat_completions import ChatCompletion
 from ...inference.protocols.completions import TextCompletion
-from ...inference.protocols.exchange import ChatQuery, Exchange, Query, Reply, RequestRefused, TextQuery
+from ...inference.protocols.exchange import ChatQuery, Exchange, Query, Reply, RequestRefused, TextQuery, read_object
 from ...inference.protocols.messages import AnthropicMessage
 from ...log import get_logger
 from ..answer import Refusal, answer_json
 from ..trace_log import ServedAnswer
 from .drawing import Drawing
-from .requests import GenerateRequest, read_object
+from .requests import GenerateRequest
 
 if TYPE_CHECKING:
     from ..service import Service
