@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,15 @@ import pytest
 
 from evsys_sdk.backends.client import ModelSpec
 from evsys_sdk.backends.mock.client import MockTrainingClient
-from evsys_sdk.backends.probes.facts import MEANING, Facts, Server, consequences, read_facts, write_answer
+from evsys_sdk.backends.probes.facts import (
+    MEANING,
+    Facts,
+    Server,
+    consequences,
+    list_operations,
+    read_facts,
+    write_answer,
+)
 from evsys_sdk.backends.probes.probe import PROBES, probe
 from evsys_sdk.errors import BackendError
 
@@ -59,6 +68,27 @@ def test_a_client_that_breaks_the_protocol_is_seen_through(
     client: type[MockTrainingClient], fact: str, found: Any, tmp_path: Path
 ) -> None:
     assert asked(client, fact, tmp_path) == found
+
+
+def test_losses_are_compared_with_their_formulas(tmp_path: Path) -> None:
+    class Differs(MockTrainingClient):
+        def forward_backward(self, data: Any, loss_fn: str, loss_fn_config: Any = None) -> Any:
+            if loss_fn == "dro":
+                raise BackendError("dro is not known here. Use ppo.")
+            if loss_fn == "ppo":  # a policy gradient without a clip, and twice as large
+                data = [dataclasses.replace(one, advantages=2 * one.advantages) for one in data]
+                return super().forward_backward(data, "importance_sampling")
+            return super().forward_backward(data, loss_fn, loss_fn_config)
+
+    checks = asked(Differs, "loss_checks", tmp_path)
+    rows = {row["operation"]: row for row in list_operations(Facts(loss_checks=checks, seeds=False), {})}
+    assert checks["dro"] == "refused: dro is not known here"
+    assert checks["ppo"].startswith(("value", "gradient 2 times"))
+    assert [name for name, said in checks.items() if said == "as documented"] == [
+        "cispo", "cross_entropy", "gspo", "importance_sampling"
+    ]  # fmt: skip
+    assert (rows["loss gspo"]["as_documented"], rows["seeded sampling"]["as_documented"]) == (True, False)
+    assert rows["exact resume"]["as_documented"] is None
 
 
 def test_a_client_that_keeps_the_protocol_passes(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ type LossReduction = Literal["sum", "mean_data", "mean_tokens", "normalised"]
 """
 
 
+AS_DOCUMENTED = "as documented"
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a server does. None stands for a fact that is not known."""
@@ -34,6 +37,8 @@ class Facts:
     """Whether the log-probability of a token is the one that training reports for it."""
     losses: tuple[str, ...] | None = None
     """Named losses that the server computes itself."""
+    loss_checks: dict[str, str] | None = None
+    """Each named loss of the protocol -> `AS_DOCUMENTED`, or what differs."""
     custom_loss: bool | None = None
     soft_targets: bool | None = None
     seeds: bool | None = None
@@ -75,6 +80,7 @@ MEANING: dict[str, str] = {
     "snapshot_samplers": "a sampler keeps its weights while training goes on",
     "aligned_logprobs": "scoring gives a token the log-probability that training gives it",
     "losses": "named losses the server computes itself",
+    "loss_checks": "of these, with the documented value and gradient",
     "custom_loss": "losses of your own have the right gradient",
     "soft_targets": "several targets per position can be sent",
     "seeds": "the same seed gives the same samples",
@@ -85,6 +91,41 @@ MEANING: dict[str, str] = {
     "step_latency_s": "seconds of an empty optimiser step",
 }
 """Fact -> one line for the report."""
+
+
+_OPERATIONS = {
+    "sum over tokens and data": "loss_reduction",
+    "custom loss": "custom_loss",
+    "several targets per position": "soft_targets",
+    "gradient clipping": "clips_gradients",
+    "sampler is a snapshot": "snapshot_samplers",
+    "log-probabilities of samples": "aligned_logprobs",
+    "seeded sampling": "seeds",
+    "alternatives per position": "top_k_logprobs",
+    "exact resume": "exact_resume",
+    "unknown model refused": "rejects_unknown_model",
+}
+"""What the protocol promises -> the fact that shows it."""
+
+
+def list_operations(facts: Facts, problems: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Each loss and operation of the protocol: whether the server computes it as documented, and what was found.
+
+    `as_documented` is None where that could not be found out.
+    """
+    checks = facts.loss_checks or {}
+    found = [
+        (f"loss {name}", said == AS_DOCUMENTED, "" if said == AS_DOCUMENTED else said) for name, said in checks.items()
+    ]
+    rows: list[tuple[str, bool | None, str]] = [*found]
+    for operation, name in _OPERATIONS.items():
+        value: Any = getattr(facts, name)
+        if name == "loss_reduction":
+            rows.append((operation, None if value is None else value == "sum", str(value or "")))
+        else:
+            shown = str(value) if name == "top_k_logprobs" and value else ""
+            rows.append((operation, None if value is None else bool(value), problems.get(name, shown)))
+    return [{"operation": what, "as_documented": holds, "found": said} for what, holds, said in rows]
 
 
 def consequences(facts: Facts) -> list[str]:

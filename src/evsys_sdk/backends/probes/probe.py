@@ -94,6 +94,7 @@ PROBES: dict[str, Callable[[TrainingClient], Any]] = {
     "step_latency_s": training.step_latency,
     "loss_reduction": training.loss_reduction,
     "losses": training.losses,
+    "loss_checks": training.loss_checks,
     "custom_loss": training.custom_loss,
     "soft_targets": training.soft_targets,
     "aligned_logprobs": aligned_logprobs,

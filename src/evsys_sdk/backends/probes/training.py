@@ -13,8 +13,8 @@ import numpy as np
 from ...errors import BackendError, EvsysError
 from ..client import AdamParams, TrainingClient
 from ..datum import Datum, Floats
-from ..losses import LOSSES, numpy_loss
-from .facts import LossReduction
+from ..losses import LOSSES, find_loss, numpy_loss
+from .facts import AS_DOCUMENTED, LossReduction
 
 # Seeing a gradient from outside: its size as a step reports it, or what a tiny step does to log-probabilities.
 #
@@ -112,6 +112,31 @@ def loss_reduction(client: TrainingClient) -> LossReduction:
 def losses(client: TrainingClient) -> tuple[str, ...]:
     """Named losses that a backward pass takes, and whose value is a number."""
     return tuple(name for name in sorted(client.capabilities.losses & LOSSES) if _works(client, name))
+
+
+def loss_checks(client: TrainingClient) -> dict[str, str]:
+    """Named loss -> `AS_DOCUMENTED`, or what differs: its value, the size of its gradient, or that it is refused."""
+    size = GradientScale(client)
+    return {name: _check_loss(client, name, size) for name in sorted(LOSSES)}
+
+
+def _check_loss(client: TrainingClient, name: str, size: GradientScale) -> str:
+    data = policy_data(client) if name != "cross_entropy" else probe_data(client)
+    try:
+        output = client.forward_backward(data, name).result()
+        client.optim_step(AdamParams(0.0)).result()
+        value, _, gradients = find_loss(name)(data, output.logprobs)
+        pairs = zip(data, gradients, strict=True)
+        plain = [dataclasses.replace(one, weights=-found, advantages=None, logprobs=None) for one, found in pairs]
+        documented = size(lambda c: c.forward_backward(plain, "cross_entropy"))
+        found = size(lambda c: c.forward_backward(data, name))
+    except EvsysError as error:
+        return f"refused: {str(error).partition('. ')[0]}"
+    if np.isfinite(output.loss) and not np.isclose(output.loss, value, rtol=_CLOSE, atol=1e-3):
+        return f"value {output.loss:.4g}, documented {value:.4g}"
+    if not _same(found, documented):
+        return f"gradient {found / max(documented, 1e-12):.3g} times the documented one"
+    return AS_DOCUMENTED
 
 
 def _works(client: TrainingClient, name: str) -> bool:

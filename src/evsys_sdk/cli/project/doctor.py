@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 @click.option(
     "--backend", default="tinker", show_default=True, help="Backend to ask; evsys list --kind backend shows all."
 )
-@click.option("--base-url", help="Address of the server, for backends that have one.")
+@click.option("--base-url", "--server", help="Address of the server, for backends that have one.")
 @click.option("--model", help="Model to ask it for; by default the only one it has.")
 @click.option(
     "--param", "params", multiple=True, metavar="KEY=VALUE", help="A further param of the backend. May be repeated."
 )
 @click.option("--sandbox", is_flag=True, help="Check instead what sandboxes can promise on this machine.")
+@click.option(
+    "--markdown", is_flag=True, help="Print the losses and operations that are computed as documented, as a table."
+)
 @click.option("--refresh", is_flag=True, help="Ask again although the answer is known.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @json_option
@@ -33,6 +36,7 @@ def doctor(
     model: str | None,
     params: tuple[str, ...],
     sandbox: bool,
+    markdown: bool,
     refresh: bool,
     quiet: bool,
     as_json: bool,
@@ -46,7 +50,7 @@ def doctor(
     """
     if sandbox:
         return _check_sandbox(as_json)
-    from ...backends.probes.facts import Facts, Server, consequences, read_answer
+    from ...backends.probes.facts import Facts, Server, consequences, list_operations, read_answer
 
     built = _build_backend(backend, base_url, params)
     server = Server(backend, _address(built), model or _only_model(built))
@@ -56,7 +60,8 @@ def doctor(
         answer = _ask(built, server, quiet)
     facts = Facts.from_dict(answer["facts"])
     told = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
-    emit(told, as_json, lambda: _render(told, facts))
+    told["operations"] = list_operations(facts, answer["problems"])
+    emit(told, as_json, lambda: _print_markdown(told) if markdown else _render(told, facts))
     return 0
 
 
@@ -160,11 +165,27 @@ def _render(told: dict[str, Any], facts: Facts) -> None:
     sys.stdout.flush()
 
 
+def _print_markdown(told: dict[str, Any]) -> None:
+    """A table that can be published; the address of the server is left out."""
+    versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
+    click.echo(f"`{told['backend']}`, model `{told['model']}`, {told['asked_at'][:10]}, {versions}\n")
+    click.echo("| loss or operation | as documented | found |\n|---|---|---|")
+    words = {True: "yes", False: "**no**", None: "not known"}
+    for row in told["operations"]:
+        found = " ".join(row["found"].replace("|", "\\|").split())
+        click.echo(f"| {row['operation']} | {words[row['as_documented']]} | {found} |")
+
+
 def _show(name: str, value: Any, problems: dict[str, str]) -> str:
+    from ...backends.probes.facts import AS_DOCUMENTED
+
     if value is None:
         return "failed" if name in problems else "not known"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if name == "loss_checks":
+        checks: dict[str, str] = value
+        return f"{list(checks.values()).count(AS_DOCUMENTED)} of {len(checks)}"
     if isinstance(value, tuple):
         return ", ".join(str(one) for one in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return f"{value:.4g}" if isinstance(value, float) else str(value)
