@@ -1,0 +1,197 @@
+"""Training runs that tinker-cookbook has written, as an experiment of the record.
+
+    import_cookbook_runs([Path("/tmp/tinker-examples/sl_basic")], name="sl_basic")
+
+A run folder holds `config.json`, `metrics.jsonl` and `checkpoints.jsonl`. Its metrics become those of a run on the
+backend `imported`, so that history, compare and the dashboard show it. Nothing is trained, and no score by task is
+known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..config import ExperimentConfig
+from ..config.base import Strict
+from ..data.shapes import is_object
+from ..errors import DataError
+from ..paths import in_project
+from ..protocols import RunContext, RunNotes, RunResult
+from ..record.folders import find_attempts
+from ..redact import redact
+from ..registry import register_algorithm, register_backend
+from ..training.services import services_of
+
+if TYPE_CHECKING:
+    from .arms.results import ExperimentResult
+
+KIND = "imported"
+_LOSSES = ("train_mean_nll", "loss", "loss:sum")
+"""What the training loss may be called there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CookbookRun:
+    """What a run folder of tinker-cookbook holds."""
+
+    folder: Path
+    config: dict[str, Any]
+    steps: list[tuple[int, dict[str, float]]]
+    """Metrics by step; the first step is 1."""
+    checkpoints: list[dict[str, Any]]
+    sha256: str
+
+    @property
+    def model(self) -> str | None:
+        """The model it trained."""
+        return _find(self.config, "model_name")
+
+    @property
+    def hparams(self) -> dict[str, Any]:
+        """The settings that are numbers or short texts."""
+        return {
+            key: value
+            for key, value in self.config.items()
+            if isinstance(value, bool | int | float)
+            or (isinstance(value, str) and len(value) <= 60 and "/" not in value)
+        }
+
+
+def read_cookbook_run(folder: Path) -> CookbookRun:
+    """Read a run folder."""
+    config: Any = _read_json(folder / "config.json", (folder / "config.json"))
+    metrics = folder / "metrics.jsonl"
+    rows = list(_read_lines(metrics))
+    if not is_object(config) or not rows:
+        raise DataError(f"{folder}: this is no run of tinker-cookbook. Name one with config.json and metrics.jsonl.")
+    steps: dict[int, dict[str, float]] = {}
+    last = 0
+    for row in rows:
+        step = row.get("step")
+        last = step + 1 if isinstance(step, int) and not isinstance(step, bool) else max(last, 1)
+        found = {key: float(value) for key, value in row.items() if key != "step" and _is_number(value)}
+        steps.setdefault(last, {}).update(found)  # a resumed run has written a step again
+    saved = folder / "checkpoints.jsonl"
+    content = metrics.read_bytes() + (folder / "config.json").read_bytes()
+    checkpoints = list(_read_lines(saved)) if saved.exists() else []
+    return CookbookRun(folder, config, sorted(steps.items()), checkpoints, hashlib.sha256(content).hexdigest())
+
+
+def import_cookbook_runs(folders: Sequence[Path], *, name: str, output_dir: str = "outputs") -> ExperimentResult:
+    """Record run folders as the runs of one experiment."""
+    from .experiment import Experiment
+
+    if find_attempts(in_project(output_dir) / name):
+        raise DataError(f"there is an experiment '{name}' in {output_dir} already. Choose another name.")
+    runs = [_run_config(read_cookbook_run(folder)) for folder in folders]
+    register_algorithm(KIND)(ImportedRun)
+    register_backend(KIND)(ImportedBackend)
+    config = {"name": name, "output_dir": output_dir, "runs": runs, "metadata": {"tags": [KIND, "tinker-cookbook"]}}
+    return Experiment(ExperimentConfig.model_validate(config)).run()
+
+
+def _run_config(run: CookbookRun) -> dict[str, Any]:
+    if run.model is None:
+        raise DataError(f"{run.folder / 'config.json'}: it names no model_name. Add it there.")
+    params = {"folder": str(run.folder.resolve()), "sha256": run.sha256, "hparams": redact(run.hparams)}
+    return {
+        "name": run.folder.resolve().name,
+        "data": {"source_kind": "in_memory", "rows": [{"imported_from": run.folder.name, "sha256": run.sha256}]},
+        "model": {"name": run.model},
+        "algorithm": {"kind": KIND, "params": params},
+        "backend": {"kind": KIND},
+    }
+
+
+class ImportedBackend:
+    """Where nothing is trained: another program has done it."""
+
+    name: ClassVar[str] = KIND
+
+    def prepare(self, **_: Any) -> dict[str, Any]:
+        """There are no handles."""
+        return {}
+
+    def teardown(self, handles: dict[str, Any]) -> None:
+        """Nothing is held."""
+
+
+class ImportedConfig(Strict):
+    """Params of an imported run."""
+
+    folder: str
+    """The run folder."""
+    sha256: str
+    """Hash of its metrics and config."""
+    hparams: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Settings of the run, to be compared."""
+
+
+class ImportedRun:
+    """Reports the metrics of a run that another program has trained."""
+
+    name: ClassVar[str] = KIND
+    Config: ClassVar[type[ImportedConfig]] = ImportedConfig
+
+    def __init__(self, **params: Any) -> None:
+        self.cfg = ImportedConfig(**params)
+
+    def train(self, ctx: RunContext) -> RunResult:
+        """Log what is recorded there."""
+        run = read_cookbook_run(Path(self.cfg.folder))
+        final: dict[str, float] = {}
+        observers = services_of(ctx).observers
+        for step, metrics in run.steps:
+            loss = next((metrics[name] for name in _LOSSES if name in metrics), None)
+            observers.on_step(step, metrics if loss is None else {**metrics, "loss": loss})
+            final |= metrics if loss is None else {**metrics, "final_loss": loss}
+        final["steps"] = float(run.steps[-1][0])
+        last = run.checkpoints[-1] if run.checkpoints else {}
+        names = {"final_checkpoint": "state_path", "final_sampler": "sampler_path"}
+        artifacts = {ours: str(last[theirs]) for ours, theirs in names.items() if theirs in last}
+        ended = None if last.get("name") == "final" else "it has no checkpoint named `final`; it may not have ended"
+        return RunResult(ctx.run_id, "completed", final, artifacts, notes=RunNotes(stop_reason=ended))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _find(value: Any, key: str) -> str | None:
+    """The first text under a key, at any depth."""
+    if not is_object(value):
+        return None
+    if isinstance(value.get(key), str):
+        return str(value[key])
+    return next((found for one in value.values() if (found := _find(one, key))), None)
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except OSError as error:
+        raise DataError(
+            f"{path}: it cannot be read: {error.strerror}. Name a run folder of tinker-cookbook."
+        ) from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            row = _read_json(f"{path}:{number}", line)
+            if is_object(row):
+                yield row
+
+
+def _read_json(where: object, source: Path | str) -> Any:
+    try:
+        return json.loads(source.read_bytes() if isinstance(source, Path) else source)
+    except OSError as error:
+        raise DataError(
+            f"{where}: it cannot be read: {error.strerror}. Name a run folder of tinker-cookbook."
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{where}: this is not JSON: {error}. Correct the line, or remove it.") from error
