@@ -92,7 +92,12 @@ def import_cookbook_runs(folders: Sequence[Path], *, name: str, output_dir: str 
     runs = [_run_config(read_cookbook_run(folder)) for folder in folders]
     register_algorithm(KIND)(ImportedRun)
     register_backend(KIND)(ImportedBackend)
-    config = {"name": name, "output_dir": output_dir, "runs": runs, "metadata": {"tags": [KIND, "tinker-cookbook"]}}
+    config: dict[str, Any] = {
+        "name": name,
+        "output_dir": output_dir,
+        "runs": runs,
+        "metadata": {"tags": [KIND, "tinker-cookbook"]},
+    }
     config["launcher"] = {"kind": "local", "params": {"arms_in": "threads"}}  # there is nothing to compute
     return Experiment(ExperimentConfig.model_validate(config)).run()
 
