@@ -97,8 +97,8 @@ def import_cookbook_runs(folders: Sequence[Path], *, name: str, output_dir: str 
         "output_dir": output_dir,
         "runs": runs,
         "metadata": {"tags": [KIND, "tinker-cookbook"]},
+        "launcher": {"kind": "local", "params": {"arms_in": "threads"}},  # there is nothing to compute
     }
-    config["launcher"] = {"kind": "local", "params": {"arms_in": "threads"}}  # there is nothing to compute
     return Experiment(ExperimentConfig.model_validate(config)).run()
 
 
