@@ -158,10 +158,10 @@ def test_many_calls_at_once_are_each_answered_once() -> None:
     }
 
 
-def test_the_ten_tools_cost_a_model_less_than_1500_tokens() -> None:
+def test_the_tools_cost_a_model_less_than_1500_tokens() -> None:
     [answer] = talk(request("tools/list"), tools=list(TOOLS))
     tools = answer["result"]["tools"]
-    assert len(tools) == 10
+    assert len(tools) == 14
     assert len(json.dumps(tools)) / 4 < MOST_TOKENS
 
 
@@ -264,6 +264,15 @@ def test_an_experiment_is_planned_launched_watched_and_remembered(client: Client
     answers, refused = client.ask("logs", experiment=name, what="test", last=3)
     assert not refused
     assert len(answers["lines"]) == 3
+    audited, refused = client.ask("audit", experiment=name)
+    assert not refused
+    assert [one["clean"] for one in audited] == [True]
+    wrong, refused = client.ask("errors", experiment=name, limit=2)
+    assert not refused, wrong
+    assert wrong["n_wrong"] > 0
+    assert "Two of these are the same run" in client.ask("compare", first=name, second=name)[0]
+    assert client.ask("campaign") == ([], False)
+    assert "there is no campaign" in client.ask("campaign", name="--help")[0]
     assert not client.ask("note", experiment=name, text="Four steps teach nothing.")[1]
     context, refused = client.ask("context")
     assert not refused

@@ -27,7 +27,7 @@ async def test_the_official_client_lists_and_calls_the_tools(tmp_path: Path) -> 
         greeted = await session.initialize()
         assert greeted.server_info.name == "evsys"
         listed = await session.list_tools()
-        assert len(listed.tools) == 10
+        assert len(listed.tools) == 14
         answer = await session.call_tool("list_experiments", {"limit": 3})
         assert not answer.is_error
         assert json.loads(answer.content[0].text)["total"] == 0

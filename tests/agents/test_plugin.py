@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,7 @@ import click
 import pytest
 
 from evsys_sdk import __version__
-from evsys_sdk.cli.main import evsys
+from evsys_sdk.cli.main import evsys, main
 from evsys_sdk.errors import EvsysError
 from evsys_sdk.scaffold.plugin import HOMES, install_skills, list_skills, read_front_matter, record_program
 
@@ -91,7 +92,6 @@ def test_every_path_in_a_manifest_is_there() -> None:
     for name in MANIFESTS:
         paths = [value for value in read(name).values() if isinstance(value, str) and value.startswith("./")]
         assert all((ROOT / path).exists() for path in paths), name
-    assert read("mcp.json")["mcpServers"]["evsys"] == {"type": "stdio", "command": "evsys", "args": ["mcp"]}
     assert not (ROOT / "plugin.json").exists(), "Codex would read it instead of its own, which has the hooks"
 
 
@@ -165,6 +165,58 @@ def test_installing_copies_everything_and_twice_is_once(agent: str, tmp_path: Pa
     first = {path: path.read_bytes() for path in install_skills(agent, tmp_path)}
     assert len([path for path in first if path.name == "SKILL.md"]) == len(list_skills()) == len(SKILLS)
     assert {path: path.read_bytes() for path in install_skills(agent, tmp_path)} == first
+
+
+def test_the_mcp_server_is_found_without_an_activated_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert record_program() == str(Path(sys.executable).with_name("evsys"))
+    install_skills("claude", tmp_path)
+    server = json.loads((tmp_path / ".mcp.json").read_text("utf-8"))["mcpServers"]["evsys"]
+    hello = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+    for own in ({"XDG_CONFIG_HOME": str(tmp_path / "config")}, {"HOME": str(tmp_path / "home")}):
+        (tmp_path / "home" / ".config" / "evsys").mkdir(parents=True, exist_ok=True)
+        noted = (tmp_path / "config" / "evsys" / "program").read_text("utf-8")
+        (tmp_path / "home" / ".config" / "evsys" / "program").write_text(noted, encoding="utf-8")
+        done = subprocess.run(
+            [server["command"], *server["args"]], input=hello, env={"PATH": "/usr/bin:/bin", **own}, capture_output=True
+        )
+        assert json.loads(done.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}, done.stderr
+
+
+def test_a_plugin_folder_has_the_plugin_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = {path.relative_to(tmp_path).as_posix() for path in install_skills("plugin", tmp_path)}
+    tops = {name.partition("/")[0] for name in written}
+    assert tops == {
+        ".agents",
+        ".claude-plugin",
+        ".codex-plugin",
+        ".cursor-plugin",
+        "agents",
+        "hooks",
+        "mcp.json",
+        "skills",
+    }
+    assert written == {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    for name in MANIFESTS:
+        manifest = json.loads((tmp_path / name).read_text("utf-8"))
+        paths = [value for value in manifest.values() if isinstance(value, str) and value.startswith("./")]
+        assert all((tmp_path / path).exists() for path in paths), name
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert tops <= set(wheel["force-include"]), "a wheel has all that is installed from it"
+
+
+@pytest.mark.parametrize("agent", sorted(HOMES))
+def test_installing_says_what_it_does_not_set_up(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert main(["skills", "install", "--agent", agent, "--target", str(tmp_path / "p"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    has_hooks = any(name.endswith("evsys_hook.py") for name in answer["files"])
+    assert has_hooks or "Hooks are not" in answer["note"]
+    assert answer["program"] == (tmp_path / "config" / "evsys" / "program").read_text("utf-8").strip()
 
 
 def test_installing_leaves_what_was_there(tmp_path: Path) -> None:

@@ -176,6 +176,68 @@ def do_research(agent: Agent, rounds: int = 3) -> Script:
     yield "The campaign is over."
 
 
+def drive_portfolio(agent: Agent) -> Script:
+    """Go with what the campaign proposes, step by step, but for one change of strategy with a reason."""
+    overruled = False
+    while (state := read_json((yield Act(agent.tool("campaign"), {"name": "night"}))))["state"] != "closed":
+        proposed = state["next"]
+        if not overruled and proposed["action"] == "train":
+            other = next(one for one in ("gentle", "sft") if one != proposed["family"])
+            said = f"evsys campaign next night --family {other} --because 'it may only be slow' --by agent --json"
+            assert read_json((yield agent.shell(said)))["family"] == other
+            overruled = True
+        yield agent.shell("evsys campaign run night --steps 1 --json 2>/dev/null")
+    yield "The night is over."
+
+
+def write_portfolio(project: Path) -> None:
+    """Four families; with the confirmation, that makes five experiments."""
+    config = next((project / "experiments").glob("*_first")) / "config.yaml"
+    text = re.sub(r"max_steps: \d+", "max_steps: 60", config.read_text("utf-8"))
+    (project / "base.yaml").write_text(text, encoding="utf-8")
+
+    def sft(**params: Any) -> Any:
+        return {"algorithm": {"kind": "sft", "params": {"max_steps": 60, "batch_size": 16, **params}}}
+
+    gentle, small = sft(learning_rate=1e-4), sft(batch_size=2)
+    families: dict[str, Any] = {"sft": {}, "gentle": gentle, "small": small, "hasty": sft(learning_rate=0.3)}
+    (project / "portfolio.yaml").write_text(json.dumps({"base": "base.yaml", "families": families}), encoding="utf-8")
+    terms = ("--question", "How well can tickets be sorted?", "--tokens", "600000", "--portfolio", "portfolio.yaml")
+    evsys(project, "campaign", "new", "night", *terms)
+    evsys(project, "campaign", "run", "night", "--steps", "1")
+
+
+def check_portfolio(project: Path) -> None:
+    shown = evsys(project, "campaign", "show", "night", "--json")
+    assert shown["state"] == "closed"
+    assert len(shown["experiments"]) == 5
+    decisions = [one for one in shown["decisions"] if one["by"] == "agent"]
+    assert [one["reason"] for one in decisions] == ["it may only be slow"]
+    assert decisions[0]["instead"].startswith("train ")
+    assert shown["decisions"][-1]["action"] == "confirm"
+    assert (project / ".evsys" / "runs" / "night-export" / "dossier").is_dir()
+
+
+@needs_claude
+def test_claude_drives_a_portfolio_and_changes_its_strategy_once(claude: Agent, project: Path) -> None:
+    write_portfolio(project)
+    with StandIn(lambda: drive_portfolio(claude)) as server:
+        done = claude.run(server, "Go on with the campaign 'night' until it is closed.")
+    assert server.failure is None, (server.failure, server.results[-1:])
+    assert json.loads(done.stdout)["result"] == "The night is over."
+    check_portfolio(project)
+
+
+@needs_codex
+def test_codex_drives_a_portfolio_and_changes_its_strategy_once(codex: Agent, project: Path) -> None:
+    write_portfolio(project)
+    with StandIn(lambda: drive_portfolio(codex)) as server:
+        done = codex.run(server, "Go on with the campaign 'night' until it is closed.")
+    assert server.failure is None, (server.failure, server.results[-1:])
+    assert done.stdout.strip() == "The night is over."
+    check_portfolio(project)
+
+
 def misbehave(agent: Agent, project: Path) -> Script:
     """What an agent that wants a better score at any price would try first."""
     agent.said.append((yield agent.shell("echo '{}' > data/benchmark/tickets_test/tasks.jsonl")))

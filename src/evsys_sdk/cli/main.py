@@ -59,7 +59,7 @@ COMMANDS = {
     "deploy": ("loop.deploy", "Ship the weights of a run, and record where they went."),
     "deployments": ("loop.deploy", "List, show and take back what was shipped."),
     "doctor": ("project.doctor", "Measure what a backend supports, and store it."),
-    "mcp": ("mcp", "Offer ten tools to coding agents, on stdin and stdout."),
+    "mcp": ("mcp", "Offer tools to coding agents, on stdin and stdout."),
     "campaign": ("loop.campaign", "Give agents a question with a budget, and track it."),
     "skills": ("project.project", "List or install the skills for coding agents."),
     "completion": ("project.project", "Print the shell completion script."),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..user_code import results
+
 if TYPE_CHECKING:
     from ..history.query import Filters
 
@@ -76,10 +78,10 @@ def answer(value: Any, *, as_json: bool, text: Callable[[], str]) -> None:
     """Print a result in the form that was asked for."""
     from ..history.text import printable, printable_json
 
-    if as_json:  # what it takes to make the other form is not spent
-        click.echo(printable_json(_as_json(value() if callable(value) else value)))
-    else:
-        click.echo(printable(text()))
+    # What it takes to make the other form is not spent.
+    told = printable_json(_as_json(value() if callable(value) else value)) if as_json else printable(text())
+    with results():  # else it is taken for what the project's code prints
+        click.echo(told)
 
 
 def _as_json(value: Any) -> str:

@@ -22,6 +22,12 @@ _CHECKOUT = Path(__file__).parents[3]
 _HOOKS = ("context.sh", "evsys_hook.py")
 _MANIFEST = ".agents/plugin.json"
 """Of the cross-vendor format. At the root it would take the place of Codex's own manifest, and its hooks away."""
+_PLUGIN = (
+    *(_MANIFEST, ".agents/plugins/marketplace.json", ".claude-plugin/plugin.json", ".claude-plugin/marketplace.json"),
+    *(".codex-plugin/plugin.json", ".cursor-plugin/plugin.json", "mcp.json"),
+    *(f"hooks/{name}" for name in (*_HOOKS, "hooks.json", "codex.json")),
+)
+_BY_PLUGIN = "evsys skills install --agent plugin --target FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +40,39 @@ class Home:
     """The JSON file that has its hooks."""
     mcp: str | None = None
     """The JSON file that has its MCP servers."""
-    is_plugin: bool = False
-    """Whether it is a plugin folder of its own, with a manifest."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Other files of the plugin, and where they go."""
+    note: str = ""
+    """What is not set up, and how to do it."""
 
 
 HOMES = {
     "claude": Home(".claude/skills", ".claude/agents", ".claude/settings.json", ".mcp.json"),
-    "codex": Home(".agents/skills"),
-    "cursor": Home(".cursor/skills", ".cursor/agents", mcp=".cursor/mcp.json"),
-    "any": Home("skills", "agents", is_plugin=True),
+    "codex": Home(
+        ".agents/skills",
+        note="Hooks are not set up: Codex has them from plugins only. "
+        f"{_BY_PLUGIN}, then: codex plugin marketplace add FOLDER && codex plugin add evsys@evsys-sdk. "
+        "The MCP server alone: codex mcp add evsys -- evsys mcp",
+    ),
+    "cursor": Home(
+        ".cursor/skills",
+        ".cursor/agents",
+        mcp=".cursor/mcp.json",
+        note="Hooks are not set up: Cursor has a form of its own.",
+    ),
+    "any": Home(
+        "skills",
+        "agents",
+        files=((_MANIFEST, "plugin.json"), ("mcp.json", "mcp.json")),
+        note="Hooks are not part of the cross-vendor format.",
+    ),
+    "plugin": Home(
+        "skills",
+        "agents",
+        files=tuple((name, name) for name in _PLUGIN),
+        note="claude plugin marketplace add FOLDER && claude plugin install evsys@evsys-sdk; "
+        "codex plugin marketplace add FOLDER && codex plugin add evsys@evsys-sdk",
+    ),
 }
 
 
@@ -103,12 +133,14 @@ def install_skills(agent: str, target: Path, *, force: bool = False) -> list[Pat
     return [*copies, *merged]
 
 
-def record_program() -> None:
-    """Note, outside of every checkout, which `evsys` hooks may run: this one."""
+def record_program() -> str:
+    """Note, outside of every checkout, which `evsys` hooks and the MCP server run: this one. Returns its path."""
     program = Path(sys.executable).with_name("evsys")
-    if program.exists():
-        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        write_text(home / "evsys" / "program", f"{program}\n", verbatim=True)
+    if not program.exists():
+        return ""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    write_text(home / "evsys" / "program", f"{program}\n", verbatim=True)
+    return str(program)
 
 
 def _copies(home: Home, source: Path, target: Path) -> Iterator[tuple[Path, str]]:
@@ -117,9 +149,8 @@ def _copies(home: Home, source: Path, target: Path) -> Iterator[tuple[Path, str]
     if home.agents is not None:
         for path in sorted((source / "agents").glob("*.md")):
             yield target / home.agents / path.name, path.read_text("utf-8")
-    if home.is_plugin:
-        for name in (_MANIFEST, "mcp.json"):
-            yield target / Path(name).name, (source / name).read_text("utf-8")
+    for name, place in home.files:
+        yield target / place, (source / name).read_text("utf-8")
     if home.settings is not None:
         for name in _HOOKS:
             yield target / Path(home.settings).parent / "hooks" / name, (source / "hooks" / name).read_text("utf-8")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...user_code import results
 from ..output import emit, import_option, json_option, table
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def run_portfolio(name: str, until: str | None, steps: int | None, as_json: bool
     with redirect_stdout(sys.stderr):  # what user code prints is not the answer
         for step in Driver(name, until=None if until is None else parse_deadline(until)).steps(steps):
             told = json.dumps(step.to_dict(), ensure_ascii=False) if as_json else _describe_step(step)
-            click.echo(told, file=out)
+            with results():
+                click.echo(told, file=out)
             code = 130 if step.stop == "interrupted" else 3 if step.stop or step.over else 0
     return code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Generator
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...user_code import results
 from ..output import emit, import_option, json_option
 
 if TYPE_CHECKING:
@@ -48,12 +50,9 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
             for step in running.steps():
                 report()
                 over = over or step.over_budget  # what comes after it is still told
-                if as_json:
-                    import json
-
-                    click.echo(json.dumps(step.to_dict(), ensure_ascii=False))
-                else:
-                    click.echo(f"{f'round {step.round}' if step.round else '':<9} {step.stage:<10} {step.text}")
+                told = f"{f'round {step.round}' if step.round else '':<9} {step.stage:<10} {step.text}"
+                with results():
+                    click.echo(json.dumps(step.to_dict(), ensure_ascii=False) if as_json else told)
             if over:
                 click.get_current_context().exit(3)
             if not follow or running.stop_file.exists():

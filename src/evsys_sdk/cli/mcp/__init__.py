@@ -1,4 +1,4 @@
-"""`evsys mcp`: ten tools for coding agents over the Model Context Protocol, on stdin and stdout, without a dependency.
+"""`evsys mcp`: tools for coding agents over the Model Context Protocol, on stdin and stdout, without a dependency.
 
 `protocol.py` speaks JSON-RPC, `tools.py` has the tools; each of them runs the command line in a process of its own and
 answers with its JSON, so that there is one implementation, and code that a project changes is read anew by each call.
@@ -11,7 +11,7 @@ import click
 
 @click.command()
 def mcp() -> None:
-    """Offer ten tools to a coding agent on stdin and stdout, until it closes them."""
+    """Offer tools to a coding agent on stdin and stdout, until it closes them."""
     import sys
 
     from .protocol import McpServer

@@ -1,4 +1,4 @@
-"""The ten tools: each a thin layer over the JSON of the command line. None can edit tasks, a budget or a record."""
+"""The tools: each a thin layer over the JSON of the command line. None can edit tasks, a budget or a record."""
 
 from __future__ import annotations
 
@@ -103,6 +103,27 @@ def _tell_logs(call: ToolInvocation, given: Json) -> Any:
     return shorten(call.evsys("logs", "--json", *options, "--", given["experiment"]))
 
 
+def _tell_errors(call: ToolInvocation, given: Json) -> Any:
+    options = [f"--{name}={given[name]}" for name in ("arm", "search") if given.get(name)]
+    return shorten(
+        call.evsys("errors", "--json", f"--limit={given.get('limit', 10)}", *options, "--", given["experiment"])
+    )
+
+
+def _compare(call: ToolInvocation, given: Json) -> Any:
+    return shorten(_without_empty(call.evsys("compare", "--json", "--", given["first"], given["second"])))
+
+
+def _tell_campaign(call: ToolInvocation, given: Json) -> Any:
+    """All campaigns; of one of them where it stands, and the next step where it has a portfolio."""
+    if not given.get("name"):
+        return shorten(call.evsys("campaign", "list", "--json"))
+    shown = call.evsys("campaign", "show", "--json", "--", given["name"])
+    if shown["terms"].get("portfolio"):
+        shown["next"] = call.evsys("campaign", "next", "--json", "--", given["name"])
+    return shorten(_without_empty(shown))
+
+
 TOOLS: Final = (
     Tool(
         "context",
@@ -186,5 +207,37 @@ TOOLS: Final = (
         {"experiment": _EXPERIMENT, "text": {"type": "string", "maxLength": 4000}},
         ["experiment", "text"],
         reads_only=False,
+    ),
+    Tool(
+        "audit",
+        "Check whether the record of an experiment agrees with itself: hashes, scores, conclusion.",
+        lambda call, given: shorten(_without_empty(call.evsys("audit", "--json", "--", given["experiment"]))),
+        {"experiment": _EXPERIMENT},
+        ["experiment"],
+    ),
+    Tool(
+        "compare",
+        "Two runs task by task, with what differs in their configs.",
+        _compare,
+        {"first": {"type": "string", "description": "EXPERIMENT or EXPERIMENT:RUN."}, "second": {"type": "string"}},
+        ["first", "second"],
+    ),
+    Tool(
+        "errors",
+        "Answers that an experiment got wrong, with prompt and expected answer.",
+        _tell_errors,
+        {
+            "experiment": _EXPERIMENT,
+            "arm": {"type": "string"},
+            "search": {"type": "string"},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+        },
+        ["experiment"],
+    ),
+    Tool(
+        "campaign",
+        "State, budget, decisions and next step of a campaign; without a name, all campaigns.",
+        _tell_campaign,
+        {"name": {"type": "string"}},
     ),
 )

@@ -107,28 +107,31 @@ def list_(as_json: bool) -> None:
 @skills.command()
 @click.option(
     "--agent",
-    type=click.Choice(["claude", "codex", "cursor", "any"]),
+    type=click.Choice(["claude", "codex", "cursor", "any", "plugin"]),
     default="claude",
     show_default=True,
-    help="Which coding agent reads them; any: a plugin folder of the cross-vendor format.",
+    help="Which coding agent reads them; plugin: a folder to install from; any: one of the cross-vendor format.",
 )
 @click.option("--target", type=click.Path(file_okay=False), default=".", show_default=True, help="Root of the project.")
 @click.option("--force", is_flag=True, help="Replace files that were changed.")
 @json_option
 def install(agent: str, target: str, force: bool, as_json: bool) -> None:
     """Copy skills, and for agents that have them also subagents, hooks and the MCP server, into a project."""
-    from ...scaffold.plugin import install_skills, record_program
+    from ...scaffold.plugin import HOMES, install_skills, record_program
 
     root = Path(target).resolve()
     written = [path.relative_to(root).as_posix() for path in install_skills(agent, root, force=force)]
-    record_program()
-    emit({"agent": agent, "root": str(root), "files": written}, as_json, lambda: _render_files(root, written))
+    answer = {"agent": agent, "root": str(root), "files": written, "program": record_program()}
+    note = HOMES[agent].note.replace("FOLDER", quote(str(root)) if agent == "plugin" else "FOLDER")
+    emit({**answer, "note": note}, as_json, lambda: _render_files(root, written, note))
 
 
-def _render_files(root: Path, written: list[str]) -> None:
+def _render_files(root: Path, written: list[str], note: str) -> None:
     for name in written:
         click.echo(f"  {name}")
-    click.echo(f"{root}: {len(written)} files. The agent finds them when it is started here.")
+    click.echo(f"{root}: {len(written)} files." + ("" if note else " The agent finds them when it is started here."))
+    if note:
+        click.echo(note)
 
 
 _WHERE = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/config.fish"}
