@@ -211,7 +211,7 @@ def check_portfolio(project: Path) -> None:
     shown = evsys(project, "campaign", "show", "night", "--json")
     assert shown["state"] == "closed"
     assert len(shown["experiments"]) == 5
-    decisions = [one for one in shown["decisions"] if one["by"] == "agent"]
+    decisions = [one for one in shown["decisions"] if one.get("by") == "agent"]
     assert [one["reason"] for one in decisions] == ["it may only be slow"]
     assert decisions[0]["instead"].startswith("train ")
     assert shown["decisions"][-1]["action"] == "confirm"
