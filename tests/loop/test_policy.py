@@ -25,6 +25,14 @@ def test_every_family_gets_a_probe_first() -> None:
     assert decide(observed(family("a", 0.9), family("b", blocked="it failed"), family("c"))).family == "c"
 
 
+def test_a_family_without_a_score_is_probed_again_while_there_is_something_to_explore_with() -> None:
+    unscored = replace(family("b"), spent=5.0)
+    assert decide(observed(family("a", 0.9), unscored)).family == "b"
+    assert decide(observed(family("a", 0.9), unscored, left=46)).action == "confirm"
+    assert decide(observed(unscored, left=46)).action == "stop"
+    assert decide(observed(family("a"), family("b"), left=-1)).action == "probe", "one is scored, whatever the time"
+
+
 def test_the_same_observations_and_seed_give_the_same_decision() -> None:
     seen = observed(family("a", 0.3), family("b", 0.32), family("c", 0.25))
     assert [decide(seen).to_dict() for _ in range(3)] == [decide(seen).to_dict()] * 3

@@ -328,7 +328,7 @@ class Driver:
         run, spent = record.runs[0], _amount(record.spend, unit)
         points = [point for _, point in self._points(run, spent)]
         failed = run.problem if run.status == "failed" else ""
-        if not points and not failed and _ended(record) is not None:
+        if not points and not failed and record.status == "completed":
             failed = "it has no score on the validation tasks"
         return FamilyState(name, spent, points, ended=record.status == "completed", blocked=reason or failed)
 

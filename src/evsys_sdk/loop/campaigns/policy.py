@@ -198,9 +198,9 @@ def _scale(seen: Observed) -> float:
 
 def _next_probe(seen: Observed, slice_: float) -> FamilyState | None:
     fresh = [one for one in seen.families if not one.points and not one.blocked and not one.ended]
-    if not fresh or (seen.explorable < max(0.5 * slice_, seen.least) and any(one.points for one in seen.families)):
-        return None
-    return fresh[0]
+    if seen.explorable < max(0.5 * slice_, seen.least):  # only where nothing at all is scored, and once
+        fresh = [] if any(one.points for one in seen.families) else [one for one in fresh if not one.spent]
+    return fresh[0] if fresh else None
 
 
 def _is_capped(one: FamilyState, seen: Observed, slice_: float) -> bool:
