@@ -27,6 +27,8 @@ from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
 from evsys_sdk.rollouts.harness import build_harness
 from evsys_sdk.rollouts.rollout import Turn
 
+from .secrets.planted import ORDINARY
+
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(path.relative_to(ROOT) for path in (ROOT / "examples").glob("*/config.yaml"))
 CODE = {"02_own_code": "own_code.py", "12_own_algorithm": "focal_sft.py", "20_gepa_prompt": "mentor.py"}
@@ -77,8 +79,12 @@ def test_every_example_can_be_rehearsed_from_the_command_line(config: Path, tmp_
     code = CODE.get(config.parent.name)
     imports = ["--import", str(config.parent / code)] if code else []
     command = [sys.executable, "-m", "evsys_sdk", "run", str(tmp_path / "config.yaml"), "--dry", "--json", *imports]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    # Redaction writes a mark and nothing else: without one, these variables have changed no byte of the record.
+    ordinary = {f"ORDINARY_{number}": value for number, value in enumerate(ORDINARY)}
+    told = {**os.environ, **ordinary}
+    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    assert not [one for one in (tmp_path / "out").rglob("*") if one.is_file() and b"[redacted]" in one.read_bytes()]
     answer = json.loads(done.stdout)
     assert {run["status"] for run in answer["runs"]} == {"completed"}
     assert Path(answer["path"]).is_relative_to(tmp_path / "out" / "dry")

@@ -68,11 +68,15 @@ _ORDINARY = _set(
 _ORDINARY_PREFIXES = ("LC_", "XDG_", "PYTHON", "CONDA_", "NVIDIA_", "CUDA_", "DBUS_", "GPG_KEY")
 _SECRET_VARIABLE = re.compile(
     r"(?i)passw|passphrase|passcode|(?<![a-z])pass(?![a-z])|pwd$|secret|tokens?(?![a-z])|auth(?!or)|cred|jwt|cookie"
-    r"|keys?(?![a-z])|webhook|dsn|connection_?str|(?<![a-z])pat$"
+    r"|keys?(?![a-z])|webhook|dsn|connection_?str|(?<![a-z])pat$|mnemonic|phrase|recovery|(?<![a-z])pin(?![a-z])"
 )
 _PIECES = re.compile(r"[^\s\"',;{}()\[\]=&?@:/|<>]+")
 _WORD = re.compile(r"[A-Za-z]*\d{0,3}|\d{0,4}[A-Za-z]{0,8}|[A-Za-z]{1,4}\d{1,4}[A-Za-z]{1,2}|\d+")
 """Letters with a short number behind, before or among them: `central1`, `256color`, `Xmx2048m`."""
+
+
+_PASSWORD = re.compile(r"(?=.*[A-Za-z])(?=.*\d)(?=.*[@!#$%^&*])(?!.+@[\w-]+(\.[\w-]+)+$)[^\s/:,;=]+")
+"""Letters, digits and a sign in one piece, and no mail address."""
 
 
 def find_secrets(name: str, value: str) -> set[str]:
@@ -88,6 +92,8 @@ def find_secrets(name: str, value: str) -> set[str]:
         return set()
     parts = {part for part in _PIECES.findall(value) if len(part) >= SHORTEST_SECRET and _is_random(part)}
     is_named = _SECRET_VARIABLE.search(name) is not None and not value.startswith(("http://", "https://"))
+    if _PASSWORD.fullmatch(value) and not value.startswith(("$", "%", "-")):
+        parts.add(value)
     has_login = re.search(r"://[^/\s]*:([^/\s@]+)@", value)
     if has_login and len(has_login[1]) >= SHORTEST_SECRET:
         parts.add(has_login[1])

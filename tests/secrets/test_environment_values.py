@@ -21,26 +21,7 @@ from evsys_sdk.config.specs import CallbackSpec, TransformSpec
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.redact import REDACTED, redact, redact_text
 
-from .planted import noise
-
-ORDINARY = (
-    """
-true|false|1|0|mock|local|production|development|staging|en_US.UTF-8|C.UTF-8|de_DE.UTF-8|UTC|Europe/Berlin|xterm-256color
-/usr/bin:/bin:/usr/local/bin|/opt/someone/things|~/.cache/things|./outputs|../data/rows.jsonl|/var/lib/app/state.db|vim|less|bash
-12345678|3.14159265|2026-11-16|2026-11-16 20:22:01|0,1,2,3,4,5,6,7|1e-05|100000000|localhost:8080|127.0.0.1:8000
-http://localhost:8000/v1|https://example.com/docs/index.html|http://proxy.example.com:3128|https://example.com
-tiny-router|Qwen3-0.6B-Instruct|meta-llama/Llama-3.2-1B|smollm2-135m|x86_64-linux-gnu|aarch64|linux-gnu|python3.12
-us-central1-a|europe-west4|eu-north-1|build-and-test|continuous-integration|pull_request|refs/heads/main|feature/own-code
-MyProjectName|ThisIsACamelCaseName|SOME_CONSTANT_NAME|snake_case_name|kebab-case-name|dotted.module.name|package.module:Class
---max-old-space-size=4096|-Xmx2048m|expandable_segments|backend:native|cuda12|sm_90a|node17.cluster.local|gpu-node-3
-the quick brown fox|yes please|evaluation tasks|a plain sentence of words.|application/json|text/html|utf-8|ISO-8859-1
-rows.jsonl|config.yaml|main.py|README.md|Makefile|pyproject.toml|answers.csv|model.safetensors|tokenizer.json|.venv|origin
-dumb|screen.xterm-256color|en_GB.UTF-8|America/New_York|info|debug|INFO|always|never|on|off|4|16|0.5|8080|float32|bfloat16
-interactive|noninteractive|disabled|enabled|automatic|everything|nothing|websocket|training|benchmark|quickstart|warning
-""".replace("\n", "|")
-    .strip("|")
-    .split("|")
-)
+from .planted import ORDINARY, noise
 
 SECRET = {
     "PGPASSWORD": "correcthorsebattery",
@@ -58,6 +39,17 @@ SECRET = {
     "LETTERS": "aXbQzRtYpLmNkWvC",
     "SYMBOLS": "Tr0ub4dor&3zebra",
     "WITH_DASHES": f"{noise(8)}-{noise(8)}-{noise(8)}",
+    "MNEMONIC": "legal winner thank year wave sausage worth useful",
+    "RECOVERY_CODES": "abcd-efgh-ijkl-mnop",
+    "ROOT_PIN": "anothersecretword",
+    "SIGN_AND_DIGIT": "P@ssw0rd",
+    "DIGIT_AND_SIGN": "summer20!!",
+    "LDAP": "cn=admin,dc=example:S3cr3tLdap99",
+    "MAIL_SERVER": f"smtp://me%40example.org:{noise(10)}%21@mail.example.org:587",
+    "ODBC": f"Driver={{x}};Server=s;Uid=a;Pwd={noise(13)};",
+    "OTP": "otpauth://totp/x?secret=JBSWY3DPEHPK3PXP",
+    "HTPASSWD": "admin:$apr1$abcd1234$1234567890abcdef",
+    "WIREGUARD": "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=",
     "BASE64": base64.b64encode(bytes(range(60, 90))).decode(),
 }
 
