@@ -59,7 +59,8 @@ class RecordLists(ABC):
             facets = [_facets(rows(f"DISTINCT {name}")) for name in ("tags", "models", "algorithms")]
             running = select(table, Filters(statuses=LIVE), limit=_MOST_RUNNING)
             trials = count_trials(table)
-            recent = Filters(since=time.time() - ATTENTION_DAYS * 86_400, without=(ARCHIVED,))
+            now = time.time() // 60 * 60  # to the minute, so that the same is asked again
+            recent = Filters(since=now - ATTENTION_DAYS * 86_400, without=(ARCHIVED,))
             latest = select(table, recent, limit=_MOST_LOOKED_AT)
         by_status: dict[str, int] = {}
         by_verdict: dict[str, int] = {}
