@@ -75,7 +75,7 @@ class Claim:
     def rule(self, metric: str, *, validated: bool = False, error: float = 0.02, looks: Sequence[int] = ()) -> str:
         """What must be seen, in a sentence that can be written down before the first step."""
         side = "above" if self.sign > 0 else "below"
-        limit = f"{side} {self.sign * self.threshold:+g}"
+        limit = f"{side} {self.sign * self.threshold:+g}" if self.threshold else f"{side} 0"
         what = {
             "better": f"the interval of any run's difference to the baseline lies {limit}",
             "at_least": f"the interval of any run's score lies {side} {self.level}",

@@ -155,11 +155,13 @@ def _comparisons(conclusion: Conclusion) -> str:
         ]
         for one in conclusion.comparisons
     ]
+    by_task = conclusion.population is not None and (conclusion.population.n_tasks or 0) > 1
+    variance = "seed variance and task sampling variance" if by_task else "seed variance, but no task sampling variance"
     corrected = (
-        f" Intervals contain seed variance and task sampling variance. They (Bonferroni) and p (Holm) are corrected "
+        f" Intervals contain {variance}. They (Bonferroni) and p (Holm) are corrected "
         f"for {conclusion.n_compared} compared runs; the best of several differences is biased upwards."
         if several
-        else " The interval contains seed variance and task sampling variance."
+        else f" The interval contains {variance}."
     )
     corrected += f" {BOUNDED}" if bounded else ""
     level = conclusion.hypothesis is not None and conclusion.hypothesis.get("level") is not None

@@ -144,6 +144,8 @@ def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -
 def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: Trend | None) -> Ruling:
     if found is None:
         return Ruling("inconclusive", [f"the scored runs do not differ in `{claim.axis}`, so there is no trend to see"])
+    if analysis.report.is_saturated:
+        return Ruling("inconclusive", [_explain_saturation(evidence, analysis)])
     bounds = orient(found.low, found.high, analysis.question.sign)
     if bounds is None:
         return Ruling("inconclusive", [_no_interval(analysis)])
