@@ -32,7 +32,7 @@ unit: dev ## Run the fast tests only
 
 # A tier needs packages that others must do without, so it has an environment of its own: `its-packages` are the extras in it,
 # `its-before` prepares it, `its-with` is what its tests find in their environment.
-TIERS := local harbor ray ecosystem verifiers tinker cookbook skyrl fireworks dashboard clients agents trackio
+TIERS := local harbor ray ecosystem verifiers lm-eval tinker cookbook skyrl fireworks dashboard clients agents trackio
 env = $$(bash scripts/env.sh $(1))/bin/python
 
 $(addprefix test-,$(TIERS)): test-%:
@@ -54,6 +54,11 @@ test-ecosystem: ## Run the tests with the real reasoning-gym and inspect_ai
 test-verifiers: its-packages = dev verifiers
 test-verifiers: its-tests = tests/ecosystem/test_verifiers.py
 test-verifiers: ## Run the tests with the real verifiers, which asks for older packages than the others
+
+test-lm-eval: its-name = lm_eval
+test-lm-eval: its-packages = dev local lm-eval
+test-lm-eval: its-tests = tests/ecosystem/test_lm_eval.py
+test-lm-eval: ## Run the tests with the real lm-eval, next to its own model for transformers (torch, some GB)
 
 test-tinker: its-packages = dev tinker server
 test-tinker: its-tests = -n auto --dist loadfile -m tinker tests/server tests/backends/tinker

@@ -26,6 +26,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "harbor": ("harbor",),
     "hf": ("datasets",),
     "inspect": ("inspect_ai", "zstandard"),
+    "lm-eval": ("lm_eval",),
     "local": ("torch", "transformers"),
     "openai": (),
     "parquet": ("pyarrow",),
@@ -170,6 +171,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "e2b": Builtin("eval.verifiers.e2b:E2B", extra="e2b"),
         "reasoning_gym": Builtin("eval.verifiers.reasoning_gym:ReasoningGym", extra="reasoning-gym"),
         "inspect": Builtin("eval.verifiers.inspect:Inspect", extra="inspect"),
+        "lm_eval": Builtin("eval.verifiers.lm_eval:LmEval", extra="lm-eval"),
         "verifiers": Builtin("eval.verifiers.verifiers:Verifiers", extra="verifiers"),
     },
     "metric": {

@@ -273,6 +273,7 @@ PROVIDERS = ("inference", "rollouts", "backends", "server", "testing")
 ALLOWED = {
     "eval/scored_model.py": "the engine asks an inference client here",
     "eval/verifiers/llm_judge.py": "a judge is asked about an answer, not for one",
+    "eval/lm_eval_model.py": "answers what another program asks, which scores the documents",
     "eval/verifiers/inspect.py": "answers what another program asks, whose solver owns the conversation",
     "deploy/inspect_provider.py": "answers in the program of another library",
     "algorithms/on_policy.py": "samples that are trained on",

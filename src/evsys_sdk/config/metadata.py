@@ -138,14 +138,22 @@ class BenchmarkEntry(Strict):
     @model_validator(mode="before")
     @classmethod
     def _name_source(cls, value: Any) -> Any:
-        """`{kind: inspect, task: TASK}` is another spelling of `path: "inspect:TASK"`."""
+        """`{kind: inspect, task: TASK, params: {n: 5}}` is another spelling of `path: "inspect:TASK?n=5"`."""
         if not isinstance(value, dict) or "kind" not in value:
             return cast("Any", value)
         entry = cast("dict[str, Any]", value).copy()
-        kind, task = entry.pop("kind"), entry.pop("task", None)
+        kind, task, params = (
+            entry.pop("kind"),
+            entry.pop("task", None) or entry.pop("tasks", None),
+            entry.pop("params", {}),
+        )
         if not task or "path" in entry:
             raise ValueError("kind goes with task, and without path. Write {kind: inspect, task: FILE.py@NAME}.")
-        return {**entry, "path": f"{kind}:{task}"}
+        from urllib.parse import quote
+
+        named = task if isinstance(task, str) else ",".join(task)
+        query = "&".join(f"{key}={quote(str(one))}" for key, one in params.items())
+        return {**entry, "path": f"{kind}:{named}{'?' if query else ''}{query}"}
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

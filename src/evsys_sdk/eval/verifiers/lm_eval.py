@@ -1,0 +1,191 @@
+"""`lm_eval`: tasks of lm-eval as a benchmark: did training break anything that the model could do before?
+
+    benchmark: { kind: lm_eval, tasks: [arc_easy, hellaswag], params: { include: evals }, name: canary }
+
+Documents are listed once, as tasks. lm-eval asks the model just trained for log-likelihoods or answers, and gives each
+document its score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+from pydantic import Field
+
+from ...config.base import Strict
+from ...data.types import HarborTask
+from ...errors import DataError, EvalError, EvsysError, MissingExtraError, show
+from ...paths import in_project
+from ...protocols import Row
+from ...rollouts.engine import EngineLimits
+from ...user_code import default_limit_s, user_code
+from ..foreign_run import ForeignRun
+from ..lm_eval_model import open_lm
+from ..predictions import Prediction
+from ..scored_model import SamplerModel, Sampling, ScoredModel
+from ..verifier import BaseVerifier
+
+
+class LmEvalParams(Strict):
+    """Which tasks, and which of their metrics."""
+
+    subject: str = Field(min_length=1)
+    """Names of tasks or groups, separated by commas."""
+    knobs: dict[str, Any] = {}
+    """There are none."""
+    include: str | None = Field(default=None, min_length=1)
+    """Folder of the project with task files (YAML) of your own."""
+    metric: str | None = Field(default=None, min_length=1)
+    """Which metric of a document is its score; by default the first of its task."""
+    num_fewshot: int | None = Field(default=None, ge=0)
+    """Examples in front of each question; by default what the task says."""
+    content: str = ""
+    """Hash of the document, by which a changed one is noticed; every task has its own."""
+
+
+class LmEval(BaseVerifier[LmEvalParams]):
+    """Evaluate with tasks of lm-eval, by log-likelihood or generation. For benchmarks only."""
+
+    name: ClassVar[str] = "lm_eval"
+    deterministic: ClassVar[bool] = False
+    Config = LmEvalParams
+
+    @property
+    def version(self) -> str:
+        """Version of the library, and a hash of the task files of the project."""
+        try:
+            found = version("lm-eval")
+        except PackageNotFoundError as error:
+            raise MissingExtraError("verifier 'lm_eval'", "lm-eval") from error
+        if self.cfg.include is None:
+            return found
+        folder = in_project(self.cfg.include)
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+        if not files:
+            raise DataError(f"{folder}: there are no task files. Correct 'include='.")
+        return f"{found}-{hashlib.sha256(b''.join(path.read_bytes() for path in files)).hexdigest()[:12]}"
+
+    def make_rows(self) -> Iterator[Row]:
+        """The documents that lm-eval evaluates."""
+        if self.cfg.knobs:
+            raise DataError(f"there is no param '{next(iter(self.cfg.knobs))}'. Use include, metric or num_fewshot.")
+        params = self.cfg.model_dump(exclude_defaults=True)
+        with user_code(f"reading the tasks of '{self.cfg.subject}'", limit_s=default_limit_s(600)):
+            rows = [_row(name, task, at, doc) for name, task in self._load().items() for at, doc in _docs(task)]
+        for row in rows:
+            row["verifier"] |= {"fn_name": self.name, "params": params | row["verifier"]["params"]}
+            yield row
+
+    def verify(self, *, completion: str) -> NoReturn:
+        """Refuse to score one answer: most documents have none."""
+        raise EvalError("tasks of lm-eval are scored by lm-eval itself. Use them as a benchmark.")
+
+    async def run_tasks(
+        self,
+        model: ScoredModel,
+        sampling: Sampling,
+        tasks: Sequence[HarborTask],
+        *,
+        samples: int,
+        limits: EngineLimits,
+        folder: Path | None,
+    ) -> ForeignRun:
+        """Let lm-eval evaluate these documents."""
+        if samples != 1:
+            raise EvalError("lm-eval scores a document once, and samples is more. Set samples: 1.")
+        if not isinstance(model, SamplerModel):
+            raise EvalError("lm-eval needs log-likelihoods, and this model only answers. Score a trained model.")
+        return await asyncio.to_thread(self._run, model, sampling, tasks)
+
+    def _run(self, model: SamplerModel, sampling: Sampling, tasks: Sequence[HarborTask]) -> ForeignRun:
+        loaded = self._load()
+        wanted: dict[str, list[int]] = {}
+        for task in tasks:
+            name, _, number = task.task_id.rpartition("/")
+            wanted.setdefault(name, []).append(int(number))
+        greedy = any(loaded[name].OUTPUT_TYPE == "loglikelihood" for name in wanted)
+        lm = open_lm(model.sampler, model.context_length, max_tokens=sampling.max_tokens, greedy=greedy)
+        result = _library().simple_evaluate(
+            lm,
+            tasks=list(wanted),
+            task_manager=_manager(self.cfg.include and str(in_project(self.cfg.include))),
+            num_fewshot=self.cfg.num_fewshot,
+            samples=wanted,
+            bootstrap_iters=0,
+            confirm_run_unsafe_code=False,
+        )
+        contents = {task.task_id: getattr(task.verifier, "params", {}).get("content") for task in tasks}
+        predictions: dict[str, Prediction] = {}
+        for name, scored in result["samples"].items():
+            for sample in scored:
+                # A task with several filters gives each document several times; its first filter counts.
+                predictions.setdefault(f"{name}/{sample['doc_id']}", self._prediction(name, sample, contents))
+        return ForeignRun("lm-eval", self.cfg.subject, model.ref, "success", list(predictions.values()))
+
+    def _prediction(self, name: str, sample: dict[str, Any], contents: Mapping[str, Any]) -> Prediction:
+        task_id = f"{name}/{sample['doc_id']}"
+        if _hash(sample["doc"]) != contents[task_id]:
+            raise EvalError(f"document {task_id} is another one than when the tasks were listed. Remove .evsys/tasks.")
+        metric = self.cfg.metric or sample["metrics"][0]
+        value = sample.get(metric)
+        if isinstance(value, bool | int | float) or hasattr(value, "item"):
+            text = str(sample["filtered_resps"][0]) if isinstance(sample["filtered_resps"][0], str) else ""
+            return Prediction(task_id, 0, "ok", float(value), text, info={"metric": metric})  # pyright: ignore[reportArgumentType]
+        known = ", ".join(sample["metrics"])
+        raise EvalError(f"task '{name}' gives {show(value)} as '{metric}'. Name another metric; it has {known}.")
+
+    def _load(self) -> dict[str, Any]:
+        manager = _manager(self.cfg.include and str(in_project(self.cfg.include)))
+        try:
+            found: dict[str, Any] = manager.load(self.cfg.subject.split(","))["tasks"]
+        except EvsysError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise DataError(f"lm-eval cannot load '{self.cfg.subject}': {reason}. Check with `lm-eval ls`.") from error
+        return found
+
+
+def _library() -> Any:
+    os.environ.setdefault("TQDM_DISABLE", "1")  # it has no option for its progress bars
+    try:
+        return import_module("lm_eval")
+    except ImportError as error:
+        raise MissingExtraError("verifier 'lm_eval'", "lm-eval") from error
+
+
+@lru_cache(maxsize=8)
+def _manager(include: str | None) -> Any:
+    _library()
+    return import_module("lm_eval.tasks").TaskManager(include_path=include)
+
+
+def _docs(task: Any) -> Iterator[tuple[int, Any]]:
+    docs: Sequence[Any] = task.eval_docs
+    return enumerate(docs)
+
+
+def _row(name: str, task: Any, at: int, doc: Any) -> dict[str, Any]:
+    target = task.doc_to_target(doc)
+    if task.OUTPUT_TYPE == "multiple_choice" and isinstance(target, int):
+        target = task.doc_to_choice(doc)[target]
+    verifier = {"kind": "in_process", "expected": str(target).strip() or None, "params": {"content": _hash(doc)}}
+    return {
+        "task_id": f"{name}/{at}",
+        "instruction": str(task.doc_to_text(doc)),
+        "verifier": verifier,
+        "metadata": {"task": name},
+    }
+
+
+def _hash(doc: Any) -> str:
+    return hashlib.sha256(json.dumps(doc, sort_keys=True, default=str).encode()).hexdigest()[:16]
