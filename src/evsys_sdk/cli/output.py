@@ -34,14 +34,17 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
-def fit_table(headers: Sequence[str], rows: Sequence[Sequence[object]], width: int | None = None) -> str:
-    """A table for people, no wider than the terminal: empty columns are left out, the widest ones shortened."""
+def fit_table(
+    headers: Sequence[str], rows: Sequence[Sequence[object]], width: int | None = None, whole: Sequence[str] = ()
+) -> str:
+    """A table for people, no wider than the terminal: empty columns are left out, the widest but `whole` shortened."""
     from ..history import text
 
     cells = [[str(cell) for cell in row] for row in rows]
     kept = [column for column in range(len(headers)) if not cells or any(row[column].strip() for row in cells)]
     found = [[row[column] for column in kept] for row in (headers, *cells)]
-    return text.fit_table(found[0], found[1:], width=width or text.terminal_width(), flexible=range(len(kept)))
+    flexible = [at for at, name in enumerate(found[0]) if name not in whole]
+    return text.fit_table(found[0], found[1:], width=width or text.terminal_width(), flexible=flexible)
 
 
 def recheck_option[F: Callable[..., Any]](command: F) -> F:
@@ -95,7 +98,22 @@ def read_params(pairs: tuple[str, ...], option: str) -> dict[str, Any]:
     return found
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print sentences; on a terminal they break between words."""
+    import sys
+    import textwrap
+
+    from ..history.text import terminal_width
+
+    if (sys.stderr if err else sys.stdout).isatty():
+        width = terminal_width()
+        text = "\n".join(
+            textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
+        )
+    click.echo(text, err=err)
+
+
 def print_warnings(warnings: Iterable[str]) -> None:
     """What does not keep an experiment from running, but from meaning what was meant; on stderr."""
     for warning in warnings:
-        click.echo(f"warning: {warning.rstrip('.')}.", err=True)
+        say(f"warning: {warning.rstrip('.')}.", err=True)

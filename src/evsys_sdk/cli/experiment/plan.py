@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..output import emit, import_option, json_option, print_warnings, table
+from ..output import emit, fit_table, import_option, json_option, print_warnings, say, table
 
 if TYPE_CHECKING:
     from ...experiment.mutation import Child
@@ -44,15 +44,16 @@ def _render(plan: ExperimentPlan) -> None:
         rows.append((f"… {len(plan.runs) - len(shown)} more", *[""] * 7))
     if plan.n_arms > 1:
         rows.append(("all arms", f"{plan.n_arms}", "", *_cells(plan.total)))
-    click.echo(table(("run", "arms", "recipe", "steps", "trained", "sampled", "usd", "time"), rows))
+    headers = ("run", "arms", "recipe", "steps", "trained", "sampled", "usd", "time")
+    click.echo(fit_table(headers, rows, whole=("run",)))
     for name, limit in plan.budget.items():
-        click.echo(_verdict(name, limit))
+        say(_verdict(name, limit))
     if plan.sensitivity is not None:
         for line in _sensitivity(plan):
-            click.echo(line)
+            say(line)
     notes = {note: None for run in plan.runs for note in run.notes}
     for sentence in (*plan.assumptions, *notes):
-        click.echo(f"{sentence[:1].upper()}{sentence[1:]}.")
+        say(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
 def _cells(needs: RunNeeds) -> tuple[str, str, str, str, str]:

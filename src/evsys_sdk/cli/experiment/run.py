@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, fit_table, import_option, json_option, print_warnings
+from ..output import emit, fit_table, import_option, json_option, print_warnings, say
 
 if TYPE_CHECKING:
     from ...config import ExperimentConfig
@@ -178,9 +178,9 @@ def _render(result: ExperimentResult, *, told: bool) -> None:
     if result.conclusion is not None:
         if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):
             click.echo(f"\n{plot}\n")
-        click.echo(result.conclusion["summary"])
+        say(result.conclusion["summary"])
         if steps := result.conclusion.get("next"):
-            click.echo(f"To do: {steps[0]}")
+            say(f"To do: {steps[0]}")
     if result.interrupted:
         click.echo("Interrupted. Run the same command again to go on.", err=True)
     if result.status == "budget":  # a limit of time is one, too
