@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from evsys_sdk.cli.main import main
+from evsys_sdk.experiment.preflight import check_config
 from evsys_sdk.history.views.verify import verify_export
 from evsys_sdk.loop.campaigns.campaign import Terms, load_campaign, open_campaign
 from evsys_sdk.loop.campaigns.drive import Driver
+from evsys_sdk.loop.campaigns.portfolio import Portfolio
 from evsys_sdk.record.approvals import decide_approval, list_awaited
 from evsys_sdk.record.project_files.journals import campaign_dir
 
@@ -109,7 +111,7 @@ def test_a_killed_campaign_goes_on_from_its_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_deadline_at_any_moment_leaves_scored_weights_and_a_conclusion(tmp_path: Path, seed: int) -> None:
     write_project(tmp_path, steps=100_000)
     draw = random.Random(seed)
@@ -172,6 +174,18 @@ def test_what_cannot_work_is_refused_before_anything_is_spent(
     open_campaign("plain", Terms("?", tokens=1))
     assert main(["campaign", "run", "plain"]) == 1
     assert "has no portfolio" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("examples")
+def test_the_families_of_the_example_are_experiments_that_can_run() -> None:
+    portfolio = Portfolio.load("night", "examples/25_night/portfolio.yaml")
+    assert list(portfolio.runs) == ["sft", "sft_gentle", "few_rows", "rl"]
+    for family in portfolio.runs:
+        for config in (portfolio.explore(family), portfolio.confirm(family, 20)):
+            assert check_config(config).problems == []
+    confirmed = portfolio.confirm("sft", 20)
+    assert confirmed.all_runs()[0].algorithm.params["max_steps"] == 20
+    assert [entry.models for entry in confirmed.metadata.benchmark] == [[], ["base"]]
 
 
 def test_a_family_that_waits_for_approval_holds_up_no_other(tmp_path: Path) -> None:
