@@ -78,6 +78,7 @@ def slurm_cluster(folder: Path) -> Generator[dict[str, str]]:
             time.sleep(0.5)
         _wait_until_idle(environment, folder)
         yield {"SLURM_CONF": str(config)}
+        _wait_until_idle(environment, folder)  # a step that cannot report its end to the controller stays
     finally:
         for daemon in reversed(daemons):
             daemon.terminate()
