@@ -279,6 +279,7 @@ ALLOWED = {
     "algorithms/on_policy.py": "samples that are trained on",
     "algorithms/gepa_prompt.py": "answers that a prompt is tuned on",
     "spend/metered_client.py": "passes on and counts",
+    "experiment/launchers/worker.py": "marks a job as done, and asks no model",
     "experiment/plan/speed.py": "times a sampler and reads nothing",
     "experiment/mutation/propose.py": "draws from a list",
     "training/frozen_model.py": "answers for loops of the user's own; scores come from the engine",
