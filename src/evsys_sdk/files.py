@@ -14,7 +14,7 @@ from .redact import is_suspicious, redact, redact_text
 
 @contextlib.contextmanager
 def atomic_write(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
-    """Open a temporary file beside `path`; it replaces `path` only if the block succeeds."""
+    """Open a temporary file next to `path`; it replaces `path` only if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     encoding = None if "b" in mode else "utf-8"
     # A name by chance, and opened with `x`: of two writers at once neither may get into the file of the other.

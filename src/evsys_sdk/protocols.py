@@ -36,7 +36,7 @@ class RunContext:
     extras: dict[str, Any] = field(default_factory=dict[str, Any])
     """`train_rows`, `n_train_rows`, `backend_handles`, `model_name`, `tags`, and whatever else you put there."""
     services: RunServices | None = None
-    """What the run offers a recipe beside these, typed: observers, a scorer, a loader of more rows ..."""
+    """What the run offers a recipe next to these, typed: observers, a scorer, a loader of more rows ..."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class RunNotes:
     retryable: bool | None = None
     """Whether the same arm may succeed when it is tried again."""
     traceback: str | None = None
-    """Of an error that nobody expected."""
+    """Of an error that no one expected."""
     spend: dict[str, Any] | None = None
     tokens: dict[str, int] | None = None
     """How many were `trained` on and `sampled`, steps that a killed run repeated counted once."""
@@ -72,7 +72,7 @@ class RunNotes:
     scoring_problems: list[str] | None = None
     """Everything that went wrong with a scoring, also where a later one went well."""
     findings: list[str] | None = None
-    """What was noticed while it went on, e.g. that all rewards are equal."""
+    """What was noticed while it continued, e.g. that all rewards are equal."""
     trained_on: dict[str, dict[str, Any]] | None = None
     """How many tasks of each benchmark stood in what it was trained on, whatever its config says."""
     system_prompt: str | None = None
@@ -273,7 +273,7 @@ class Metric(Protocol):
     """Aggregates predictions into one number.
 
     `compute(task_rewards)` receives one inner list per task; `compute(*, predictions, targets)` compares texts.
-    Which of the two a class means is told by its signature.
+    Which of the two a class means is recognised by its signature.
     """
 
     name: ClassVar[str]

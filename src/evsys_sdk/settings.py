@@ -38,7 +38,7 @@ _named: list[str] = []
 
 
 def imported_by_name() -> list[str]:
-    """What was imported beside what the project's settings name: who repeats a command needs it again."""
+    """What was imported next to what the project's settings name: who repeats a command needs it again."""
     return list(_named)
 
 
@@ -134,7 +134,7 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a class up by the name of its module
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for modules beside it; last, so that none of them hides a library
+        sys.path.append(str(path.parent))  # for modules next to it; last, so that none of them hides a library
     try:
         spec.loader.exec_module(module)
     except BaseException:

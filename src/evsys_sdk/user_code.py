@@ -1,11 +1,11 @@
 """Code that is not the SDK's runs in a child of the command, with limits of time and output.
 
 The command line forks before the first module of a project, an `--import` or an installed package is imported. The
-child goes on with the command. The parent holds no user code: it enforces the limits, relays output and signals, and
+child continues with the command. The parent holds no user code: it enforces the limits, relays output and signals, and
 decides the exit code. A child that ends without having reported one has failed, whatever its own exit code says.
 Commands without user code start no process, and neither does a Python program that uses the SDK.
 
-A `Containment` limits a command as a whole: how long it may go without progress, and what it may print beside its
+A `Containment` limits a command as a whole: how long it may go without progress, and what it may print next to its
 results. `run` has none, because each of its arms has a process with limits of its own; its other calls are limited one
 by one.
 

@@ -42,7 +42,7 @@ class KeepCheckpoints(Strict):
     """Which checkpoints keep their weights; what was measured at the others stays in the record."""
 
     last: int = Field(default=1, ge=1)
-    """The newest ones; the last is what an interrupted run goes on from."""
+    """The newest ones; the last is what an interrupted run continues from."""
     best: int = Field(default=1, ge=0)
     """Those that the selection metric prefers."""
 
@@ -129,7 +129,7 @@ class BaseAlgorithm:
     seed: int
     run_dir: Path
     services: RunServices
-    """What the run offers beside these, e.g. `verify` for rollouts."""
+    """What the run offers next to these, e.g. `verify` for rollouts."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -225,14 +225,14 @@ class BaseAlgorithm:
         )
 
     def close(self) -> None:
-        """Let go of what `setup` started; called once, however training ended."""
+        """Release what `setup` started; called once, however training ended."""
 
     def state(self) -> dict[str, Any]:
         """Data cursor and random state; none is needed where batches are a function of the step."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
 
     def train(self, ctx: RunContext) -> RunResult:
         """Train one run from its rows to its final checkpoint."""

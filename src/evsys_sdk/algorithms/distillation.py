@@ -78,9 +78,9 @@ def check_divergence(kind: Divergence, top_k: int, capabilities: Capabilities) -
 async def ask_teacher(
     teacher: FrozenModel, prompts: Sequence[Sequence[int]], turns: Sequence[Turn], *, top_k: int
 ) -> list[Lesson]:
-    """What the teacher thinks of the student's answers, each after a prompt of its own.
+    """What the teacher thinks of the student's answers, each after its own prompt.
 
-    An answer is cut to what the teacher's context holds beside the prompt, and left out where that is nothing. With a
+    An answer is cut to what the teacher's context holds next to the prompt, and left out where that is nothing. With a
     `top_k` of 0 only the sampled tokens are looked up.
     """
     longest = teacher.capabilities.context_length

@@ -1,7 +1,7 @@
 """`gepa_prompt`: a better system prompt instead of other weights, searched by reflection with the package `gepa`.
 
 A model reads how the current prompt did on a few rows and writes another one; what does better there is scored on the
-validation rows, and the prompts that are best on some row are the ones to go on from. The budget counts answers that
+validation rows, and the prompts that are best on some row are the ones to continue from. The budget counts answers that
 are scored and is never exceeded: the search ends before a step that might not fit.
 
     algorithm:
@@ -131,7 +131,7 @@ class GepaPrompt:
         train, val = tasks[n_val:], tasks[:n_val]
         if not train:
             raise DataError(f"{len(tasks)} rows are too few to tune a prompt on: some are scored on, others read.")
-        # The seed prompt is scored once; each proposal is tried on a few rows beside its parent, and then on all.
+        # The seed prompt is scored once; each proposal is tried on a few rows next to its parent, and then on all.
         needed = len(val) + _FEWEST_PROPOSALS * (2 * min(self.cfg.minibatch, len(train)) + len(val))
         if self.cfg.budget < needed:
             message = f"this budget is not enough for {_FEWEST_PROPOSALS} proposals on {len(val)} validation rows"
@@ -187,7 +187,7 @@ class _Search:
     used: int = 0
     proposals: int = 0
     failure: Exception | None = None
-    """What went wrong with the reflecting model: the package would go on as if it had nothing to propose."""
+    """What went wrong with the reflecting model: the package would continue as if it had nothing to propose."""
     propose_new_texts: None = None
     """The package asks for a way to propose of one's own; it has its own."""
     _client: ChatClient | None = field(default=None, init=False)
@@ -275,7 +275,7 @@ class _Search:
         self._policy = SamplerPolicy(sampler, services.renderer, params, length, services.seed)
 
     def close(self) -> None:
-        """Let go of the clients of both models."""
+        """Release the clients of both models."""
         for client in (self._reflect, self._client):
             close_client(client)
 

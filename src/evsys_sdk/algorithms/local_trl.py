@@ -101,7 +101,7 @@ def _with_adapter(base: Any, adapter: str) -> Any:
 
     from ..backends.local.base.loading import load_plain
 
-    # A copy of its own: PEFT puts modules into the model, and the base is shared with other runs.
+    # Its own copy: PEFT puts modules into the model, and the base is shared with other runs.
     return PeftModel.from_pretrained(load_plain(base.key), adapter, is_trainable=True)
 
 

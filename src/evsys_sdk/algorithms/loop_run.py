@@ -5,7 +5,7 @@
         run.log(run.model.train(answers).metrics)
 
 Checkpoints, scoring, metrics, budget and result go through the loop that recipes are trained by. A run that was killed
-goes on behind its last checkpoint, with the weights, the optimizer and `run.state` of that step.
+continues behind its last checkpoint, with the weights, the optimizer and `run.state` of that step.
 """
 
 from __future__ import annotations
@@ -173,19 +173,19 @@ class LoopRun:
         return run_blocking(self._finish)
 
     def close(self) -> None:
-        """Let go of further adapters."""
+        """Release further adapters."""
         for handles in self._opened:
             self._ctx.backend.teardown(handles)
         self._opened.clear()
 
     def save_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the weights of the run's own adapter."""
+        """What a checkpoint holds next to the weights of the run's own adapter."""
         for name, adapter in self.model.adapters.items():
             self._adapters[name] = adapter.save(f"step{self._done:06d}-attempt{self._services.attempt}")
         return {"state": self.state, "adapters": self._adapters}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; further adapters are loaded when the loop opens them."""
+        """Continue from a checkpoint; further adapters are loaded when the loop opens them."""
         self.state.update(state.get("state", {}))
         self._adapters = dict(state.get("adapters", {}))
 

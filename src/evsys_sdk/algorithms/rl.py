@@ -124,7 +124,7 @@ class RL(RolloutAlgorithm):
         super().close()
 
     def settings(self) -> LoopSettings:
-        # Rollouts belong to an iteration: a checkpoint between two updates on them could not be taken up again.
+        # Rollouts belong to an iteration: a checkpoint between two updates on them could not be resumed.
         settings, updates = super().settings(), self.cfg.updates_per_batch
         total = settings.total_steps
         fractions = (_up_to_multiple(max(round(part * total), 1), updates) for part in settings.save_at_fractions)

@@ -1,4 +1,4 @@
-"""A training loop in a file of its own, as a recipe: `algorithm: { kind: script, params: { file: loop.py } }`.
+"""A training loop in its own file, as a recipe: `algorithm: { kind: script, params: { file: loop.py } }`.
 
     # loop.py, which runs by itself as well: python loop.py
     with evsys_sdk.record("my-loop", model="tiny", backend="mock") as experiment:
@@ -34,7 +34,7 @@ _takers: list[TakeRun] = []
 
 
 class Script:
-    """A training loop of your own, in a file."""
+    """Your own training loop, in a file."""
 
     name: ClassVar[str] = "script"
 

@@ -109,7 +109,7 @@ class StagedRun:
         services, checkpoints = services_of(ctx), CheckpointLog.in_dir(ctx.output_dir)
         client, renderer = _model(ctx, services)
         run = cls(ctx, stages, client, renderer, checkpoints, services)
-        # The runner has told of the run's own rows; of those that stages load themselves nobody has heard yet.
+        # The runner has told of the run's own rows; of those that stages load themselves no one has heard yet.
         if any(stage.rows is not ctx.extras["train_rows"] for stage in stages):
             services.observers.on_data([row for stage in stages for row in stage.rows])
         if services.resume:
@@ -239,7 +239,7 @@ class StagedRun:
         return checkpoint.next_step - offset
 
     def _take_up(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Find out which stages are finished and where the current one goes on."""
+        """Find out which stages are finished and where the current one continues."""
         if not checkpoints:
             return
         last = checkpoints[-1]
@@ -248,7 +248,7 @@ class StagedRun:
                 f"the run was trained with the renderer '{last.renderer}' and would resume with "
                 f"'{self.renderer.name}'. Set model.renderer_name back, or start a new run."
             )
-        # What a deadline ended goes on from there, unless there is again only time to score it.
+        # What a deadline ended continues from there, unless there is again only time to score it.
         at_deadline = self.services.control.stop_reason is not None
         self.finals = [
             one
@@ -323,7 +323,7 @@ class StagedRun:
         wanted |= {one.name for one in self.checkpoints.rank(*self._selection(stage), stage=stage)[: keep.best]}
         for one in there:
             if one.name not in wanted and all(_is_below(ref, self.ctx.output_dir) for ref in (one.state, one.sampler)):
-                self.checkpoints.drop(one)  # first, so that nobody looks for what is half removed
+                self.checkpoints.drop(one)  # first, so that no one looks for what is half removed
                 for ref in (one.state, one.sampler):
                     shutil.rmtree(ref, ignore_errors=True)
 

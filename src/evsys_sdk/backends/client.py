@@ -232,7 +232,7 @@ class TrainingClient(Protocol):
         ...
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
-        """The same for a loss of your own."""
+        """The same for your own loss."""
         ...
 
     def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
@@ -256,5 +256,5 @@ class TrainingClient(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything; closing twice does nothing."""
+        """Release everything; closing twice does nothing."""
         ...

@@ -1,4 +1,4 @@
-"""Random numbers by counting: every sample has a stream of its own, whatever else is computed beside it.
+"""Random numbers by counting: every sample has its own stream, whatever else is computed next to it.
 
 A stream is a 64-bit number made from a seed and a number; the n-th number of a stream is found without the ones before
 it. So a resumed run and a run that was cut up differently draw the same.
@@ -64,7 +64,7 @@ def uniforms(streams: Sequence[int], places: Sequence[int]) -> NDArray[np.float6
 
 
 class RequestSeeds:
-    """Seeds for requests that bring none: counted, so that a run repeats itself and a resumed run goes on."""
+    """Seeds for requests that bring none: counted, so that a run repeats itself and a resumed run continues."""
 
     def __init__(self, run_seed: int) -> None:
         self._run_seed, self.used, self._lock = run_seed, 0, threading.Lock()

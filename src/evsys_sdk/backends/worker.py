@@ -1,6 +1,6 @@
 """One thread that works through operations in the order they were submitted.
 
-The caller gets an `Operation` at once and goes on, for instance with building the next batch. An operation that fails
+The caller gets an `Operation` at once and continues, for instance with building the next batch. An operation that fails
 says so in its own result; the thread carries on with the next. Requests that may be answered together (`submit_many`)
 are, when they stand next to each other in the queue. One that takes long may be worked on for a while, answer
 `UNFINISHED` and is then continued when all that were waiting have had their turn.
@@ -48,7 +48,7 @@ class _Queue:
 
 
 class Worker:
-    """Runs operations one after another on a thread of its own, which starts with the first operation."""
+    """Runs operations one after another on its own thread, which starts with the first operation."""
 
     def __init__(self, name: str, *, latency_s: float = 0.0) -> None:
         self._name = name
@@ -124,7 +124,7 @@ def _end_threads() -> None:
 
 
 def _give_up(queue: _Queue) -> None:
-    """Nobody waits any more for what has not begun."""
+    """No one waits any more for what has not begun."""
     with queue.changed:
         queue.tasks.clear()
         queue.given_up = True

@@ -119,7 +119,7 @@ class ExperimentConfig(Strict):
     arm_timeout_s: float | None = Field(default=None, gt=0)
     """Longest time an arm may take; it stops with a checkpoint before that, or is ended; other arms continue."""
     arm_retries: int = Field(default=0, ge=0, le=100)
-    """How often an arm that failed through no fault of its config is taken up again from its last checkpoint."""
+    """How often an arm that failed through no fault of its config is resumed from its last checkpoint."""
     launcher: LauncherSpec | None = None
     """Where the arms are executed; by default on this machine."""
     budget: Budget | None = None

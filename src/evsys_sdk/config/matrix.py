@@ -221,7 +221,7 @@ class Expansion:
     template: str
     """Where `base_run` stands in the file."""
     names_itself: bool
-    """Whether `base_run` has a name of its own; otherwise runs are named after the experiment."""
+    """Whether `base_run` has its own name; otherwise runs are named after the experiment."""
     cells: list[dict[str, Any]]
 
     def positions(self) -> Iterator[tuple[int, ...]]:

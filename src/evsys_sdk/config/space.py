@@ -41,7 +41,7 @@ class SpaceExpansion:
 
     search: SearchSpec
     names_itself: bool
-    """Whether `base_run` has a name of its own; otherwise runs are named after the experiment."""
+    """Whether `base_run` has its own name; otherwise runs are named after the experiment."""
     points: list[dict[str, Any]]
     cells: list[dict[str, Any]]
 
@@ -107,7 +107,7 @@ def _value(values: Interval | list[Any], chance: float) -> Any:
         return values[int(chance * len(values))]
     whole = isinstance(values.low, int) and isinstance(values.high, int)
     low, high = float(values.low), float(values.high)
-    if whole:  # each whole number has a share of its own, also the first and the last
+    if whole:  # each whole number has its own share, also the first and the last
         low, high = low - 0.5, high + 0.5
     if values.scale == "log":
         found = math.exp(math.log(low) + chance * (math.log(high) - math.log(low)))
@@ -138,7 +138,7 @@ def _of_space(problem: Problem) -> Problem:
 
 
 def _rename_twins(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Values that look the same in a name are told apart by a number."""
+    """Values that look the same in a name are distinguished by a number."""
     counts: dict[str, int] = {}
     named: list[dict[str, Any]] = []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""One experiment as a folder that a browser opens without a server: the page, and its answers in a script beside it.
+"""One experiment as a folder that a browser opens without a server: the page, and its answers in a script next to it.
 
 A page that is opened as a file may fetch nothing, so the answers are a script that sets one variable. What the page can
 ask for is answered in advance; where that would be too much, `remarks` says what was left out.

@@ -8,7 +8,7 @@
 | `step` | run, at, line | metrics of one step, as in `metrics.jsonl` |
 | `score` | id, run, line | one scoring, as in `scores.jsonl` |
 | `rollouts` | run, split, name, step, rows | predictions or rollouts of one scoring |
-| `rewind` | run, next_step | the run goes on from before that step; what came after it is forgotten |
+| `rewind` | run, next_step | the run continues from before that step; what came after it is forgotten |
 | `event` | experiment, event | one line of the journal; counts once by its id |
 | `spend` | experiment, number, line | one line of the ledger; counts once by its number |
 | `benchmark` | id, name, metadata | which benchmark is scored on |
@@ -17,7 +17,7 @@
 | `answer` | request, state, answer | what came of a request |
 
 An experiment can state every plain field of its view, and what a view is made from; a run every plain field of its
-record, and what lies in its folder. What nobody states follows from the other records, as it does on a disk.
+record, and what lies in its folder. What no one states follows from the other records, as it does on a disk.
 """
 
 from __future__ import annotations

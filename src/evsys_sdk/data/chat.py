@@ -79,7 +79,7 @@ def _contents(row: TypedRow | Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _blocks(content: Any) -> Iterator[Mapping[str, Any]]:
-    """The blocks of a content, with those inside tool results (which nest a content of their own)."""
+    """The blocks of a content, with those inside tool results (which nest their own content)."""
     for block in _dicts(content):
         yield block
         yield from _blocks(block.get("content"))

@@ -132,7 +132,7 @@ def _bound_names(statement: ast.stmt) -> set[str]:
 
 
 def _module_or_name(origin: str, name: str) -> tuple[str, str | None]:
-    """What `from origin import name` means: a module of its own, or a name in one."""
+    """What `from origin import name` means: its own module, or a name in one."""
     module_name = f"{origin}.{name}"
     # Looking for a module inside one that is no package would import that one.
     return (module_name, None) if _is_package(origin) and _file_of(module_name) else (origin, name)

@@ -1,7 +1,7 @@
 """Plain dicts <-> typed rows.
 
 `from_dict`, `to_dict` and `iter_jsonl` are strict, for files of typed rows. `parse_rows` is the last step of a data
-pipeline: fields that raw rows had beside the typed row's own become its metadata there, so that nothing a transform
+pipeline: fields that raw rows had next to the typed row's own become its metadata there, so that nothing a transform
 kept is lost.
 
     row = from_dict({"messages": [{"role": "user", "content": "hi"}]})
@@ -150,7 +150,7 @@ def parse_rows(
 def parse_rows(
     rows: Iterable[Row | TypedRow], target: TargetFormat | None = None, source: str = ""
 ) -> Iterator[TypedRow]:
-    """Typed rows from the output of a pipeline, lazily; fields beside the row's own go into its metadata.
+    """Typed rows from the output of a pipeline, lazily; fields next to the row's own go into its metadata.
 
     With a `target` every row must be of that format; without one, formats may be mixed.
     """

@@ -138,7 +138,7 @@ def verifier_from_dict(value: Any) -> VerifierPayload:
 
 
 def refuse_keys(row: Mapping[str, Any], *, known: tuple[str, ...], where: str = "") -> None:
-    """Raise when a row has a key beside the known ones."""
+    """Raise when a row has a key next to the known ones."""
     unknown = [key for key in row if key not in known]
     if not unknown:
         return

@@ -1,4 +1,4 @@
-"""What a built-in transform is made of. A transform of your own may use this or just be a class with `__call__(rows)`.
+"""What a built-in transform is made of. Your own transform may use this or just be a class with `__call__(rows)`.
 
     @register_transform("shout")
     class Shout(RowTransform[NoParams]):

@@ -4,7 +4,7 @@
     result = benchmark.score(get_inference("openai")(model="gpt-4.1"), metrics=["pass@1"], journal=folder / "p.jsonl")
     result.metrics["pass@1"].value, result.metrics["pass@1"].stderr, result.unscored
 
-With a `journal`, a scoring that was killed goes on where it was. What fails on our side (a sandbox, a server, a
+With a `journal`, a scoring that was killed continues where it was. What fails on our side (a sandbox, a server, a
 verifier) is never a reward of 0: the sample is missing, and a task that has no other is reported as unscored.
 """
 

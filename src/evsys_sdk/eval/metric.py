@@ -4,10 +4,10 @@
     metric([TaskSamples("t1", [Sample(1.0), Sample(0.0), Sample(0.0)]), ...])
     # MetricValue(value=..., stderr=..., n_tasks=..., n_samples=...)
 
-A metric of your own has a method `compute`; what it receives is told by its signature:
+Your own metric has a method `compute`; what it receives is recognised by its signature:
 
     compute(task_rewards)             one inner list per task, one reward per sample
-    compute(*, predictions, targets)  one text per sample; `metadata` beside them is that of their tasks
+    compute(*, predictions, targets)  one text per sample; `metadata` next to them is that of their tasks
     compute(*, tasks)                 `TaskSamples`, for what is in neither: cost, time, tokens
 """
 

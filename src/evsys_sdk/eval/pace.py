@@ -26,7 +26,7 @@ class Pace:
     at_once: int
     """How many may be under way."""
     released: threading.Event = field(default_factory=threading.Event)
-    """Set once nobody is to be spared any more."""
+    """Set once no one is to be spared any more."""
     clock: Callable[[], float] = time.monotonic
     _door: asyncio.Lock | None = None
     """Only the first in the queue looks at the clock."""
@@ -47,7 +47,7 @@ class Pace:
             return 0.0  # so many go together, and the rest that follows is for all of them
         now = self.clock()
         worked = self._worked + (now - self._since if self._active else 0.0)
-        # While attempts are under way nobody knows how long they will take: look again soon.
+        # While attempts are under way no one knows how long they will take: look again soon.
         return max(worked / self.share - (now - self._began), _LONGEST_REST_S if self._active else 0.0)
 
     async def __aenter__(self) -> Self:

@@ -2,7 +2,7 @@
 
 Each line is written when its rollout ends, so a scoring that was killed goes on where it was: pairs of task and sample
 that have a reward are not attempted again, those that failed are. The first line says which model was asked and how; a
-file about another one is put aside under a number and never mixed with this one. Each line knows the content of its
+file about another one is moved aside under a number and never mixed with this one. Each line knows the content of its
 task, so that an answer is never taken for one to a task that has changed since.
 
     journal = PredictionJournal.open(folder / "predictions.jsonl", {"model": "openai:gpt-4.1", "temperature": 0.0})
@@ -104,7 +104,7 @@ class PredictionJournal:
 
     @classmethod
     def open(cls, path: Path | None, identity: Mapping[str, Any]) -> Self:
-        """Take up the journal of the same scoring, or begin a new one; other journals at `path` are put aside."""
+        """Take up the journal of the same scoring, or begin a new one; other journals at `path` are moved aside."""
         journal = cls(path, identity)
         if path is None:
             return journal

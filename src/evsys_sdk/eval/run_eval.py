@@ -1,6 +1,6 @@
 """`run.eval`: the rows of a run's evaluation as a benchmark, scored by the engine of all benchmarks.
 
-The model just trained answers, through the backend's own sampler. An `inference` block that names a model of its own,
+The model just trained answers, through the backend's own sampler. An `inference` block that names its own model,
 or a hosted client, asks that one instead; any other only says how to sample.
 """
 
@@ -173,7 +173,7 @@ class RunEvaluator:
 
 def _choose_sampling(inference: InferenceSpec | None, *, room: int) -> Sampling:
     """How the model is asked: as the block says, else for its most probable answer of at most `room` tokens."""
-    # A seed of its own, so that scoring does not change what the run samples afterwards.
+    # Its own seed, so that scoring does not change what the run samples afterwards.
     given: dict[str, Any] = {} if inference is None else inference.params
     asked = {name: given[name] for name in ("max_tokens", "temperature", "seed") if given.get(name) is not None}
     return replace(Sampling(max_tokens=room), **asked)

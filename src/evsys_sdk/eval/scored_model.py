@@ -1,4 +1,4 @@
-"""What a benchmark can score: a sampler of a model in training, any inference client, or a policy of your own."""
+"""What a benchmark can score: a sampler of a model in training, any inference client, or your own policy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ type AskAgain = Callable[[str, Callable[[], Awaitable[list[Completion]]]], Await
 
 @runtime_checkable
 class ScoredModel(Protocol):
-    """A model that gives each attempt a policy of its own."""
+    """A model that gives each attempt its own policy."""
 
     @property
     def ref(self) -> str:
@@ -63,7 +63,7 @@ class SamplerModel:
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         params = SamplingParams(sampling.max_tokens, sampling.temperature, stop=sampling.stop)
         policy = SamplerPolicy(self.sampler, self.renderer, params, self.context_length, sampling.seed)
-        # A word of its own: with the seed of a rollout, a benchmark could draw what training has drawn for the task.
+        # Its own word: with the seed of a rollout, a benchmark could draw what training has drawn for the task.
         return policy.with_seed("benchmark", task_id, sample)
 
 

@@ -1,6 +1,6 @@
 """Verifiers: one completion in, one reward out. The reward trains in RL and is the score in evaluation.
 
-A verifier of your own is a function or a class, sync or async; the second half of this page tells the shapes apart.
+Your own verifier is a function or a class, sync or async; the second half of this page tells the shapes apart.
 
     @register_verifier("near")
     def near(completion, expected, *, tolerance=0.1):
@@ -308,7 +308,7 @@ def _keywords(name: str, own: list[inspect.Parameter], params: dict[str, Any]) -
 def _still_needed(
     name: str, own: list[inspect.Parameter], keywords: Mapping[str, Any], extras: Mapping[str, Any]
 ) -> list[str]:
-    """What has to be looked up in the input for each call; a required param that nobody gave is refused."""
+    """What has to be looked up in the input for each call; a required param that no one gave is refused."""
     asked: list[str] = []
     for parameter in own:
         required = parameter.default is inspect.Parameter.empty

@@ -5,7 +5,7 @@ arms/        which runs an experiment consists of, and who brings them to a laun
 search/      which of them are trained, and how far
 launcher     where they are executed; launchers/ are the built-in ones
 runner       one arm from rows to result, as a list of named steps
-record_dir   where each of them is written, and how it is taken up again
+record_dir   where each of them is written, and how it is resumed
 conclusion/  what follows, by the methods in statistics/; audit/ says whether to believe it
 experiment   all of this together; jobs/ for those that run by themselves
 mutation/    the next config

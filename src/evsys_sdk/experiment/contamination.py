@@ -34,7 +34,7 @@ from ..user_code import limit_user_code
 from .benchmark_plan import load_entry
 
 _LONGEST_S = 600.0
-"""How long rows may be read with code of the user's own, where the config sets no limit."""
+"""How long rows may be read with user code, where the config sets no limit."""
 QUICK_ROWS = 100_000
 """Rows that are looked at before a run; `evsys contamination` looks at all of them."""
 

@@ -70,7 +70,7 @@ class Experiment:
         checked: bool = False,
         launcher: Launcher | None = None,
     ) -> None:
-        """`callbacks` makes observers of each arm beside the config's own, e.g. the command line's progress display.
+        """`callbacks` makes observers of each arm next to the config's own, e.g. the command line's progress display.
 
         `watch` is entered with the folder of the experiment while its arms run: a view of all of them.
         `checked`: the config comes from `check_file`, which has found nothing wrong with it.
@@ -97,9 +97,9 @@ class Experiment:
         interrupt: Interrupt | None = None,
         until: float | None = None,
     ) -> ExperimentResult:
-        """Run every arm and conclude. An attempt that was not finished is taken up again, unless `fresh`.
+        """Run every arm and conclude. An attempt that was not finished is resumed, unless `fresh`.
 
-        With `resume` the latest attempt is taken up even if it was: arms that failed or are unscored are tried again.
+        With `resume` the latest attempt is resumed even if it was: arms that failed or are unscored are tried again.
         With `extend` it gets the seeds and runs that it lacks, and one conclusion over all of them. `interrupt` asks
         for a stop where signals are handled elsewhere. `until` is a deadline, in seconds since the epoch.
         """
@@ -195,7 +195,7 @@ class Experiment:
             configs = {"found_config": hash_recorded_config(folder.path), "recorded_config": hash_value(folder.config)}
             more = self._register_extension(folder, known) if folder.extended else {}
             journal.append(Kind.RESUMED, experiment_id=known, changed=folder.changed, **configs, **more)
-            folder.write_config()  # after the journal: one that nobody has announced was changed by somebody else
+            folder.write_config()  # after the journal: one that no one has announced was changed by somebody else
             return
         from .contamination import find_contamination
         from .question import ask_question

@@ -61,7 +61,7 @@ class Launch:
     max_concurrent: int | None = None
     """Upper limit of arms at the same time; None lets the launcher decide."""
     callbacks: Sequence[Callable[[], Callback]] = ()
-    """Make further observers of each arm, beside those the config names."""
+    """Make further observers of each arm, next to those the config names."""
 
 
 @runtime_checkable
@@ -87,7 +87,7 @@ class Launcher(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything; no arm is running."""
+        """Release everything; no arm is running."""
         ...
 
 
@@ -95,7 +95,7 @@ class WorkerLost(Exception):
     """Whatever executed an arm is gone: a process was killed, a machine went away."""
 
     def __init__(self, message: str, *, retries: int = 0, final: bool = False) -> None:
-        """`retries` says how often an arm goes on elsewhere after such a loss, whatever the config allows.
+        """`retries` says how often an arm continues elsewhere after such a loss, whatever the config allows.
 
         A `final` loss was no accident: the arm would only be lost again.
         """

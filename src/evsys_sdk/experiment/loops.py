@@ -1,4 +1,4 @@
-"""Record a training loop of your own as an experiment, through the code that runs every other one.
+"""Record your own training loop as an experiment, through the code that runs every other one.
 
     with evsys_sdk.record("expert-iteration", model="SmolLM2-135M-Instruct", benchmark=[...], seeds=3) as experiment:
         for run in experiment.runs():               # an arm with a seed; those that are done are left out
@@ -6,7 +6,7 @@
     print(experiment.result.conclusion)
 
 The experiment runs on a thread: it opens each run and waits until the loop, which stays where it was written, has
-trained it. Starting the same script again goes on where it was; a changed script is another attempt.
+trained it. Starting the same script again continues where it was; a changed script is another attempt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which folder an experiment is run in: a new numbered one, or one that is taken up again until it is finished.
+"""Which folder an experiment is run in: a new numbered one, or one that is resumed until it is finished.
 
 Names and format of everything in it belong to `record/`; `docs/record.md` shows the whole.
 """
@@ -46,7 +46,7 @@ class ExperimentDir:
 
     path: Path
     resumed: bool = False
-    """Whether it was there before and is taken up again."""
+    """Whether it was there before and is resumed."""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """How it is run from now on; written by whoever has the folder to itself."""
     changed: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
@@ -63,11 +63,11 @@ class ExperimentDir:
 
 
 def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh: bool = False) -> ExperimentDir:
-    """The latest folder where it is to be taken up again, else a new numbered one.
+    """The latest folder where it is to be resumed, else a new numbered one.
 
     With `resume` the latest must train the same: how it is scored may have been corrected since. Without it and
-    without `fresh`, one of the same config that was not finished is taken up, so that the same command after a crash
-    goes on.
+    without `fresh`, one of the same config that was not finished is resumed, so that the same command after a crash
+    continues.
     """
     base = in_project(config.output_dir) / config.name
     resolved = redact(config.model_dump(mode="json"))
@@ -112,7 +112,7 @@ def extend_experiment_dir(config: ExperimentConfig) -> ExperimentDir:
         raise ConfigError(Problem(f"the config differs from the one in {latest} in: {named}", hint=hint))
     added = [name for name in runs if name not in {text(run.get("name")) for run in config_runs(old)}]
     grown = bool(added) or "n_repeats" in changes
-    # A killed extension goes on; it was counted when it began.
+    # A killed extension continues; it was counted when it began.
     if record.is_finished and not grown:
         hint = "Raise n_repeats, or add runs."
         raise ConfigError(Problem(f"the config adds neither seeds nor runs to {latest}", hint=hint))

@@ -1,4 +1,4 @@
-"""The benchmarks of one run: baselines before training, val sets while it goes on, the rest once it is over.
+"""The benchmarks of one run: baselines before training, val sets while it continues, the rest once it is over.
 
 A failure here never fails the run and never vanishes: the run is marked unscored, so that it cannot win.
 """
@@ -90,12 +90,12 @@ class RunBenchmarks:
         return self._scoring
 
     def repeats(self, last: Checkpoint | None) -> tuple[EvalRecord, ...]:
-        """What a run that goes on from `last` records again, although its step is done."""
+        """What a run that continues from `last` records again, although its step is done."""
         if last is None:
             return ()
         running = int(last.scoring["step"]) if last.scoring else None
         again = [one.blank(running) for one in self.in_loop if running is not None and one.is_due(running)]
-        # A run that was scored completely is not taken up again.
+        # A run that was scored completely is not resumed.
         lacking = [one for one in self.planned if last.final and one.metric_name("tasks") not in last.metrics]
         return (*again, *(one.blank(last.next_step) for one in lacking))
 
@@ -179,7 +179,7 @@ class RunBenchmarks:
         return [scoring for scoring in found if scoring is not None]
 
     def _pace(self, one: PlannedBenchmark) -> Pace | None:
-        """How fast a snapshot is scored while training goes on; as fast as it goes once training waits for it."""
+        """How fast a snapshot is scored while training continues; as fast as it goes once training waits for it."""
         if self._scoring is None:
             return None
         return Pace(one.entry.share, one.settings.limits.concurrency, self._scoring.awaited)
@@ -266,7 +266,7 @@ class RunBenchmarks:
 
 @dataclass(frozen=True, slots=True)
 class _RunEngine:
-    """An engine for as long as its run goes on; the run closes it."""
+    """An engine for as long as its run continues; the run closes it."""
 
     benchmarks: RunBenchmarks
     engine: RolloutEngine

@@ -64,7 +64,7 @@ def read_attention(roots: Sequence[str | Path] = ()) -> list[AttentionItem]:
 
 
 def find_project_attention() -> list[AttentionItem]:
-    """What needs a person beside experiments: campaigns, loops and promotions of this project."""
+    """What needs a person next to experiments: campaigns, loops and promotions of this project."""
     return [*_waiting_in_project(), *_refused_by_gate()]
 
 

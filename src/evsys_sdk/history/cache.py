@@ -168,7 +168,7 @@ class ViewCache:
         return self._db.execute("SELECT view FROM details WHERE folder = ?", (folder,)).fetchone()[0]
 
     def write(self, changed: Iterable[NewRow], gone: Iterable[str] = ()) -> None:
-        """Replace rows and remove others; goes on in memory when the file cannot be written."""
+        """Replace rows and remove others; continues in memory when the file cannot be written."""
         rows, names = list(changed), [(name,) for name in gone]
         try:
             self._write(rows, names)
@@ -187,7 +187,7 @@ class ViewCache:
         """Add the indexes once the first look is through: all at once they take half of what row by row takes."""
         if _version_of(self._db) != _version():
             with contextlib.suppress(sqlite3.OperationalError), self._db:  # else the next one does it
-                self._db.execute("BEGIN IMMEDIATE")  # two that began by reading could not both go on to write
+                self._db.execute("BEGIN IMMEDIATE")  # two that began by reading could not both continue to write
                 _add_indexes(self._db, _INDEXES)
                 self._db.execute(f"PRAGMA user_version = {_version()}")
 

@@ -111,7 +111,7 @@ def checkpoints(arm: RunRecord) -> list[dict[str, Any]]:
 
 
 def commands(detail: Detail) -> dict[str, str]:
-    """How to go on with the experiment, and how to do it again; both from the folder it was started in."""
+    """How to continue with the experiment, and how to do it again; both from the folder it was started in."""
     config = shortest(detail.record.files.config)
     found: dict[str, str] = {}
     if not detail.config:

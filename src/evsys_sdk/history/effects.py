@@ -255,7 +255,7 @@ def in_order(value: str) -> tuple[bool, float, str]:
 
 
 def _quantile(df: float | None) -> float:
-    """Of Student's t at 97.5 %; that of the normal distribution where nobody knows how many degrees there are."""
+    """Of Student's t at 97.5 %; that of the normal distribution where no one knows how many degrees there are."""
     if not df or df <= 0:
         return _Z
     from ..experiment.statistics.student_t import t_quantile

@@ -38,7 +38,7 @@ class HistoryIndex:
     text = SEARCHED
 
     def __init__(self, roots: Sequence[Path], *, refresh: bool = True) -> None:
-        """Without `refresh` it is what the last look left on the disk, which may still go on elsewhere."""
+        """Without `refresh` it is what the last look left on the disk, which may still continue elsewhere."""
         self.roots = list(roots)
         self._caches: list[tuple[Path, ViewCache]] = []
         for root in self.roots:

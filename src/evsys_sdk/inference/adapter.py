@@ -33,7 +33,7 @@ def as_chat_client(client: Any) -> ChatClient:
 
 
 def close_client(client: Any) -> None:
-    """Let go of what a client holds, if it says how."""
+    """Release what a client holds, if it says how."""
     if callable(close := getattr(client, "close", None)):
         close()
 

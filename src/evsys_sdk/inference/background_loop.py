@@ -1,4 +1,4 @@
-"""One event loop on a thread of its own, for everything that talks to a server.
+"""One event loop on its own thread, for everything that talks to a server.
 
 Connections, limits and pauses of a client belong to one loop. Callers do not: some have a loop, some have none, some
 have one after another. So requests always run here, and callers wait for them, each in its own way.
@@ -30,7 +30,7 @@ class BackgroundLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="evsys-inference", daemon=True)
         self._thread.start()
-        # Weak: to be closed at exit must not keep alive what nobody else uses any more.
+        # Weak: to be closed at exit must not keep alive what no one else uses any more.
         self._open: weakref.WeakSet[_Closable] = weakref.WeakSet()
         atexit.register(self._stop)
 

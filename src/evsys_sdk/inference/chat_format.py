@@ -176,11 +176,11 @@ class ChatFormat:
     trailer: str = ""
     """After that mark; context for later turns, never sampled."""
     prefill: str = ""
-    """An opened thinking block at the end of the generation prompt: the model goes on from there."""
+    """An opened thinking block at the end of the generation prompt: the model continues from there."""
     stop_tokens: tuple[int, ...] = ()
     """Control tokens that end a turn."""
     stop_texts: tuple[str, ...] = ()
-    """What to stop at where the mark is ordinary text and not a token of its own."""
+    """What to stop at where the mark is ordinary text and not its own token."""
 
     @classmethod
     def of(cls, template: ChatTemplate) -> ChatFormat:

@@ -42,7 +42,7 @@ class Payer(Protocol):
 
     @property
     def prices(self) -> Prices:
-        """Prices of its own; they come before those that are built in."""
+        """Its own Prices; they come before those that are built in."""
         ...
 
     def pay(self, usage: TokenUsage, cost: Decimal | None) -> None:
@@ -68,7 +68,7 @@ def paying(payer: Payer) -> Generator[None]:
 
 
 def current_payer() -> Payer | None:
-    """Who pays here. A thread that somebody's code started knows nobody: the one who began last pays for it."""
+    """Who pays here. A thread that somebody's code started knows no one: the one who began last pays for it."""
     return _payer.get() or next(iter(_open[-1:]), None)
 
 
@@ -192,7 +192,7 @@ class ChatClient(ABC):
         return None if cost is None else float(cost)
 
     def close(self) -> None:
-        """Let go of connections; a closed client may be used again and then opens new ones."""
+        """Release connections; a closed client may be used again and then opens new ones."""
         return None
 
     def __enter__(self) -> Self:

@@ -2,7 +2,7 @@
 
 Tool calls are given to templates in one form, OpenAI's with `arguments` as an object: templates write them as JSON, and
 arguments that are JSON text already would be encoded twice. Thinking is part of the text, `<think>...</think>` before
-the answer; what APIs carry in a field of its own (`reasoning_content`) is put there.
+the answer; what APIs carry in its own field (`reasoning_content`) is put there.
 
 Rows are checked when they are read (`data/rows.py`); here they become what a chat template understands. Images and
 other blocks that are not text are refused, never dropped.
@@ -97,7 +97,7 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 
 def split_growing(text: str) -> tuple[str, str]:
-    """The same of a text that may go on: nothing that it becomes takes back what is returned."""
+    """The same of a text that may continue: nothing that it becomes takes back what is returned."""
     said = text.lstrip()
     if _CLOSE in said or not said.startswith(_OPEN[: len(said)]):
         return split_thinking(text)

@@ -60,13 +60,13 @@ class RateLimiter:
 
     async def slot(self, tokens: int = 0) -> Slot:
         """Wait until a request of this size may be sent."""
-        # One waits and the others stand behind it: otherwise small requests could overtake a large one for ever.
+        # One waits and the others stand behind it: otherwise small requests could overtake a large one permanently.
         async with self._turn:
             # Asked again after each sleep: the server may have asked for a pause meanwhile.
             while (wait := self._wait(tokens)) > 0:
                 await self._sleep(wait)
             slot = Slot(self._clock(), tokens)
-            # Without a limit nobody asks for them, and they would only pile up.
+            # Without a limit no one asks for them, and they would only pile up.
             if self._requests is not None or self._tokens is not None:
                 self._recent.append(slot)
             return slot

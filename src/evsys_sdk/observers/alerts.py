@@ -43,7 +43,7 @@ _COMMAND_S = 30.0
 _LONGEST_WAIT_S = 60.0
 """Between two attempts at a target that does not accept; they begin at the polling interval and double."""
 _GIVE_UP_S = 3600.0
-"""How long a watcher goes on after everything has ended, while something is not delivered."""
+"""How long a watcher continues after everything has ended, while something is not delivered."""
 _FORMATS = {"hooks.slack.com": "slack", "discord.com": "discord", "discordapp.com": "discord", "ntfy.sh": "ntfy"}
 
 type AlertKind = Literal[

@@ -71,7 +71,7 @@ def list_awaited(folder: Path) -> list[Approval]:
 
 
 def is_approved(folder: Path, subject: str = "") -> bool:
-    """Whether somebody said yes, and nobody no since."""
+    """Whether somebody said yes, and no one no since."""
     one = _read(folder).get(subject)
     return one is not None and one.state == APPROVED
 

@@ -30,7 +30,7 @@ FORMAT = 2
 """Version of the record. Events of version 1 do not say theirs, and have no chain."""
 _CHAINED_SINCE = 2
 _DIGITS = 32
-"""How much of a sha256 is kept: half of it, which nobody can aim at either."""
+"""How much of a sha256 is kept: half of it, which no one can aim at either."""
 _OWN = ("format", "id", "time", "kind", "prev")
 """Fields that every event has; the others are its payload."""
 

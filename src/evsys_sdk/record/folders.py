@@ -60,7 +60,7 @@ def create_attempt(base: Path, config: Object) -> Path:
 
 
 def write_config(folder: Path, config: Object) -> None:
-    """Note how an experiment that goes on is run from now on."""
+    """Note how an experiment that continues is run from now on."""
     write_json(ExperimentFiles(folder).config, config)
 
 
@@ -68,7 +68,7 @@ def begin_run(run_dir: Path, config: Object) -> int:
     """Note that a run starts, and return how often it has by now."""
     files = RunFiles(run_dir)
     files.folder.mkdir(parents=True, exist_ok=True)
-    files.result.unlink(missing_ok=True)  # what goes on has no result yet
+    files.result.unlink(missing_ok=True)  # what continues has no result yet
     write_json(files.config, config)
     # After the config: whoever finds that a run was started finds what was started.
     with JsonlFile(files.starts) as starts:
@@ -98,7 +98,7 @@ def load_result(run_dir: Path) -> Object | None:
 
 
 def write_conclusion(folder: Path, *, page: str, content: str) -> None:
-    """Put both forms of a conclusion beside the record, each whole or not at all."""
+    """Put both forms of a conclusion next to the record, each whole or not at all."""
     files = ExperimentFiles(folder)
     write_text(files.conclusion_page, page)
     write_text(files.conclusion, content)  # last: what programs look for
@@ -152,7 +152,7 @@ def _read_times(files: RunFiles) -> tuple[list[tuple[float, float]], list[tuple[
     steps: list[tuple[float, float]] = []
     for line in read_lines(files.logs.timing):
         tokens = logged.get(number(line.get("step")))
-        # What the engine computed, where it says so: a step may have waited for a scoring that went on beside it.
+        # What the engine computed, where it says so: a step may have waited for a scoring that continued next to it.
         taken = number(line.get(COMPUTE_S)) or number(line.get("time/step_s")) or 0.0
         seconds = taken + (number(line.get("time/build_s")) or 0.0)
         if tokens and seconds:

@@ -1,7 +1,7 @@
 """An append-only JSONL file that survives its writer.
 
 Each record is one write of one whole line, so another process can follow the file, and a killed writer leaves at most
-one half-written line, which the next one repairs. A run that resumes rewinds its files to the step it goes on from;
+one half-written line, which the next one repairs. A run that resumes rewinds its files to the step it continues from;
 they then end up as if nothing had happened.
 
     with JsonlFile(RunFiles(run_dir).logs.metrics) as file:
@@ -109,7 +109,7 @@ class JsonlFile:
             self._set_aside([record is None for record in records])
             with atomic_write(self.path) as file:
                 file.writelines(itertools.compress(_lines(self.path), keep))
-            if self._descriptor is not None:  # it leads to the file that was replaced, where nobody would look
+            if self._descriptor is not None:  # it leads to the file that was replaced, where no one would look
                 os.close(self._descriptor)
                 self._descriptor = _open_for_append(self.path)
 
@@ -202,7 +202,7 @@ def read_whole(path: Path | str) -> bytes | None:
 
 
 def _open_to_read(path: Path | str) -> int | None:
-    """A file, open; None where there is none, or something else: reading from a pipe would wait for ever."""
+    """A file, open; None where there is none, or something else: reading from a pipe would wait permanently."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except ValueError:  # of a name with a null character

@@ -108,7 +108,7 @@ class RunFiles:
     prompts = Place("prompts.json")
     """The prompts that such a search found."""
     result = Place("run_result.json")
-    """How it ended; missing while it goes on."""
+    """How it ended; missing while it continues."""
     lock = Place(".lock")
     _logs = Place("logs")
     _predictions = Place("benchmarks")
@@ -162,7 +162,7 @@ class ExperimentFiles:
 
 
 RESERVED_NAMES = tuple(place.name for place in vars(ExperimentFiles).values() if isinstance(place, Place))
-"""Files that stand beside the folders of the arms."""
+"""Files that stand next to the folders of the arms."""
 
 DEFAULT_ROOT = "outputs"
 REHEARSALS = "dry"

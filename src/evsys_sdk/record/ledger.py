@@ -155,7 +155,7 @@ class Tally:
         return [arm for arm in self._accounts if arm != EXPERIMENT]
 
     def copy(self) -> Tally:
-        """The same sums, to go on from without changing these."""
+        """The same sums, to continue from without changing these."""
         accounts = {arm: one.copy() for arm, one in self._accounts.items()}
         return Tally(set(self.keys), self.forecast_s, self.tail_s, accounts, self._all.copy())
 

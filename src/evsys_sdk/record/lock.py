@@ -77,7 +77,7 @@ def folder_lock(folder: Path, *, what: str, patience_s: float = 2.0, remedy: str
 
 
 def lock_owner(folder: Path) -> dict[str, Any] | None:
-    """Who holds the lock of a folder (`pid`, `host`, `time`); None when nobody does."""
+    """Who holds the lock of a folder (`pid`, `host`, `time`); None when no one does."""
     try:
         with ExperimentFiles(folder).lock.open("r", encoding="utf-8") as file:
             # Shared, so that two who look at the same moment do not take each other for its owner.
@@ -87,7 +87,7 @@ def lock_owner(folder: Path) -> dict[str, Any] | None:
 
 
 def last_owner(folder: Path) -> dict[str, Any] | None:
-    """Who held the lock of a folder last; None when nobody ever did."""
+    """Who held the lock of a folder last; None when no one ever did."""
     try:
         return _parse_owner(ExperimentFiles(folder).lock.read_text(encoding="utf-8"))
     except (OSError, ValueError):

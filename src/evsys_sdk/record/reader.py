@@ -31,7 +31,7 @@ from .values import UNFINISHED, Note, Object, items, load_object, mtime, part, r
 _QUIET_S = 900
 """Longest time without any change after which a run on another machine is still taken to be alive."""
 _MOST_FOLDERS = 64
-"""Arms whose files are looked at to see whether anything goes on; of more, some will do."""
+"""Arms whose files are looked at to see whether anything continues; of more, some will do."""
 
 
 class ExperimentRecord:
@@ -107,7 +107,7 @@ class ExperimentRecord:
 
     @cached_property
     def _last_turn(self) -> Event:
-        """The last time that it began, went on or ended."""
+        """The last time that it began, continued or ended."""
         turns = (Kind.STARTED, Kind.RESUMED, Kind.ENDED)
         return next((event for event in reversed(self.events) if event.kind in turns), Event(""))
 
@@ -151,7 +151,7 @@ class ExperimentRecord:
 
     @property
     def owner(self) -> dict[str, Any]:
-        """`pid` and `host` of who works on it; nothing when nobody does."""
+        """`pid` and `host` of who works on it; nothing when no one does."""
         return (last_owner(self.folder) or {}) if self.is_running else {}
 
     @property
@@ -236,7 +236,7 @@ class ExperimentRecord:
 
     @property
     def invalidated(self) -> str:
-        """Why it must not be believed; empty when nobody said so, or it was taken back."""
+        """Why it must not be believed; empty when no one said so, or it was taken back."""
         marks = [event for event in self.events if event.kind in (Kind.INVALIDATED, Kind.REINSTATED)]
         if not marks or marks[-1].kind == Kind.REINSTATED:
             return ""
@@ -250,7 +250,7 @@ class ExperimentRecord:
 
     @property
     def remarks(self) -> list[str]:
-        """What its last audit noticed beside the flags."""
+        """What its last audit noticed next to the flags."""
         audited = next((event for event in reversed(self.events) if event.kind == Kind.AUDITED), Event(Kind.AUDITED))
         return [remark for remark in items(audited.get("remarks")) if isinstance(remark, str)]
 

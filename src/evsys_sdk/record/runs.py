@@ -46,7 +46,7 @@ class RunRecord:
     spend: dict[str, float] = field(default_factory=dict[str, float])
     artifacts: dict[str, str] = field(default_factory=dict[str, str])
     findings: tuple[str, ...] = ()
-    """What was noticed about it while it went on, in sentences."""
+    """What was noticed about it while it continued, in sentences."""
 
     @cached_property
     def folder(self) -> Path:
@@ -208,7 +208,7 @@ def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_fil
             for run in runs.values():
                 if run["status"] != "completed":
                     run["status"] = PENDING
-        elif name := event.text("arm"):  # which nobody may have announced: a race adds seeds on its way
+        elif name := event.text("arm"):  # which no one may have announced: a race adds seeds on its way
             _apply(runs.get(name) or runs.setdefault(name, _guess_run(name, known)), event)
     runs |= {name: run for name, run in found.items() if name not in runs}
     records = {name: RunRecord(folder, name, **run) for name, run in runs.items()}
@@ -269,7 +269,7 @@ def _expand_config(config: Object, found: Mapping[str, Object]) -> dict[str, Obj
 
 
 def _guess_run(name: str, known: Sequence[str]) -> Object:
-    """An arm that nobody planned, such as a seed that a race added."""
+    """An arm that no one planned, such as a seed that a race added."""
     seed = _SEED_SUFFIX.search(name)
     return _begin(name) if seed is None or name in known else _begin(name[: seed.start()], int(seed[1]))
 

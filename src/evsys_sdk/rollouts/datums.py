@@ -1,7 +1,7 @@
 """Rollouts -> datums. The tokens trained on are the tokens sampled, and nothing else carries loss.
 
 Turns of one rollout become one datum where each turn's prompt begins with everything before it, which the token buffer
-of the policy sees to; a branch, such as a sub-agent or a history that the program rewrote, is a datum of its own.
+of the policy sees to; a branch, such as a sub-agent or a history that the program rewrote, is its own datum.
 """
 
 from __future__ import annotations

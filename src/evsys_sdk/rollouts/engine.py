@@ -1,7 +1,7 @@
-"""The rollout engine: many attempts at many tasks at once. Nobody else writes a rollout loop.
+"""The rollout engine: many attempts at many tasks at once. No one else writes a rollout loop.
 
 It owns concurrency, time limits, retries, cancellation and the collection of turns, and runs on an event loop of its
-own, on a thread of its own, so that a slow agent cannot stall training.
+own, on its own thread, so that a slow agent cannot stall training.
 
     engine = InlineEngine(concurrency=32)
     rollouts = await engine.run([RolloutRequest(task, sample=0, policy=policy, harness=harness, verify=verify)])

@@ -139,7 +139,7 @@ def import_agent(path: str) -> Any:
     return found
 
 
-# Code of the user's own that a config names, e.g. an agent or a tool.
+# User code that a config names, e.g. an agent or a tool.
 
 
 def import_object(module: str, name: str) -> Any:

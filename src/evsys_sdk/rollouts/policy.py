@@ -111,7 +111,7 @@ class SamplerPolicy:
         return await sampling
 
     def with_seed(self, *parts: object) -> SamplerPolicy:
-        """The same policy for one rollout: with a seed and a token buffer of its own."""
+        """The same policy for one rollout: with a seed and its own token buffer."""
         return replace(self, seed=_derive_seed(self.seed, *parts), _buffer=None)
 
 
@@ -120,7 +120,7 @@ class ContextFullError(TruncatedError):
 
 
 class RecordingPolicy:
-    """Passes everything on and keeps what happened, so that an agent that breaks off leaves what it did."""
+    """Passes everything on and keeps what happened, so that an agent that aborts leaves what it did."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

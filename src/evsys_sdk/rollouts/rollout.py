@@ -77,7 +77,7 @@ class Rollout:
 
 
 class TruncatedError(DataError):
-    """The rollout cannot go on, through no fault of ours: it is `truncated` and scored on what has been done."""
+    """The rollout cannot continue, through no fault of ours: it is `truncated` and scored on what has been done."""
 
 
 class AllFailedError(TrainingError):

@@ -90,7 +90,7 @@ class SpendLedger:
             self.add(EXPERIMENT, Spend(wall_s=time.perf_counter() - began), what="experiment")
 
     def close(self) -> None:
-        """Let go of the file; a later call opens it again."""
+        """Release the file; a later call opens it again."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)

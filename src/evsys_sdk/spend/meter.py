@@ -1,9 +1,9 @@
-"""Counts what one arm spends, and stops it when a limit of its own or of the experiment is reached.
+"""Counts what one arm spends, and stops it when its own limit or of the experiment is reached.
 
 Counted are: every token that is trained on, sampled or read through the arm's client, in rollouts, evaluations and
 baselines; every answer of an inference client that is asked while the arm runs, by judges, hosted baselines and
 `eval.inference`; time; and GPU time. The step that reaches a limit is the last one: it is finished, a checkpoint is
-written, and `--resume` with a higher limit goes on from there.
+written, and `--resume` with a higher limit continues from there.
 
     meter = meter_for(ledger, run, config)
     handles["training_client"] = meter.watch(handles["training_client"])

@@ -19,7 +19,7 @@ import pytest
 from ..backends.client import AdamParams, TrainingClient
 from ..backends.datum import Datum, Floats
 
-# Adam divides by the gradient's own size plus eps; beside such an eps that size does not matter.
+# Adam divides by the gradient's own size plus eps; next to such an eps that size does not matter.
 _HUGE = 1e6
 
 
@@ -114,7 +114,7 @@ def scale_weights(data: Sequence[Datum], factor: float) -> list[Datum]:
 
 
 def soften(datum: Datum) -> Datum:
-    """A second target for each position, with a weight of its own."""
+    """A second target for each position, with its own weight."""
     targets = np.stack((datum.target_tokens, np.roll(datum.target_tokens, 1)), axis=1)
     return dataclasses.replace(
         datum, target_tokens=targets, weights=datum.weights[:, None] * np.array([0.7, 0.3], np.float32)

@@ -40,7 +40,7 @@ class TrainingBatch:
 def submit_step(
     client: TrainingClient, batch: TrainingBatch, adam: AdamParams | None
 ) -> tuple[Operation[ForwardBackwardOutput], Operation[OptimStepOutput]]:
-    """Gradient and optimiser step, submitted together: the backend may begin with the one while the caller goes on.
+    """Gradient and optimiser step, submitted together: the backend may begin with the one while the caller continues.
 
     Without `adam` the gradient is only accumulated.
     """
@@ -69,11 +69,11 @@ class StepBuilder(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on from here, as JSON-like data."""
+        """What `restore` needs to continue from here, as JSON-like data."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         ...
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def run_blocking[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end; where a loop already runs, on a thread of its own."""
+    """Run a coroutine to its end; where a loop already runs, on its own thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -24,7 +24,7 @@ def run_blocking[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except BaseException as error:
             errors.append(error)
 
-    # No loop runs inside another. The thread goes on in the context of who asked: who pays for answers is kept there.
+    # No loop runs inside another. The thread continues in the context of who asked: who pays for answers is kept there.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="evsys-train")
     thread.start()
     thread.join()

@@ -97,7 +97,7 @@ class RunControl:
 
     stop_reason: str | None = None
     interrupted: bool = False
-    """Whether the run was broken off rather than finished early."""
+    """Whether the run was aborted rather than finished early."""
     pause_after: int | None = None
     """Break off after exactly this step, counted over all stages, once what is due there has been scored."""
     more_stages: bool = False
@@ -179,7 +179,7 @@ class Callback:
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
 
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
@@ -263,7 +263,7 @@ class Observers(Callback):
         return {key: state for key, state in found.items() if state}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Give each its state back; one that cannot go on stops the run before it trains."""
+        """Give each its state back; one that cannot continue stops the run before it trains."""
         for index, callback in enumerate(self._callbacks):
             if self._key(index) in state:
                 try:

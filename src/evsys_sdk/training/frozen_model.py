@@ -35,7 +35,7 @@ class SampleOptions(TypedDict, total=False):
     top_k: int
     top_p: float
     stop: Sequence[str] | Sequence[int]
-    """Ends an answer, beside the end of a turn; an empty list ends it at `max_tokens` only."""
+    """Ends an answer, next to the end of a turn; an empty list ends it at `max_tokens` only."""
     seed: int
     """The same seed gives the same answers; without one, the model counts on from its own."""
     top_logprobs: int
@@ -47,7 +47,7 @@ class SampleOptions(TypedDict, total=False):
     schema: Mapping[str, Any]
     """JSON schema that every answer keeps; needs the extra `grammar`."""
     make_filter: Callable[[], TokenFilter]
-    """Makes a filter of your own for each answer."""
+    """Makes your own filter for each answer."""
 
 
 @dataclass(frozen=True, slots=True)

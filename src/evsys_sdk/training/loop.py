@@ -88,7 +88,7 @@ class TrainingLoop:
     at_end: Evaluate | None = None
     """Asked after the last step only."""
     scoring: BackgroundScoring | None = None
-    """Scores snapshots while training goes on, and the last step before the final checkpoint is written."""
+    """Scores snapshots while training continues, and the last step before the final checkpoint is written."""
     stage: int = 0
     offset: int = 0
     """Steps that earlier stages took; logged steps count on from there."""

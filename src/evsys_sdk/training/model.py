@@ -1,4 +1,4 @@
-"""A model in one line: sample, score, train, save. What a training loop of your own is written with.
+"""A model in one line: sample, score, train, save. What your own training loop is written with.
 
     model = evsys_sdk.open_model("SmolLM2-135M-Instruct", backend="local")
     [[answer]] = model.sample(["Name a colour."], logit_bias={model.token(" blue"): 4.0})
@@ -53,7 +53,7 @@ class TrainOptions(LossOptions, total=False):
 
 
 class Model(FrozenModel):
-    """A model in training: a frozen base with an adapter and an optimizer of its own."""
+    """A model in training: a frozen base with an adapter and its own optimizer."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Model(FrozenModel):
         another: Callable[[str, int, int], TrainingClient] | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
-        """`another` opens one more client on the same base, by name, rank and seed; `close` lets go of the backend."""
+        """`another` opens one more client on the same base, by name, rank and seed; `close` releases the backend."""
         super().__init__(None, renderer, client.tokenizer, client.capabilities)
         self.client, self.model_name = client, client.model_name
         """The client that the handle drives, for what it does not offer."""
@@ -86,7 +86,7 @@ class Model(FrozenModel):
         return FrozenModel(self._sampler(), self._renderer, self.tokenizer, self.capabilities)
 
     def adapter(self, name: str, *, lora_rank: int = 32, seed: int = 0) -> Model:
-        """Another adapter with an optimizer of its own on the same base; the same name gives the same one."""
+        """Another adapter with its own optimizer on the same base; the same name gives the same one."""
         if name not in self.adapters:
             if self._another is None:
                 raise BackendError("this model was not opened with open_model(). Open another one with it.")
@@ -154,7 +154,7 @@ class Model(FrozenModel):
         return target
 
     def close(self) -> None:
-        """Let go of the model and of its adapters; closing twice does nothing."""
+        """Release the model and of its adapters; closing twice does nothing."""
         for adapter in self.adapters.values():
             adapter.client.close()
         if self._close is not None:

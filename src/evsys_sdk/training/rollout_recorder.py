@@ -70,7 +70,7 @@ class RolloutRecorder(Callback):
             self._log.close()
 
     def _draw(self, step: int, task: str) -> float:
-        """A number between 0 and 1; one for all samples of a group, which are worth most beside each other."""
+        """A number between 0 and 1; one for all samples of a group, which are worth most next to each other."""
         # Not `hash`, which differs from process to process: a resumed run keeps the same conversations.
         digest = hashlib.blake2b(repr((self._seed, step, task)).encode(), digest_size=7).digest()
         return int.from_bytes(digest) / 2**56

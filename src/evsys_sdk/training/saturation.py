@@ -144,7 +144,7 @@ class RewardSaturation:
         return found | {name: value for name, value in bounds.items() if math.isfinite(value)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.lowest, self.highest = state.get("lowest", math.inf), state.get("highest", -math.inf)
         self.varied, self.means = bool(state.get("varied", False)), list(state.get("means", ()))
         self.in_a_row = int(state.get("in_a_row", 0))

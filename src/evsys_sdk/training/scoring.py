@@ -1,8 +1,8 @@
-"""Scoring that overlaps training: a frozen sampler is scored on a thread of its own while the loop goes on.
+"""Scoring that overlaps training: a frozen sampler is scored on its own thread while the loop continues.
 
 One scoring runs at a time. It is recorded at fixed moments, when the next one is due and when the stage ends, so that
 everything that follows from it (early stopping, the record, the best checkpoint) happens at the same step however fast
-the machine is. A checkpoint that is written meanwhile names the sampler, and a run that goes on from there scores it
+the machine is. A checkpoint that is written meanwhile names the sampler, and a run that continues from there scores it
 again for the step it belongs to.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..record.run_files.checkpoints import CheckpointLog
 
 type ScoreSnapshot = Callable[[int, SamplingClient, bool], Sequence[Scoring]]
-"""Scores a sampler that was taken after a step, on what is due then or on everything; runs on a thread of its own."""
+"""Scores a sampler that was taken after a step, on what is due then or on everything; runs on its own thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class BackgroundScoring:
         self._running = _Running(step, sampler.ref, result)
 
     async def start_again(self, pending: Mapping[str, Any], client: TrainingClient) -> None:
-        """Score what was being scored when the run was broken off."""
+        """Score what was being scored when the run was aborted."""
         step = int(pending["step"])
         try:
             self.start(step, await client.open_sampler(str(pending["sampler"])))

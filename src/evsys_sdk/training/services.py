@@ -1,4 +1,4 @@
-"""What a run offers its recipe, beside the documented fields of the context: one frozen, typed value.
+"""What a run offers its recipe, next to the documented fields of the context: one frozen, typed value.
 
 The runner makes it. A recipe that is trained by hand, from a context without it, gets what follows from the context.
 """
@@ -53,12 +53,12 @@ class RunServices:
     attempt: int = 1
     """How often the run was started."""
     resume: bool = False
-    """Whether to go on from the last checkpoint."""
+    """Whether to continue from the last checkpoint."""
     evaluate: Evaluate | None = None
     """Scores the live model on the rows of `run.eval`."""
     score_stage: ScoreStage | None = None
     scoring: BackgroundScoring | None = None
-    """Scores snapshots on benchmarks while training goes on."""
+    """Scores snapshots on benchmarks while training continues."""
     selection: Selection | None = None
     """What the config chooses checkpoints by; None leaves it to the recipe."""
     seconds_left: Callable[[], float | None] = lambda: None

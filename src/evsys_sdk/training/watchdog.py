@@ -29,13 +29,13 @@ class Watchdog:
     """What the recipe said of the last batch without data."""
 
     def state(self) -> dict[str, float]:
-        """What `restore` needs to go on watching after a resume."""
+        """What `restore` needs to continue watching after a resume."""
         # JSON has no infinity: before the first loss there is no best one to save.
         found = {"exploded": self._exploded, "empty": self._empty}
         return found | ({"best": self._best} if math.isfinite(self._best) else {})
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self._best = state.get("best", math.inf)
         self._exploded, self._empty = int(state.get("exploded", 0)), int(state.get("empty", 0))
 

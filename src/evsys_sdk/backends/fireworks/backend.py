@@ -3,7 +3,7 @@
     model: { name: accounts/fireworks/models/qwen3-8b }
     backend: { kind: fireworks, params: { tokenizer: Qwen/Qwen3-8B } }       # key in FIREWORKS_API_KEY
 
-Fireworks speaks an older, JSON form of the Tinker protocol through a client of its own (`fireworks-ai`), so an address
+Fireworks speaks an older, JSON form of the Tinker protocol through its own client (`fireworks-ai`), so an address
 alone is not enough. What can be shared with the backend `tinker` is shared. **It was never run against the hosted
 service**: it is tested with the provider's client against a stand-in on the same machine.
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from ..tinker.config import TinkerConfig
 
 FIREWORKS: Final = "https://api.fireworks.ai"
-"""Where Fireworks' client connects to when nobody says otherwise."""
+"""Where Fireworks' client connects to when no one says otherwise."""
 SERVERLESS: Final = "/training/v1/serverless"
 """Below the address: the gateway to trainers that are shared and already running."""
 

@@ -1,6 +1,6 @@
 """Our sampling client on top of Fireworks' completions.
 
-Three things differ from the Tinker protocol. Every sample is a request of its own, and the client would send them all
+Three things differ from the Tinker protocol. Every sample is its own request, and the client would send them all
 with one seed; here each gets its own. Log-probabilities come in two kinds, of the policy that sampled and of the model
 itself; ours are the model's. Stops are texts, four at most.
 """

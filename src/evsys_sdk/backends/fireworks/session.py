@@ -73,7 +73,7 @@ class Blocking:
 class FireworksSession(Session):
     """One serverless session; opened by `open`, which blocks."""
 
-    teardown_grace_s: ClassVar[float] = 5.0  # one that is not deleted goes on counting against the account
+    teardown_grace_s: ClassVar[float] = 5.0  # one that is not deleted continues counting against the account
     config: FireworksConfig
 
     def __init__(self, config: FireworksConfig) -> None:
@@ -142,7 +142,7 @@ class FireworksSession(Session):
             )
 
     def _done(self, what: str, work: Callable[[], Any], timeout_s: float) -> bool:
-        """Whether it ended well in time; it goes on alone otherwise."""
+        """Whether it ended well in time; it continues alone otherwise."""
         errors: list[Exception] = []
 
         def attempt() -> None:

@@ -3,7 +3,7 @@
     model: { name: ./SmolLM2-135M-Instruct }     # a folder, a GGUF file, or a name on the Hugging Face hub
     backend: { kind: local, params: { device: auto } }
 
-The base model is loaded once per process and shared by all arms; each arm trains a LoRA adapter of its own.
+The base model is loaded once per process and shared by all arms; each arm trains its own LoRA adapter.
 """
 
 from __future__ import annotations

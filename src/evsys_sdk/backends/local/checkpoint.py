@@ -227,7 +227,7 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     if not (folder / MANIFEST).exists():
-        # PEFT writes no optimizer: an adapter beside one is a state of ours that was never finished.
+        # PEFT writes no optimizer: an adapter next to one is a state of ours that was never finished.
         if (folder / ADAPTER).is_file() and (folder / ADAPTER_CONFIG).is_file() and not (folder / OPTIMIZER).exists():
             return {}  # an adapter that PEFT has saved
         raise BackendError(f"there is no complete checkpoint in {folder}: {MANIFEST} is missing. {_REMEDY}")

@@ -1,7 +1,7 @@
 """The local backend's training and sampling clients: the protocol in front of the engine.
 
 Every call is checked at once. Training runs on one worker thread in the order of the calls; sampling runs on another
-and takes turns with it. A sampler holds its own copy of the adapter, so both can go on at the same time.
+and takes turns with it. A sampler holds its own copy of the adapter, so both can continue at the same time.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -48,7 +48,7 @@ _MOST_ALTERNATIVES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a local client is made from, beside its base."""
+    """What a local client is made from, next to its base."""
 
     model: str
     seed: int = 0
@@ -121,7 +121,7 @@ class LocalTrainingClient:
         return self._worker.submit("forward_backward", lambda: self._state.forward_backward(data, loss))
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
-        """The same for a loss of your own, which is called on the worker's thread."""
+        """The same for your own loss, which is called on the worker's thread."""
         data = list(data)
         checks.check_data(data, self.capabilities)
         loss = custom_loss(loss_fn)

@@ -69,7 +69,7 @@ def release_unused() -> bool:
     with _guard:
         holders = list(_evictable)
     held = any(holder.tokens for holder in holders)
-    while holders:  # emptied on the way: a list, or the last of it, would keep alive what nobody else uses any more
+    while holders:  # emptied on the way: a list, or the last of it, would keep alive what no one else uses any more
         holders.pop().forget()
     # Before torch and the C library are asked, which can give back only what nothing refers to any more.
     gc.collect()

@@ -274,7 +274,7 @@ def fit(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> N
 def arms_that_fit(model: str, want: Callable[[Any, Any], Needs], dtype: str) -> int:
     """How many runs of a model share one GPU of this machine: one base, row and cache, and an adapter for each.
 
-    1 where nobody can tell. CUDA is not touched, because the process that asks is not the one that computes.
+    1 where no one can tell. CUDA is not touched, because the process that asks is not the one that computes.
     """
     from transformers import AutoConfig
 

@@ -94,7 +94,7 @@ class MockTrainingClient:
         return self._run_named("forward_backward", data, loss_fn, loss_fn_config, train=True)
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
-        """The same for a loss of your own, which is called on the worker's thread."""
+        """The same for your own loss, which is called on the worker's thread."""
         data = list(data)
         checks.check_data(data, self.capabilities)
         loss = custom_loss(loss_fn)

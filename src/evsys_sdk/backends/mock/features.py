@@ -103,7 +103,7 @@ def _words(packed: Packed) -> Words:
     begin = np.flatnonzero(begins)
     next_boundary = np.searchsorted(boundaries, begin, side="right")
     end = np.append(boundaries, len(tokens))[next_boundary]
-    # A word at the end of a sequence may still go on: nobody has seen that it is over.
+    # A word at the end of a sequence may still continue: no one has seen that it is over.
     complete = end < packed.ends[packed.sequence[begin]]
     begin, end = begin[complete], end[complete]
 
@@ -129,6 +129,6 @@ def _is_word_byte(token: int) -> bool:
 
 _IN_WORD: Final = np.array([_is_word_byte(token) for token in range(VOCABULARY)])
 _OWN_WORD: Final = np.array([0xE0 <= token < 256 for token in range(VOCABULARY)])
-"""First bytes of the scripts that mostly write no spaces: each of their characters is a word of its own."""
+"""First bytes of the scripts that mostly write no spaces: each of their characters is its own word."""
 _LOWER: Final = np.array([ord(chr(token).lower()) if token < 128 else token for token in range(VOCABULARY)], np.int64)
 _BREAKS_LINE: Final = np.array([token == ord("\n") or token >= 256 for token in range(VOCABULARY)])

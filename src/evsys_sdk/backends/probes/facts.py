@@ -46,7 +46,7 @@ class Facts:
     clips_gradients: bool | None = None
     """Whether `grad_clip_norm` bounds the gradient of a step."""
     exact_resume: bool | None = None
-    """Whether a restored state goes on bit by bit as the uninterrupted one did."""
+    """Whether a restored state continues bit by bit as the uninterrupted one did."""
     rejects_unknown_model: bool | None = None
     step_latency_s: float | None = None
     """How long an optimiser step without a gradient takes."""
@@ -190,7 +190,7 @@ class Server:
 
 
 def read_facts(server: Server, workspace: Path | None = None) -> Facts | None:
-    """What was found out about a server earlier; None when nobody has asked."""
+    """What was found out about a server earlier; None when no one has asked."""
     stored = read_answer(server, workspace)
     return None if stored is None else Facts.from_dict(stored["facts"])
 

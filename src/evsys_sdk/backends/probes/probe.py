@@ -24,7 +24,7 @@ _TOP_K = (50, 20, 10, 5, 1)
 
 
 def snapshot_samplers(client: TrainingClient) -> bool | None:
-    """Whether a sampler keeps its weights while training goes on, and leaves those in training alone.
+    """Whether a sampler keeps its weights while training continues, and leaves those in training alone.
 
     None where training moved the model too little to tell.
     """

@@ -1,4 +1,4 @@
-"""Facts about training: what losses mean, which exist, and whether a restored state goes on exactly."""
+"""Facts about training: what losses mean, which exist, and whether a restored state continues exactly."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def clips_gradients(client: TrainingClient) -> bool | None:
 
 
 def exact_resume(client: TrainingClient) -> bool:
-    """Whether a state that was saved and loaded goes on exactly as it would have."""
+    """Whether a state that was saved and loaded continues exactly as it would have."""
     data = probe_data(client)
     _learn(client, data, 2)
     ref = client.save_state(f"doctor-{secrets.token_hex(4)}").result()

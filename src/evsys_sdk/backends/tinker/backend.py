@@ -133,7 +133,7 @@ class TinkerBackend:
         return (found or Facts()).over(_read_facts(extras or {})).over(self.assumed())
 
     def tokenizer_of(self, model: str) -> str:
-        """Whose tokenizer goes with a model; that of the model being asked about also serves names nobody has."""
+        """Whose tokenizer goes with a model; that of the model being asked about also serves names no one has."""
         return self._probed or model
 
     def quirks(self, facts: Facts) -> Quirks:
@@ -274,7 +274,7 @@ def _submit(what: str, work: Callable[[], Any], session: Session, pipeline: Pipe
     """The result of something that needs the server; if it fails, the session goes with it."""
     try:
         return pipeline.submit(what, work, lambda found: found, lane="connect").result()
-    except BaseException:  # also Ctrl-C, after which nobody wants to wait
+    except BaseException:  # also Ctrl-C, after which no one wants to wait
         pipeline.close(wait_s=0.0)
         session.close("errored", timeout_s=session.teardown_grace_s)
         raise

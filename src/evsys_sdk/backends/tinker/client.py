@@ -81,7 +81,7 @@ class TinkerTrainingClient:
         )
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
-        """The same for a loss of your own, which is called on a thread of this client."""
+        """The same for your own loss, which is called on a thread of this client."""
         data = list(data)
         checks.check_data(data, self.capabilities)
         return self._compute_here("forward_backward_custom", data, custom_loss(loss_fn))
@@ -164,12 +164,12 @@ class TinkerTrainingClient:
         if self._pipeline.broken is None:
             self._session.close("success")
         else:
-            self._session.close("errored", timeout_s=1.0)  # it may be gone, and nobody should wait for it again
+            self._session.close("errored", timeout_s=1.0)  # it may be gone, and no one should wait for it again
 
     def usage_of(self, data: Sequence[Datum], loss_fn: str | None) -> TokenUsage:
         """What the server is asked to do for one backward pass; a loss that is computed here needs a forward pass, too.
 
-        `loss_fn` is None for a loss of your own. Soft targets that are sent one alternative at a time take each a pass.
+        `loss_fn` is None for your own loss. Soft targets that are sent one alternative at a time take each a pass.
         """
         wide = self._quirks.expand_soft_targets
         sizes = (len(one) * (one.target_tokens.shape[1] if wide and one.target_tokens.ndim > 1 else 1) for one in data)
@@ -265,7 +265,7 @@ def restore(session: Session, ref: str, adapter: state.Adapter, run_dir: Path, w
 
 
 def _check_layers(session: Session, ref: str, adapter: state.Adapter) -> None:
-    """Refuse to go on with other layers than before: a server that has not kept which they are would train all."""
+    """Refuse to continue with other layers than before: a server that has not kept which they are would train all."""
     info = session.service._rest_client().get_weights_info_by_tinker_path(ref).result()
     for name, wanted in adapter.layers().items():
         kept = getattr(info, name, None)

@@ -13,7 +13,7 @@ from ...config.prices import Price
 class Deadlines(Strict):
     """How long nothing may happen before an operation is given up, in seconds.
 
-    The SDK repeats some requests for ever, so these are what ends a run whose server has gone.
+    The SDK repeats some requests permanently, so these are what ends a run whose server has gone.
     """
 
     connect_s: float = Field(default=600.0, gt=0)

@@ -100,7 +100,7 @@ class Pipeline:
     def submit_now[T](
         self, what: str, start: Callable[[], Any], convert: Callable[[Any], T], *, lane: LaneName = "sample"
     ) -> Operation[T]:
-        """Start something at once, beside whatever else is under way; `start` must not wait."""
+        """Start something at once, next to whatever else is under way; `start` must not wait."""
         self._refuse_if_forked(what)
         with self._shared.changed:
             pending = self._add(what, start, convert, lane, False)

@@ -18,7 +18,7 @@ from ...log import get_logger
 from .config import TinkerConfig
 
 HOSTED: Final = "https://tinker.thinkingmachines.dev/services/tinker-prod"
-"""Where the SDK connects to when nobody says otherwise."""
+"""Where the SDK connects to when no one says otherwise."""
 NO_KEY: Final = "tml-none"
 """Stands in for a key on servers that want none: the SDK insists on one that begins with `tml-`."""
 _PREFIXES: Final = ("tml-", "eyJ")
@@ -114,7 +114,7 @@ class Session:
             service.close(status).result(timeout=timeout_s)
         except Exception as error:
             if holder is not None:
-                holder.close()  # or it would go on sending signs of life, and complain that nobody hears them
+                holder.close()  # or it would continue sending heartbeat, and complain that no one hears them
             get_logger(__name__).debug("%s: the session could not be ended: %s", self.where, error)
 
 
@@ -126,7 +126,7 @@ def resolve_url(config: TinkerConfig) -> str:
 def credentials(config: TinkerConfig, base_url: str) -> tuple[str, dict[str, str]]:
     """The key for the SDK, and the headers that go with every request.
 
-    A key that the SDK would not take (one without `tml-`) travels as a bearer token, beside a stand-in.
+    A key that the SDK would not take (one without `tml-`) travels as a bearer token, next to a stand-in.
     """
     headers = {name: _from_environment(variable, f"header {name}") for name, variable in config.header_env.items()}
     key = os.environ.get(config.api_key_env, "").strip()
@@ -228,7 +228,7 @@ def _check_version(sdk: Any) -> None:
 
 
 def refuse_dead_loop(holder: str, whose: str) -> None:
-    """A client's own thread does not survive a fork, and whatever is asked of it afterwards waits for ever."""
+    """A client's own thread does not survive a fork, and whatever is asked of it afterwards waits permanently."""
     singleton: Any = getattr(import_module(holder), "_internal_client_holder_thread_singleton", None)
     thread: threading.Thread | None = getattr(singleton, "_thread", None)
     if thread is not None and not thread.is_alive():

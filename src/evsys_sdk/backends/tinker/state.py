@@ -1,7 +1,7 @@
 """Checkpoints on a Tinker server: names that are never taken, references, and what the server does not remember.
 
-A checkpoint lives on the server; its reference begins with `tinker://`. Beside it, `tinker/<name>.json` in the folder
-of the run keeps what is needed to go on and to notice a mix-up: model, rank, which layers are trained, tokenizer.
+A checkpoint lives on the server; its reference begins with `tinker://`. Next to it, `tinker/<name>.json` in the folder
+of the run keeps what is needed to continue and to notice a mix-up: model, rank, which layers are trained, tokenizer.
 """
 
 from __future__ import annotations

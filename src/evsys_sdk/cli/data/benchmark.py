@@ -1,6 +1,6 @@
 """`evsys benchmark`: what runs are scored on.
 
-Its verb `run` scores any inference client, and goes on where that was broken off.
+Its verb `run` scores any inference client, and continues where that was aborted.
 """
 
 from __future__ import annotations

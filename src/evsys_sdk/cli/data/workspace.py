@@ -100,7 +100,7 @@ def _add_verb(kind: Kind) -> click.Command:
 
 @contextmanager
 def _as_rows(kind: Kind, path: str) -> Generator[str | Path]:
-    """The path itself, or a file of the tasks in its folders, which go on to name those folders."""
+    """The path itself, or a file of the tasks in its folders, which continue to name those folders."""
     from pathlib import Path
 
     from ...data.rows import to_dict

@@ -43,7 +43,7 @@ eval = click.Group("eval", help="Score a model without training it.")  # named a
 def model(as_json: bool, fail_on_retries: bool, quiet: bool, **options: Any) -> int:
     """Ask a model every question of a dataset, and score the slugs it answers with: pass@k, by aliases.
 
-    Answers are kept as they come; the same command goes on where an earlier one was stopped.
+    Answers are kept as they come; the same command continues where an earlier one was stopped.
     """
     artifacts = _evaluate(options, _Progress() if not quiet else None)
     summary = artifacts.summary

@@ -44,7 +44,7 @@ def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int
 @root_option
 @json_option
 def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
-    """Follow what EXPERIMENT prints until it has ended. Ctrl-C lets go of it; it runs on."""
+    """Follow what EXPERIMENT prints until it has ended. Ctrl-C releases it; it runs on."""
     from ...experiment.jobs.background import follow, wait_for_end
     from ...experiment.jobs.live_status import experiment_status
     from ...record.layout import ExperimentFiles
@@ -102,7 +102,7 @@ def approve(
 @root_option
 @json_option
 def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...], as_json: bool) -> int:
-    """Stop EXPERIMENT after its current steps, with checkpoints to go on from."""
+    """Stop EXPERIMENT after its current steps, with checkpoints to continue from."""
     from ...experiment.jobs.background import cancel as cancel_experiment
 
     path = _find(experiment, roots)

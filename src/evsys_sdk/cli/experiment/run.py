@@ -48,7 +48,7 @@ def run(
 ) -> int:
     """Run the experiment in PATH: validate, expand, train, score, record, conclude.
 
-    An attempt that was interrupted or killed is taken up again where it stopped. With --extend, a finished experiment
+    An attempt that was interrupted or killed is resumed where it stopped. With --extend, a finished experiment
     gets more seeds (a larger n_repeats) or more runs, and one conclusion over all of them: a further analysis of the
     same claim, which shares its error rate.
     """

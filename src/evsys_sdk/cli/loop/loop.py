@@ -64,7 +64,7 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
 def _open_dashboard(running: Loop) -> Generator[Callable[[], None]]:
     """What reports the loop to the dashboard that the environment names, if it names one and anything has changed.
 
-    The loop goes on whatever becomes of that.
+    The loop continues whatever becomes of that.
     """
     if not (os.environ.get("EVSYS_API_KEY") and os.environ.get("EVSYS_PROJECT_ID")):
         yield lambda: None

@@ -1,6 +1,6 @@
 """`evsys mcp`: tools for coding agents over the Model Context Protocol, on stdin and stdout, without a dependency.
 
-`protocol.py` speaks JSON-RPC, `tools.py` has the tools; each of them runs the command line in a process of its own and
+`protocol.py` speaks JSON-RPC, `tools.py` has the tools; each of them runs the command line in its own process and
 answers with its JSON, so that there is one implementation, and code that a project changes is read anew by each call.
 """
 

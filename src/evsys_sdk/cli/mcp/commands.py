@@ -1,4 +1,4 @@
-"""One call of a tool: the command lines it runs, each in a process of its own that ends with the call."""
+"""One call of a tool: the command lines it runs, each in its own process that ends with the call."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def shorten(value: Any) -> Any:
 
 
 def _reason(out: str, err: str, code: int) -> str:
-    """Why a command refused, with every problem of a config on a line of its own."""
+    """Why a command refused, with every problem of a config on its own line."""
     if said := err.strip():
         return said[-_LONGEST:]
     with contextlib.suppress(ValueError, KeyError, TypeError):

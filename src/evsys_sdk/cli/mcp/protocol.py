@@ -1,7 +1,7 @@
 """The Model Context Protocol over stdio, as far as tools need it: JSON-RPC 2.0, one message a line.
 
 Nothing that a client sends ends the server: what cannot be read is answered with an error, what takes long is answered
-later and holds up nobody else. It ends when stdin does, and takes with it whatever commands still run.
+later and holds up no one else. It ends when stdin does, and takes with it whatever commands still run.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class McpServer:
             case "initialize":
                 wanted: Any = params.get("protocolVersion")
                 return {
-                    # Of a version that is not known here: ours, and the client decides whether it goes on.
+                    # Of a version that is not known here: ours, and the client decides whether it continues.
                     "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "evsys", "version": __version__},

@@ -1,4 +1,4 @@
-"""`evsys rollouts`: the attempts a run learned from, as a list, one of them whole, or two beside each other."""
+"""`evsys rollouts`: the attempts a run learned from, as a list, one of them whole, or two next to each other."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path
         return Problem(f"unknown key '{loc[-1]}'", path=where, hint=where_the_key_belongs(model, loc, beside))
     if kind == "missing":
         return _describe_missing(model, loc, where)
-    if kind == "value_error":  # of a check of our own, whose exception pydantic hands on
+    if kind == "value_error":  # of our own check, whose exception pydantic hands on
         return describe_failed_check(detail["ctx"]["error"], (*at, *loc), value)
     if kind == "literal_error":
         return _not_a_choice(detail["ctx"]["expected"], where, value)

@@ -161,7 +161,7 @@ class DashboardClient:
         self._report({"kind": "score", "id": new_id(), "run": check_id(run_id), "line": dict(line)}, wait=False)
 
     def rewind_run(self, run_id: str, next_step: int) -> None:
-        """Say that a run goes on from before `next_step`: what was reported from there on is forgotten."""
+        """Say that a run continues from before `next_step`: what was reported from there on is forgotten."""
         self._report({"kind": "rewind", "run": check_id(run_id), "next_step": int(next_step)}, wait=False)
 
     def log_predictions(
@@ -244,7 +244,7 @@ class DashboardClient:
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Send what can be sent in time (as `flush`) and stop; whether everything has arrived."""
-        # Taken out first: what is reported from now on, perhaps by another thread, opens a stream of its own.
+        # Taken out first: what is reported from now on, perhaps by another thread, opens its own stream.
         with self._opening:
             mirror, sender, self._mirror, self._sender = self._mirror, self._sender, None, None
         if mirror is None:

@@ -205,7 +205,7 @@ def read_flag(name: str) -> bool:
 
 
 def new_id() -> str:
-    """An id nobody else has, which sorts by the time it was made."""
+    """An id no one else has, which sorts by the time it was made."""
     import secrets
 
     # milliseconds in hex, of a fixed length: as text, ids sort as times do

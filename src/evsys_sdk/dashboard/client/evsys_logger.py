@@ -123,7 +123,7 @@ class EvsysLogger(Callback):
         """Tell the dashboard that the experiment waits, and ask it what people said."""
         id = experiment_id_of(folder)
         with DashboardClient(raise_refusals=False) as client:
-            # Nobody can approve what the dashboard has not heard of: the events first, and then the question.
+            # No one can approve what the dashboard has not heard of: the events first, and then the question.
             client.update_experiment(id, name=folder.name, status="running")
             for event in read_events(folder):
                 client.log_event(id, event.to_dict())

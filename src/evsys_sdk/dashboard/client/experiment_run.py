@@ -1,4 +1,4 @@
-"""One experiment with one run, reported from a training script of your own.
+"""One experiment with one run, reported from your own training script.
 
     with ExperimentRun(client, experiment_name="sft_v9", recipe_kind="sft", run_config={"lr": 1e-5}) as run:
         for step in range(1, 1001):

@@ -40,7 +40,7 @@ class Mirror:
         self.path = folder / f"{self.stream}{_SUFFIX}"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # for nobody else's eyes
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # for no one else's eyes
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self._file = JsonlFile(self.path)
@@ -108,7 +108,7 @@ class StreamReader:
         return StreamBatch(self._number, data[:cut], self._number + data.count(b"\n"), len(data) >= most)
 
     def advance(self, batch: StreamBatch) -> None:
-        """Go on after a batch."""
+        """Continue after a batch."""
         self.offset, self._number = self.offset + len(batch.data), batch.next
 
     def go_to(self, number: int) -> bool:

@@ -89,7 +89,7 @@ def upload_rows(connection: Connection, kind: Kind, rows: CachedRows, *, version
     begun = connection.request("POST", f"{base}/", about)
     if not begun["complete"]:
         for number, piece in enumerate(_pieces(rows)):
-            if number >= begun["next_piece"]:  # an upload that was cut off goes on where it stopped
+            if number >= begun["next_piece"]:  # an upload that was cut off continues where it stopped
                 path = f"{base}/{begun['id']}/pieces/{number}"
                 connection.request("PUT", path, piece, content_type="application/x-ndjson")
     found = connection.request("POST", f"{base}/{begun['id']}/finish", b"")

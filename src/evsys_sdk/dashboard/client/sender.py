@@ -115,7 +115,7 @@ class StreamUpload:
         self.reader.close()
 
     def resume_at(self, number: int) -> None:
-        """Go on from a record: what comes before it has arrived."""
+        """Continue from a record: what comes before it has arrived."""
         if not self.reader.go_to(number):
             raise DashboardClientError(
                 f"the dashboard has {number} records of stream {self.reader.stream}, and {self.reader.path} has fewer: "
@@ -299,7 +299,7 @@ class Sent:
     new: int
     """How many of them it did not have before."""
     rejected: list[str]
-    """Records that the server put aside, and why."""
+    """Records that the server moved aside, and why."""
     problem: str = ""
     """Why the stream could not be sent to its end."""
 
@@ -350,7 +350,7 @@ def _send(connection: Connection, path: Path) -> Sent:
 
 
 def _count_known(upload: StreamUpload) -> int:
-    """How many records of a stream the server has; the upload goes on from there."""
+    """How many records of a stream the server has; the upload continues from there."""
     answer = upload.post(b"", 0)
     known = answer.get("next")
     if not isinstance(known, int):

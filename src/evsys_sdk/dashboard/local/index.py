@@ -47,7 +47,7 @@ class LocalIndex:
         return HistoryIndex(self.roots)
 
     def progress(self, found: int) -> Progress | None:
-        """How far the first look has come, if it still goes on and has `found` so many."""
+        """How far the first look has come, if it still continues and has `found` so many."""
         with self._lock:
             going_on = self._looking and not self._looked
         return Progress(done=min(found, self._folders), of=self._folders) if going_on else None

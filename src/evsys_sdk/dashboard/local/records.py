@@ -278,7 +278,7 @@ class LocalRecords(RecordLists):
         return max(folders, key=lambda folder: mtime(folder) or 0.0)
 
     def _arms(self, folder: Path) -> list[str]:
-        """The arms of an experiment; what is started is told by its journal and makes a folder."""
+        """The arms of an experiment; what is started is recognised by its journal and makes a folder."""
         stamp = tuple(mtime(path) for path in (folder, ExperimentFiles(folder).journal, ExperimentFiles(folder).config))
         with self._lock:
             known, read = self._arm_names.get(folder), self._finished.get(folder)

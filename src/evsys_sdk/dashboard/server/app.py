@@ -105,7 +105,7 @@ def _application(signal: Signal, writer: Writer | None) -> FastAPI:
         if writer is not None:
             await asyncio.to_thread(writer.close)
 
-    # The schema is served as a route of its own, so that it needs a key like everything else.
+    # The schema is served as its own route, so that it needs a key like everything else.
     app = FastAPI(
         title="evsys dashboard",
         version=__version__,

@@ -180,7 +180,7 @@ def make_project(connection: Connection, id: str, name: str = "") -> None:
 def make_key(
     connection: Connection, project: str, scopes: Sequence[str], *, name: str = "", expires: float | None = None
 ) -> tuple[str, str]:
-    """A new key of a project: its id, and the key itself, which nobody can find out later."""
+    """A new key of a project: its id, and the key itself, which no one can find out later."""
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
         raise DataError(f"scope {show(unknown[0] if unknown else '')} is not known. Choose among {', '.join(SCOPES)}.")

@@ -20,7 +20,7 @@ _LOOK_FOR_CYCLES_AFTER = 50_000
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that nobody else has; port 0 takes a free one."""
+    """A socket that no one else has; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # without it asyncio sets no TCP_NODELAY
     try:

@@ -60,7 +60,7 @@ class Guard:
 
     def _refuse(self, scope: Scope, headers: dict[str, str], is_api: bool) -> tuple[int, str, str] | None:
         """Why a request goes no further; None when it does, and then it is known who asks."""
-        # Host first: a page elsewhere can point a name of its own at this machine, and its browser would let it read.
+        # Host first: a page elsewhere can point its own name at this machine, and its browser would let it read.
         if headers.get("host", "").lower() not in self._hosts:
             message = "this server does not answer to that name. Start it with --allow-host to change that."
             return 421, "wrong_host", message
@@ -84,7 +84,7 @@ class Guard:
             return 401, "unauthorized", "send a valid API key as 'Authorization: Bearer ...', or sign in."
         if headers.get(PROJECT_HEADER.lower(), identity.project) != identity.project:
             return 403, "forbidden", "this key belongs to another project. Check EVSYS_PROJECT_ID."
-        # A header of one's own is added by scripts of this page only: a second lock beside the cookie's `samesite`.
+        # A header of one's own is added by scripts of this page only: a second lock next to the cookie's `samesite`.
         if identity.by_cookie and method not in _SAFE and REQUEST_HEADER not in headers:
             return 403, "forbidden", "a change that is made with a session must send X-Evsys-Request."
         scope["evsys.identity"] = identity

@@ -199,7 +199,7 @@ class ExperimentDetail(ApiShape):
     noise_floor: dict[str, Any] | None
     smallest_detectable: float | None
     commands: dict[str, str]
-    """What to type to go on (`resume`) or to do it again (`reproduce`)."""
+    """What to type to continue (`resume`) or to do it again (`reproduce`)."""
     conclusion_text: str
     """The conclusion as its author wrote it, Markdown."""
     requests: list[ControlRequest]

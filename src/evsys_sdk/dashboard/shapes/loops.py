@@ -41,7 +41,7 @@ class LoopRound(ApiShape):
     checks: list[LoopCheck]
     deployment: str | None
     approvals: list[str]
-    """Steps that somebody let go on."""
+    """Steps that somebody let continue."""
     usd: float
 
 

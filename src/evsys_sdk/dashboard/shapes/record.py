@@ -22,7 +22,7 @@ class ArmDetail(ApiShape):
     examples: str
     """The first rows as the model saw them; lines that begin with + carry loss. Empty where none were kept."""
     story: str
-    """What happened in it, Markdown; empty where nobody wrote it down."""
+    """What happened in it, Markdown; empty where no one wrote it down."""
 
 
 class RolloutLine(ApiShape):

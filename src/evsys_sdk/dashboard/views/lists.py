@@ -41,7 +41,7 @@ class RecordLists(ABC):
         """The line of a list, with how its experiment is getting on."""
 
     def progress(self, found: int) -> Progress | None:
-        """How far the first look has come, if it still goes on and has `found` so many."""
+        """How far the first look has come, if it still continues and has `found` so many."""
         return None
 
     def attention(self, views: Sequence[ExperimentView]) -> list[AttentionItem]:

@@ -1,6 +1,6 @@
 """`in_memory`: files that exist only in this process, for tests and small examples.
 
-What is written is kept as JSON text, so that rows come back equal and nobody shares them, and what cannot be written
+What is written is kept as JSON text, so that rows come back equal and no one shares them, and what cannot be written
 to a real file cannot be written here.
 """
 

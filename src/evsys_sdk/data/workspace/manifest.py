@@ -1,4 +1,4 @@
-"""The manifest beside each cached file of rows. It is written last: without one, a file does not count."""
+"""The manifest next to each cached file of rows. It is written last: without one, a file does not count."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class RowCache:
         return sorted(found)
 
     def manifests(self) -> list[Manifest]:
-        """The manifests that can be read; the rows beside them were not looked at."""
+        """The manifests that can be read; the rows next to them were not looked at."""
         found: list[Manifest] = []
         for id in self.ids():
             try:
@@ -252,7 +252,7 @@ class RowCache:
             if sha256 not in (None, written):
                 raise WorkspaceError(f"{where}: it changed while it was being read. Run again when it is complete.")
             formats = check_rows(Path(file.name), self.kind, where)
-            make_read_only(file)  # before it gets its name, so that nobody ever finds it writable
+            make_read_only(file)  # before it gets its name, so that no one ever finds it writable
         status = data_path.stat()
         manifest = Manifest(
             kind=self.kind,

@@ -124,7 +124,7 @@ def texts_of_expected(expected: Any) -> list[str]:
 
 _OPENING = re.compile(r"[{\[]")
 _MOST_ATTEMPTS = 50
-"""How many brackets are tried as a beginning; a text of nothing but brackets must not take for ever."""
+"""How many brackets are tried as a beginning; a text of nothing but brackets must not take permanently."""
 
 
 def strict_loads(text: str) -> Any:

@@ -2,7 +2,7 @@
 
 A pattern such as `(a+)+$` can take centuries over one line, and a model under training will find that line. Python
 cannot interrupt a match, neither from another thread (the match holds the interpreter's lock) nor by a signal (only
-the main thread gets it). So matches run in a process of their own that ends itself when the time is up. A few such
+the main thread gets it). So matches run in their own process that ends itself when the time is up. A few such
 processes are kept waiting; asking one takes a fraction of a millisecond.
 
     groups = await match_within(1.0, r"(\\d+) apples", "12 apples")  # ['12 apples', '12'], or None

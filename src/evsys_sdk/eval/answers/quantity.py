@@ -19,7 +19,7 @@ from typing import Literal
 type DecimalMark = Literal["point", "comma"]
 
 EXACT = Context(prec=60, Emax=10**9, Emin=-(10**9))
-"""More digits than any answer has, and no exponent that could take for ever."""
+"""More digits than any answer has, and no exponent that could take permanently."""
 
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
 _LOWERED = str.maketrans(_SUPERSCRIPTS, "0123456789-+")

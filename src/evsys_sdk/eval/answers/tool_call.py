@@ -1,4 +1,4 @@
-"""The tool calls of a conversation, wherever they are written: beside the text of a message, or as tags inside it.
+"""The tool calls of a conversation, wherever they are written: next to the text of a message, or as tags inside it.
 
 What is meant as a call and cannot be read is kept as a call without a name, because it matches nothing and must not
 vanish.

@@ -76,7 +76,7 @@ class ModelEvalConfig(Strict):
     prompt_format: Literal["chat", "qwen", "qwen3", "qwen3_no_think"] = "chat"
     """`chat` leaves the form to the client; the others write Qwen's, for a client that completes raw text."""
     metrics: list[str] = []
-    """Registered metrics to report beside pass@k by aliases."""
+    """Registered metrics to report next to pass@k by aliases."""
     retry_attempts: int = Field(default=5, ge=1)
     """How often one question is asked before it counts as failed."""
     retry_base_delay_s: float = Field(default=1.0, ge=0)
@@ -232,7 +232,7 @@ def _ask_again(config: ModelEvalConfig, report: RetryReport) -> AskAgain:
 
 
 def _answer(text: str, message: Message) -> str:
-    """The answer as text; tool calls that stand beside it are written into it, where they are looked for."""
+    """The answer as text; tool calls that stand next to it are written into it, where they are looked for."""
     calls: list[Any] = message.get("tool_calls") or []
     written = [f"<{TOOL_CALL_TAG}>{json.dumps(call.get('function', call))}</{TOOL_CALL_TAG}>" for call in calls]
     return "\n".join([text, *written])

@@ -77,7 +77,7 @@ def normalise(slug: str) -> str:
 
 
 def _read_aliases(value: Any, where: str) -> dict[str, set[str]]:
-    """From the JSON form: a mapping of lists, or the same with `symmetric` beside it."""
+    """From the JSON form: a mapping of lists, or the same with `symmetric` next to it."""
     symmetric = is_object(value) and set(value) == _SYMMETRIC and isinstance(value["symmetric"], bool)
     listed: Any = value["aliases"] if symmetric else value
     if not is_object(listed):

@@ -29,7 +29,7 @@ class NotPlain(BaseException):  # no Exception: what a test expects to be raised
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
-        self.raised.append(why)  # a test that catches this and goes on has failed all the same
+        self.raised.append(why)  # a test that catches this and continues has failed all the same
 
 
 class Died(NotPlain):

@@ -22,7 +22,7 @@ class JsonMatchParams(AnswerParams):
     """What counts as the same value."""
 
     mode: Literal["exact", "subset"] = "exact"
-    """Whether objects must have exactly the expected keys, or may have others beside them."""
+    """Whether objects must have exactly the expected keys, or may have others next to them."""
     ignore_order: bool = False
     """Whether the items of lists may come in any order."""
     ignore_case: bool = False

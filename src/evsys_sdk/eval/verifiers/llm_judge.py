@@ -170,7 +170,7 @@ def _icc(scores: Sequence[Sequence[float]], within: float, total: int) -> float 
 
 
 def info_of(scores: Sequence[float], cost_usd: float | None) -> Mapping[str, Any]:
-    """What the record of a judgement holds beside the reward."""
+    """What the record of a judgement holds next to the reward."""
     found: dict[str, Any] = {"scores": list(scores), "cost_usd": cost_usd}
     if len(scores) > 1:
         together = agreement([scores])

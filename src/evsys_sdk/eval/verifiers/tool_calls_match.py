@@ -29,7 +29,7 @@ class ToolCallsMatchParams(Strict):
     any_order: bool = False
     """Whether the calls may come in another order."""
     extra_calls: bool = False
-    """Whether calls beside the expected ones are allowed."""
+    """Whether calls next to the expected ones are allowed."""
     partial_credit: bool = False
     """Whether a part of the calls earns that part of the reward; otherwise it is all or nothing."""
     turns: Literal["all", "last"] = "all"

@@ -56,7 +56,7 @@ def stop_on_interrupt() -> Generator[Interrupt]:
 
     with _answer_at_once(before, handled):
         for number, handler in before.items():
-            if handler is not signal.SIG_IGN:  # whoever started this in the background wants it to go on
+            if handler is not signal.SIG_IGN:  # whoever started this in the background wants it to continue
                 signal.signal(number, handle)
         try:
             yield interrupt

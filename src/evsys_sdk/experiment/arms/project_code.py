@@ -88,7 +88,7 @@ def runs_own_code(config: ExperimentConfig) -> bool:
 def find_registered_later(config: ExperimentConfig) -> list[str]:
     """Extensions it uses that are here because of what was called, not of what was imported; no other process has them.
 
-    Those it does not use are no reason to give up a process of its own.
+    Those it does not use are no reason to give up its own process.
     """
     may_be_used = _usable_by(config)
     return sorted(

@@ -68,7 +68,7 @@ def prepare_backend(backend: Backend, run: RunConfig, algorithm: Algorithm, run_
 
 
 def _tear_down(backend: Backend, handles: dict[str, Any]) -> None:
-    """Let go of the backend; what goes wrong now changes nothing about how the run went."""
+    """Release the backend; what goes wrong now changes nothing about how the run went."""
     try:
         backend.teardown(handles)
     except Exception as error:

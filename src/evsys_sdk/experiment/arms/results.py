@@ -125,7 +125,7 @@ class ArmResult:
 
     @property
     def paused_after(self) -> int | None:
-        """The step after which it was paused, to be taken up again if a search asks for it; None if it was not."""
+        """The step after which it was paused, to be resumed if a search asks for it; None if it was not."""
         return paused_after(self.result)
 
     def to_dict(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class ExperimentResult:
     status: ExperimentStatus = "completed"
     experiment_id: str = ""
     conclusion: dict[str, Any] | None = None
-    """The content of `conclusion.json`; None when the experiment was broken off before anything could be concluded."""
+    """The content of `conclusion.json`; None when the experiment was aborted before anything could be concluded."""
     user_code_failed: bool = False
     """Whether a callback left its process, or tried to, after the last arm had ended."""
 

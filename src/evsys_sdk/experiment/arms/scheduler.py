@@ -1,6 +1,6 @@
 """Brings arms to a launcher, as many at a time as it has room for, and sees to what becomes of them.
 
-An arm that fails harms no other. One whose process was lost, or that failed through no fault of its config, is taken up
+An arm that fails harms no other. One whose process was lost, or that failed through no fault of its config, is resumed
 again from its last checkpoint as often as the config allows; one that does not stop when its time is over is killed.
 """
 
@@ -80,7 +80,7 @@ class ArmScheduler:
             self._notes = {_which(note): note for note in [*record.search_decisions, *record.looks]}
 
     def run(self) -> list[ArmResult]:
-        """All arms the allocation asked for, in its order, each as it ended; broken off when asked to stop."""
+        """All arms the allocation asked for, in its order, each as it ended; aborted when asked to stop."""
         self._ask_allocation()
         try:
             while self._waiting or self._running:
@@ -89,10 +89,10 @@ class ArmScheduler:
                 if not self._running:
                     break
                 self._await_one()
-        except BaseException as error:  # of the record, or a second Ctrl-C: nobody waits for the others any more
+        except BaseException as error:  # of the record, or a second Ctrl-C: no one waits for the others any more
             self._stop_all(f"the experiment broke off: {type(error).__name__}")
             raise
-        # An arm that was paused and taken up again has an outcome for each; the last one is how it ended.
+        # An arm that was paused and resumed has an outcome for each; the last one is how it ended.
         return list({outcome.request.arm.name: outcome.result for outcome in self._in_order()}.values())
 
     def interrupt(self, reason: str) -> None:
@@ -203,7 +203,7 @@ class ArmScheduler:
             get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)
             self._waiting.append((request, running.attempt + 1))
             return
-        if result is not recorded:  # nobody was left to write it down, or what was written is not how it is taken
+        if result is not recorded:  # no one was left to write it down, or what was written is not how it is taken
             write_result(self.folder.run_dir(request.arm.name), result, hparams=request.arm.run.model_dump(mode="json"))
         # In the journal an end comes before the decisions that follow from it.
         self._journal_end(request, result)

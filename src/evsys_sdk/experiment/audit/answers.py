@@ -106,7 +106,7 @@ class AnswerBook:
             told, paid = sum(self._written[arm].values()), float(tally.of(arm).tokens_sampled)
             if told > paid:
                 yield f"{arm} has answers of {told:,.0f} tokens, and {paid:,.0f} were sampled for it"
-        # The models before training are asked through the arms; those of a provider have a bill of their own.
+        # The models before training are asked through the arms; those of a provider have their own bill.
         own = [answers for model, answers in self._shared.items() if _PROVIDER not in model]
         # The bill of an arm that was killed may lack something, and the total with it.
         if own and self._written.keys() <= {*arms}:
@@ -136,7 +136,7 @@ class AnswerBook:
         return found[:_MOST_NAMED], checked, changed
 
     def _choose(self, thorough: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A few answers of each scoring, which nobody can foresee; `thorough`: then the others, while there is time.
+        """A few answers of each scoring, which no one can foresee; `thorough`: then the others, while there is time.
 
         The last arms first: a verifier that keeps count is found out by being asked in another order.
         """

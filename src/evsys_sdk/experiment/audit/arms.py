@@ -143,7 +143,7 @@ def find_unequal_parts(identities: Mapping[str, Object], about: Sequence[str]) -
 
 
 def find_foreign_weights(events: Sequence[Event]) -> Iterator[str]:
-    """Weights that an arm took from elsewhere while it went on."""
+    """Weights that an arm took from elsewhere while it continued."""
     loaded = {(event.text("arm"), event.text("ref")): None for event in events if event.kind == Kind.WEIGHTS_LOADED}
     yield from (f"{arm} loaded the weights {ref}, which its config does not name" for arm, ref in loaded)
 

@@ -1,4 +1,4 @@
-"""What an arm is made of, beside its config: the weights it starts from, the code that judges it, the packages.
+"""What an arm is made of, next to its config: the weights it starts from, the code that judges it, the packages.
 
 Two arms can be compared when they differ in what the claim is about and in nothing else. A config says which verifier
 and which checkpoint by name; this says which ones those were.

@@ -4,7 +4,7 @@
         recheck.judge(task, text)            what an answer earns now
         recheck.measure("pass@1", samples)   what a metric of these samples is
 
-What a project's own code has to say it says in a process of its own. In the one that audits, that code could speak for
+What a project's own code has to say it says in its own process. In the one that audits, that code could speak for
 the auditor as well: replace a check, or what a check is made with. It is never told what it had said before.
 """
 
@@ -55,7 +55,7 @@ _MOST_OUTPUT = 1_000_000
 
 
 def choose_answers(answers: Mapping[Any, dict[str, Any]], most: int | None = _RECHECKED) -> list[dict[str, Any]]:
-    """Some answers, spread over all of them, the last first; which ones nobody knows beforehand.
+    """Some answers, spread over all of them, the last first; which ones no one knows beforehand.
 
     What changes on the way shows between the first and the last.
     """

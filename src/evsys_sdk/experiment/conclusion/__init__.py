@@ -1,7 +1,7 @@
 """What an experiment showed: written by code, from the record alone, the same every time.
 
     conclude(path)            the conclusion of the experiment in a folder; writes nothing
-    write_conclusion(path)    the same, and `conclusion.json` and `conclusion.md` beside it
+    write_conclusion(path)    the same, and `conclusion.json` and `conclusion.md` next to it
 
 The modules in the order of the flow: `reading` turns the record into `evidence`, `question` says what is asked of it,
 `measured` makes arrays of scores, `comparison` and `trend` do the statistics, `rules` decides, `advice` says what to

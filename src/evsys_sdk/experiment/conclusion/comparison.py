@@ -104,7 +104,7 @@ def analyse(evidence: Evidence, question: Asked, baseline: Baseline | None) -> A
 
 
 def find_level(evidence: Evidence, report: Measured) -> Level:
-    """The rates of this trial; what was broken off between two looks is judged as the earlier one."""
+    """The rates of this trial; what was aborted between two looks is judged as the earlier one."""
     trial = ERROR if evidence.attempt is None else attempt_error(evidence.attempt)
     looks = sorted(evidence.interim)
     if len(looks) < 2:
@@ -169,7 +169,7 @@ def scores_of(measured: Measured, baseline: Baseline | None) -> RunScores | None
 def find_costs(evidence: Evidence, run: str) -> dict[str, float | None]:
     """What an arm of a run costs; None where it is not known for all of them.
 
-    The median, because an arm that was killed and went on paid for some steps twice, which is not the recipe's fault.
+    The median, because an arm that was killed and continued paid for some steps twice, which is not the recipe's fault.
     """
     found = evidence.run(run)
     arms = [arm for arm in found.arms if arm.ended] if found else []

@@ -67,11 +67,11 @@ class ArmEvidence:
     run: str
     seed: int
     status: str | None = None
-    """None: it has no result, because it never started or was broken off."""
+    """None: it has no result, because it never started or was aborted."""
     error: str | None = None
     unscored: str | None = None
     stopped: str | None = None
-    """Why a search did not let it go on to its end."""
+    """Why a search did not let it continue to its end."""
     at_deadline: bool = False
     """Whether it was scored before its planned end, because time ran out."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -114,7 +114,7 @@ class RunEvidence:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Its arms that failed or are not scored, or that a search stopped although it let others go on."""
+        """Its arms that failed or are not scored, or that a search stopped although it let others continue."""
         stopped = {arm.arm: arm.stopped for arm in self.arms if arm.stopped is not None and not self.eliminated}
         return stopped | {arm.arm: arm.problem for arm in self.arms if arm.problem is not None}
 
@@ -136,13 +136,13 @@ class Evidence:
     stopped: str | None = None
     """Why the experiment was stopped before its end."""
     searched: bool = False
-    """Whether a search decided by the scores which arms went on."""
+    """Whether a search decided by the scores which arms continued."""
     looks: Mapping[str, Looks] = field(default_factory=dict[str, Looks])
     """How often earlier experiments scored a test set, by the sha256 of its tasks."""
     parent: RunEvidence | None = None
-    """The run that this experiment goes on from; the baseline where no other one is given."""
+    """The run that this experiment continues from; the baseline where no other one is given."""
     attempt: int | None = None
-    """Which attempt at this claim it is, counted from 1; None where nobody counts."""
+    """Which attempt at this claim it is, counted from 1; None where no one counts."""
     interim: Sequence[int] = ()
     """Numbers of seeds at which a verdict was planned to be drawn, the last one included; empty: once."""
     identity: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -174,7 +174,7 @@ class Conclusion:
     error_rate: float | None = None
     """False positive rate at most, where all runs are equally noisy."""
     attempt: int | None = None
-    """Which trial of the claim this is; None where nobody counts."""
+    """Which trial of the claim this is; None where no one counts."""
     population: Population | None = None
     flags: list[str] = field(default_factory=list[str])
     """Facts that the audit of the record flagged when this was written."""

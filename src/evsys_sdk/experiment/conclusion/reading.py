@@ -196,7 +196,7 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
 
 
 def _deviations(events: Sequence[Event]) -> list[str]:
-    """What did not go as planned: that it was taken up again, and what was another value from then on.
+    """What did not go as planned: that it was resumed, and what was another value from then on.
 
     Taking up what is finished and concluded trains nothing and is none: it must not change what was concluded.
     """
@@ -287,7 +287,7 @@ def _was_asked(arm: ArmEvidence, hashes: set[str]) -> bool:
 
 
 def _find_record(folder: Path, name: str) -> ExperimentRecord | None:
-    """The experiment beside this one with that id, or of that name; of several attempts, the latest."""
+    """The experiment next to this one with that id, or of that name; of several attempts, the latest."""
     by_id = ExperimentRecord(folder.parent / name.rpartition("-")[0])  # an id is the folder's name and a few digits
     attempts = find_attempts(folder.parent / name)
     latest = [attempts[at] for at in sorted(attempts, reverse=True) if attempts[at].resolve() != folder]

@@ -68,7 +68,7 @@ def _tell_verdict(
 
 
 def _tell_end(found: Sequential | None) -> str:
-    """Where an experiment ended that was to go on until it is decided, and what was saved by that."""
+    """Where an experiment ended that was to continue until it is decided, and what was saved by that."""
     if found is None or found.arms >= found.arms_planned:
         return ""
     how = {"decided": "decided", "futile": "given up"}.get(found.outcome, found.outcome)
@@ -88,7 +88,7 @@ def _why_wide(analysis: Analysis, ruling: Ruling) -> str:
 
 
 def count_missing(report: Measured) -> str:
-    """`3 samples`; tasks where nobody counted samples."""
+    """`3 samples`; tasks where no one counted samples."""
     samples = sum(report.failed_samples.values())
     return pluralise(samples, "sample") if samples else pluralise(report.dropped_tasks, "task")
 

@@ -93,7 +93,7 @@ def _about(evidence: Evidence) -> dict[str, Any]:
 
 
 def _with_parent(evidence: Evidence, baseline: Baseline | None) -> Evidence:
-    """The evidence with the run that the experiment goes on from, where that is what runs are compared with."""
+    """The evidence with the run that the experiment continues from, where that is what runs are compared with."""
     parent = evidence.parent
     if parent is None or baseline is None or baseline.name != parent.name or evidence.run(parent.name) is not None:
         return evidence

@@ -29,7 +29,7 @@ def conclude(path: Path, audit: AuditReport | None = None, record: ExperimentRec
 def write_conclusion(
     path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None
 ) -> Conclusion:
-    """Conclude, and put both files beside the record, each whole or not at all."""
+    """Conclude, and put both files next to the record, each whole or not at all."""
     conclusion = conclude(path, audit, record)
     folders.write_conclusion(path, page=as_markdown(conclusion), content=conclusion.to_json())
     return conclusion

@@ -32,7 +32,7 @@ _ASK_S = 5.0
 def wait_for_approval(config: ExperimentConfig, folder: Path, is_stopped: Callable[[], bool]) -> str | None:
     """Block until the experiment may start; why it may not, or None.
 
-    What was approved once stays approved when it is taken up again; what was rejected is asked anew.
+    What was approved once stays approved when it is resumed; what was rejected is asked anew.
     """
     if config.budget is None or not config.budget.needs_approval or is_approved(folder):
         return None
@@ -66,7 +66,7 @@ def _ask_elsewhere(askers: Sequence[Callback], folder: Path) -> None:
     for asker in askers:
         try:
             word = asker.read_decision(folder)
-        except (Exception, SystemExit) as error:  # code of the user's own may call sys.exit
+        except (Exception, SystemExit) as error:  # user code may call sys.exit
             get_logger(__name__).warning("callback '%s' failed: %s: %s", asker.name, type(error).__name__, error)
             continue
         # Somebody may have decided here while the answer was on its way.

@@ -88,7 +88,7 @@ def cancel(experiment_dir: Path, *, patience_s: float, kill: bool = False) -> di
 
 
 def wait_for_end(experiment_dir: Path) -> str:
-    """Wait until nobody runs the experiment any more; returns the state it is left in."""
+    """Wait until no one runs the experiment any more; returns the state it is left in."""
     while lock_owner(experiment_dir) is not None:
         time.sleep(_POLL_S)
     return ExperimentRecord(experiment_dir).status

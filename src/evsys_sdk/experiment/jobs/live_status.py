@@ -83,7 +83,7 @@ class LiveStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the last arm is trained, if those that wait are like those that run; None where nobody knows."""
+        """Until the last arm is trained, if those that wait are like those that run; None where no one knows."""
         return estimate_left(self.arms) if self.state in LIVE else None
 
     def to_dict(self) -> dict[str, Any]:

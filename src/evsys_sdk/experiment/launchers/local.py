@@ -3,7 +3,7 @@
 One arm at a time made of built-ins runs right here, and arms that only wait for a remote backend share this process as
 threads. Arms that compute get a process each, which is kept for the next arm, and on a machine with GPUs a GPU each.
 Arms of the backend `local` share a process for each GPU, and with it the base model.
-Arms with code of the user's own, and arms with a time limit, always get a process: it can be ended, and if it dies it
+Arms with user code, and arms with a time limit, always get a process: it can be ended, and if it dies it
 takes one arm with it and no other.
 """
 
@@ -48,7 +48,7 @@ class LocalLauncherConfig(Strict):
     """GPUs an arm gets to see, on a machine that has any."""
     arms_per_gpu: int | Literal["auto"] = Field(default=1)
     """Arms of the backend `local` that share a GPU and its base model; auto is as many as fit, at most 8. By default
-    each arm has a process of its own: sharing is faster for small steps only."""
+    each arm has its own process: sharing is faster for small steps only."""
 
 
 class LocalLauncher:
@@ -185,7 +185,7 @@ class LocalLauncher:
         """What a process is told about its share of the machine."""
         threads = max(cpu_count() // slots, self.cfg.cpus_per_arm, 1)
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        # Each of these takes all cores if nobody says otherwise, and all arms would do so at once.
+        # Each of these takes all cores if no one says otherwise, and all arms would do so at once.
         told = {name: str(threads) for name in names if name not in os.environ}
         if gpus:
             first = slot * self.cfg.gpus_per_arm
@@ -208,7 +208,7 @@ class _Here:
             return execute(job, self._launch, self._control)
         folder = Path.cwd()
         try:
-            # Where code of the user's own changes the working folder, a relative path would lead elsewhere.
+            # Where user code changes the working folder, a relative path would lead elsewhere.
             return execute(replace(job, run_dir=job.run_dir.absolute()), self._launch, self._control)
         finally:
             with suppress(OSError):

@@ -2,7 +2,7 @@
 
 A task asks for the CPUs, GPUs and other resources of one arm, so Ray decides where and when it runs. Where a worker
 sees the folder of the experiment it writes there; where it does not, it works in a folder of the same name, and what it
-has written comes back with each checkpoint and at its end. An arm whose worker or machine is lost goes on elsewhere,
+has written comes back with each checkpoint and at its end. An arm whose worker or machine is lost continues elsewhere,
 from its last checkpoint.
 """
 
@@ -41,7 +41,7 @@ class RayLauncherConfig(Strict):
     runtime_env: dict[str, Any] = {}
     """What Ray prepares on its workers, e.g. `{working_dir: .}` where they do not see this disk."""
     retries: int = Field(default=3, ge=0)
-    """How often an arm goes on elsewhere after its worker or machine was lost."""
+    """How often an arm continues elsewhere after its worker or machine was lost."""
 
 
 class RayLauncher:
@@ -73,16 +73,16 @@ class RayLauncher:
             num_cpus=self.cfg.cpus_per_arm,
             num_gpus=self.cfg.gpus_per_arm,
             resources=self.cfg.resources,
-            # Workers of its own: those of an earlier experiment have the code that its project had then.
+            # Its own Workers: those of an earlier experiment have the code that its project had then.
             runtime_env={"env_vars": {"EVSYS_LAUNCH": secrets.token_hex(4)}},
-            max_retries=0,  # the scheduler tries again, because it knows that there is a checkpoint to go on from
+            max_retries=0,  # the scheduler tries again, because it knows that there is a checkpoint to continue from
         )
         return min(launch.max_concurrent or self._room(), max(n_arms, 1))
 
     def start(self, job: ArmJob) -> Future[RunResult]:
         import ray
 
-        # What a lost worker on another disk had sent by then is what the arm goes on from.
+        # What a lost worker on another disk had sent by then is what the arm continues from.
         unpack(ray.get(self._board.files.remote(job.arm.name)), job.run_dir)
         ray.get(self._board.clear.remote(job.arm.name))
         task = self._task.remote(self._shared, pickle.dumps(job), str(self._token), os.getcwd(), self._board)
@@ -137,7 +137,7 @@ class RayLauncher:
         self._started_cluster = True
 
     def _new_board(self) -> Any:
-        """A message board beside this process: were it on a machine that is lost, all arms would be lost with it."""
+        """A message board next to this process: were it on a machine that is lost, all arms would be lost with it."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

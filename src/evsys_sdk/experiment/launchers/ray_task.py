@@ -24,7 +24,7 @@ from ..launcher import ArmJob, execute, refuse
 
 _POLL_S = 0.5
 _MOST_MISSED = 20
-"""How often in a row nobody may answer before the experiment counts as gone."""
+"""How often in a row no one may answer before the experiment counts as gone."""
 
 
 class MessageBoard:
@@ -74,7 +74,7 @@ def run_task(shared: bytes, job_bytes: bytes, token: str, folder: str, board: An
 
 
 class SendBack(Callback):
-    """Sends what has been written, after each checkpoint: were this machine lost, the arm goes on from there."""
+    """Sends what has been written, after each checkpoint: were this machine lost, the arm continues from there."""
 
     name = "send_back"
 

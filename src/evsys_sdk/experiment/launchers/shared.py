@@ -1,7 +1,7 @@
 """One process for several arms on one GPU: they share the base model, and the engine joins their passes.
 
 Each arm has a thread of the process, and its own control, time limit, record and result. An arm that fails through no
-fault of its config, and every arm of a process that was lost, goes on alone from its last checkpoint: in a process of
+fault of its config, and every arm of a process that was lost, continues alone from its last checkpoint: in a process of
 its own, one arm after another, once nothing runs in the shared one.
 """
 

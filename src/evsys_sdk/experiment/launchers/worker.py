@@ -76,7 +76,7 @@ class _Arms:
             try:
                 what, value = self._connection.recv()
             except (EOFError, OSError, TypeError):
-                os._exit(0)  # nobody is left who would want the result, and someone may go on in this folder
+                os._exit(0)  # no one is left who would want the result, and someone may continue in this folder
             if what == "run":
                 self.add(value)
             elif (control := self._controls.get(value[0])) is not None:
@@ -92,7 +92,7 @@ class _Arms:
         control, problem = self._controls[job.arm.name], self._problem
         result = refuse(job, problem) if problem else portable(execute(job, self._launch, control))
         if result.status == "failed" and _device_is_lost():
-            os._exit(_DEVICE_LOST)  # no arm of this process can go on
+            os._exit(_DEVICE_LOST)  # no arm of this process can continue
         if not os.path.samestat(door, os.fstat(self._connection.fileno())):  # closed by the arm, now another file's
             raise OSError("the connection to the parent was closed")
         self.report(job, "result", result)
@@ -124,11 +124,11 @@ def _fork_for_each_arm(connection: Connection, arms: _Arms, launch: Launch) -> N
 
 def _execute_in_fork(arms: _Arms, job: ArmJob) -> NoReturn:
     """The life of a process with one arm."""
-    # A fork that the arm's code has made and let go on comes out here as well.
+    # A fork that the arm's code has made and let continue comes out here as well.
     code, owner = 1, os.getpid()
     try:
         with suppress(OSError):
-            # A group of its own, so that all that it starts can be ended with it.
+            # Its own group, so that all that it starts can be ended with it.
             os.setpgid(0, 0)
         with suppress(OSError):  # if memory runs out, it is this process that has to go
             Path("/proc/self/oom_score_adj").write_text("500", encoding="utf-8")

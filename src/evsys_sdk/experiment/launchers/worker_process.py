@@ -127,12 +127,12 @@ class _WorkerProcess:
         one = self._arms[job.arm.name] = _Awaited(limit_s=limit_s)
         self._relay.allow(f"run '{job.arm.name}'")
         try:
-            # Absolute, because code of the user's own may change the working folder of its process.
+            # Absolute, because user code may change the working folder of its process.
             self._send(pickle.dumps(("run", replace(job, run_dir=job.run_dir.absolute()))))
         except WorkerLost:
             self._arms.pop(job.arm.name, None)
             raise
-        if self._is_lost and self._arms.pop(job.arm.name, None):  # nobody hears any more
+        if self._is_lost and self._arms.pop(job.arm.name, None):  # no one hears any more
             raise self._lost(one, None)
         return one.future.result()
 

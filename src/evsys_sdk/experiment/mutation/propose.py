@@ -260,7 +260,7 @@ def _space(data: dict[str, Any], run: Path, only: Sequence[str], freeze: Sequenc
 
 
 def _open_blocks(run: Path, only: Sequence[str]) -> list[str]:
-    """Blocks beside the recipe that were named."""
+    """Blocks next to the recipe that were named."""
     named = [split_dotted(path) for path in only]
     return [join_path(path[len(run) :] if path[: len(run)] == run else path) for path in named]
 

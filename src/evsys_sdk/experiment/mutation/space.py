@@ -63,7 +63,7 @@ def run_paths(data: Mapping[str, Any]) -> list[Path]:
 
 
 def mutation_space(data: Mapping[str, Any], run: Path, *, opened: Sequence[str] = ()) -> list[MutableField]:
-    """Every field of one run that may change; `opened` names blocks beside the recipe."""
+    """Every field of one run that may change; `opened` names blocks next to the recipe."""
     node = value_at(data, run)
     taken = {split_dotted(axis) for axis in _axes(data)}
     found = [field for block in _blocks(node, opened) for field in _block_fields(node, block)]
@@ -179,7 +179,7 @@ def _schema_fields(root: dict[str, Any], schema: dict[str, Any], params: Any, pa
 
 
 def _applies(declared: dict[str, Any], properties: dict[str, dict[str, Any]], params: Any) -> bool:
-    """Whether the field has any effect beside the others as they are."""
+    """Whether the field has any effect next to the others as they are."""
     needed: dict[str, list[Any]] = declared.get("applies_when", {})
     return all(_current(child(params, name), properties.get(name, {})) in values for name, values in needed.items())
 

@@ -37,7 +37,7 @@ from .sources import PulledRows
 __all__ = ["Checked", "PulledRows", "Report", "check_config", "check_file"]
 
 _LONGEST_CHECK_S = 600.0
-"""How long a check may take that calls code of the user's own, where the config sets no limit."""
+"""How long a check may take that calls user code, where the config sets no limit."""
 
 
 @dataclass(frozen=True, slots=True)

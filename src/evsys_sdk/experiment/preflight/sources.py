@@ -75,7 +75,7 @@ def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
         _pull(pulled, store, transforms)
     except (EvsysError, OSError) as error:
         pulled.problems = _problems(data, error)
-    except Exception as error:  # code of the user's own
+    except Exception as error:  # user code
         pulled.problems = _problems(data, DataError(f"{_describe(error)}. Correct it, or the rows it is given."))
     return pulled
 
@@ -165,7 +165,7 @@ def _is_cached(data: DataConfig) -> bool:
 
 
 def _problems(data: DataConfig, error: Exception) -> list[Problem]:
-    # Code of the user's own may have quoted anything, on several lines: a secret is recognised as a whole.
+    # User code may have quoted anything, on several lines: a secret is recognised as a whole.
     text = " ".join(redact_text(str(error)).split())
     known = DataError(text if isinstance(error, EvsysError) else f"{text}. Check the path and its permissions.")
     if found := _IN_TRANSFORM.match(text):

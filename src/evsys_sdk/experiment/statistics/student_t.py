@@ -27,7 +27,7 @@ def t_cdf(x: float, df: float) -> float:
 def t_quantile(p: float, df: float) -> float:
     """The value that a share `p` of the distribution lies below.
 
-    To the last bit the same as ever: a search that goes on compares what it decides with what is on record.
+    To the last bit the same as ever: a search that continues compares what it decides with what is on record.
     """
     if not 0 < p < 1 or not df > 0:
         raise ValueError(f"a quantile needs 0 < p < 1 and df > 0, not p={p} and df={df}")

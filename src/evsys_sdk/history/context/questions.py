@@ -1,7 +1,7 @@
 """The questions that experiments asked: one model on one backend, one metric, one set of tasks.
 
 Nothing is averaged across questions. Each has what was tried, its best runs, what each change did, and what has not
-been tried although it is cheap. Below them, what experiments tell beside their scores: what became of each claim, and
+been tried although it is cheap. Below them, what experiments tell next to their scores: what became of each claim, and
 which failures are the same.
 """
 
@@ -91,7 +91,7 @@ class QuestionDigest:
 
 @dataclass(frozen=True, slots=True)
 class Untried:
-    """Something that nobody has run, and what one arm of it may take."""
+    """Something that no one has run, and what one arm of it may take."""
 
     question: QuestionDigest
     algorithm: str
@@ -178,7 +178,7 @@ def _top_runs(
 
 
 def find_untried(questions: Sequence[QuestionDigest]) -> list[Untried]:
-    """What nobody has run although what is known speaks for it, the cheapest first."""
+    """What no one has run although what is known speaks for it, the cheapest first."""
     found: list[Untried] = []
     for one in questions:
         if one.is_benchmark:

@@ -113,7 +113,7 @@ class _Ask:
     def claims(self, questions: dict[tuple[str, ...], str]) -> list[TriedClaim]:
         """Every claim that has a verdict which counts."""
         names = ("claim", "models", "backends", "metric", "tasks", "verdict")
-        # Of a bare column beside max(), SQLite takes the value in the row that has it.
+        # Of a bare column next to max(), SQLite takes the value in the row that has it.
         return gather_claims(
             self.rows(
                 (*names, "count(*)", "max(started)", "id", "folder"),

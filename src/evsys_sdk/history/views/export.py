@@ -1,4 +1,4 @@
-"""`evsys export`: the weights of one arm in a folder of their own, with a page that says where they come from.
+"""`evsys export`: the weights of one arm in their own folder, with a page that says where they come from.
 
 Of `local` that is an adapter in the layout of PEFT, of `mock` its checkpoint. Weights that a server keeps have no files
 here, and are named instead.
@@ -78,7 +78,7 @@ def export_weights(
     check_weights(source)
     found = _describe(detail, run, line, sampler, folder, [path.name for path in sorted(source.iterdir())])
     found = replace(found, trials=trials or {})
-    # Copied beside it and renamed: a folder of this name is never half of one.
+    # Copied next to it and renamed: a folder of this name is never half of one.
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -108,7 +108,7 @@ def read_exported(reference: str) -> str:
 
 
 def describe_page(found: Export) -> str:
-    """The page beside the weights."""
+    """The page next to the weights."""
     over_seeds = interval_text(found.low, found.high)
     facts = {
         "experiment": found.experiment,
@@ -163,7 +163,7 @@ def _find_checkpoint(detail: Detail, run: RunRecord, name: str) -> tuple[Object,
 
 
 def _best_scored(detail: Detail, run: RunRecord, lines: list[Object]) -> Object:
-    """The checkpoint after whose step the arm scored best, where nobody has chosen one yet; else the last."""
+    """The checkpoint after whose step the arm scored best, where no one has chosen one yet; else the last."""
     scored = _scores_by_step(detail, run)
     known = [line for line in lines if _step(line) in scored]
     sign = 1 if detail.view.mode == "min" else -1

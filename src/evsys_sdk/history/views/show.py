@@ -181,7 +181,7 @@ def _decision(event: dict[str, Any]) -> str:
 
 
 def _search_decision(told: dict[str, Any]) -> str:
-    """Where arms were compared, who went on and who did not, each with its score; earlier versions also had races."""
+    """Where arms were compared, who continued and who did not, each with its score; earlier versions also had races."""
     place = " ".join(f"{name} {told[name]}" for name in ("rung", "race") if told.get(name) is not None)
     step = number(told.get("step"))
     where = [f"after step {step:.0f}"] if step is not None else []

@@ -147,7 +147,7 @@ def _usage(usage: Any) -> TokenUsage:
         input_tokens=None if plain is None else plain + read + written,
         output_tokens=count(usage, "output_tokens"),
         cached_tokens=read,
-        # What is kept for an hour has a price of its own, and is part of what was written.
+        # What is kept for an hour has its own price, and is part of what was written.
         cache_write_tokens=written - hour,
         cache_write_1h_tokens=hour,
     )

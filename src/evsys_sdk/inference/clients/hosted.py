@@ -179,8 +179,8 @@ class HostedClient(ChatClient):
     ) -> list[Completion]:
         check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
         call = HostedCall(turns_of(messages), max_tokens, temperature, tuple(stop or ()), tool_functions(tools), seed)
-        # Each answer is a request of its own, so that each has its own tokens, cost and attempts.
-        # And a seed of its own: with one for all of them, the answers would be the same n times.
+        # Each answer is its own request, so that each has its own tokens, cost and attempts.
+        # And its own seed: with one for all of them, the answers would be the same n times.
         calls = [call if seed is None else replace(call, seed=seed + number) for number in range(n)]
         return await background_loop().call(self._all(calls))
 
@@ -273,7 +273,7 @@ class HostedClient(ChatClient):
             answer = await session.transport.post(self._url(), self._all_headers(), body)
             parsed = self._understood(answer, call)
         except InferenceError as error:
-            # Nobody waits for longer than a call may take; whoever asks then hears it from the server.
+            # No one waits for longer than a call may take; whoever asks then hears it from the server.
             if error.retryable and error.retry_after and error.retry_after <= self.config.deadline_s:
                 session.limiter.pause(error.retry_after)
             raise
@@ -317,7 +317,7 @@ class HostedClient(ChatClient):
             )
             limiter = RateLimiter(config.concurrency, config.requests_per_minute, config.tokens_per_minute)
             self._session = _Session(loop, transport, limiter)
-            # A client that nobody closes leaves no connection behind.
+            # A client that no one closes leaves no connection behind.
             loop.close_at_exit(transport)
             # A function and not a method: the finalizer must not keep the client alive. At exit the loop closes it.
             weakref.finalize(self, _drop, loop, transport).atexit = False

@@ -145,7 +145,7 @@ class MockClient(SampledChatClient):
         self._renderer = get_renderer(self._sampler.tokenizer)
 
     def close(self) -> None:
-        """Let go of the model; a closed mock client cannot be used again."""
+        """Release the model; a closed mock client cannot be used again."""
         self._training.close()
 
 
@@ -208,7 +208,7 @@ class LocalClient(SampledChatClient):
             raise
 
     def close(self) -> None:
-        """Let go of the model; a closed client cannot be used again."""
+        """Release the model; a closed client cannot be used again."""
         self._training.close()
 
     def _stops(self, stop: Sequence[str] | None) -> Sequence[str] | Sequence[int]:

@@ -171,7 +171,7 @@ class Exchange[Q: Query](ABC):
         return event(self.error(status, message))
 
     def grow(self, at: int, shown: str, scores: Sequence[TokenScore] = ()) -> list[bytes]:
-        """The events by which answer number `at` becomes a text that may go on."""
+        """The events by which answer number `at` becomes a text that may continue."""
         thinking, text = split_growing(shown) if isinstance(self.query, ChatQuery) else ("", shown)
         return self._grow(at, thinking, text, scores)
 

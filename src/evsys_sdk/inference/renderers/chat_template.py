@@ -130,7 +130,7 @@ class _Conversation:
         marks = self.format
         if marks.close and completion.endswith(marks.close + marks.trailer):
             return completion.removesuffix(marks.trailer), False
-        # A turn of another kind, such as a tool call, may end with a mark of its own.
+        # A turn of another kind, such as a tool call, may end with its own mark.
         said = completion.rstrip()
         if (tokens := self.template.encode(cut(said)[-1])) and self.template.is_control(tokens[-1]):
             return said, False

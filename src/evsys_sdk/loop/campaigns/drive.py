@@ -5,7 +5,7 @@
         print(step.action, step.family, step.reason)
 
 Every decision is one line in the journal of the campaign, written before it is carried out, so that a killed process
-goes on with it; everything else is read from the records of the experiments. Each family is one experiment that is
+continues with it; everything else is read from the records of the experiments. Each family is one experiment that is
 continued with a higher limit; what it has cost and scored so far is the input of `policy.decide`.
 """
 
@@ -194,7 +194,7 @@ class Driver:
         return told, "interrupted" if result.status == "interrupted" else ""
 
     def _start(self) -> None:
-        """Fix the budget, once; a later deadline is a decision of its own."""
+        """Fix the budget, once; a later deadline is its own decision."""
         found = self.campaign
         if found.closed:
             raise WorkspaceError(f"the campaign '{self.name}' is closed ({found.closed}). Open another one.")
@@ -361,7 +361,7 @@ def _point(score: dict[str, Any], mode: str, cost: float) -> Point | None:
 
 
 def _ended(record: ExperimentRecord | None) -> float | None:
-    """When an experiment ended, by itself or by a limit; None while it goes on, or was interrupted or killed."""
+    """When an experiment ended, by itself or by a limit; None while it continues, or was interrupted or killed."""
     turns = [one for one in record.events if one.kind in (Kind.STARTED, Kind.RESUMED, Kind.ENDED)] if record else []
     done = turns and turns[-1].kind == Kind.ENDED and turns[-1].text("status") != "interrupted"
     return turns[-1].time if done else None

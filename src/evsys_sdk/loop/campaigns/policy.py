@@ -54,7 +54,7 @@ class FamilyState:
     ended: bool = False
     """Whether there is nothing more to train."""
     blocked: str = ""
-    """Why it cannot go on: it failed, or waits for approval."""
+    """Why it cannot continue: it failed, or waits for approval."""
 
     @property
     def best(self) -> Point | None:

@@ -1,7 +1,7 @@
 """What our own server is asked and answers, as traces: `evsys serve --traces support`.
 
 The server hands over every conversation that it has answered, by any of its chat APIs. An answer is never held up:
-what was said is added to the store by a thread of its own, and in a crowd too large for that it is dropped and counted.
+what was said is added to the store by its own thread, and in a crowd too large for that it is dropped and counted.
 """
 
 from __future__ import annotations

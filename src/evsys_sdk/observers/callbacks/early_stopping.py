@@ -59,7 +59,7 @@ class EarlyStopping(Callback):
     def on_eval(self, record: EvalRecord) -> None:
         named = record.named_metrics
         if self.cfg.metric not in named:
-            # `val/pass@1` also finds the score of a benchmark that has a name of its own.
+            # `val/pass@1` also finds the score of a benchmark that has its own name.
             short = {f"{record.split}/{name}": full for name, full in zip(record.metrics, named, strict=True)}
             full = short.get(self.cfg.metric)
             if full is not None and self._follows(full):

@@ -3,7 +3,7 @@
     callbacks:
       - { kind: wandb_logger, params: { project: my-project, mode: offline } }
 
-Steps are logged as a metric of their own, not as W&B's counter: that one only grows, so a resumed run would lose every
+Steps are logged as their own metric, not as W&B's counter: that one only grows, so a resumed run would lose every
 step it repeats. A resumed run continues under the same W&B id, which is kept in `wandb.json` in the run's folder.
 """
 
@@ -83,7 +83,7 @@ class WandbLogger(Callback):
                 f"wandb_logger cannot start a run at Weights & Biases: {_one_line(error)} Check the network, "
                 "WANDB_BASE_URL and WANDB_API_KEY, or set `mode: offline` and upload later with `wandb sync`."
             ) from None
-        # Scores may come after later steps were logged, and W&B drops what is for a step of its own that has passed.
+        # Scores may come after later steps were logged, and W&B drops what is for its own step that has passed.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         url: str | None = self._run.url if self.cfg.mode == "online" else None

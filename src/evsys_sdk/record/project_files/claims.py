@@ -66,7 +66,7 @@ def note_claim(experiment: str, claim: Claimed, folder: Path) -> list[str]:
         return _find_analyses(claim, folder.parent)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Under the lock, so that of two that start at once each has a number of its own.
+        # Under the lock, so that of two that start at once each has its own number.
         with exclusive(lock_beside(file), str(file)), JsonlFile(file) as claims:
             earlier = _find_analyses(claim, folder.parent)
             own = {"experiment": experiment, "attempt": len(earlier) + 1, _EARLIER: earlier, **asdict(claim)}

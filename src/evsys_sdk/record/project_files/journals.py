@@ -2,7 +2,7 @@
 
 One for each campaign, and `promotions.jsonl`: which weights were judged, shipped and taken back, in order.
 
-    with change_campaign(name) as (events, journal):      # nobody else writes meanwhile
+    with change_campaign(name) as (events, journal):      # no one else writes meanwhile
         journal.append(Kind.CAMPAIGN_PROPOSED, text="...")
     with PromotionLog.open() as log:
         log.append(Kind.DEPLOYED, deployment="production.3", ...)

@@ -41,7 +41,7 @@ def read_output_roots(start: Path | None = None) -> list[Path]:
 
 
 def write_scoring(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Write `result.json` of a scoring outside of any experiment, beside its predictions."""
+    """Write `result.json` of a scoring outside of any experiment, next to its predictions."""
     from datetime import UTC, datetime  # who only asks where experiments are needs none of it
 
     record = {"record": 1, "kind": kind, "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", **content}

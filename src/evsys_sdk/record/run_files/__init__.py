@@ -1,1 +1,1 @@
-"""What one run writes while it goes on, a module for each kind of file."""
+"""What one run writes while it continues, a module for each kind of file."""

@@ -1,4 +1,4 @@
-"""`checkpoints.jsonl`: where a run can go on from.
+"""`checkpoints.jsonl`: where a run can continue from.
 
 A line is written after the state it names is safely stored, at a point where no step is in flight. Whatever a killed
 process leaves behind, the last complete line is a state the run was really in.
@@ -54,7 +54,7 @@ def locate_weights(reference: str, *, sampler: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One point a run can go on from."""
+    """One point a run can continue from."""
 
     name: str
     next_step: int
@@ -80,7 +80,7 @@ class Checkpoint:
     tokens: dict[str, int] = field(default_factory=dict[str, int])
     """How many tokens were `trained` on and `sampled` up to here, steps that a killed run repeated counted once."""
     scoring: dict[str, Any] | None = None
-    """`step` and `sampler` of a scoring that was still running; who goes on from here scores it again."""
+    """`step` and `sampler` of a scoring that was still running; who continues from here scores it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class CheckpointLog:
         if not fitting:
             known = ", ".join(dict.fromkeys(f"step{one.next_step:06d}" for one in kept))
             raise TrainingError(f"{self.files.folder} has no checkpoint after step {step}. Name last, best or {known}.")
-        return fitting[-1]  # a step that was repeated after a kill has two; the run went on from the later one
+        return fitting[-1]  # a step that was repeated after a kill has two; the run continued from the later one
 
     def _best_so_far(self, kept: list[Checkpoint]) -> Checkpoint:
         """The one that a finished run chose; of others, that with the best validation score, reward or loss."""
@@ -183,7 +183,7 @@ class CheckpointLog:
         return best or kept[-1]
 
     def repair(self) -> None:
-        """Cut off an unfinished last line: whoever goes on has already decided by what was read without it."""
+        """Cut off an unfinished last line: whoever continues has already decided by what was read without it."""
         if self.path.exists():
             repair_last_line(self.path, keep_whole=False)
 

@@ -1,7 +1,7 @@
 """The `logs/` folder of a run: metrics, scores and predictions line by line, as log stores and callbacks write them.
 
 A resumed run drops the lines of the steps it repeats, so what can be reproduced ends up byte for byte as in an
-undisturbed run. The ends of these files, and of what is printed, are for whoever looks on while it goes on.
+undisturbed run. The ends of these files, and of what is printed, are for whoever looks on while it continues.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RunLogs:
         self._file(path).append(record)
 
     def rewind(self, next_step: int, *, below: bool = False) -> None:
-        """Forget every step from `next_step` on, because the run goes on from there."""
+        """Forget every step from `next_step` on, because the run continues from there."""
         for path in self.files.find_below() if below else (self.files.metrics, self.files.timing):
             if path.exists():
                 self._file(path).rewind(next_step)

@@ -5,7 +5,7 @@
 
 Every attempt has its line, and with it its reward, so that the lines of a step reproduce the mean reward of that step
 exactly. Conversation and info may have been left out to save room; `dropped` then says for which reason. What differs
-each time the same run is repeated (seconds, retries) stands in a file of its own, one line a step, in the same order.
+each time the same run is repeated (seconds, retries) stands in its own file, one line a step, in the same order.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class RolloutLog:
 
     @property
     def size(self) -> int:
-        """Bytes on disk: after a rewind the same as in a run that was never broken off."""
+        """Bytes on disk: after a rewind the same as in a run that was never aborted."""
         return self._files.rollouts.stat().st_size if self._files.rollouts.exists() else 0
 
     def rewind(self, next_step: int) -> None:
-        """Forget every step from `next_step` on, because the run goes on from there."""
+        """Forget every step from `next_step` on, because the run continues from there."""
         self.close()
         for path in (self._files.rollouts, self._files.rollout_timing):
             if path.exists():

@@ -1,6 +1,6 @@
 """`scores.jsonl` of a run: every scoring with the value of each task, which is what comparisons are made of.
 
-A run that goes on scores some steps again; the later line counts, and `settle` leaves only that one.
+A run that continues scores some steps again; the later line counts, and `settle` leaves only that one.
 """
 
 from __future__ import annotations

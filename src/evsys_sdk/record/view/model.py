@@ -173,7 +173,7 @@ class ExperimentView:
     flags: list[str] = field(default_factory=list[str])
     """The facts of its last audit that contradict its record."""
     remarks: list[str] = field(default_factory=list[str])
-    """What the last audit noticed beside; remarks change no verdict."""
+    """What the last audit noticed next to; remarks change no verdict."""
     models: list[str] = field(default_factory=list[str])
     algorithms: list[str] = field(default_factory=list[str])
     backends: list[str] = field(default_factory=list[str])

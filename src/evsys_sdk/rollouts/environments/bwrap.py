@@ -17,7 +17,7 @@ What happens at a limit, each of which a command could run into but none of whic
 | `cpu_s`, one process | the kernel (RLIMIT_CPU) | ended by SIGXCPU, exit code 152 |
 | `disk_mb`, all files | the kernel (size and inodes of the file system) | writing fails: no space left |
 | `file_mb`, one file | the kernel (RLIMIT_FSIZE) | ended by SIGXFSZ, exit code 153 |
-| `max_output_bytes` | the supervisor | the middle is left out and a line says how much; the command goes on |
+| `max_output_bytes` | the supervisor | the middle is left out and a line says how much; the command continues |
 | `max_read_mb`, one file | the supervisor | nothing: whoever reads the file here gets an error |
 
 Processes in the background keep running between commands until `kill_processes` or `stop`; a command is over when its

@@ -211,7 +211,7 @@ class HostCommand:
         return cls(process, streams)
 
     async def result(self, timeout_s: float) -> ExecResult:
-        """Wait for the shell to end; what it left in the background goes on without it."""
+        """Wait for the shell to end; what it left in the background continues without it."""
         timed_out = False
         try:
             async with asyncio.timeout(timeout_s):

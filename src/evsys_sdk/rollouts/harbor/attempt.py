@@ -1,4 +1,4 @@
-"""What one trial is about, kept beside Harbor.
+"""What one trial is about, kept next to Harbor.
 
 Harbor makes agents, environments and verifiers itself, from import paths and JSON. Live objects cannot travel that way,
 so a trial carries a key and its parts look the rest up here. Tokens stay here too: Harbor would write the whole prompt

@@ -38,7 +38,7 @@ _ENOUGH_MEMORY = 256 * 1024 * 1024
 
 
 class HarborEngine:
-    """Runs rollouts as trials, on an event loop of its own: starting many of them at once would stall another."""
+    """Runs rollouts as trials, on its own event loop: starting many of them at once would stall another."""
 
     def __init__(self, limits: EngineLimits | None = None) -> None:
         require_harbor()
@@ -74,11 +74,11 @@ class HarborEngine:
         from .trial import open_queue
 
         self._root = Path(tempfile.mkdtemp(prefix="evsys-harbor-", dir=_fast_folder()))
-        # Also for an engine that nobody closes: these files are in memory.
+        # Also for an engine that no one closes: these files are in memory.
         weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
         self._queue = open_queue(self.limits.concurrency)
         self._names = asyncio.LifoQueue()
-        # Harbor keeps loggers named after every trial for ever, so trials take turns at few names.
+        # Harbor keeps loggers named after every trial permanently, so trials take turns at few names.
         for number in range(self.limits.concurrency):
             self._names.put_nowait(f"trial-{number}")
 
@@ -209,7 +209,7 @@ OLDEST = (0, 25)
 
 
 def require_harbor() -> None:
-    """Refuse to go on without a Harbor that can be trusted."""
+    """Refuse to continue without a Harbor that can be trusted."""
     try:
         found = version("harbor")
     except PackageNotFoundError:
@@ -222,4 +222,4 @@ def require_harbor() -> None:
     keep_quiet()
     harbor_logger = logging.getLogger("harbor")
     if not harbor_logger.handlers:
-        harbor_logger.addHandler(logging.NullHandler())  # what goes wrong in a trial is told by its rollout
+        harbor_logger.addHandler(logging.NullHandler())  # what goes wrong in a trial is recognised by its rollout

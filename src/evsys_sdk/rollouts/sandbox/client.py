@@ -105,7 +105,7 @@ class SupervisorClient(asyncio.Protocol):
         try:
             return await self._ask(identifier, {**message, "id": identifier, "timeout_s": timeout_s}, timeout_s)
         except asyncio.CancelledError:
-            # Nobody waits any more, but the command would run on until its limit.
+            # No one waits any more, but the command would run on until its limit.
             self._write({"op": "cancel", "id": identifier})
             raise
 

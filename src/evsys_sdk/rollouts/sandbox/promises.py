@@ -1,4 +1,4 @@
-"""What sandboxes can promise on this machine: read from the kernel, and tried out in a sandbox of its own.
+"""What sandboxes can promise on this machine: read from the kernel, and tried out in its own sandbox.
 
 promises = await check_promises()
 [promise.name for promise in promises if promise.held is False]

@@ -2,7 +2,7 @@
 
 transformers lets a model take its attention from a table by name. Ours is entered there; how the row is divided comes
 with each call as `evsys_layout`, which the model hands down to every layer. No mask is ever built for a whole row. What
-a model asks for beyond `Traits`, e.g. a mask or a bias of its own, is refused rather than left out.
+a model asks for beyond `Traits`, e.g. a mask or its own bias, is refused rather than left out.
 
 A segment may have a prefix elsewhere in the row, which several segments share: prompts of a group are read once.
 """
@@ -173,7 +173,7 @@ def attention(
 
 
 class NotUnderstood(Exception):
-    """A model asks for something that is not to be had; the text says what, and goes on after 'because'."""
+    """A model asks for something that is not to be had; the text says what, and continues after 'because'."""
 
 
 def refuse_unknown(module: Any, attention_mask: Any, others: dict[str, Any]) -> None:

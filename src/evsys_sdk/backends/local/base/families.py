@@ -1,4 +1,4 @@
-"""Families of models that need a word of their own: those that cannot work, and Falcon, whose attention is its own.
+"""Families of models that need their own word: those that cannot work, and Falcon, whose attention is its own.
 
 What a config tells is refused before any weight is read. What only shows when the model runs is found by `probing`.
 """
@@ -27,7 +27,7 @@ _REMEDY = (
 
 
 def explain_refusal(model: str, kind: str, reason: str) -> BackendError:
-    """The error for a model that does not work here; the reason goes on after 'because'."""
+    """The error for a model that does not work here; the reason continues after 'because'."""
     return BackendError(f"model.name: {model} ({kind}) does not work on the local backend, because {reason}. {_REMEDY}")
 
 

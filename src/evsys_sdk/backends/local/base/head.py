@@ -96,7 +96,7 @@ class Head:
             found.append(wanted - total[row])
             if with_gradient:
                 slope, slope_of_wanted = self._slopes(logits), self._slopes(wanted)
-                # In place: these are the largest tensors of a pass, and nobody needs the logits any more.
+                # In place: these are the largest tensors of a pass, and no one needs the logits any more.
                 probabilities = logits.sub_(total[:, None]).exp_()
                 if slope is not None and slope_of_wanted is not None:
                     probabilities.mul_(slope)

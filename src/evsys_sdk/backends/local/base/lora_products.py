@@ -36,7 +36,7 @@ class AddLoRA(torch.autograd.Function):
         a, b = a.to(x.dtype), b.to(x.dtype)
         # (T, rank): all that the gradient needs of the adapter's own work.
         low = rows @ a.T
-        y = F.linear(x, dense(weight), bias)  # not a view: models may go on to change it in place
+        y = F.linear(x, dense(weight), bias)  # not a view: models may continue to change it in place
         y.view(-1, y.shape[-1]).addmm_(low, b.T, alpha=scale)
         ctx.save_for_backward(rows, low, a, b)
         ctx.weight, ctx.scale, ctx.shape = weight, scale, x.shape

@@ -23,7 +23,7 @@ from .attention import PackedLayout, Segment
 type Ints = NDArray[np.int64]
 
 _SHORTEST_PREFIX = 16
-"""Shorter beginnings are not worth a segment of their own."""
+"""Shorter beginnings are not worth their own segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Family:
 
 
 def pack(sequences: Sequence[Ints], *, budget: int, share: bool = True) -> list[MicroBatch]:
-    """All sequences in rows of at most `budget` tokens; a longer sequence has a row of its own."""
+    """All sequences in rows of at most `budget` tokens; a longer sequence has its own row."""
     lengths = [len(sequence) for sequence in sequences]
     # A family stays together as far as a row holds it: only there is its beginning read once.
     families = [part for family in _families(sequences, share) for part in _split_family(family, lengths, budget)]

@@ -63,7 +63,7 @@ class Clock:
             yield
 
     def discount(self, seconds: float) -> None:
-        """Do not count these, which others computed or nobody did."""
+        """Do not count these, which others computed or no one did."""
         self._computed -= seconds
 
     def take(self) -> float:

@@ -29,7 +29,7 @@ def _summarise(logits, temperature, highest, best, mass, heated, vocabulary, par
     most = tl.maximum(most, -1e30)  # a part without any probability
     sum_ = tl.sum(tl.exp(value - most), 0)
     tl.store(mass + entry, sum_)
-    # At 1 the sum is the one above, and at 0 nobody asks for it.
+    # At 1 the sum is the one above, and at 0 no one asks for it.
     if (heat != 0.0) & (heat != 1.0):
         sum_ = tl.sum(tl.exp((value - most) / heat), 0)
     tl.store(heated + entry, sum_)

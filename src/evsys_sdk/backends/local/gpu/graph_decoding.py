@@ -2,7 +2,7 @@
 
 A graph is tied to the places in memory that it was captured with. So weights, cache and graphs form a `Space` that
 outlives a snapshot: the next snapshot of the same shape is merged into the same place and uses the same graphs. A graph
-serves a number of slots; slots without a sample read a token that nobody looks at.
+serves a number of slots; slots without a sample read a token that no one looks at.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -174,7 +174,7 @@ class Space:
 
 
 class Lease:
-    """The use of a space, which is free again when nobody holds this any more."""
+    """The use of a space, which is free again when no one holds this any more."""
 
     def __init__(self, space: Space, base: Base) -> None:
         self.space = space
@@ -237,7 +237,7 @@ class StepGraph:
 
 
 class _Launched:
-    """A step that is under way; what it has chosen arrives on the host beside what is launched after it."""
+    """A step that is under way; what it has chosen arrives on the host next to what is launched after it."""
 
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
@@ -306,13 +306,13 @@ class GraphDecoder(Decoder):
         if self._quiet >= _QUIET_STEPS and all(lane.left > 1 for lane in lanes):
             following = self._replay(self._inputs_of(lanes, ahead=1), after=now.graph)
             self._ahead = (count + len(lanes), _Launched(following))
-        # A graph has as many slots as it was captured for; those behind the last lane are nobody's.
+        # A graph has as many slots as it was captured for; those behind the last lane are no one's.
         for lane, token, logprob in zip(lanes, *now.results(), strict=False):
             lane.add(int(token), logprob)
         self._quiet += 1
 
     def release(self) -> None:
-        """Let go of the cache and of the graphs; there was too little memory."""
+        """Release the cache and of the graphs; there was too little memory."""
         self._ahead, self._lanes = None, []
         self._space.clear()
 
@@ -360,7 +360,7 @@ def plain_in_place(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> 
 def _find_shared_prompts(lanes: Sequence[Lane]) -> Any:
     """(2, lanes): the first slot with the same prompt, and the length of that.
 
-    A prompt that nobody shares is its own: attention is then divided in the same way, and rounds in the same way.
+    A prompt that no one shares is its own: attention is then divided in the same way, and rounds in the same way.
     """
     first: dict[Any, int] = {}
     homes = [first.setdefault(lane.request.key, slot) for slot, lane in enumerate(lanes)]

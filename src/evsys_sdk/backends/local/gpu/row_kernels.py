@@ -1,4 +1,4 @@
-"""Triton kernels for rows beside the layers: softmax over a vocabulary, repeated keys, caches, merged weights.
+"""Triton kernels for rows next to the layers: softmax over a vocabulary, repeated keys, caches, merged weights.
 
 Each replaces a chain of passes over memory, or a sum whose order would change from run to run. On a GPU only.
 """

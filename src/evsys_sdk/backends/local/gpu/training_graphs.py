@@ -1,6 +1,6 @@
 """A training pass on a GPU as two captured graphs, forward and backward, for when launching kernels takes the longest.
 
-Graphs have fixed shapes: a row is filled up to a round number of tokens with a sequence that nobody looks at, and so
+Graphs have fixed shapes: a row is filled up to a round number of tokens with a sequence that no one looks at, and so
 are the ends of its sequences. A shape is captured when it comes up again. Small models gain most; for large ones the
 pass runs as it is.
 """
@@ -172,11 +172,11 @@ def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
     tokens[:count], positions[:count] = batch.tokens, batch.positions
     positions[count:] = np.arange(shape.tokens - count)
     segments = [*batch.segments, Segment(count, shape.tokens - count)]
-    # The filling is a sequence of its own: no other one sees it, and its gradient is zero.
+    # The filling is its own sequence: no other one sees it, and its gradient is zero.
     index = VarlenIndex.of(segments, shape.tokens)
     found = [tokens, positions, _fill(index.queries, shape.segments + 1)]
     if shape.keys:
-        # What lies behind the last key is nobody's: neither read, nor part of any gradient.
+        # What lies behind the last key is no one's: neither read, nor part of any gradient.
         assert index.gather is not None
         found += [_fill(index.keys, shape.segments + 1), _fill(index.gather, shape.keys, 0)]
         found += [_fill(index.order, shape.keys, 0), index.ends]

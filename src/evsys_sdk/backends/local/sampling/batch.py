@@ -58,7 +58,7 @@ class Batch:
         self._remembered: dict[Any, PrefixCache] | None = {}
         """By snapshot, the one that was used last is the last; None once there was too little memory for it."""
         self._spare_bytes: int | None = None
-        """What remembered texts may take; None where nobody can tell."""
+        """What remembered texts may take; None where no one can tell."""
         self._token_bytes = 0
         self._given_a_chance: Lane | None = None
         """The last one that was tried again by itself, with all memory that could be had."""
@@ -96,7 +96,7 @@ class Batch:
         try:
             self._advance()
         finally:
-            # Whoever waits for a sample may go on with anything at once, so the base must be free by then.
+            # Whoever waits for a sample may continue with anything at once, so the base must be free by then.
             finished, self._finished = self._finished, []
             for lane in finished:
                 lane.request.finish(lane.number, lane.sample())

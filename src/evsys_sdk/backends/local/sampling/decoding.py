@@ -202,7 +202,7 @@ class Decoder:
         self._own_cache.clear()
 
     def release(self) -> None:
-        """Let go of memory that outlives the decoder; there was too little of it."""
+        """Release memory that outlives the decoder; there was too little of it."""
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.base.head.logits(hidden)
@@ -233,7 +233,7 @@ class StepLayout:
         return found.reshape(count, heads * groups, -1).transpose(0, 1)
 
     def convolve(self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """A convolution that goes on from each slot's last inputs."""
+        """A convolution that continues from each slot's last inputs."""
         inputs = self._cache.state(layer, "inputs", x.new_empty(weight.shape[-1] - 1, x.shape[1]))[: len(x)]
         found, last = recurrence.step_convolution(x, weight, bias, inputs)
         inputs.copy_(last)

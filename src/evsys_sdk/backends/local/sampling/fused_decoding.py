@@ -44,7 +44,7 @@ def make_decoder(base: Base, snapshot: Snapshot) -> Decoder:
 
 
 class FusedDecoder(Decoder):
-    """The plain decoder with a step of its own."""
+    """The plain decoder with its own step."""
 
     def __init__(self, base: Base, changes: Mapping[str, Change], layers: Sequence[Layer]) -> None:
         super().__init__(base, changes)

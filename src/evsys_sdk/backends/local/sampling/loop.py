@@ -74,7 +74,7 @@ class SamplingLoop:
         self._add(lambda queue: queue.scoring.append((snapshot, request)), request)
 
     def close(self) -> None:
-        """Give up what is running, and end the thread if nobody else needs it. Closing twice does nothing."""
+        """Give up what is running, and end the thread if no one else needs it. Closing twice does nothing."""
         thread = self._thread
         for request in list(self._asked):
             request.fail(BackendError("the client was closed while it was sampling. Prepare the backend again."))
@@ -85,7 +85,7 @@ class SamplingLoop:
     def _add(self, append: Callable[[_Queue], None], request: Any) -> None:
         if not self._end.alive:
             raise BackendError("the model was asked through a client that is closed. Prepare the backend again.")
-        asked = self._asked  # not self: a loop that is dropped unclosed must be let go of
+        asked = self._asked  # not self: a loop that is dropped unclosed must be released
         asked.add(request)
         request.future.add_done_callback(lambda _: asked.discard(request))
         self._thread.add(append)
@@ -214,7 +214,7 @@ class _Serving:
             del self._batches[key]
 
     def _tidy(self) -> None:
-        """Let go of what is no longer used; what all batches remember shares the room that running samples leave."""
+        """Release what is no longer used; what all batches remember shares the room that running samples leave."""
         self._drop_unused()
         if len(self._batches) < 2:
             return

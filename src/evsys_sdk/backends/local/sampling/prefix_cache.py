@@ -1,7 +1,7 @@
 """What was read before: keys and values of texts, kept so that a prompt which begins alike is not read from scratch.
 
 A tree of stretches of tokens: what several texts begin with is kept once. When there is too little room, the ends that
-nobody has asked for the longest go first. It belongs to one frozen set of weights; others need one of their own.
+no one has asked for the longest go first. It belongs to one frozen set of weights; others need one of their own.
 
     remembered.keep(text, cache, slot)                  # a text that has been read into a slot
     found = remembered.find(prompt)                     # the longest beginning that is known

@@ -1,4 +1,4 @@
-"""Frozen copies of an adapter, to sample from while training goes on."""
+"""Frozen copies of an adapter, to sample from while training continues."""
 
 # pyright: basic, reportMissingImports=false
 

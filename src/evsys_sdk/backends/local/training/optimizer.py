@@ -83,7 +83,7 @@ class AdapterOptimizer:
         return found
 
     def restore(self, moments: Mapping[str, Tensor], steps: int) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.steps = steps
         place = self._flat.device
         self._adam.state[self._flat] = {"step": torch.tensor(float(steps), device=place, dtype=torch.float32)}
@@ -92,7 +92,7 @@ class AdapterOptimizer:
             self._adam.state[self._flat][name] = torch.cat(parts)
 
     def _make_moments(self) -> None:
-        """Both moments, or none when memory runs out: Adam itself would stop halfway and not go on from there."""
+        """Both moments, or none when memory runs out: Adam itself would stop halfway and not continue from there."""
         if self._flat not in self._adam.state:
             made = [torch.zeros_like(self._flat) for _ in range(2)]
             step = torch.zeros((), device=self._flat.device, dtype=torch.float32)

@@ -328,7 +328,7 @@ class _Run:
         """What to try in place of a row that did not fit."""
         state, tokens = self._state, len(batch.tokens)
         if state.release() and not self._has_released:
-            self._has_released = True  # once for a row: samplers of other runs may go on to remember texts
+            self._has_released = True  # once for a row: samplers of other runs may continue to remember texts
             return [batch]
         if len(batch.members) == 1:
             if train and state.start_recomputing(tokens):

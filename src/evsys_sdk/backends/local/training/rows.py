@@ -171,7 +171,7 @@ def joint_length(jobs: Sequence[RowJob]) -> int:
 def _lay_out(
     batches: Sequence[packing.MicroBatch], length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], PackedLayout]:
-    """Rows one after another, each filled up with a sequence that nobody looks at."""
+    """Rows one after another, each filled up with a sequence that no one looks at."""
     tokens, positions = np.zeros((2, len(batches), length), np.int64)
     segments: list[Segment] = []
     for number, batch in enumerate(batches):

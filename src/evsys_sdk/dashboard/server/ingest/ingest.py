@@ -1,4 +1,4 @@
-"""Taking a batch of a stream: each record is stored exactly once, and a bad one is put aside alone.
+"""Taking a batch of a stream: each record is stored exactly once, and a bad one is moved aside alone.
 
 How many records of a stream were stored is kept in the same transaction as the records. So whatever is sent again is
 known, and what the server acknowledged is there after any crash.
@@ -324,7 +324,7 @@ class _Work:
 
 
 def open_requests(connection: Connection, project: str, experiment: str | None) -> list[dict[str, Any]]:
-    """What is asked of an experiment and was not taken up yet."""
+    """What is asked of an experiment and was not resumed yet."""
     if experiment is None:
         return []
     return [dict(row) for row in connection.execute(_OPEN, {"of": project, "about": experiment}).mappings()]

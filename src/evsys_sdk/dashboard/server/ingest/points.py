@@ -105,7 +105,7 @@ class PointBuffer:
             table = schema.metric_key
             known = connection.execute(select(table.c.id).where(table.c.name == name)).scalar()
             if known is None:
-                # Nobody has made it in between: one thread writes for all.
+                # No one has made it in between: one thread writes for all.
                 known = connection.execute(insert(table).values(name=name).returning(table.c.id)).scalar_one()
             self._keys[name] = known = int(known)
         return known

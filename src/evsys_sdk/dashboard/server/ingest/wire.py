@@ -75,7 +75,7 @@ class RolloutRows(_Record, tag="rollouts", frozen=True):
 
 
 class Rewind(_Record, tag="rewind", frozen=True):
-    """A run goes on from before `next_step`: what was reported from there on will come again."""
+    """A run continues from before `next_step`: what was reported from there on will come again."""
 
     run: str
     next_step: Whole

@@ -254,7 +254,7 @@ def _change_routes(routes: GuardedRouter, source: Sources) -> None:
 
 
 class ProjectPages(Protocol):
-    """What a project has beside its experiments."""
+    """What a project has next to its experiments."""
 
     def loops(self) -> Sequence[dict[str, Any]]: ...
     def campaigns(self) -> Sequence[dict[str, Any]]: ...

@@ -114,7 +114,7 @@ def _stream_routes(routes: GuardedRouter, engine: Engine, writer: Writer, ingest
 
     @routes.add("GET", "/sdk/experiments/{id}/requests/", "write")
     def poll_requests(request: Request, id: Id) -> list[Object]:
-        """What is asked of an experiment and was not taken up yet."""
+        """What is asked of an experiment and was not resumed yet."""
         with engine.connect() as connection:
             return open_requests(connection, identity_of(request).project, id)
 

@@ -98,13 +98,13 @@ def back_up(engine: Engine, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.tmp")
     with engine.connect() as source, contextlib.closing(sqlite3.connect(temporary)) as copy:
         raw: Any = source.connection.driver_connection
-        # Not a copy of the file: what was committed last may still be in the log beside it.
+        # Not a copy of the file: what was committed last may still be in the log next to it.
         raw.backup(copy)
     temporary.replace(target)
 
 
 def restore(backup: Path, target: Path) -> None:
-    """Put a copy in place of a database that no server uses; what was there is kept beside it."""
+    """Put a copy in place of a database that no server uses; what was there is kept next to it."""
     _check_is_dashboard(backup)
     if target.exists():
         _refuse_if_used(target)
@@ -152,7 +152,7 @@ def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
 def _copy(source: Path, target: Path) -> None:
     """Copy a SQLite file; what is at `target` is whole, whenever this ends."""
     temporary = target.with_name(f".{target.name}.tmp")
-    temporary.unlink(missing_ok=True)  # one that was broken off
+    temporary.unlink(missing_ok=True)  # one that was aborted
     with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(temporary)) as new:
         old.backup(new)
     temporary.replace(target)
@@ -160,7 +160,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _lock_migration(engine: Engine) -> Generator[Connection]:
-    """A transaction that no other process migrates beside."""
+    """A transaction that no other process migrates next to."""
     # Before anything is read: two that find a new SQLite file empty would both make its tables.
     with engine.execution_options(writes=True).connect() as connection, connection.begin():
         if engine.dialect.name == "postgresql":

@@ -74,7 +74,7 @@ def add_piece(connection: Connection, project: str, kind: DataKind, id: str, pie
 
 
 def finish_upload(connection: Connection, project: str, kind: DataKind, id: str) -> DataEntry | None:
-    """Check all rows against the hash they were announced with; nobody reads them before that.
+    """Check all rows against the hash they were announced with; no one reads them before that.
 
     None when they are others: they are removed then, so that they can be sent again.
     """
@@ -175,7 +175,7 @@ def _next_version(connection: Connection, project: str, kind: DataKind, name: st
         return int(known)
     last = int(connection.execute(highest.where(_TABLE.c.complete)).scalar() or 0)
     begun = int(connection.execute(highest.where(_TABLE.c.sha256 == sha256)).scalar() or 0)
-    # One that was broken off goes on, unless others have arrived under its version or a later one meanwhile.
+    # One that was aborted continues, unless others have arrived under its version or a later one meanwhile.
     return begun if begun > last else last + 1
 
 

@@ -234,7 +234,7 @@ class StoredRecords(RecordLists):
         table = schema.experiment
         query = select(table.c.id, table.c.version).where(self._mine, table.c.version > since)
         with self._engine.connect() as connection:
-            # the rest comes with the next look, which goes on from the last version here
+            # the rest comes with the next look, which continues from the last version here
             rows = connection.execute(query.order_by(table.c.version).limit(1000)).all()
         return [Change("experiment", str(id), int(version)) for id, version in rows]
 

@@ -1,6 +1,6 @@
 """The tables. One schema for SQLite and PostgreSQL; `migrations/` brings an older database up to it.
 
-What is listed or filtered by has a column of its own; what is only shown is kept as JSON text. Points are keyed by
+What is listed or filtered by has its own column; what is only shown is kept as JSON text. Points are keyed by
 numbers rather than names, because there are millions of them. Times are seconds since 1970.
 """
 
@@ -163,7 +163,7 @@ metric_point = Table(
     Column("at", Double),
     Column("value", Double),
     Column("odd", String(9)),
-    sqlite_with_rowid=False,  # rows lie in the order of their key: no index beside them, and a curve is read in one go
+    sqlite_with_rowid=False,  # rows lie in the order of their key: no index next to them, and a curve is read in one go
 )
 
 metric_latest = Table(

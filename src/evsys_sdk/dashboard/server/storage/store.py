@@ -226,7 +226,7 @@ def answer_request(connection: Connection, project: str, id: str, state: str, an
 
 
 def rewind(connection: Connection, run: RunRef, next_step: int) -> None:
-    """Forget what a run reported from a step on: it goes on from before it."""
+    """Forget what a run reported from a step on: it continues from before it."""
     for table in (schema.metric_point, schema.score, schema.rollout):
         connection.execute(delete(table).where(table.c.run_no == run.no, table.c.step >= next_step))
     # What was furthest, lowest and highest may be among what is forgotten, so it is found anew.

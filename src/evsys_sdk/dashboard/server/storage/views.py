@@ -1,7 +1,7 @@
 """The views of experiments in the database: made by the code that views a disk, stored, and asked by the same queries.
 
 What clients reported takes the place of files (`ReportedRecord`). A view is stored with the version of the experiment
-that it was made of, and made again when that has changed or when nobody has reported for long.
+that it was made of, and made again when that has changed or when no one has reported for long.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST_KNOWN = 20_000
 
 
 type KnownLines = dict[tuple[str, str, int, str], ShownExperiment]
-"""Lines of lists that were read before, by project, id, version and status; nobody changes one."""
+"""Lines of lists that were read before, by project, id, version and status; no one changes one."""
 
 
 class StoredViews:

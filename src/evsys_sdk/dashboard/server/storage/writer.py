@@ -60,7 +60,7 @@ class Writer:
 
     def _run(self) -> None:
         while (first := self._jobs.get()) is not None:
-            # What is there now goes with it, and nobody waits for more: alone, a job is committed at once.
+            # What is there now goes with it, and no one waits for more: alone, a job is committed at once.
             batch = [first]
             last = False
             while len(batch) < _MOST_AT_ONCE and not last:
@@ -80,7 +80,7 @@ class Writer:
         try:
             with self._engine.connect() as connection, connection.begin():
                 for job, future in batch:
-                    if not future.set_running_or_notify_cancel():  # nobody waits for it any more
+                    if not future.set_running_or_notify_cancel():  # no one waits for it any more
                         continue
                     try:
                         with connection.begin_nested():

@@ -1,8 +1,8 @@
 """The small program that starts one bubblewrap sandbox, runs commands in it and takes it down again.
 
-It is a process of its own, because entering namespaces needs a process with one thread, and forking a process that
+It is its own process, because entering namespaces needs a process with one thread, and forking a process that
 holds a model is slow. `bwrap` builds the file system and the namespaces; the supervisor joins them and ends bwrap. Then
-it makes a PID namespace, whose first process is a fork of its own that only waits, and every command is a fork too.
+it makes a PID namespace, whose first process is its own fork that only waits, and every command is a fork too.
 
     SDK process  <- socket ->  supervisor  -> maker of PID namespaces
                                            -> first process, command, command, ... (inside the sandbox)

@@ -100,7 +100,7 @@ def _run_child(body: Callable[[], NoReturn], output: int, errors: int, problems:
         body()
     except BaseException as error:  # a failure of ours, which must not pass for one of the command
         os.write(problems, f"a process could not be set up: {error}".encode("utf-8", "replace"))
-    finally:  # whatever happens, this fork must not go on as a second supervisor
+    finally:  # whatever happens, this fork must not continue as a second supervisor
         os._exit(_CANNOT_RUN)
 
 
@@ -115,7 +115,7 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
         if len(command) > _LONGEST_ARGUMENT:
             script = os.memfd_create("command", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             _write_all(script, command)
-            fcntl.fcntl(script, fcntl.F_ADD_SEALS, _SEALED)  # or the command could keep there what nobody counts
+            fcntl.fcntl(script, fcntl.F_ADD_SEALS, _SEALED)  # or the command could keep there what no one counts
             arguments = [sandbox.shell.encode(), b"/proc/self/fd/%d" % script]
         # The order matters: the host's /proc is out of reach once inside,
         # and the filter refuses most of what the steps before it need.
@@ -145,7 +145,7 @@ def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
         nonlocal most
         _enter_alone(sandbox)
         try:
-            # Not blocking, because what an agent left at this path may be a pipe that nobody writes to.
+            # Not blocking, because what an agent left at this path may be a pipe that no one writes to.
             descriptor = open_plain(path, os.O_RDONLY | os.O_NONBLOCK)
             _check_regular(descriptor)
             while chunk := os.read(descriptor, _CHUNK):

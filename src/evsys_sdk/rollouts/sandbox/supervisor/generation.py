@@ -68,7 +68,7 @@ class Generation:
 
 
 class Maker:
-    """A process that makes generations: one that has joined a PID namespace can make no other beside it."""
+    """A process that makes generations: one that has joined a PID namespace can make no other next to it."""
 
     def __init__(self, limits: ProcessLimits, system_calls: Filter) -> None:
         requests, self._requests = os.pipe()
@@ -116,13 +116,13 @@ class Maker:
         return bytes(line.rstrip(b"\n"))
 
     def end(self) -> None:
-        """Let the maker end; the generation that it made last goes on."""
+        """Let the maker end; the generation that it made last continues."""
         os.close(self._requests)
         os.close(self._joined)
 
 
 def _serve(requests: int, joined: int, answers: int, limits: ProcessLimits, system_calls: Filter) -> NoReturn:
-    """The maker's loop; it ends when the supervisor lets go of the other end or dies."""
+    """The maker's loop; it ends when the supervisor releases the other end or dies."""
     made = 0
     try:
         while os.read(requests, 1):
@@ -155,7 +155,7 @@ def _be_first_process(
         limits.apply()
         drop_capabilities()
         prctl(PR_SET_PDEATHSIG, _SIGKILL)
-        prctl(PR_SET_DUMPABLE, 1)  # only who may look into a process may join its namespace; nobody else is here
+        prctl(PR_SET_DUMPABLE, 1)  # only who may look into a process may join its namespace; no one else is here
         os.write(answers, _READY + b"\n")  # fails, and ends this, if the supervisor has died meanwhile
         if os.read(joined, 1):
             prctl(PR_SET_DUMPABLE, 0)

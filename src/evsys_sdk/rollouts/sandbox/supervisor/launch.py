@@ -36,7 +36,7 @@ def _namespace(pid: int | str, kind: str) -> int:
 class Namespaces:
     """The namespaces of the process `pid`; this process joins those of files, network and name, and forks join `user`.
 
-    bwrap sets the sandbox up as root of one user namespace and then runs it in another one below, where it is nobody
+    bwrap sets the sandbox up as root of one user namespace and then runs it in another one below, where it is no one
     special. The supervisor stays in the first, where it may still mount and make PID namespaces.
     """
 

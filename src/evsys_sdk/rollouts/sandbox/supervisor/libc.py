@@ -96,7 +96,7 @@ def open_plain(path: str, flags: int, mode: int = 0) -> int:
 
 
 def close_descriptors() -> None:
-    """Let go of every descriptor but 0, 1 and 2."""
+    """Release every descriptor but 0, 1 and 2."""
     if _libc.syscall(_CLOSE_RANGE, 3, 0xFFFFFFFF, 0, 0, 0) < 0:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 

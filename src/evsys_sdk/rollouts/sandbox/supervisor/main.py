@@ -174,7 +174,7 @@ class Supervisor:
             if any(command.receive(stream) for _ in range(_READS_OF_A_FULL_PIPE)):
                 self._off(stream)
             else:
-                # A process in the background may still write there; nobody listens, but it must not be killed for it.
+                # A process in the background may still write there; no one listens, but it must not be killed for it.
                 self._handlers[stream] = lambda stream=stream: self._discard(stream)
         return command.finish()
 

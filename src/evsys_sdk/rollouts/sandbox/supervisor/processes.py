@@ -1,6 +1,6 @@
 """The processes of a sandbox, seen through its /proc, and the limit on their memory together.
 
-Each process has a hard limit of its own (`settings.py`). Their sum is looked at many times a second, with what the
+Each process has its own hard limit (`settings.py`). Their sum is looked at many times a second, with what the
 kernel holds for them: page tables, sockets and descriptors. Above the limit the largest process is killed, as the
 kernel would do in a container. This works without control groups, which an ordinary user often may not make.
 """
