@@ -226,6 +226,9 @@ def _check_record(source: Source, policy: GatePolicy, imports: Sequence[str]) ->
 def _check_audit(report: AuditReport, wanted: str) -> GateCheck:
     if report.invalid:
         return GateCheck("audit", "failed", f"the record does not hold: {report.invalid}")
+    # Project code that prevents the re-judging of answers invalidates no record, but nothing ships on its word.
+    if unjudged := next((check for check in report.flags if check.name == "answers"), None):
+        return GateCheck("audit", "failed", f"the answers could not be judged again: {unjudged.evidence[0]}")
     flags = ", ".join(check.name for check in report.flags)
     if flags and wanted == "clean":
         return GateCheck("audit", "failed", f"the audit flags {flags}.")
