@@ -24,7 +24,7 @@ _LEVEL = 0.9
 """Of the intervals of forecasts."""
 _CONFIRMED_Z = 2.5
 """How many standard errors above the baseline a family counts as better while it is explored."""
-_HOPELESS = 0.05
+_FUTILITY_THRESHOLD = 0.05
 """Exploring ends when no other family beats the best with more than this probability."""
 _CURVE_ERROR = 0.01
 """What a smooth curve misses by itself, as a share of the scale of scores."""
@@ -142,7 +142,7 @@ def decide(seen: Observed) -> CampaignDecision:
     if seen.explorable < max(0.5 * slice_, seen.least):
         return _confirm(seen, chosen, "the share for exploring is spent", forecasts)
     chances = _chances(open_ones, chosen, forecasts)
-    if chosen not in open_ones and max(chances) < _HOPELESS:
+    if chosen not in open_ones and max(chances) < _FUTILITY_THRESHOLD:
         return _confirm(seen, chosen, "no other family is likely to beat it", forecasts)
     capped = {one.name for one in open_ones if _is_capped(one, seen, slice_)}
     allowed = [one for one in open_ones if one.name not in capped]
