@@ -43,7 +43,7 @@ class Own:
 @register_algorithm("returns_a_function")
 class ReturnsAFunction(Own):
     def train(self, ctx):
-        return RunResult(ctx.run_id, "completed", {"score": float("inf")}, extras={"made_by": lambda: None})
+        return RunResult(ctx.run_id, "completed", {"score": 0.5}, extras={"made_by": lambda: None})
 
 @register_algorithm("exits")
 class Exits(Own):
@@ -92,7 +92,7 @@ def test_a_result_that_cannot_travel_comes_back_as_the_record_has_it(config: Con
     runs = [{**run, "algorithm": {"kind": "returns_a_function"}} for run in RUNS]
     result = Experiment(config(runs=runs, **PROCESSES)).run()
     assert [arm.status for arm in result.arms] == ["completed", "completed"]
-    assert result.arms[0].metrics == {"score": float("inf")}
+    assert result.arms[0].metrics == {"score": 0.5}
     assert "function" in result.arms[0].result.extras["made_by"]
 
 
