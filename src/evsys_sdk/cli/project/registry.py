@@ -47,10 +47,19 @@ def _print_entries(found: Registry, entries: list[Entry]) -> None:
     width = max((len(entry.name) for entry in entries), default=0)
     for entry in entries:
         source = "" if entry.source in ("built-in", "registered") else f" (from {entry.source})"
-        text = f"  {entry.name.ljust(width)}  {entry.summary}{source}".rstrip()
-        click.echo(text)
+        click.echo(_hang(f"  {entry.name.ljust(width)}  ", f"{entry.summary}{source}"))
         if entry.problem:
-            click.secho(f"  {'':{width}}  not available: {entry.problem}", fg="yellow")
+            click.secho(_hang(f"  {'':{width}}  ", f"not available: {entry.problem}"), fg="yellow")
+
+
+def _hang(head: str, text: str) -> str:
+    """Text after its head, broken between words where the terminal ends."""
+    from textwrap import TextWrapper
+
+    from ...history.text import terminal_width
+
+    lines = TextWrapper(terminal_width(), head, " " * len(head), break_long_words=False, break_on_hyphens=False)
+    return lines.fill(text) or head.rstrip()
 
 
 @click.command()

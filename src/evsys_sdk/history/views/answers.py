@@ -156,7 +156,8 @@ def errors_page(found: Errors, limit: int) -> str:
         page.heading("Most often")
         for (expected, got), count in pairs:
             page.add(f"- {count}x {got!r} instead of {expected!r}")
-    page.heading("Answers")
+    if found.wrong:
+        page.heading("Answers")
     for one in found.wrong[:limit]:
         reward = "no reward" if one.reward is None else f"reward {score_text(one.reward)}"
         page.add(f"- {one.benchmark} {one.task}{f' sample {one.sample}' if one.sample else ''}: {reward}")

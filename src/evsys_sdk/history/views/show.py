@@ -105,7 +105,8 @@ def show_page(detail: Detail, gain: Gain | None = None) -> str:
     if gain is not None and not _is_told(detail, gain):
         page.paragraph(gain.tell())
     page.heading("Runs")
-    page.table(_RUN_HEADERS, [_run_row(run) for run in view.runs], (0, 6))
+    columns = len(_RUN_HEADERS) - (page.width < 100)  # names matter more than the spend, which is below as a total
+    page.table(_RUN_HEADERS[:columns], [_run_row(run)[:columns] for run in view.runs], (0,))
     if detail.view.metric:
         direction = "less" if detail.view.mode == "min" else "more"
         page.add(f"score: {detail.view.metric} ({direction} is better); * marks the best run")
