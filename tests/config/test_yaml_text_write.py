@@ -117,6 +117,7 @@ NASTY = [
     *(
         "one\n---\ntwo",
         "a\x85b",
+        "\\\x85",
         "a\u2028b\n",
         "a\u2029",
         "\ufeff",

@@ -265,7 +265,8 @@ def test_resume_scores_what_could_not_be_scored_and_nothing_else() -> None:
     asked.clear()
     result = run(*entries, resume=True)
     assert result.exit_code == 0
-    assert len(asked) == 2 + 1  # when they were scored, and what the conclusion rests on once again by the audit
+    # The check before the run asks with an empty answer, each scoring once, and the audit what the conclusion rests on.
+    assert len(asked) == 1 + 2 + 1
     assert scored_steps() == [4, 8, 10]
     assert scored_steps("test") == [10]
     assert result.runs[0].metrics["test/words/tasks"] == 2

@@ -34,7 +34,9 @@ class _Dumper(yaml.SafeDumper):
     def choose_scalar_style(self) -> Any:
         style = super().choose_scalar_style()
         text = cast(Any, self).event.value
-        return '"' if style == "'" and '"' not in text and "\\" not in text else style
+        # Only double quotes can escape what YAML text cannot hold, such as U+0085, which PyYAML takes for a line end.
+        stays = text.isprintable() and ('"' in text or "\\" in text)
+        return '"' if style == "'" and not stays else style
 
 
 for _kind, (_first, _pattern) in PATTERNS.items():
