@@ -32,7 +32,7 @@ unit: dev ## Run the fast tests only
 
 # A tier needs packages that others must do without, so it has an environment of its own: `its-packages` are the extras in it,
 # `its-before` prepares it, `its-with` is what its tests find in their environment.
-TIERS := local harbor ray ecosystem verifiers lm-eval tinker cookbook skyrl fireworks dashboard clients agents trackio
+TIERS := local harbor ray ecosystem verifiers lm-eval tinker cookbook skyrl fireworks dashboard clients agents trackio slurm
 env = $$(bash scripts/env.sh $(1))/bin/python
 
 $(addprefix test-,$(TIERS)): test-%:
@@ -59,6 +59,12 @@ test-lm-eval: its-name = lm_eval
 test-lm-eval: its-packages = dev local lm-eval
 test-lm-eval: its-tests = tests/ecosystem/test_lm_eval.py
 test-lm-eval: ## Run the tests with the real lm-eval, next to its own model for transformers (torch, some GB)
+
+test-slurm: its-name = main
+test-slurm: its-packages = dev
+test-slurm: its-with = EVSYS_TEST_SLURM=1
+test-slurm: its-tests = tests/experiment/test_slurm.py
+test-slurm: ## Run the Slurm launcher on a real Slurm of one node (needs root, slurm-wlm and munge)
 
 test-tinker: its-packages = dev tinker server
 test-tinker: its-tests = -n auto --dist loadfile -m tinker tests/server tests/backends/tinker

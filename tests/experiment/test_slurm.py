@@ -1,5 +1,6 @@
 """Arms as tasks of a real Slurm of one node: the same scores as on this machine, also after a task was requeued."""
 
+import os
 import subprocess
 import threading
 import time
@@ -18,6 +19,7 @@ from .slurm_cluster import missing, slurm_cluster
 type Config = Callable[..., ExperimentConfig]
 needs_slurm = [
     pytest.mark.slow,
+    pytest.mark.skipif("EVSYS_TEST_SLURM" not in os.environ, reason="starts a Slurm of one node; run make test-slurm"),
     pytest.mark.skipif(bool(missing()), reason=f"Slurm and munge, as root; not here: {', '.join(missing())}"),
 ]
 CODE = """
