@@ -85,6 +85,7 @@ class Strikes(Callback):
 """
 
 CAUSES = {
+    "sysexit": "called sys.exit",
     "kill": "SIGKILL",
     "exit": "exit code 0",
     "exit3": "exit code 3",
@@ -97,7 +98,7 @@ CAUSES = {
     "killgroup": "SIGKILL",
 }
 HANGING = ["hang", "spin", "swallow"]
-HARMLESS = ["sysexit", "memory", "forks", "forksaway", "thread", "chdir", "environ"]
+HARMLESS = ["memory", "forks", "forksaway", "thread", "chdir", "environ"]
 """What an arm may do and go on: it ends as if it had not, and so do the others."""
 LIMIT_S = 6.0
 PATIENCE_S = 6.0
