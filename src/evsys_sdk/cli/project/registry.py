@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,8 @@ def _hang(head: str, text: str) -> str:
 
     from ...history.text import terminal_width
 
+    if not sys.stdout.isatty():
+        return f"{head}{text}".rstrip()
     lines = TextWrapper(terminal_width(), head, " " * len(head), break_long_words=False, break_on_hyphens=False)
     return lines.fill(text) or head.rstrip()
 
