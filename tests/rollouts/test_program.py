@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
@@ -213,6 +213,16 @@ class HeldSampler:
         return Operation(future)
 
 
+def streamed_parts(stream: str) -> Iterator[str]:
+    """The texts of thinking and answer in a stream of any of the three APIs, in their order."""
+    for line in stream.splitlines():
+        if line.startswith("data: {"):
+            event: dict[str, Any] = json.loads(line.removeprefix("data: "))
+            delta: Any = event.get("delta") or (event.get("choices") or [{}])[0].get("delta") or {}
+            names = ("thinking", "reasoning_content", "text", "content")
+            yield delta if isinstance(delta, str) else "".join(delta.get(name) or "" for name in names)
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
 async def test_a_stream_carries_the_answer_while_it_is_sampled(
     path: str, make_client: Callable[..., TrainingClient]
@@ -231,8 +241,9 @@ async def test_a_stream_carries_the_answer_while_it_is_sampled(
                 if '"I"' in text and not sampler.release.is_set():
                     assert not recorder.turns, "the answer has not ended"
                     sampler.release.set()
-    # What is sampled after the release comes in parts of any size.
     assert sampler.release.is_set()
+    joined = "".join(streamed_parts(text))  # what is sampled after the release comes in parts of any size
+    assert joined.index("hm") < joined.index("It is blue.")
     [turn] = recorder.turns
     assert turn.completion_tokens == sampler.tokenizer.encode("<think>\nhm\n</think>\n\nIt is blue.")
 
