@@ -142,14 +142,14 @@ class Opened:
     ) -> None:
         # Not through the backend: a machine with torch and transformers is enough, whatever else it lacks.
         from evsys_sdk.backends.local.base.loading import open_base
-        from evsys_sdk.backends.local.client import LocalTrainingClient, Settings
+        from evsys_sdk.backends.local.client import LocalSettings, LocalTrainingClient
         from evsys_sdk.backends.local.sampling.lanes import SamplingLimits
         from evsys_sdk.backends.local.training.passes import PassSettings
 
         four_bit = dtype == "nf4"
         kind = "bfloat16" if four_bit else dtype
         base = open_base(model, device="cuda", dtype=kind, gguf_file=None, threads=None, four_bit=four_bit)
-        settings = Settings(
+        settings = LocalSettings(
             model,
             lora_rank=rank,
             lora_targets=lora_targets,

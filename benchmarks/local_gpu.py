@@ -1,7 +1,7 @@
 """The local backend against TRL and `generate` on one GPU: medians of the same work, with peak memory beside each.
 
     python benchmarks/local_gpu.py                                  # 0.6B: SFT, sampling, a GRPO step; 4B: SFT
-    python benchmarks/local_gpu.py --sizes 0.6B --only sampling
+    python benchmarks/local_gpu.py --sizes 0.6B --only sampling --samples 1 8 64 256 --profile
 
 Models have the shapes of Qwen3 and random weights, so nothing is downloaded. LoRA of rank 32 on all linear layers,
 bfloat16, no gradient checkpointing. Without TRL only our side is measured. Needs the extra `local` and a GPU.
@@ -72,6 +72,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["sft", "sampling", "grpo"], choices=["sft", "sampling", "grpo"])
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=8192, help="tokens of an SFT batch")
+    parser.add_argument("--samples", type=int, nargs="+", default=[64], help="sequences that are sampled together")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of one round of sampling")
     parser.add_argument("--ours-only", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -84,14 +86,17 @@ def main() -> None:
         for size in arguments.sizes:
             model = random_model(size, Path(folder) / size)
             for name in arguments.only:
-                if name == "sft" or size == "0.6B":
-                    bench = Bench(model, Path(folder), arguments.steps + 2, arguments.tokens, arguments.ours_only)
-                    report(size, name, *getattr(bench, name)())
+                if name != "sft" and size != "0.6B":
+                    continue
+                bench = Bench(model, Path(folder), arguments.steps + 2, arguments.tokens, arguments.ours_only)
+                for samples in arguments.samples if name == "sampling" else [0]:
+                    bench.samples, bench.profile = samples, arguments.profile
+                    report(size, f"{name} {samples or ''}", *getattr(bench, name)())
 
 
 def report(size: str, what: str, ours: Side, theirs: Side | None, tokens: float) -> None:
     rate = tokens / ours.median
-    line = f"{size:5} {what:9} {rate:9,.0f} tok/s {ours.median * 1000:8.1f} ms {ours.peak_gib:6.1f} GiB"
+    line = f"{size:5} {what:12} {rate:9,.0f} tok/s {ours.median * 1000:8.1f} ms {ours.peak_gib:6.1f} GiB"
     if theirs is not None:
         line += f"   theirs {tokens / theirs.median:8,.0f} tok/s {theirs.median * 1000:8.1f} ms {theirs.peak_gib:6.1f}"
         line += f" GiB   x{theirs.median / ours.median:.1f}"
@@ -104,6 +109,7 @@ class Bench:
     def __init__(self, model: str, folder: Path, steps: int, tokens: int, ours_only: bool) -> None:
         self.model, self.folder, self.steps, self.tokens = model, folder, steps, tokens
         self.with_theirs = not ours_only and has_trl()
+        self.samples, self.profile = 64, False
 
     def sft(self) -> tuple[Side, Side | None, float]:
         """Batches of ragged sequences; a quarter of each is supervised."""
@@ -153,8 +159,8 @@ class Bench:
         return side
 
     def sampling(self) -> tuple[Side, Side | None, float]:
-        """64 sequences of 128 new tokens after prompts of 256."""
-        prompts, new = some_prompts(64, 256), 128
+        """Sequences of 128 new tokens after prompts of 256."""
+        prompts, new = some_prompts(self.samples, 256), 128
         ours = self._our_sampling(prompts, new)
         release()
         return ours, self._theirs(lambda: self._their_sampling(prompts, new)), len(prompts) * new
@@ -174,6 +180,8 @@ class Bench:
             for number in range(self.steps):  # prompts that were read before would be remembered
                 others = some_prompts(len(prompts), len(prompts[0]), seed=number + 2)
                 side.time(lambda others=others: sample(others))
+            if self.profile:
+                print_kernels(lambda: sample(some_prompts(len(prompts), len(prompts[0]), seed=1000)))
         return side
 
     def _their_sampling(self, prompts: list[list[int]], new: int) -> Side:
@@ -241,6 +249,25 @@ class Bench:
                 batch.append(rng.integers(0, 256, length).tolist())
                 left -= length
             yield batch
+
+
+def print_kernels(work: Callable[[], Any], most: int = 14) -> None:
+    """The kernels that take the most time in some work, with how often each runs, and how long the GPU is busy."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        began = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        wall = (time.perf_counter() - began) * 1000
+    kernels = sorted(found.key_averages(), key=lambda one: -one.self_device_time_total)
+    busy = sum(one.self_device_time_total for one in kernels) / 1000
+    print(f"    {wall:.1f} ms, kernels {busy:.1f} ms", flush=True)
+    for one in kernels[:most]:
+        total = one.self_device_time_total
+        each = total / max(1, one.count)
+        print(f"    {total / 1000:8.2f} ms {one.count:7} x {each:7.1f} us  {one.key[:70]}", flush=True)
 
 
 def sft_step(client: Any, batch: list[list[int]]) -> None:

@@ -27,7 +27,16 @@ from pathlib import Path
 from typing import Any
 
 import local_gpu
-from local_gpu import RANK, device_and_versions, grpo_step, random_model, release, sft_step, some_prompts
+from local_gpu import (
+    RANK,
+    device_and_versions,
+    grpo_step,
+    print_kernels,
+    random_model,
+    release,
+    sft_step,
+    some_prompts,
+)  # fmt: skip
 
 local_gpu.SHAPES["tiny"] = {
     "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8
@@ -45,7 +54,10 @@ def main() -> None:
     parser.add_argument("--groups", nargs="+", default=["2x4", "4x4", "8x8"])
     parser.add_argument("--arms", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--warming", type=int, default=8, help="steps before, in which passes are captured")
     parser.add_argument("--tokens", type=int, default=1024, help="tokens of an arm's SFT batch")
+    parser.add_argument("--without-apart", action="store_true", help="leave out the eight runs without joining")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of one more joint step")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     print(f"{datetime.date.today()}, commit {commit()}\n{device_and_versions()}", flush=True)
@@ -92,6 +104,10 @@ class Bench:
         count = self.arguments.arms
         one, _ = self.measure(step, 1, "auto")
         joint, peak = self.measure(step, count, "auto")
+        if self.arguments.without_apart:
+            print(f"{self.size:5} {what:9} one {one * 1000:.1f} ms, {count} joint {joint * 1000:.1f} ms {peak:.1f} GiB "
+                  f"x{joint / one:.2f}", flush=True)  # fmt: skip
+            return
         apart, peak_apart = self.measure(step, count, "never")
         aim = AIMS.get((self.size, what)) or AIMS.get(what)
         print(
@@ -106,7 +122,7 @@ class Bench:
         import torch
 
         clients = self.clients(count, join)
-        steps, warming = self.arguments.steps, 3
+        steps, warming = self.arguments.steps, self.arguments.warming
         meet = threading.Barrier(count + 1)
 
         def run(arm: int) -> None:
@@ -133,6 +149,8 @@ class Bench:
             torch.cuda.synchronize()
             seconds = (time.perf_counter() - began) / steps
         peak = torch.cuda.max_memory_allocated() / 1024**3
+        if self.arguments.profile and join == "auto":
+            print_kernels(lambda: self.together(clients, lambda client, arm: step(client, arm, 1000)), most=20)
         self.close(clients)
         return seconds, peak
 
@@ -146,7 +164,7 @@ class Bench:
             for arm, client in enumerate(clients):  # apart, so that both kinds have the same weights
                 self.together([client], lambda one, _, arm=arm: sft_step(one, some_prompts(2, 64, seed=arm)))
             self.together(clients, lambda client, arm: backward(client, arm), times=2)
-            found[join] = [client._state.optimizer._sum.clone() for client in clients]
+            found[join] = [client._state.optimizer.accumulated.clone() for client in clients]
             joint = getattr(clients[0]._base.joiner, "joint_rows", 0)
             gaps = self.together(clients, sampled_gap)
             print(f"{self.size:5} check     {join}: {joint} rows joined, sampled against trained {gaps}", flush=True)

@@ -58,17 +58,22 @@ def main() -> None:
     parser.add_argument("--model", help="a folder or a name of `open_model`")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", default=["sampling", "biased", "sft", "grpo"])
+    parser.add_argument("--sides", nargs="+", default=["ours", "hand"], help="to measure each in its own process")
     parser.add_argument("--no-compile", action="store_true", help="do not compile the step written by hand")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     sizes = SIZES[arguments.device]
     with tempfile.TemporaryDirectory() as folder:
         name = arguments.model or prepare(arguments.device, Path(folder))
-        ours = Ours(name, arguments.device, Path(folder) / "ours", sizes)
-        theirs = ByHand(name, arguments.device, sizes, compiled=arguments.device == "cuda" and not arguments.no_compile)
+        compiled = arguments.device == "cuda" and not arguments.no_compile
+        sides: dict[str, Any] = {}
+        if "ours" in arguments.sides:
+            sides["ours"] = Ours(name, arguments.device, Path(folder) / "ours", sizes)
+        if "hand" in arguments.sides:
+            sides["by hand"] = ByHand(name, arguments.device, sizes, compiled=compiled)
         print(f"{describe(arguments.device)}; {Path(name).name}; {sizes}", flush=True)
         for what in arguments.only:
-            report(what, *measure(what, ours, theirs, arguments.rounds + 2, sizes), sizes)
+            report(what, measure(what, sides, arguments.rounds + 2, sizes, arguments.device), sizes)
 
 
 def prepare(device: str, folder: Path) -> str:
@@ -90,25 +95,28 @@ def describe(device: str) -> str:
     return f"{where}, torch {torch.__version__}, transformers {transformers.__version__}, PEFT {peft.__version__}"
 
 
-def measure(what: str, ours: Ours, theirs: ByHand, rounds: int, sizes: Sizes) -> tuple[list[float], list[float]]:
-    """Seconds of each round, of both sides in turn."""
-    found: tuple[list[float], list[float]] = ([], [])
+def measure(what: str, sides: dict[str, Any], rounds: int, sizes: Sizes, device: str) -> dict[str, list[float]]:
+    """Seconds of each round, of all sides in turn."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
         work = inputs(what, sizes, number)
-        for side, seconds in zip((ours, theirs), found, strict=True):
-            seconds.append(timed(partial(getattr(side, what), *work), ours.device))
-    return found
+        for name, side in sides.items():
+            found[name].append(timed(partial(getattr(side, what), *work), device))
+    return {name: seconds[2:] for name, seconds in found.items()}
 
 
 def timed(work: Callable[[], Any], device: str) -> float:
+    """Seconds on a GPU; on a CPU those of the processor, because other work may run next to it."""
     import torch
 
-    if device == "cuda":
-        torch.cuda.synchronize()
+    if device == "cpu":
+        began = time.process_time()
+        work()
+        return time.process_time() - began
+    torch.cuda.synchronize()
     began = time.perf_counter()
     work()
-    if device == "cuda":
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
     return time.perf_counter() - began
 
 
@@ -124,18 +132,21 @@ def inputs(what: str, sizes: Sizes, number: int) -> tuple[Any, ...]:
     return ([rng.integers(0, 256, sizes.prompt).tolist() for _ in range(count)],)
 
 
-def report(what: str, ours: list[float], theirs: list[float], sizes: Sizes) -> None:
-    mine, other = statistics.median(ours[2:]), statistics.median(theirs[2:])
+def report(what: str, found: dict[str, list[float]], sizes: Sizes) -> None:
     if what == "sft":
         tokens = sizes.rows * sizes.longest * 2 / 3
     else:
         tokens = (sizes.groups * sizes.samples if what == "grpo" else sizes.prompts) * sizes.new
-    spread = f"{min(ours[2:]):.3f}-{max(ours[2:]):.3f} against {min(theirs[2:]):.3f}-{max(theirs[2:]):.3f} s"
-    print(
-        f"{what:9} ours {mine * 1000:8.1f} ms {tokens / mine:9,.0f} tok/s   by hand {other * 1000:8.1f} ms "
-        f"{tokens / other:9,.0f} tok/s   x{other / mine:.1f}   ({spread})",
-        flush=True,
-    )
+    line = f"{what:9}"
+    for name, seconds in found.items():
+        median = statistics.median(seconds)
+        line += (
+            f" {name} {median * 1000:8.1f} ms {tokens / median:9,.0f} tok/s ({min(seconds):.3f}-{max(seconds):.3f})  "
+        )
+    if len(found) == 2:
+        ours, theirs = map(statistics.median, found.values())
+        line += f" x{theirs / ours:.1f}"
+    print(line, flush=True)
 
 
 class Ours:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from evsys_sdk.backends.client import SamplingParams
 from evsys_sdk.backends.local.base.attention import VarlenIndex
-from evsys_sdk.backends.local.base.lora import Adapter
+from evsys_sdk.backends.local.base.lora import LoRAAdapter
 from evsys_sdk.backends.local.base.packing import pack
 from evsys_sdk.backends.local.gpu import choice, decode_kernels, decode_step, joint_decoding
 from evsys_sdk.backends.local.gpu.row_kernels import Gather, merge, softmax_, store_rows
@@ -31,8 +31,9 @@ def check(what: str, found: Any, expected: Any, tolerance: float = 2e-3) -> None
 
 def check_adapters(rows: int, hidden: int, inner: int, rank: int) -> None:
     """The same with several adapters in a bank, some rows without one."""
-    decode_kernels._plan = lambda x, height, gate=False, divide=False: decode_kernels._Plan(16, 32, 1, 2)
-    many = rows > 32
+    decode_kernels._plan = lambda x, height, gate=False, divide=False: decode_kernels._Plan(
+        16, 32, 2 if divide else 1, 2
+    )
     room = decode_kernels.Room(hidden, torch.device("cpu"))
     x, norms = torch.randn(rows, hidden), [norm_of(hidden) for _ in range(3)]
     both, down = matrix(2 * inner, hidden), matrix(hidden, inner)
@@ -41,7 +42,9 @@ def check_adapters(rows: int, hidden: int, inner: int, rank: int) -> None:
     layer: Any = SimpleNamespace(linears={"both": linears[:2], "down": linears[2:]}, both=both, down=down)
     shapes = {"gate": (hidden, inner), "up": (hidden, inner), "down": (inner, hidden)}
     adapters = [
-        Adapter(rank, 2.0 * rank, {n: (torch.randn(rank, i) / i, torch.randn(o, rank)) for n, (i, o) in shapes.items()})
+        LoRAAdapter(
+            rank, 2.0 * rank, {n: (torch.randn(rank, i) / i, torch.randn(o, rank)) for n, (i, o) in shapes.items()}
+        )
         for _ in range(3)
     ]
     base: Any = SimpleNamespace(key=SimpleNamespace(dtype=torch.float32), device=torch.device("cpu"))
@@ -50,9 +53,6 @@ def check_adapters(rows: int, hidden: int, inner: int, rank: int) -> None:
     places = bank.place(owners)
     owner_of = np.random.default_rng(0).integers(0, 4, rows)
     of_row = np.array(places)[owner_of]
-    order = torch.from_numpy(np.argsort(of_row, kind="stable")).int()
-    starts = np.searchsorted(of_row[order], np.arange(len(bank.starts)))
-    bank.starts.copy_(torch.from_numpy(starts))
 
     def changed(values: Any, name: str) -> Any:
         found = torch.zeros(rows, shapes[name][1])
@@ -62,8 +62,7 @@ def check_adapters(rows: int, hidden: int, inner: int, rank: int) -> None:
                 found[row] = 2.0 * (b @ (a @ values[row]))
         return found
 
-    states: Any = FewOrMany(x.clone(), norms[0], room, many)
-    adapted = decode_step.AdaptedRows(states, bank, order)
+    adapted = decode_kernels.FewRows(x.clone(), norms[0], room, (bank, torch.from_numpy(of_row).int()))
     h = normed(x, norms[0])
     gate, up = F.linear(h, both.weight).chunk(2, dim=1)
     expected = F.silu(gate + changed(h, "gate")) * (up + changed(h, "up"))
@@ -77,10 +76,6 @@ class Owner:
 
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
-
-
-def FewOrMany(x: Any, norm: Any, room: Any, many: bool) -> Any:
-    return decode_step.ManyRows(x, norm) if many else decode_kernels.FewRows(x, norm, room)
 
 
 def norm_of(width: int) -> Any:

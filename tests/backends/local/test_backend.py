@@ -125,12 +125,6 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
         make_client(name=folder)
 
 
-def test_free_memory_is_known() -> None:
-    free = memory.available_bytes(torch.device("cpu"))
-    assert free is not None
-    assert 0 < free < 2**50
-
-
 @pytest.mark.parametrize("device", ["cuda:99", "cuda"])
 def test_a_gpu_that_is_not_there_is_refused(device: str, make_client: MakeClient) -> None:
     if device == "cuda" and torch.cuda.is_available():
@@ -156,30 +150,6 @@ def test_a_context_longer_than_the_models_is_refused(make_client: MakeClient) ->
     assert shorter.capabilities.context_length == 64
 
 
-def test_running_out_of_memory_splits_the_row_and_gives_the_same(
-    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    client = make_client()
-    data = [datum(client, f"sentence number {number} of several") for number in range(8)]
-    expected = client.forward_backward(data, "cross_entropy").result()
-    gradient = [tensor.clone() for tensor in client._state.optimizer._gradient]
-    client._state.optimizer.forget_gradient()
-    real = torch.autograd.grad
-
-    def grad(outputs: Any, *rest: Any) -> Any:
-        if len(outputs) > 70:
-            raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
-        return real(outputs, *rest)
-
-    monkeypatch.setattr(passes.torch.autograd, "grad", grad)
-    with caplog.at_level("WARNING", logger="evsys_sdk"):
-        output = client.forward_backward(data, "cross_entropy").result()
-    assert "did not fit into memory and is split" in caplog.text
-    assert output.loss == pytest.approx(expected.loss, rel=1e-5)
-    for one, other in zip(client._state.optimizer._gradient, gradient, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-
-
 def test_a_custom_loss_survives_a_split_too(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client = make_client()
     data = [datum(client, f"sentence number {number}") for number in range(4)]
@@ -201,28 +171,6 @@ def test_a_custom_loss_survives_a_split_too(make_client: MakeClient, monkeypatch
     assert client.forward_backward_custom(data, squared).result().loss == pytest.approx(expected.loss, rel=1e-5)
     for one, other in zip(client._state.optimizer._gradient, gradient, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-1)
-
-
-def test_a_sequence_that_never_fits_changes_nothing(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = make_client(params={"tokens_at_once": 40})
-    good, bad = datum(client, "short"), datum(client, "a much longer sentence than the other one, too long")
-    before = client.forward([good]).result().loss
-    client.forward_backward([good], "cross_entropy").result()
-    gradient = [tensor.clone() for tensor in client._state.optimizer._gradient]
-    real = torch.autograd.grad
-
-    def grad(outputs: Any, *rest: Any) -> Any:
-        if len(outputs) > 30:
-            raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
-        return real(outputs, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(passes.torch.autograd, "grad", grad)
-        with pytest.raises(BackendError, match=r"does not fit into the memory of cpu.*Nothing was changed.*max_length"):
-            client.forward_backward([good, bad, good], "cross_entropy").result()
-    assert client.forward([good]).result().loss == before
-    for one, other in zip(client._state.optimizer._gradient, gradient, strict=True):
-        assert torch.equal(one, other)
 
 
 def test_other_faults_of_torch_are_not_taken_for_lack_of_memory(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

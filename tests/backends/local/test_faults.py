@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +31,6 @@ PATIENCE_S = 60
 
 def free(count: int, **params: Any) -> SamplingParams:
     return SamplingParams(count, stop=[], **params)
-
-
-def test_a_seed_of_numpy_is_a_seed(client: Any) -> None:
-    sampler = client.sampler().result()
-    found = sampler.sample([1, 2], np.int64(2), free(5, seed=np.int64(-7))).result(PATIENCE_S)
-    assert found == sampler.sample([1, 2], 2, free(5, seed=-7)).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("wrong", [{"seed": 1.5}, {"top_k": 5.0}, {"max_tokens": 2.5}])
@@ -74,7 +65,7 @@ def test_an_error_that_is_no_exception_ends_its_request_and_not_the_thread(
     sampler = client.sampler().result()
     sampler.sample([1, 2], 1, free(3)).result(PATIENCE_S)  # the base is tried out, which reads prompts as well
     with monkeypatch.context() as patch:
-        patch.setattr(decoding.Decoder, "prefill", lambda *_: (_ for _ in ()).throw(Panic("lost")))
+        patch.setattr(decoding.TokenDecoder, "prefill", lambda *_: (_ for _ in ()).throw(Panic("lost")))
         with pytest.raises(Panic):
             sampler.sample([1, 2], 1, free(3)).result(PATIENCE_S)
     assert len(sampler.sample([1, 2], 1, free(3)).result(PATIENCE_S)[0].tokens) == 3
@@ -88,14 +79,14 @@ def test_a_sample_is_tried_again_when_memory_was_given_back_elsewhere(
     other.sample(list(range(60)), 1, free(3)).result(PATIENCE_S)
     holders = [holder for holder in memory._evictable if holder.tokens]
     assert holders, "nothing is remembered"
-    real = decoding.Decoder.prefill
+    real = decoding.TokenDecoder.prefill
 
     def prefill(self: Any, *args: Any, **options: Any) -> Any:
         if any(holder.tokens for holder in holders):
             raise torch.OutOfMemoryError("no memory")
         return real(self, *args, **options)
 
-    monkeypatch.setattr(decoding.Decoder, "prefill", prefill)
+    monkeypatch.setattr(decoding.TokenDecoder, "prefill", prefill)
     assert len(sampler.sample([1, 2, 3], 1, free(4)).result(PATIENCE_S)[0].tokens) == 4
 
 
@@ -120,24 +111,6 @@ def test_a_row_that_does_not_fit_is_split_although_others_go_on_remembering(
     assert len(tries) <= 4
 
 
-def test_few_long_samples_do_not_lie_in_as_many_slots_as_short_ones_did(
-    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    most = [0]
-    real = decoding.KeyValueCache.reserve
-
-    def reserve(self: Any, slots: int, length: int) -> None:
-        real(self, slots, length)
-        most[0] = max(most[0], self.slots * self.length)
-
-    monkeypatch.setattr(decoding.KeyValueCache, "reserve", reserve)
-    sampler = make_client(params={"cached_tokens": 4096, "samples_at_once": 32}).sampler().result()
-    asked = [sampler.sample([number, 2, 3], 1, free(100)) for number in range(32)]
-    asked += [sampler.sample(list(range(number, number + 100)), 1, free(380)) for number in range(8)]
-    assert [len(one.result(PATIENCE_S)[0].tokens) for one in asked] == [100] * 32 + [380] * 8
-    assert most[0] < 2 * 4096
-
-
 def test_a_text_that_cannot_be_scored_fails_alone(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = client.sampler().result()
     real = scoring._score_row
@@ -154,65 +127,6 @@ def test_a_text_that_cannot_be_scored_fails_alone(client: Any, monkeypatch: pyte
         sampler.logprobs([number % 250 for number in range(180)]).result(PATIENCE_S)
     for text, operation in zip(texts, asked, strict=True):
         assert len(operation.result(PATIENCE_S)) == len(text)
-
-
-def test_scoring_many_texts_leaves_room_for_samples(client: Any) -> None:
-    sampler = client.sampler().result()
-    rng = np.random.default_rng(0)
-    scores = [sampler.logprobs(rng.integers(0, 250, 400).tolist()) for _ in range(400)]
-    sampler.sample([1, 2, 3], 1, free(2)).result(PATIENCE_S)
-    with pytest.raises(BackendError, match="did not finish"):  # the sample did not have to wait for all of them
-        scores[-1].result(0)
-    assert all(np.isfinite(one.result(PATIENCE_S)[1:]).all() for one in scores)
-
-
-@pytest.mark.parametrize("temperature", [1e-30, 1e-39, 1e-44])
-def test_a_tiny_temperature_takes_the_best_token(temperature: float, client: Any) -> None:
-    sampler = client.sampler().result()
-    best = sampler.sample([1, 2, 3], 1, free(12, temperature=0.0)).result()
-    [found] = sampler.sample([1, 2, 3], 1, free(12, temperature=temperature, seed=1)).result()
-    assert found.tokens == best[0].tokens
-
-
-def test_biases_behind_attention_are_not_forgotten(tmp_path: Path, make_client: MakeClient) -> None:
-    folder = save_tiny(tmp_path / "model", mlp_bias=True)
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(f"{folder}/model.safetensors")
-    generator = torch.Generator().manual_seed(0)
-    for name, tensor in weights.items():
-        if ".mlp." in name and name.endswith(".bias"):
-            tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.3)
-    save_file(weights, f"{folder}/model.safetensors", metadata={"format": "pt"})
-    client = make_client(name=folder, params={"dtype": "bfloat16", "exact": False})
-    sampler = client.sampler().result()
-    [sample] = sampler.sample([1, 2, 3], 1, free(40, seed=0)).result()
-    again = sampler.logprobs([1, 2, 3, *sample.tokens]).result()[3:]
-    assert np.abs(again - np.array(sample.logprobs)).mean() < 0.05
-
-
-def test_models_that_are_loaded_meanwhile_do_not_change_what_runs(tiny: Callable[[str], str], tmp_path: Path) -> None:
-    """transformers sets torch's type for all threads while it makes a model."""
-    from evsys_sdk.backends.client import AdamParams, ModelSpec
-    from evsys_sdk.backends.local.backend import LocalBackend
-
-    def train(number: int) -> list[Any]:
-        backend = LocalBackend(device="cpu", dtype="bfloat16")
-        spec = ModelSpec(tiny("llama" if number % 2 else "qwen3"), lora_rank=4, seed=number)
-        handles = backend.prepare(model=spec, run_dir=tmp_path / str(number))
-        client = handles["training_client"]
-        for _ in range(3):
-            client.forward_backward([Datum.supervised([1, 2, 3, 4], [1.0] * 4)], "cross_entropy")
-            client.optim_step(AdamParams(1e-3)).result(PATIENCE_S)
-        client.sampler().result().sample([1, 2], 2, free(3)).result(PATIENCE_S)
-        backend.teardown(handles)
-        return [tensor.dtype for tensor in client._state.adapter.tensors()]
-
-    tiny("llama"), tiny("qwen3")
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(train, range(12)))
-    assert {dtype for dtypes in found for dtype in dtypes} == {torch.float32}
-    assert torch.get_default_dtype() == torch.float32
 
 
 def test_a_model_of_which_weights_are_missing_is_refused(tmp_path: Path, make_client: MakeClient) -> None:
@@ -254,13 +168,6 @@ def test_a_custom_loss_sees_what_is_dropped_out_however_data_is_packed(
     output = client.forward_backward_custom(data, lambda _, logprobs: (sum(lp.sum() for lp in logprobs), {})).result()
     assert output.loss == pytest.approx(float(sum(lp.sum() for lp in output.logprobs)), rel=1e-5)
     assert client.forward(data).result().loss != pytest.approx(-output.loss, rel=1e-3), "nothing was dropped"
-
-
-def test_a_name_that_was_taken_while_a_save_waited_is_refused_and_kept(client: Any) -> None:
-    first, second = client.save_state("twice"), client.save_state("twice")
-    with pytest.raises(BackendError, match="exists already"):
-        second.result(PATIENCE_S)
-    client.load_state(first.result(PATIENCE_S)).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -332,33 +239,3 @@ def test_a_process_that_closes_nothing_ends_in_peace(attempt: int, llama: str, t
     command = [sys.executable, "-c", UNCLOSED, llama, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "the end\n"), done.stderr[-2000:]
-
-
-def test_an_impatient_ctrl_c_ends_a_run_with_its_exit_code(llama: str, tmp_path: Path) -> None:
-    rows = [{"prompt": f"word {number}", "completion": "x" * 40} for number in range(64)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    config = {
-        "name": "impatient",
-        "output_dir": "outputs",
-        "run": {
-            "name": "a",
-            "data": {"path": "rows.jsonl", "transforms": [{"kind": "jsonl_to_chat"}]},
-            "model": {"name": llama},
-            "algorithm": {"kind": "sft", "params": {"max_steps": 100_000, "batch_size": 64}},
-            "backend": {"kind": "local", "params": {"device": "cpu"}},
-        },
-    }
-    (tmp_path / "config.yaml").write_text(json.dumps(config), "utf-8")
-    command = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        said = ""
-        while "1/100000" not in said:
-            line = process.stderr.readline()
-            assert line, said
-            said += line
-        for _ in range(3):
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.03)
-        _, rest = process.communicate(timeout=120)
-    assert process.returncode == 130, said + rest

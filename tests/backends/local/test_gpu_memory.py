@@ -14,11 +14,9 @@ torch = pytest.importorskip("torch", reason="needs the extra local; run make tes
 pytest.importorskip("transformers", reason="needs the extra local; run make test-local")
 pytestmark = [pytest.mark.local, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
-from evsys_sdk.backends.client import AdamParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
 from evsys_sdk.backends.local.gpu import fused_body  # noqa: E402
 from evsys_sdk.backends.local.memory_plan import Estimate, Needs, Sizes  # noqa: E402
-from evsys_sdk.errors import BackendError  # noqa: E402
 
 from .conftest import save_tiny  # noqa: E402
 
@@ -61,11 +59,6 @@ def gradient(client: Any) -> Any:
 
 def alike(one: Any, other: Any) -> float:
     return float(torch.nn.functional.cosine_similarity(one, other, dim=0))
-
-
-def held(client: Any) -> list[Any]:
-    optimizer = client._state.optimizer
-    return [tensor.clone() for tensor in (*optimizer.parameters, *optimizer._gradient, *optimizer.moments().values())]
 
 
 def estimate_of(client: Any, tokens: int, *, recompute: bool = False) -> Estimate:
@@ -145,37 +138,3 @@ def test_a_limit_is_reached_and_the_gradient_is_the_same(
     assert loss == pytest.approx(expected, rel=1e-3)
     fitting = client._state.fitting
     assert (fitting.recompute_from == 8192) if len(lengths) == 1 else (fitting.tokens_at_once < 8192)
-
-
-def test_a_sequence_that_never_fits_changes_nothing(folder: str, make_client: MakeClient) -> None:
-    client = make_client(name=folder, params=GPU)
-    client.forward_backward(data_of([64]), "cross_entropy")
-    client.optim_step(AdamParams(1e-3)).result()
-    client.forward_backward(data_of([40]), "cross_entropy").result()
-    before = held(client)
-    with at_most(64 << 20):
-        for lengths in ([8192], [64, 8192]):
-            with pytest.raises(BackendError, match=r"8192 tokens does not fit into the memory of cuda.*Nothing was"):
-                client.forward_backward(data_of(lengths), "cross_entropy").result()
-        client.forward_backward(data_of([64]), "cross_entropy").result()
-    client._state.optimizer.forget_gradient()
-    client.forward_backward(data_of([40]), "cross_entropy").result()
-    weights = len(client._state.optimizer.parameters)
-    for number, (one, other) in enumerate(zip(held(client), before, strict=True)):
-        if not weights <= number < 2 * weights:  # gradients are those of another pass
-            assert torch.equal(one, other)
-    client.forward_backward(data_of([8192]), "cross_entropy").result()
-
-
-def test_a_step_without_memory_changes_nothing(folder: str, make_client: MakeClient) -> None:
-    client = make_client(name=folder, params=GPU, lora_rank=512)
-    client.forward_backward(data_of([40]), "cross_entropy").result()
-    before = held(client)
-    with at_most(4 << 20):
-        with pytest.raises(BackendError, match="too little memory for the optimizer step"):
-            client.optim_step(AdamParams(1e-3)).result()
-        client.save_state("anyway").result()
-    for one, other in zip(held(client), before, strict=True):
-        assert torch.equal(one, other)
-    client.optim_step(AdamParams(1e-3)).result()
-    assert client._state.optimizer.steps == 1

@@ -112,8 +112,8 @@ def test_a_loss_that_fails_reaches_only_its_own_run(make_client: MakeClient, tmp
     with pytest.raises(Exception, match="no loss today"):
         failing.result(PATIENCE_S)
     assert all(np.isfinite(one.result(PATIENCE_S).loss) for one in asked)
-    assert not arms[2]._state.optimizer._sum.any()
-    assert all(arm._state.optimizer._sum.any() for arm in arms[:2])
+    assert not arms[2]._state.optimizer.accumulated.any()
+    assert all(arm._state.optimizer.accumulated.any() for arm in arms[:2])
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RuntimeError("a kernel is broken")])

@@ -48,7 +48,7 @@ def test_shapes_are_captured_when_they_come_again_and_the_oldest_goes(monkeypatc
     captured: list[Shape] = []
 
     class Captured:
-        def __init__(self, base: Any, adapter: Any, parameters: Any, shape: Shape, inputs: Any, pool: Any) -> None:
+        def __init__(self, base: Any, parts: Any, parameters: Any, adapters: int, shape: Shape, *rest: Any) -> None:
             captured.append(shape)
 
     monkeypatch.setattr(training_graphs, "PassGraph", Captured)
@@ -56,7 +56,7 @@ def test_shapes_are_captured_when_they_come_again_and_the_oldest_goes(monkeypatc
     monkeypatch.setattr(training_graphs, "_MOST_PASSES", 2)
     monkeypatch.setattr(training_graphs.torch.cuda, "graph_pool_handle", lambda: (0, 0))
     base: Any = SimpleNamespace(switch=SimpleNamespace(layers={}))
-    graphs = TrainingGraphs(base, SimpleNamespace(), [])
+    graphs = TrainingGraphs(base, {}, [])
     rows = [row_of(length) for length in (400, 1000, 1500)]
     for row in (rows[0], rows[1]):
         assert graphs.find(row) is None

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="needs the extra local; run make tes
 pytest.importorskip("transformers", reason="needs the extra local; run make test-local")
 pytestmark = pytest.mark.local
 
-from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
+from evsys_sdk.backends.client import SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
 from evsys_sdk.backends.local import memory, memory_plan  # noqa: E402
 from evsys_sdk.backends.local.memory_plan import Estimate, Needs, Sizes  # noqa: E402
@@ -285,46 +285,6 @@ def test_a_client_does_as_was_chosen_and_gives_the_same(
     assert len(small.sampler().result().sample([1, 2], 2, SamplingParams(5, stop=[])).result()) == 2
 
 
-def test_never_is_never(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, layers_run: list[str]) -> None:
-    client = make_client(params={"recompute": "never"})
-    state = client._state
-
-    def broken(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("on purpose")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(passes.torch.autograd, "grad", broken)
-        with pytest.raises(BackendError, match=r"does not fit.*leave backend.params.recompute at auto"):
-            client.forward_backward(some_data(), "cross_entropy").result()
-    assert state.fitting.recompute_from is None
-    assert not layers_run
-
-
-def test_only_rows_as_long_as_the_one_that_failed_are_recomputed(
-    make_client: MakeClient, layers_run: list[str]
-) -> None:
-    client = make_client()
-    client._state.start_recomputing(100)
-    client.forward_backward(some_data(lengths=[40], shared=0), "cross_entropy").result()
-    assert not layers_run
-    client.forward_backward(some_data(lengths=[120], shared=0), "cross_entropy").result()
-    assert len(layers_run) == 2
-
-
-def test_a_checkpoint_is_what_safetensors_writes(client: Any) -> None:
-    from safetensors.torch import load_file
-
-    client.forward_backward(some_data(), "cross_entropy").result()
-    client.optim_step(AdamParams(1e-2)).result()
-    folder = Path(client.save_state("a").result())
-    moments = load_file(folder / "optimizer.safetensors")
-    assert set(moments) == set(client._state.optimizer.moments())
-    for name, moment in client._state.optimizer.moments().items():
-        assert torch.equal(moments[name], moment)
-    weights = load_file(folder / "adapter_model.safetensors")
-    assert_equal(list(weights.values()), client._state.adapter.tensors())
-
-
 def test_what_cannot_fit_on_a_cpu_is_not_even_begun(
     make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, layers_run: list[str]
 ) -> None:
@@ -353,23 +313,3 @@ def test_what_cannot_fit_on_a_cpu_is_not_even_begun(
         client.forward_backward(data, "cross_entropy").result()
     assert_equal(gradient(client), before)
     assert np.isfinite(client.forward(data).result().loss)
-
-
-def test_recomputation_beside_sampling_on_the_same_base(make_client: MakeClient, tmp_path: Path) -> None:
-    def losses(client: Any) -> list[float]:
-        randomise(client)
-        steps = [
-            (client.forward_backward(some_data(seed), "cross_entropy"), client.optim_step(AdamParams(1e-2)))
-            for seed in range(6)
-        ]
-        return [backward.result().loss for backward, _ in steps]
-
-    alone = losses(make_client(params={"recompute": "never"}, run_dir=tmp_path / "a"))
-    other = make_client(seed=3, run_dir=tmp_path / "b")
-    randomise(other)
-    sampler, params = other.sampler().result(), SamplingParams(60, seed=1, stop=[])
-    expected = sampler.sample([1, 2, 3], 2, params).result()
-    asked = [sampler.sample([1, 2, 3], 2, params) for _ in range(4)]
-    assert losses(make_client(params={"recompute": "always"}, run_dir=tmp_path / "c")) == alone
-    for operation in asked:
-        assert [sample.tokens for sample in operation.result()] == [sample.tokens for sample in expected]

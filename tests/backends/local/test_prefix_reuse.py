@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,9 @@ from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
 from evsys_sdk.backends.datum import Datum  # noqa: E402
 from evsys_sdk.backends.local import memory  # noqa: E402
 from evsys_sdk.backends.local.base import attention  # noqa: E402
-from evsys_sdk.backends.local.gpu.graph_decoding import StackedCache  # noqa: E402
 from evsys_sdk.backends.local.sampling import batch, decoding, reading  # noqa: E402
-from evsys_sdk.backends.local.sampling.decoding import Decoder, KeyValueCache  # noqa: E402
-from evsys_sdk.backends.local.sampling.prefix_cache import SHORTEST, PrefixCache  # noqa: E402
+from evsys_sdk.backends.local.sampling.decoding import KeyValueCache, TokenDecoder  # noqa: E402
+from evsys_sdk.backends.local.sampling.prefix_cache import PrefixCache  # noqa: E402
 
 from .conftest import save_tiny  # noqa: E402
 from .test_architectures import FAMILIES, build  # noqa: E402
@@ -158,31 +156,6 @@ def test_prompts_that_come_together_read_their_common_beginning_once(
     assert counted.reused == 4 * common
 
 
-def test_shared_beginnings_count_once_towards_what_is_read_in_one_go(
-    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("evsys_sdk.backends.local.sampling.loop._GRACE_S", 0.2)
-    client = make_client(params={"tokens_at_once": 120})
-    ask(client.sampler().result(), [1, 2], new=2)
-    rows: list[int] = []
-    real = Decoder.prefill
-
-    def prefill(self: Any, *arguments: Any) -> Any:
-        before = self.tokens_read
-        logits = real(self, *arguments)
-        rows.append(self.tokens_read - before)
-        return logits
-
-    monkeypatch.setattr(Decoder, "prefill", prefill)
-    sampler = client.sampler().result()
-    prompts = [ids(client, f"{INSTRUCTIONS}{number} {'x' * 10}") for number in range(20)]
-    asked = [sampler.sample(p, 1, SamplingParams(40, seed=1, **FREE)) for p in prompts]
-    assert all(operation.result() for operation in asked)
-    assert max(rows) <= 120
-    own = sum(len(prompt) - len(ids(client, INSTRUCTIONS)) for prompt in prompts)
-    assert sum(rows) <= len(ids(client, INSTRUCTIONS)) + own
-
-
 def test_a_late_request_takes_over_the_beginning_of_a_running_prompt(
     warm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +163,7 @@ def test_a_late_request_takes_over_the_beginning_of_a_running_prompt(
     expected = [alone(warm, long, new=60), alone(warm, late, new=5)]
     sampler = warm.sampler().result()
     steps, halfway, joined = [0], threading.Event(), threading.Event()
-    real = Decoder.step
+    real = TokenDecoder.step
 
     def step(self: Any, tokens: Any, positions: Any) -> Any:
         steps[0] += 1
@@ -199,7 +172,7 @@ def test_a_late_request_takes_over_the_beginning_of_a_running_prompt(
             joined.wait(10)
         return real(self, tokens, positions)
 
-    monkeypatch.setattr(Decoder, "step", step)
+    monkeypatch.setattr(TokenDecoder, "step", step)
     first = sampler.sample(long, 1, SamplingParams(60, seed=1, **FREE))
     assert halfway.wait(10)
     counted = Counted(warm)
@@ -289,18 +262,6 @@ def test_later_turns_on_a_gpu_have_the_logprobs_of_training(
             texts[number] = [*text, *samples[0].tokens, *ids(client, f"turn {turn}, go on")[:12]]
 
 
-def test_samples_of_many_turns_together_are_those_of_each_alone(warm: Any) -> None:
-    """Conversations that share instructions branch again and again; everything is asked for at once."""
-    sampler = warm.sampler().result()
-    texts = [ids(warm, f"{INSTRUCTIONS}{number % 3} {'abc'[number % 3] * 20} {number}") for number in range(9)]
-    for turn in range(3):
-        asked = [sampler.sample(t, 2, SamplingParams(6 + n, seed=n, **FREE)) for n, t in enumerate(texts)]
-        found = [operation.result() for operation in asked]
-        for number, (text, samples) in enumerate(zip(texts, found, strict=True)):
-            assert_alike(samples, alone(warm, text, new=6 + number, seed=number, samples=2))
-        texts = [[*t, *f[n % 2].tokens, 65 + turn] for n, (t, f) in enumerate(zip(texts, found, strict=True))]
-
-
 def test_other_weights_share_nothing(warm: Any) -> None:
     prompt = ids(warm, INSTRUCTIONS)
     old = warm.sampler().result()
@@ -341,13 +302,13 @@ def test_remembered_texts_give_way_to_those_that_run(make_client: MakeClient, mo
         ask(sampler, prompt, new=2)
     assert remembered_tokens() > 100
     least: list[int] = []
-    real = Decoder.step
+    real = TokenDecoder.step
 
     def step(self: Any, tokens: Any, positions: Any) -> Any:
         least.append(remembered_tokens() + len(tokens) * (len(prompts[0]) + 30))
         return real(self, tokens, positions)
 
-    monkeypatch.setattr(Decoder, "step", step)
+    monkeypatch.setattr(TokenDecoder, "step", step)
     found = [sampler.sample(p, 1, SamplingParams(30, seed=1, **FREE)) for p in prompts]
     assert [len(operation.result()[0].tokens) for operation in found] == [30] * 4
     assert max(least) <= 256
@@ -370,7 +331,7 @@ def test_running_out_of_memory_forgets_first_and_loses_nothing(warm: Any, monkey
     prompt += [*answer.tokens, 1, 2, 3]
     expected = alone(warm, prompt, samples=4)
     widths: list[int] = []
-    real = Decoder.step
+    real = TokenDecoder.step
 
     def step(self: Any, tokens: Any, positions: Any) -> Any:
         widths.append(len(tokens))
@@ -378,28 +339,12 @@ def test_running_out_of_memory_forgets_first_and_loses_nothing(warm: Any, monkey
             raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
         return real(self, tokens, positions)
 
-    monkeypatch.setattr(Decoder, "step", step)
+    monkeypatch.setattr(TokenDecoder, "step", step)
     counted = Counted(warm)
     assert_alike(ask(sampler, prompt, samples=4), expected)
     assert widths[-1] == 4, "as many at once as before: what was remembered made room"
     assert counted.read > len(prompt), "read anew after it was forgotten"
     assert_alike(ask(sampler, prompt, samples=4), expected)
-
-
-def test_no_memory_to_remember_does_not_disturb_the_samples(warm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompt = ids(warm, INSTRUCTIONS)
-    expected = alone(warm, prompt, samples=3)
-    sampler = warm.sampler().result()
-
-    def full(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
-
-    monkeypatch.setattr(KeyValueCache, "take", full)
-    steps: list[int] = []
-    real = Decoder.step
-    monkeypatch.setattr(Decoder, "step", lambda self, t, p: (steps.append(len(t)), real(self, t, p))[1])
-    assert_alike(ask(sampler, prompt, samples=3), expected)
-    assert len(steps) == 11, "no step was made twice"
 
 
 def test_a_fault_in_the_middle_leaves_nothing_half_read_behind(warm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,18 +356,6 @@ def test_a_fault_in_the_middle_leaves_nothing_half_read_behind(warm: Any, monkey
         with pytest.raises(ZeroDivisionError):
             ask(sampler, prompt)
     assert_alike(ask(sampler, prompt), expected)
-
-
-def test_whoever_runs_out_of_memory_makes_samplers_forget(warm: Any) -> None:
-    sampler = warm.sampler().result()
-    prompt = ids(warm, INSTRUCTIONS)
-    expected = ask(sampler, prompt)
-    assert remembered_tokens() > 0
-    memory.release_unused()
-    assert remembered_tokens() == 0
-    counted = Counted(warm)
-    assert_alike(ask(sampler, prompt), expected)
-    assert counted.read == len(prompt)
 
 
 def test_a_new_sampler_at_every_step_does_not_pile_up_memory(make_client: MakeClient) -> None:
@@ -485,31 +418,6 @@ class Tape(KeyValueCache):
         return [int(token) for token in keys[slot, 0, :length, 0]]
 
 
-def test_texts_come_out_of_the_tree_as_they_went_in() -> None:
-    rng = np.random.default_rng(0)
-    tape, remembered = Tape(), PrefixCache()
-    tape.reserve(2, 400)
-    texts: list[Any] = []
-    for _ in range(300):
-        start = texts[rng.integers(len(texts))] if texts and rng.random() < 0.8 else np.empty(0, np.int64)
-        text = np.concatenate([start[: rng.integers(len(start) + 1)], rng.integers(1, 4, rng.integers(1, 60))])[:300]
-        found = remembered.find(text)
-        if found.length:
-            found.copy_to(tape, 0)
-            assert tape.content(0, found.length) == text[: found.length].tolist()
-        tape.read(1, text.tolist())
-        remembered.keep(text, tape, 1)
-        texts.append(text)
-        assert len(text) < 2 * SHORTEST or remembered.find(text).length > len(text) - SHORTEST
-        remembered.shrink(1500)
-        assert remembered.tokens <= 1500
-    kept = sum(remembered.find(text).length == len(text) for text in texts)
-    assert kept > 3
-    remembered.shrink(0)
-    assert remembered.tokens == 0
-    assert not any(remembered.find(text).length for text in texts)
-
-
 def test_what_several_texts_begin_with_is_kept_once() -> None:
     tape, remembered = Tape(), PrefixCache()
     tape.reserve(1, 400)
@@ -535,7 +443,7 @@ def test_prompts_with_known_beginnings_give_the_logits_of_plain_ones(
         prompts = [branch[n % 3][: rng.integers(22, 60)] + rng.integers(1, 250, n + 1).tolist() for n in range(6)]
         known = [int(rng.integers(0, len(prompt))) if rng.random() < 0.7 else 0 for prompt in prompts]
         with torch.inference_mode():
-            plain, knowing = Decoder(base, {}), Decoder(base, {})
+            plain, knowing = TokenDecoder(base, {}), TokenDecoder(base, {})
             for decoder in (plain, knowing):
                 decoder.cache.reserve(6, 128)
             expected = torch.cat([plain.prefill([p], [slot]) for slot, p in enumerate(prompts)])
@@ -568,7 +476,7 @@ def test_rows_for_the_kernels_of_a_gpu_see_the_same_keys(
     monkeypatch.setattr(reading, "has_triton", lambda: False)
     base = make_client(name=tiny("mistral"))._base
     prompts = [[*range(40), 5, 6], [*range(40), 9], [*range(30), 8, 8], [1, 2, 3]]
-    plain, rows = Decoder(base, {}), Decoder(base, {})
+    plain, rows = TokenDecoder(base, {}), TokenDecoder(base, {})
     for decoder in (plain, rows):
         decoder.cache.reserve(4, 64)
         decoder.prefill([prompts[0][:20], prompts[1][:20], prompts[2][:20]], [0, 1, 2])
@@ -581,25 +489,3 @@ def test_rows_for_the_kernels_of_a_gpu_see_the_same_keys(
     monkeypatch.setattr(decoding.PromptLayout, "attend", attend)
     assert torch.allclose(rows.prefill(prompts, range(4), [20, 20, 20, 0]), expected, atol=1e-4)
     assert torch.allclose(rows.step([1] * 4, [42, 41, 32, 3]), plain.step([1] * 4, [42, 41, 32, 3]), atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["plain", "stacked"])
-def test_what_is_taken_from_a_cache_can_be_cut_and_put_elsewhere(kind: str) -> None:
-    layer = SimpleNamespace(sizes=(4, 2, 2), attention=SimpleNamespace(head_dim=3))
-    cache: Any = KeyValueCache() if kind == "plain" else StackedCache([layer, layer], torch.empty(0))
-    cache.reserve(3, 40)
-    for number in range(2):
-        keys, values = cache.layer(number, torch.zeros(2, 1, 3), torch.zeros(2, 1, 3))
-        keys.copy_(torch.rand_like(keys))
-        values.copy_(torch.rand_like(values))
-    before = {number: (keys.clone(), values.clone()) for number, (keys, values) in cache.layers.items()}
-    taken = cache.take(0, 5, 25)
-    cache.put(1, 10, taken, 20)
-    cache.put(2, 0, cache.cut(taken, 3, 15), 7)
-    for number, pair in before.items():
-        for old, new in zip(pair, cache.layers[number], strict=True):
-            expected = old.clone()
-            expected[1, :, 10:30] = old[0, :, 5:25]
-            expected[2, :, :7] = old[0, :, 8:15]
-            assert torch.equal(new, expected)
-    assert cache.token_bytes == 2 * 2 * 2 * 3 * 4

@@ -149,15 +149,6 @@ def test_sft_tells_the_same_story(both: Callable[..., tuple[Told, Told]]) -> Non
         assert mean(one.curve("loss")[-5:]) < 0.5 * one.curve("loss")[0]
 
 
-def test_sft_and_dpo_tell_the_same_story(both: Callable[..., tuple[Told, Told]]) -> None:
-    mock, local = both(story("examples/09_preference/config.yaml"), queries())
-    same_story(mock, local)
-    assert mock.visits == local.visits
-    for one in (mock, local):
-        assert mean(one.curve("dpo/margin")[-3:]) > one.curve("dpo/margin")[0]
-        assert mean(one.curve("dpo/accuracy")[-3:]) > 0.9
-
-
 def test_sdft_tells_the_same_story(both: Callable[..., tuple[Told, Told]]) -> None:
     config = story("examples/10_sdft/config.yaml")
     config["runs"] = [run for run in config["runs"] if run["name"] == "sdft"]

@@ -86,7 +86,7 @@ def test_a_late_request_joins_the_running_batch(client: Any, monkeypatch: pytest
     sampler.sample([1], 1, SamplingParams(1)).result()  # a base tries out its decoders first
     widths: list[int] = []
     halfway = threading.Event()
-    real = decoding.Decoder.step
+    real = decoding.TokenDecoder.step
 
     def step(self: Any, tokens: Any, positions: Any) -> Any:
         widths.append(len(tokens))
@@ -97,7 +97,7 @@ def test_a_late_request_joins_the_running_batch(client: Any, monkeypatch: pytest
         return real(self, tokens, positions)
 
     joined = threading.Event()
-    monkeypatch.setattr(decoding.Decoder, "step", step)
+    monkeypatch.setattr(decoding.TokenDecoder, "step", step)
     first = sampler.sample(client.tokenizer.encode("a"), 1, SamplingParams(60, seed=1, stop=[]))
     assert halfway.wait(10)
     late = sampler.sample(client.tokenizer.encode("another one"), 1, SamplingParams(5, seed=2, stop=[]))
@@ -113,13 +113,13 @@ def test_equal_prompts_are_read_once(client: Any, monkeypatch: pytest.MonkeyPatc
     sampler = client.sampler().result()
     sampler.sample([1], 1, SamplingParams(1)).result()  # a base tries out its decoders first
     read: list[int] = []
-    real = decoding.Decoder.prefill
+    real = decoding.TokenDecoder.prefill
 
     def prefill(self: Any, prompts: Any, slots: Any, known: Any) -> Any:
         read.extend(map(len, prompts))
         return real(self, prompts, slots, known)
 
-    monkeypatch.setattr(decoding.Decoder, "prefill", prefill)
+    monkeypatch.setattr(decoding.TokenDecoder, "prefill", prefill)
     prompt = client.tokenizer.encode("the same prompt")
     asked = [sampler.sample(prompt, 2, SamplingParams(30, seed=seed, stop=[])) for seed in range(4)]
     texts = {tuple(sample.tokens) for operation in asked for sample in operation.result()}
@@ -196,7 +196,7 @@ def test_the_fused_decoder_computes_what_the_plain_one_does(
         for fused in (False, True):
             with torch.inference_mode():
                 merged = client._state.adapter.copy().merge(base.switch)
-                decoder = decoding.Decoder(base, merged)
+                decoder = decoding.TokenDecoder(base, merged)
                 if fused:
                     layers = fused_decoding.prepare_layers(base, merged)
                     decoder = fused_decoding.FusedDecoder(base, merged, layers)
@@ -235,14 +235,14 @@ def test_running_out_of_memory_samples_fewer_at_once(client: Any, monkeypatch: p
     prompt = client.tokenizer.encode("memory")
     params = SamplingParams(12, seed=5, stop=[])
     expected = sampler.sample(prompt, 8, params).result()
-    real = decoding.Decoder.step
+    real = decoding.TokenDecoder.step
 
     def step(self: Any, tokens: Any, positions: Any) -> Any:
         if len(tokens) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
         return real(self, tokens, positions)
 
-    monkeypatch.setattr(decoding.Decoder, "step", step)
+    monkeypatch.setattr(decoding.TokenDecoder, "step", step)
     got = sampler.sample(prompt, 8, params).result()
     assert [sample.tokens for sample in got] == [sample.tokens for sample in expected]
 
@@ -254,7 +254,7 @@ def test_one_sample_that_does_not_fit_says_what_to_change(client: Any, monkeypat
         raise torch.OutOfMemoryError("CUDA out of memory, on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(decoding.Decoder, "step", never)
+        patch.setattr(decoding.TokenDecoder, "step", never)
         with pytest.raises(BackendError, match=r"does not fit into the memory of cpu.*max_tokens"):
             sampler.sample([1, 2], 3, SamplingParams(5)).result()
     assert sampler.sample([1, 2], 3, SamplingParams(5, stop=[])).result()
@@ -313,3 +313,38 @@ def test_a_token_is_found_where_the_distribution_function_says(size: int) -> Non
     below = np.where(drawn > 0, cumulative[np.arange(50), drawn - 1], 0.0)
     assert (below - 1e-6 <= uniform).all()
     assert (uniform <= above + 1e-6).all()
+
+
+def even_only(tokens: Any, logprobs: Any) -> Any:
+    logprobs[1::2] = -np.inf
+    return logprobs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.4},
+        {"temperature": 0.0},
+        {"top_k": 3, "top_p": 0.8},
+        {"logit_bias": {7: 4.0, 9: -np.inf}},
+        {"processors": (even_only,)},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_logprob_of_a_token_is_that_among_its_own_alternatives(
+    dtype: str, options: dict[str, Any], make_client: MakeClient
+) -> None:
+    client = make_client(params={"dtype": dtype})
+    every, sampler = client.capabilities.vocab_size, client.sampler().result()
+    asked = SamplingParams(8, stop=[], seed=3, top_logprobs=every, **options)
+    for sample in sampler.sample([1, 2, 3], 3, asked).result():
+        for at, token in enumerate(sample.tokens):
+            alternatives = dict(zip(sample.top.tokens[at].tolist(), sample.top.logprobs[at].tolist(), strict=True))
+            assert sample.logprobs[at] == pytest.approx(alternatives[token], abs=1e-6)
+    text = [1, 2, 3, *sample.tokens]
+    scored = sampler.topk_logprobs(text, every).result()
+    for at in range(1, len(text)):
+        alternatives = dict(zip(scored.tokens[at].tolist(), scored.logprobs[at].tolist(), strict=True))
+        assert scored.given[at] == pytest.approx(alternatives[text[at]], abs=1e-6)

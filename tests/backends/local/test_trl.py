@@ -206,15 +206,6 @@ def _datum(prompt: list[int], answer: list[int], advantage: float) -> Datum:
     return Datum(tokens[:-1], tokens[1:], weights, advantages=weights * np.float32(advantage))
 
 
-def test_benchmarks_ask_a_model_of_local_rl_as_they_ask_one_of_rl() -> None:
-    from evsys_sdk.algorithms.local_trl import LocalRL
-    from evsys_sdk.algorithms.rl import RL
-
-    ours, theirs = (kind(sampling={"max_tokens": 6}) for kind in (RL, LocalRL))
-    assert theirs.harness().description == ours.harness().description
-    assert theirs.cfg == ours.cfg
-
-
 def test_what_trl_does_not_do_is_refused(llama: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'local_rl' does not take max_staleness.*use the algorithm 'rl'"):
         run("local_rl", llama, [], tmp_path, {"max_staleness": 1})

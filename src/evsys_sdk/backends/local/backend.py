@@ -1,4 +1,4 @@
-"""The `local` backend: train and sample on this machine, on a CPU or on one GPU.
+"""The `local` backend: train and sample on this machine, on a CPU or on GPUs.
 
     model: { name: ./SmolLM2-135M-Instruct }     # a folder, a GGUF file, or a name on the Hugging Face hub
     backend: { kind: local, params: { device: auto } }
@@ -11,12 +11,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ...config.base import Strict
 from ...paths import in_project
+
+if TYPE_CHECKING:
+    from .client import LocalTrainingClient
 
 
 class LocalConfig(Strict):
@@ -51,7 +54,7 @@ class LocalConfig(Strict):
     merge_samplers: bool = True
     """Add the adapter into a copy of the weights to sample faster; needs memory for that copy."""
     samples_at_once: int | None = Field(default=None, ge=1)
-    """Samples that grow together; by default 32 on a CPU, 256 on a GPU."""
+    """Samples that grow together; by default 32 on a CPU, 512 on a GPU."""
     cached_tokens: int | None = Field(default=None, ge=16)
     """Tokens that all of these may hold together; by default 65536 on a CPU, 262144 on a GPU."""
     join_passes: Literal["auto", "always", "never"] = "auto"
@@ -59,6 +62,23 @@ class LocalConfig(Strict):
     are the same up to rounding."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of torch, for the whole process; by default what torch chooses."""
+    devices: int = Field(default=1, ge=1, le=64)
+    """Train and sample one run on so many GPUs, or in so many processes on a CPU: each has the whole base, data and
+    samples are split, gradients are summed. Numbers are the same up to rounding."""
+
+    @model_validator(mode="after")
+    def _check_devices(self) -> LocalConfig:
+        if self.devices == 1:
+            return self
+        if os.name == "nt":
+            raise ValueError("devices above 1 need Linux or macOS; leave it out")
+        if self.device.startswith("cuda:"):
+            raise ValueError(f"devices is {self.devices} and device is {self.device}, which is one; set device to cuda")
+        if self.join_passes == "always":
+            raise ValueError("devices above 1 cannot be combined with join_passes: always; leave out one of them")
+        if self.lora_dropout:
+            raise ValueError("devices above 1 cannot be combined with lora_dropout; leave out one of them")
+        return self
 
 
 class LocalBackend:
@@ -72,8 +92,17 @@ class LocalBackend:
 
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
         """Load the base, unless another run has it already, and start an adapter on it."""
-        from ..client import start_of
         from .client import LocalTrainingClient
+
+        if self.config.devices == 1:
+            return self.start(LocalTrainingClient, model, run_dir)
+        from .parallel import prepare_parallel
+
+        return prepare_parallel(self, model, run_dir)
+
+    def start(self, kind: type[LocalTrainingClient], model: Any, run_dir: Path) -> dict[str, Any]:
+        """The same for one process, with a client of a kind."""
+        from ..client import start_of
         from .memory_plan import Sizes
 
         ref, with_optimizer = start_of(model)
@@ -82,7 +111,7 @@ class LocalBackend:
         base = self.load(model.name, lambda sizes, key: chosen.append(self._settings(model, sizes, key, loaded=False)))
         if not chosen:
             chosen.append(self._settings(model, Sizes.of(base.model.config), base.key, loaded=True))
-        client = LocalTrainingClient.start(base, chosen[0], Path(run_dir))
+        client = kind.start(base, chosen[0], Path(run_dir))
         if ref:
             try:
                 client.load_state(ref, with_optimizer=with_optimizer).result()
@@ -127,7 +156,12 @@ class LocalBackend:
         """How many runs of a model share one GPU, by its memory; 1 where they would not be joined."""
         from .memory_plan import arms_that_fit
 
-        if self.config.join_passes == "never" or self.config.lora_dropout or self.config.device == "cpu":
+        if (
+            self.config.join_passes == "never"
+            or self.config.devices > 1
+            or self.config.lora_dropout
+            or self.config.device == "cpu"
+        ):
             return 1
         return arms_that_fit(
             model.name, lambda device, dtype: self._find_needs(model, device, dtype), self._computed_in
@@ -141,7 +175,7 @@ class LocalBackend:
 
     def _settings(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
         """What the config asks for, as far as there is memory for it."""
-        from .client import Settings
+        from .client import LocalSettings
         from .memory_plan import bytes_per_token
         from .sampling.loop import SamplingLimits
         from .training.passes import PassSettings
@@ -149,7 +183,7 @@ class LocalBackend:
         config, on_gpu = self.config, key.device.type == "cuda"
         needs = self._needs(model, sizes, key, loaded=loaded)
         recompute_from = needs.recompute_from if needs.recompute else None
-        return Settings(
+        return LocalSettings(
             model=model.name,
             seed=getattr(model, "seed", 0),
             lora_rank=needs.rank,
@@ -170,7 +204,7 @@ class LocalBackend:
                 join=config.join_passes == "always" or (config.join_passes == "auto" and on_gpu),
             ),
             sampling=SamplingLimits(
-                lanes=config.samples_at_once or (256 if on_gpu else 32),
+                lanes=config.samples_at_once or (512 if on_gpu else 32),
                 cached_tokens=needs.cached_tokens,
                 tokens_at_once=needs.tokens_at_once,
             ),
@@ -199,7 +233,7 @@ class LocalBackend:
             config.lora_targets,
             tokens_at_once=config.tokens_at_once or (8192 if on_gpu else 2048),
             cached_tokens=config.cached_tokens or (262144 if on_gpu else 65536),
-            merge=config.merge_samplers and config.dtype != "nf4",
+            merge=config.merge_samplers,
             four_bit=config.dtype == "nf4",
             recompute=config.recompute == "always",
             loaded=loaded,

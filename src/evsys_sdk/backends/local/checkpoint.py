@@ -32,7 +32,7 @@ from ...files import atomic_write, write_json
 from ...record.run_files.checkpoints import locate_weights
 from ..checkpoint_name import MANIFEST, check_free
 from .base.experts import EXPERT_PARAMETERS
-from .base.lora import Adapter, Switch, is_meant
+from .base.lora import LoRAAdapter, Switch, is_meant
 
 FORMAT: Final = 1
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -50,14 +50,19 @@ _PLAIN_STARTS = ("gaussian", "eva", "orthogonal")
 class Stored:
     """What was read from a checkpoint."""
 
-    adapter: Adapter
+    adapter: LoRAAdapter
     moments: dict[str, Tensor] | None = None
     about: dict[str, Any] = field(default_factory=dict[str, Any])
     """Empty for an adapter that PEFT has saved."""
 
 
 def write_checkpoint(
-    folder: Path, adapter: Adapter, about: Mapping[str, Any], *, base_model: str, moments: Mapping[str, Tensor] | None
+    folder: Path,
+    adapter: LoRAAdapter,
+    about: Mapping[str, Any],
+    *,
+    base_model: str,
+    moments: Mapping[str, Tensor] | None,
 ) -> None:
     """Store a checkpoint; until it is complete there is none."""
     check_free(folder)
@@ -114,7 +119,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _peft_tensors(adapter: Adapter) -> dict[str, Tensor]:
+def _peft_tensors(adapter: LoRAAdapter) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     keys = _peft_names(adapter.weights)
     for name, (a, b) in adapter.weights.items():
@@ -143,7 +148,7 @@ def _is_experts(name: str) -> bool:
     return name.endswith(tuple(f".experts.{parameter}" for parameter in EXPERT_PARAMETERS))
 
 
-def _peft_config(adapter: Adapter, base_model: str) -> dict[str, Any]:
+def _peft_config(adapter: LoRAAdapter, base_model: str) -> dict[str, Any]:
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -159,7 +164,7 @@ def _peft_config(adapter: Adapter, base_model: str) -> dict[str, Any]:
     }
 
 
-def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device: Any) -> Adapter:
+def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device: Any) -> LoRAAdapter:
     config = _read_json(folder / ADAPTER_CONFIG)
     unsupported = [key for key in _UNSUPPORTED if config.get(key)]
     if (start := config.get("init_lora_weights")) and isinstance(start, str) and start not in _PLAIN_STARTS:
@@ -196,7 +201,7 @@ def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device
         raise BackendError(f"{folder / ADAPTER} holds other tensors than lora_A and lora_B. Use a LoRA adapter.")
     order = [name for name in switch.layers if name in weights]
     transposed = any(switch.layers[name].transposed for name in order)
-    return Adapter(int(rank), alpha, {name: weights[name] for name in order}, transposed)
+    return LoRAAdapter(int(rank), alpha, {name: weights[name] for name in order}, transposed)
 
 
 def _number(folder: Path, config: Mapping[str, Any], key: str) -> float:

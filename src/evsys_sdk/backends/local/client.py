@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,22 +32,22 @@ from ..datum import Datum, Floats
 from ..future import Operation
 from ..losses import LOSSES, LossCallable, custom_loss, find_loss
 from ..seeds import RequestSeeds
-from ..worker import Worker
+from ..worker import CallWorker
 from . import memory
 from .base.loading import Base
-from .base.lora import Adapter
+from .base.lora import LoRAAdapter
 from .checkpoint import Stored, read_checkpoint, write_checkpoint
-from .sampling.lanes import Request
+from .sampling.lanes import SampleCall
 from .sampling.loop import SamplingLimits, SamplingLoop
 from .sampling.scoring import ScoreRequest
 from .sampling.snapshot import Snapshot
-from .training.passes import PassSettings, TrainingState
+from .training.passes import LocalTrainingState, PassSettings
 
 _MOST_ALTERNATIVES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LocalSettings:
     """What a local client is made from, next to its base."""
 
     model: str
@@ -64,9 +64,11 @@ class Settings:
 class LocalTrainingClient:
     """An adapter in training on a base model in this process."""
 
-    def __init__(self, base: Base, settings: Settings, run_dir: Path) -> None:
+    state_type: ClassVar[type[LocalTrainingState]] = LocalTrainingState
+
+    def __init__(self, base: Base, settings: LocalSettings, run_dir: Path) -> None:
         self._base, self._settings, self._run_dir = base, settings, run_dir
-        adapter = Adapter.create(
+        adapter = LoRAAdapter.create(
             base.switch,
             rank=settings.lora_rank,
             alpha=settings.lora_alpha,
@@ -74,9 +76,9 @@ class LocalTrainingClient:
             seed=settings.seed,
             device=base.device,
         )
-        self._state = TrainingState(base, adapter, settings.passes, seed=settings.seed)
+        self._state = self.state_type(base, adapter, settings.passes, seed=settings.seed)
         self._seeds = RequestSeeds(settings.seed)
-        self._worker = Worker(f"local-{Path(settings.model).name}")
+        self._worker = CallWorker(f"local-{Path(settings.model).name}")
         self._loop = SamplingLoop(
             base,
             settings.sampling,
@@ -97,7 +99,7 @@ class LocalTrainingClient:
         )
 
     @classmethod
-    def start(cls, base: Base, settings: Settings, run_dir: Path) -> LocalTrainingClient:
+    def start(cls, base: Base, settings: LocalSettings, run_dir: Path) -> LocalTrainingClient:
         """A client, or an error that says that its adapter does not fit."""
         try:
             return cls(base, settings, run_dir)
@@ -189,7 +191,7 @@ class LocalTrainingClient:
         return self._worker.submit("open_sampler", lambda: self._state.with_room("a sampler", open_))
 
     def close(self) -> None:
-        """Finish what was submitted and let go of the threads; closing twice does nothing."""
+        """Finish what was submitted and release the threads; closing twice does nothing."""
         self._worker.close()
         self._state.close()
         self._loop.close()
@@ -200,7 +202,7 @@ class LocalTrainingClient:
         checks.check_data(data, self.capabilities, loss_fn)
         return data, find_loss(loss_fn, config)
 
-    def _sampler_of(self, adapter: Adapter, *, ref: str) -> LocalSamplingClient:
+    def _sampler_of(self, adapter: LoRAAdapter, *, ref: str) -> LocalSamplingClient:
         snapshot = Snapshot(self._base, adapter, merge=self._settings.merge)
         return LocalSamplingClient(snapshot, ref, self._loop, self._seeds, self.capabilities, self.tokenizer)
 
@@ -218,7 +220,7 @@ class LocalTrainingClient:
             )
         return stored
 
-    def _check_shape(self, ref: str, adapter: Adapter) -> None:
+    def _check_shape(self, ref: str, adapter: LoRAAdapter) -> None:
         """Refuse an adapter that the run would not have made; optimizer and learning rate would no longer fit."""
         ours = self._state.adapter
         if (adapter.rank, set(adapter.weights)) != (ours.rank, set(ours.weights)):
@@ -251,7 +253,7 @@ class LocalSamplingClient:
         checks.check_sampling(prompt, num_samples, params, self._capabilities)
         seed = self._seeds.next() if params.seed is None else params.seed
         # Marked as running below: a future that was cancelled would refuse the result that the loop has for it.
-        request = Request(tuple(int(token) for token in prompt), int(num_samples), params, seed)
+        request = SampleCall(tuple(int(token) for token in prompt), int(num_samples), params, seed)
         request.future.set_running_or_notify_cancel()
         self._loop.sample(self._snapshot, request)
         return Operation(request.future, "sample")

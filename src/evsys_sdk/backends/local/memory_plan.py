@@ -183,7 +183,8 @@ class Estimate:
             adapter=numbers * 4 * _COPIES,
             row=needs.tokens_at_once * bytes_per_token(sizes, needs),
             head=logits * 8,
-            merged=changed * size if needs.merge else 0,
+            # Of four bits all weights are made dense to sample from.
+            merged=(sizes.parameters if needs.four_bit else changed) * size if needs.merge else 0,
             cache=needs.cached_tokens * sizes.layers * 2 * sizes.keys * size,
         )
 

@@ -1,4 +1,4 @@
-"""Attention over one packed row: every token sees the earlier tokens of its own sequence, and no other sequence.
+"""Attention over one packed row: every token sees the earlier tokens of its sequence, and no other sequence.
 
 transformers lets a model take its attention from a table by name. Ours is entered there; how the row is divided comes
 with each call as `evsys_layout`, which the model hands down to every layer. No mask is ever built for a whole row. What
@@ -182,7 +182,7 @@ def refuse_unknown(module: Any, attention_mask: Any, others: dict[str, Any]) -> 
     if not getattr(module, "is_causal", True) or others.get("is_causal") is False:
         raise NotUnderstood(f"its {kind} lets tokens see later ones")
     if attention_mask is not None:
-        raise NotUnderstood(f"its {kind} comes with a mask of its own, which says nothing about packed sequences")
+        raise NotUnderstood(f"its {kind} comes with a mask of its own, which does not support packed sequences")
     unknown = [name for name, value in others.items() if name not in _IGNORED and value is not None]
     if unknown:
         raise NotUnderstood(f"its {kind} asks for {', '.join(unknown)}, which our attention does not have")

@@ -63,7 +63,7 @@ def check_family(model: str, config: Any) -> None:
         )
     if not _takes_attention(made) and not _is_falcon(config):
         raise explain_refusal(
-            model, name, "it computes attention in code of its own, which knows nothing of packed sequences"
+            model, name, "it computes attention in code of its own, which does not support packed sequences"
         )
 
 
@@ -88,7 +88,7 @@ def use_attention(model: Any, name: str) -> None:
 
 
 def route_attention(model: nn.Module) -> None:
-    """Have a model whose attention is code of its own use ours; others are left as they are."""
+    """Replace the attention code of a model by ours, if it has its own."""
     for module in model.modules():
         if type(module).__name__ == "FalconAttention":
             module.forward = functools.partial(_falcon_attention, module, module.forward)

@@ -108,7 +108,7 @@ def _four_bits_together(linears: Sequence[Any], weights: Sequence[Any]) -> Any:
     """The same for weights in four bits."""
     joined, start = FourBit.cat(weights), 0
     for linear in linears:
-        linear.weight = joined.rows(start, start + linear.out_features)
+        linear.weight = joined[start : start + linear.out_features]
         linear.switch.layers[linear.name] = replace(linear.switch.layers[linear.name], weight=linear.weight)
         start += linear.out_features
     return joined

@@ -63,7 +63,7 @@ class Base:
     recurrent: bool = False
     """Whether layers carry a state from token to token, so that a text can only be continued at its end."""
     turns: Turns = field(default_factory=Turns)
-    """Held by whoever runs the model."""
+    """Held while the model runs."""
     fusible: bool | None = None
     """Whether the faster decoder works for it; None until it was tried."""
     packed_head: Product | None = None

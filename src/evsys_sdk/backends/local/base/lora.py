@@ -3,10 +3,10 @@
 Every linear layer of the base is replaced once by a `LoRALinear`, which looks up what is switched on at the moment:
 nothing, an adapter in training, or weights with an adapter already added in. So several runs share one base, and
 changing from one to another costs nothing. Masters are float32 whatever the base is stored in. The experts of a
-mixture are adapted where the targets name them; each expert then has matrices of its own.
+mixture are adapted where the targets name them; each expert then has its own matrices.
 
     switch = install(model)                       # once per base
-    adapter = Adapter.create(switch, rank=32, alpha=32, targets=None, seed=0)
+    adapter = LoRAAdapter.create(switch, rank=32, alpha=32, targets=None, seed=0)
     with switch.using(adapter.parts()): ...       # forward and backward
 """
 
@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ....errors import BackendError, closest
+from ....errors import BackendError, suggest
 from .experts import EXPERT_PARAMETERS, find_experts, route_experts
 from .four_bit import FourBit, Weight, can_quantize, dense
-from .lora_products import AddLoRA, AddStacked, Frozen
+from .lora_products import AddLoRA, Frozen
 
 _EXPERT = re.compile(r"(^|\.)experts\.\d+(\.|$)")
 
@@ -105,7 +105,7 @@ class Linear:
 
 @dataclass(slots=True)
 class Switch:
-    """Which change of its linear layers a base has at the moment. Whoever uses the base holds its turn."""
+    """Which change of its linear layers a base has at the moment. A user of the base holds its turn."""
 
     layers: dict[str, Linear] = field(default_factory=dict[str, "Linear"])
     """All linear layers that can be adapted, by their name in the model."""
@@ -155,16 +155,12 @@ class LoRALinear(nn.Module):
             return Frozen.apply(x, self.weight, self.bias)
         if isinstance(change, Tensor):
             return F.linear(x, change, self.bias)
-        if isinstance(change, StackedPart):
-            rows = x.reshape(-1, x.shape[-1])
-            whole = [(0, self.out_features)]
-            found = AddStacked.apply(rows, None, self.weight, self.bias, change.scale, whole, change.a, change.b)
-            return found.view(*x.shape[:-1], -1)
         if isinstance(change, RowParts):
             return self._with_row_parts(x, change)
-        if change.dropout:
+        if isinstance(change, LoRAPart) and change.dropout:
             return self._with_dropout(x, change)
-        return AddLoRA.apply(x, self.weight, self.bias, change.a, change.b, change.scale)
+        whole = [(0, self.out_features)]
+        return AddLoRA.apply(x, None, self.weight, self.bias, change.scale, whole, change.a, change.b)
 
     def _with_row_parts(self, x: Tensor, parts: RowParts) -> Tensor:
         found = F.linear(x, dense(self.weight), self.bias)
@@ -224,7 +220,7 @@ def quantize(model: nn.Module, switch: Switch, device: torch.device) -> None:
 
 
 @dataclass(slots=True)
-class Adapter:
+class LoRAAdapter:
     """One adapter: float32 matrices A and B for each of its layers."""
 
     rank: int
@@ -239,7 +235,7 @@ class Adapter:
     @classmethod
     def create(
         cls, switch: Switch, *, rank: int, alpha: float, targets: Sequence[str] | None, seed: int, device: Any = "cpu"
-    ) -> Adapter:
+    ) -> LoRAAdapter:
         """A new adapter that changes nothing yet: B is zero, A is drawn by the seed."""
         # On the CPU whatever the device is, so that an adapter begins with the same numbers everywhere.
         generator = torch.Generator().manual_seed(seed & (2**63 - 1))
@@ -284,6 +280,8 @@ class Adapter:
     def split(self, flat: Tensor) -> list[Tensor]:
         """Parts of a vector in the shapes of the matrices; further dimensions before the last one stay."""
         tensors = self.tensors()
+        if flat.ndim == 1:  # hundreds of views in one call, as each snapshot makes them
+            return list(torch._utils._unflatten_dense_tensors(flat, tensors))
         parts = flat.split([tensor.numel() for tensor in tensors], dim=-1)
         return [part.view(*flat.shape[:-1], *tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
@@ -291,18 +289,18 @@ class Adapter:
         """What the switch takes."""
         return {name: LoRAPart(a, b, self.scale, dropout, generator) for name, (a, b) in self.weights.items()}
 
-    def make_trainable(self) -> Adapter:
+    def make_trainable(self) -> LoRAAdapter:
         """The same adapter with tensors that gradients are taken of."""
         for tensor in self.tensors():
             tensor.requires_grad_()
         return self
 
-    def copy(self) -> Adapter:
+    def copy(self) -> LoRAAdapter:
         """A copy that later training does not touch."""
         flat = self.lay_flat().clone()
         parts = iter(self.split(flat))
         weights = {name: (next(parts), next(parts)) for name in self.weights}
-        return Adapter(self.rank, self.alpha, weights, self.transposed, flat)
+        return LoRAAdapter(self.rank, self.alpha, weights, self.transposed, flat)
 
     def is_zero(self) -> bool:
         """Whether it changes nothing, as a new one does."""
@@ -331,8 +329,7 @@ def target_layers(switch: Switch, targets: Sequence[str] | None) -> list[str]:
     for target in targets:
         if not any(is_meant(name, target) for name in switch.layers):
             known = sorted({name.rpartition(".")[2] for name in switch.layers})
-            guess = closest(target, known)
-            hint = f"Did you mean '{guess}'?" if guess else f"It has {', '.join(known)}."
+            hint = suggest(target, known) or f"It has {', '.join(known)}."
             raise BackendError(f"backend.params.lora_targets: the model has no linear layer '{target}'. {hint}")
     return list(chosen)
 

@@ -159,15 +159,15 @@ def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | 
     stateful = sorted({type(module).__name__ for module in base.model.modules() if _convolves(module)})
     return (
         "its numbers change when sequences are packed into one row: it counts positions by itself, or something"
-        f"{f' ({", ".join(stateful)})' if stateful else ''} passes from token to token beside attention"
+        f"{f' ({", ".join(stateful)})' if stateful else ''} passes from token to token next to attention"
     )
 
 
 def _compare_decoding(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
     """Read most of each text as a prompt and the rest token by token."""
-    from ..sampling.decoding import Decoder
+    from ..sampling.decoding import TokenDecoder
 
-    decoder = Decoder(base, {})
+    decoder = TokenDecoder(base, {})
     count = len(texts[0])
     read = max(1, count - _STEPS)
     decoder.cache.reserve(len(texts), count)

@@ -1,7 +1,7 @@
 """A lock that is granted in the order in which it was asked for.
 
 A base is used by training, by sampling and by other runs at the same time, each from its own thread and each for one
-short piece of work at a time. With an ordinary lock the thread that lets go would mostly get it right back.
+short piece of work at a time. With an ordinary lock the thread that releases it would mostly get it right back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Turns:
             mine = threading.Event()
             self._waiting.append(mine)
         began = time.perf_counter()
-        mine.wait()  # whoever was before hands its turn over, so it stays taken
+        mine.wait()  # the previous holder hands its turn over, so it stays taken
         return time.perf_counter() - began
 
     def __exit__(

@@ -19,7 +19,9 @@ from torch import Tensor
 
 MOST_ROWS = 128
 """Rows up to which these products are faster than those of torch."""
-_MOST_PIECES, _COLUMNS = 4, 32
+COLUMNS = 32
+"""Columns of a product that a program computes."""
+_MOST_PIECES = 4
 _PROGRAMS = 128
 """How many programs a product is to be divided among, about one for each processor."""
 
@@ -38,11 +40,18 @@ def _product(
     new_squares,
     parts,
     arrived,
+    low,
+    bank,
+    table,
+    adapters,
     eps,
     M,
     N,
     K,
     blocks,
+    stride,
+    first_end,
+    second_end,
     NORM: tl.constexpr,
     GATE: tl.constexpr,
     BIAS: tl.constexpr,
@@ -51,6 +60,9 @@ def _product(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    BANK: tl.constexpr,
 ):
     block, rows_at, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = rows_at * ROWS + tl.arange(0, ROWS)
@@ -78,6 +90,30 @@ def _product(
         if GATE:
             second = tl.load(from_weight + N * K + at, mask=in_columns & inside, other=0.0)
             other = tl.dot(value, tl.trans(second), other)
+    if RANK:
+        # Low-rank states of adapters are further columns of x, and their B further columns of the weight. In a row all
+        # are zero but those of its adapter. Linear layers that share x lie next to each other: columns choose one.
+        place = block * COLUMNS
+        part = (place >= first_end).to(tl.int32) + (place >= second_end).to(tl.int32)
+        begin = tl.multiple_of(tl.where(part == 0, 0, tl.where(part == 1, first_end, second_end)), COLUMNS)
+        rank = tl.arange(0, RANKS)[None, :]
+        in_rank = rank < RANK
+        from_low = low + (part * BANK * M + row[:, None]) * RANK + rank
+        # Loads are wide only where the compiler knows that they begin at multiples of 16.
+        of_b = tl.multiple_of(tl.maximum(tl.load(table + 2 * part + 1), 0), 16)
+        from_b = bank + of_b + (column[:, None] - begin) * RANK + rank
+        if GATE:
+            of_second = tl.multiple_of(tl.maximum(tl.load(table + 3), 0), 16)
+            from_second = bank + of_second + column[:, None] * RANK + rank
+        for adapter in range(tl.where(piece == SPLIT - 1, 0, BANK), tl.load(adapters)):
+            own = tl.multiple_of(stride.to(tl.int64) * adapter, 16)
+            value = tl.load(from_low + adapter * M * RANK, mask=in_rows & in_rank, other=0.0)
+            factor = tl.load(from_b + own, mask=in_columns & in_rank, other=0.0)
+            total = tl.dot(value, tl.trans(factor), total)
+            if GATE:
+                value = tl.load(from_low + (BANK + adapter) * M * RANK, mask=in_rows & in_rank, other=0.0)
+                second = tl.load(from_second + own, mask=in_columns & in_rank, other=0.0)
+                other = tl.dot(value, tl.trans(second), other)
     if NORM:
         total *= factors
         other *= factors
@@ -90,7 +126,7 @@ def _product(
         tl.debug_barrier()  # every thread of this program has stored its part before the program counts as arrived
         place = arrived + rows_at * tl.num_programs(0) + block
         before = tl.atomic_add(place, 1, sem="acq_rel")
-        # Whoever comes last adds all parts up from the first to the last: sums in the order of arrival would make the
+        # The last block adds all parts up from the first to the last: sums in the order of arrival would make the
         # same step give other bits from run to run. The parts bypass L1 (.cg), which may hold what was there before.
         if before == SPLIT - 1:
             total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -155,6 +191,45 @@ def _finish(
         tl.store(new_squares + block * M + row, tl.sum(wide * wide, 1), mask=row < M)
 
 
+@triton.jit(do_not_specialize=["M"])
+def _shrink(
+    x,
+    bank,
+    table,
+    rows_of_bank,
+    adapters,
+    low,
+    scale,
+    M,
+    K,
+    stride,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    BANK: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    part, adapter = tl.program_id(0) // BANK, tl.program_id(0) % BANK
+    if adapter < tl.load(adapters):
+        row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+        of_row = tl.load(rows_of_bank + row, mask=row < M, other=-1)
+        own = (of_row == adapter)[:, None]
+        from_a = tl.load(table + 2 * part)
+        is_needed = (from_a >= 0) & (tl.sum(own.to(tl.int32)) > 0)
+        rank = tl.arange(0, RANKS)
+        from_x = x + row[:, None] * K
+        begin = tl.multiple_of(adapter.to(tl.int64) * stride + tl.maximum(from_a, 0), 16)
+        from_bank = bank + begin + rank[:, None] * K
+        total = tl.zeros([ROWS, RANKS], tl.float32)
+        for start in range(0, tl.where(is_needed, K, 0), DEPTH):
+            at = start + tl.arange(0, DEPTH)[None, :]
+            value = tl.load(from_x + at, mask=own & (at < K), other=0.0)
+            factor = tl.load(from_bank + at, mask=(rank < RANK)[:, None] & (at < K), other=0.0)
+            total = tl.dot(value, tl.trans(factor), total)
+        target = low + (tl.program_id(0) * M + row[:, None]) * RANK + rank[None, :]
+        tl.store(target, (total * scale).to(low.dtype.element_ty), mask=(row < M)[:, None] & (rank < RANK)[None, :])
+
+
 @triton.jit
 def _begin(x, gain, normed, squares, width, BLOCK: tl.constexpr):
     row = tl.program_id(0)
@@ -169,21 +244,16 @@ def _begin(x, gain, normed, squares, width, BLOCK: tl.constexpr):
 class FewRows:
     """The states of a few dozen tokens on their way through the layers.
 
-    Beside the states there are always their products with the weights of the next norm, and sums of their squares; so a
-    norm needs no pass of its own: it is a factor for each row of the product that follows.
+    Next to the states there are always their products with the weights of the next norm, and sums of their squares; so
+    a norm needs no separate pass: it is a factor for each row of the product that follows.
     """
 
-    def __init__(self, x: Tensor, norm: Any, room: Room) -> None:
-        self.x, self._norm, self._room = x, norm, room
+    def __init__(self, x: Tensor, norm: Any, room: Room, bank: tuple[Any, Tensor] | None = None) -> None:
+        self.x, self._norm, self._room, self._bank = x, norm, room, bank
         self._normed = torch.empty_like(x)
         self._squares = torch.empty(1, len(x), device=x.device, dtype=torch.float32)
         width = x.shape[1]
         _begin[(len(x),)](x, norm.weight, self._normed, self._squares, width, BLOCK=triton.next_power_of_2(width))
-
-    @property
-    def normed(self) -> tuple[Tensor, Tensor, float]:
-        """The states times the weights of the norm, sums of their squares, and the norm's epsilon."""
-        return self._normed, self._squares, self._norm.variance_epsilon
 
     def times(self, product: Any, *, gate: bool = False) -> Tensor:
         """The product of the normed states with a matrix; with `gate`, its first half gates the second."""
@@ -195,7 +265,7 @@ class FewRows:
     def add(self, x: Tensor, product: Any, norm: Any) -> None:
         """Add a product to the states; `norm` comes next."""
         plan = _plan(x, self.x.shape[1], divide=True)
-        squares = torch.empty(triton.cdiv(self.x.shape[1], _COLUMNS), len(x), device=x.device, dtype=torch.float32)
+        squares = torch.empty(triton.cdiv(self.x.shape[1], COLUMNS), len(x), device=x.device, dtype=torch.float32)
         self._launch(x, product, self.x, plan, norm=norm, squares=squares)
         self._norm, self._squares = norm, squares
 
@@ -212,7 +282,8 @@ class FewRows:
     ) -> None:
         height, width = found.shape[1], x.shape[1]
         adds, bias = norm is not None, product.bias
-        _product[(triton.cdiv(height, _COLUMNS), triton.cdiv(len(x), plan.rows), plan.pieces)](
+        added = None if self._bank is None else _Added.of(*self._bank, x, product)
+        _product[(triton.cdiv(height, COLUMNS), triton.cdiv(len(x), plan.rows), plan.pieces)](
             x,
             self._squares,
             product.weight,
@@ -224,22 +295,74 @@ class FewRows:
             squares if adds else self._squares,
             self._room.parts,
             self._room.arrived,
+            *((x, x, x, x) if added is None else (added.low, added.bank, added.table, added.adapters)),
             self._norm.variance_epsilon,
             len(x),
             height,
             width,
             len(self._squares),
+            0 if added is None else added.bank.stride(0),
+            *((height, height) if added is None or gate else added.ends),
             NORM=not adds,
             GATE=gate,
             BIAS=bias is not None,
             ONTO=adds,
             SPLIT=plan.pieces,
             ROWS=plan.rows,
-            COLUMNS=_COLUMNS,
+            COLUMNS=COLUMNS,
             DEPTH=plan.depth,
+            RANK=0 if added is None else added.rank,
+            RANKS=16 if added is None else max(16, triton.next_power_of_2(added.rank)),
+            BANK=1 if added is None else len(added.bank),
             num_warps=4,
             num_stages=plan.stages,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """What adapters of a bank add to a product."""
+
+    low: Tensor
+    """Low-rank states, (linear layers, rows of the bank, rows, rank)."""
+    bank: Tensor
+    table: Tensor
+    """Where A and B of each linear layer begin in a row of the bank; -1 where it is not adapted."""
+    adapters: Tensor
+    """How many rows of the bank are in use."""
+    ends: tuple[int, int]
+    """Where the columns of the first and the second linear layer end."""
+    rank: int
+
+    @classmethod
+    def of(cls, bank: Any, rows: Tensor, x: Tensor, product: Any) -> _Added | None:
+        """`rows` says which row of the bank each row of x belongs to."""
+        table, ends = bank.places[id(product)]
+        if table is None:
+            return None
+        (count, width), rank = x.shape, bank.rank
+        low = x.new_empty(len(table), len(bank.weights), count, rank)
+        at_once = min(64, max(16, triton.next_power_of_2(count)))
+        _shrink[(len(table) * len(bank.weights), triton.cdiv(count, at_once))](
+            x,
+            bank.weights,
+            table,
+            rows,
+            bank.used,
+            low,
+            bank.scale,
+            count,
+            width,
+            bank.weights.stride(0),
+            RANK=rank,
+            RANKS=max(16, triton.next_power_of_2(rank)),
+            BANK=len(bank.weights),
+            ROWS=at_once,
+            DEPTH=128,
+            num_warps=4,
+            num_stages=4,
+        )
+        return cls(low, bank.weights, table, bank.used, ends, rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +379,11 @@ def _plan(x: Tensor, height: int, *, gate: bool = False, divide: bool = False) -
     """What was fastest on an H200; with less memory in a processor, as many stages as fit."""
     rows = len(x)
     at_once = min(64, max(16, triton.next_power_of_2(rows)))
-    blocks = triton.cdiv(height, _COLUMNS) * triton.cdiv(rows, at_once)
+    blocks = triton.cdiv(height, COLUMNS) * triton.cdiv(rows, at_once)
     pieces = max(1, min(_MOST_PIECES, _PROGRAMS // blocks)) if divide else 1
     depth = 256 if divide else 64 if gate and rows > at_once else 128
     most = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
-    stages = (most - 4096) // ((at_once + _COLUMNS * (2 if gate else 1)) * depth * 2)
+    stages = (most - 4096) // ((at_once + COLUMNS * (2 if gate else 1)) * depth * 2)
     if stages < 2:
         return _Plan(at_once, 64, pieces, 2)
     return _Plan(at_once, depth, pieces, min(4 if divide or (rows > at_once and not gate) else 6, stages))
@@ -270,5 +393,6 @@ class Room:
     """Memory in which divided products are put together; captured graphs keep pointing to it."""
 
     def __init__(self, width: int, device: torch.device) -> None:
-        self.parts = torch.empty(_MOST_PIECES * MOST_ROWS * width, device=device, dtype=torch.float32)
+        size = max(_MOST_PIECES * MOST_ROWS * width, _PROGRAMS * 64 * COLUMNS)
+        self.parts = torch.empty(size, device=device, dtype=torch.float32)
         self.arrived = torch.zeros(width, dtype=torch.int32, device=device)

@@ -187,15 +187,14 @@ def read_tokens(
     """The last hidden state of one token per slot.
 
     `where` has the position of each token, and the slot from which how many of its first positions are read. `bank` has
-    the adapters to apply, and the slots in their order.
+    the adapters to apply, and the row of each slot in it.
     """
     body: Any = base.body
     x = body.embed_tokens(tokens)
     cos, sin = (part[0].contiguous() for part in body.rotary_emb(x[None], position_ids=where[0][None]))
     first = layers[0].before_attention
-    states: Any = FewRows(x, first, room) if len(x) <= MOST_ROWS else ManyRows(x, first)
-    if bank is not None:
-        states = AdaptedRows(states, *bank)
+    few = len(x) <= MOST_ROWS or bank is not None
+    states: Any = FewRows(x, first, room, bank) if few else ManyRows(x, first)
     following = [*(layer.before_attention for layer in layers[1:]), body.norm]
     for layer, next_norm in zip(layers, following, strict=True):
         own = layer.attention
@@ -211,17 +210,14 @@ def read_tokens(
 class ManyRows:
     """The states of many tokens on their way through the layers, as `FewRows` has those of a few."""
 
-    # With many rows a product is bound by computing and no longer by memory: a norm of its own costs little then.
+    # With many rows a product is bound by computing and no longer by memory: a separate norm costs little then.
 
     def __init__(self, x: Tensor, norm: Any) -> None:
         self.x, self._norm = x, norm
-        self.normed: Any = None
-        """What was multiplied last, as `FewRows` has it."""
 
     def times(self, product: Any, *, gate: bool = False) -> Tensor:
         """The product of the normed states with a matrix; with `gate`, its first half gates the second."""
         normed, _ = Norm.apply(self.x, self._norm.weight, self._norm.variance_epsilon)
-        self.normed = normed, None, 0.0
         found = F.linear(normed, product.weight, product.bias)
         return Gate.apply(found) if gate else found
 
@@ -229,28 +225,6 @@ class ManyRows:
         """Add a product to the states; `norm` comes next."""
         add_product(self.x, x, product)
         self._norm = norm
-
-
-class AdaptedRows:
-    """States to whose products the adapters of a bank add theirs."""
-
-    def __init__(self, states: Any, bank: Any, order: Tensor) -> None:
-        self._states, self._bank, self._order = states, bank, order
-
-    @property
-    def x(self) -> Tensor:
-        return self._states.x
-
-    def times(self, product: Any, *, gate: bool = False) -> Tensor:
-        """The product of the normed states with an adapted matrix."""
-        found = self._states.times(product)  # the gate comes after what adapters add
-        self._bank.add(product, self._states.normed, found, self._order)
-        return Gate.apply(found) if gate else found
-
-    def add(self, x: Tensor, product: Any, norm: Any) -> None:
-        """Add a product with an adapted matrix to the states; the adapters come first, because a norm follows."""
-        self._bank.add(product, (x, None, 0.0), self._states.x, self._order)
-        self._states.add(x, product, norm)
 
 
 def add_product(onto: Tensor, x: Tensor, product: Any) -> Tensor:

@@ -23,11 +23,11 @@ from ....log import get_logger
 from .. import memory
 from ..base.attention import PackedLayout, Segment, Traits, has_varlen
 from ..base.families import FUSED
-from ..base.four_bit import FourBit, Weight, dense
+from ..base.four_bit import FourBit
 from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
 from ..base.lora import Change, LoRAPart, StackedPart
-from ..base.lora_products import AddStacked, Frozen
+from ..base.lora_products import AddLoRA, Frozen
 from ..training.recompute import recompute_layers, run_again
 
 type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
@@ -121,10 +121,9 @@ def add_adapter(changes: Mapping[str, Change]) -> Linear:
     def linear(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
         rows: list[tuple[int, int]] = []
         matrices: list[Tensor] = []
-        scale, start, add = 1.0, 0, _AddLoRAs
+        scale, start = 1.0, 0
         for single in layer.linears[which]:
             if isinstance(part := changes.get(single.name), LoRAPart | StackedPart):
-                add = AddStacked if isinstance(part, StackedPart) else _AddLoRAs
                 rows.append((start, start + single.out_features))
                 matrices += [part.a, part.b]
                 scale = part.scale
@@ -132,69 +131,9 @@ def add_adapter(changes: Mapping[str, Change]) -> Linear:
         if not matrices:
             return plain(layer, which, x, onto)
         product = getattr(layer, which)
-        return add.apply(x, onto, product.weight, product.bias, scale, rows, *matrices)
+        return AddLoRA.apply(x, onto, product.weight, product.bias, scale, rows, *matrices)
 
     return linear
-
-
-class _AddLoRAs(torch.autograd.Function):
-    """y = onto + xW' + b + scale * (xA')B' for several adapted layers that read the same x.
-
-    Their A lie below each other, and their B on the diagonal of one matrix, so that there are three products in all.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        onto: Tensor | None,
-        weight: Weight,
-        bias: Tensor | None,
-        scale: float,
-        rows: Any,
-        *matrices: Tensor,
-    ) -> Tensor:
-        a, b = _join(matrices, rows, len(weight), x.dtype)
-        low = x @ a.T
-        if onto is None:
-            y = F.linear(x, dense(weight), bias)
-        else:
-            y = torch.addmm(onto, x, dense(weight).T)
-            if bias is not None:
-                y += bias
-        y.addmm_(low, b.T, alpha=scale)
-        ctx.save_for_backward(x, low, a, b)
-        ctx.weight, ctx.scale, ctx.rows, ctx.has_onto = weight, scale, rows, onto is not None
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        x, low, a, b = ctx.saved_tensors
-        grad = grads[0].contiguous()
-        # The rank is small, so that this comes first and everything else is made of it.
-        grad_low = grad @ b
-        if ctx.scale != 1:
-            grad_low *= ctx.scale
-        grad_a, grad_b = (grad_low.T @ x).float(), grad.T @ low
-        rank = len(a) // len(ctx.rows)
-        found: list[Tensor] = []
-        for number, (start, end) in enumerate(ctx.rows):
-            own = slice(number * rank, (number + 1) * rank)
-            found += [grad_a[own], grad_b[start:end, own].float().mul_(ctx.scale)]
-        grad_x = (grad @ dense(ctx.weight)).addmm_(grad_low, a) if ctx.needs_input_grad[0] else None
-        return grad_x, grad if ctx.has_onto else None, None, None, None, None, *found
-
-
-def _join(matrices: Sequence[Tensor], rows: Any, height: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    if len(rows) == 1 and rows[0] == (0, height):
-        return matrices[0].to(dtype), matrices[1].to(dtype)
-    a = torch.cat(matrices[0::2]).to(dtype)
-    # Zeros off the diagonal: each layer sees only its own part of the low-rank states.
-    b = torch.zeros(height, len(a), dtype=dtype, device=a.device)
-    rank = len(matrices[0])
-    for number, (start, end) in enumerate(rows):
-        b[start:end, number * rank : (number + 1) * rank] = matrices[2 * number + 1]
-    return a, b
 
 
 def _try_out(base: Base) -> Sequence[Layer] | bool:

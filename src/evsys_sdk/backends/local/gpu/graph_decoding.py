@@ -21,11 +21,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import memory
+from ..base.four_bit import FourBit, dense
 from ..base.fused_layers import Layer
 from ..base.loading import Base
-from ..base.lora import Adapter
+from ..base.lora import LoRAAdapter
 from ..base.products import Product
-from ..sampling.decoding import Decoder, KeyValueCache
+from ..sampling.decoding import KeyValueCache, TokenDecoder
 from ..sampling.lanes import Lane, advance, needs_logits, uniforms
 from ..sampling.snapshot import Snapshot
 from .fused_body import gpu_layers, plain, run_body
@@ -35,8 +36,8 @@ _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _SPARE_SPACES = 2
 _GROWTH = 128
 _INPUTS = 7
-"""What a step is told of each slot: its token and where that stands, which slot holds how many first positions that are
-the same as its own, temperature and random number of the next choice; and the slots in the order of their adapters."""
+"""Inputs of a step for each slot: its token and where that stands, which slot holds how many first positions that are
+the same as its own, temperature and random number of the next choice; and the row of its adapter in the bank."""
 _KEPT_POSITIONS = 1 << 18
 """A cache that would be larger than this is brought down to what is needed; otherwise it never becomes smaller, because
 its graphs would have to be captured again."""
@@ -47,7 +48,7 @@ _QUIET_STEPS = 2
 def graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
     """A decoder with captured graphs; None where the plain ones have to do."""
     layers = gpu_layers(base)
-    if layers is None or base.key.four_bit or (snapshot.adapter is not None and not snapshot.merges):
+    if layers is None or ((snapshot.adapter is not None or base.key.four_bit) and not snapshot.merges):
         return None
     if layers[0].gate_up.bias is not None:
         return None  # the kernels for a few rows add a bias behind the gate
@@ -117,10 +118,10 @@ class StackedCache(KeyValueCache):
 class Space:
     """Weights, cache and graphs that belong together."""
 
-    def __init__(self, layers: Sequence[Layer], adapter: Adapter | None) -> None:
+    def __init__(self, layers: Sequence[Layer], adapter: LoRAAdapter | None) -> None:
         self.names: frozenset[str] = frozenset[str]() if adapter is None else frozenset(adapter.weights)
         self.layers = [self._own(layer) for layer in layers]
-        self.cache = StackedCache(layers, layers[0].qkv.weight)
+        self.cache = StackedCache(layers, self.layers[0].qkv.weight)
         self.room: Any = None
         """Memory that the graphs share."""
         self.pool = torch.cuda.graph_pool_handle()
@@ -129,7 +130,7 @@ class Space:
         """Adapters that are not merged into the weights, where samples of several are decoded together."""
         self._captured_at = 0
 
-    def fill(self, base: Base, adapter: Adapter | None) -> None:
+    def fill(self, base: Base, adapter: LoRAAdapter | None) -> None:
         """Merge an adapter into the weights."""
         if adapter is None:
             return
@@ -142,7 +143,8 @@ class Space:
                     rows = slice(start, start + linear.out_features)
                     start = rows.stop
                     if (pair := adapter.weights.get(linear.name)) is not None:
-                        merge(getattr(original, which).weight[rows], *pair, adapter.scale, weight[rows])
+                        frozen = dense(getattr(original, which).weight[rows])
+                        merge(frozen, *pair, adapter.scale, weight[rows])
 
     def graph(self, base: Base, inputs: Tensor) -> StepGraph:
         """The graph for a number of slots, captured with these inputs if there is none."""
@@ -167,8 +169,10 @@ class Space:
     def _own(self, layer: Layer) -> Layer:
         copies: dict[str, Any] = {}
         for which, linears in layer.linears.items():
-            if any(linear.name in self.names for linear in linears):
-                product = getattr(layer, which)
+            product = getattr(layer, which)
+            if isinstance(product.weight, FourBit):
+                copies[which] = Product(product.weight.dense(), product.bias)
+            elif any(linear.name in self.names for linear in linears):
                 copies[which] = Product(product.weight.detach().clone(), product.bias)
         return dataclasses.replace(layer, **copies)
 
@@ -182,7 +186,7 @@ class Lease:
         weakref.finalize(self, _give_back, base.spaces, space)
 
 
-def _lease(base: Base, layers: Sequence[Layer], adapter: Adapter | None) -> Lease:
+def _lease(base: Base, layers: Sequence[Layer], adapter: LoRAAdapter | None) -> Lease:
     names = frozenset[str]() if adapter is None else frozenset(adapter.weights)
     free = next((space for space in base.spaces if space.names == names), None)
     if free is not None:
@@ -252,7 +256,7 @@ class _Launched:
         return self._results.tolist()
 
 
-class GraphDecoder(Decoder):
+class GraphDecoder(TokenDecoder):
     """Reads prompts with the fused body, and grows samples with graphs.
 
     As long as no sample ends, the next step is launched before the results of the last one are looked at. If one ends
@@ -271,8 +275,8 @@ class GraphDecoder(Decoder):
         """Steps since a sample ended or joined."""
         self._prompts: Any = None
         """For each lane, which slot holds the same prompt, and how long that is."""
-        self._order: Any = 0
-        """The slots of the lanes, those of one adapter next to each other."""
+        self._bank_rows: Any = 0
+        """For each lane, where its adapter is, where several are decoded together."""
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
         """Make room for all that the lanes may come to need: a cache that grows would have to be captured again."""
@@ -292,7 +296,7 @@ class GraphDecoder(Decoder):
         # Lanes are compared by identity: another batch, or another order, makes what was launched ahead useless.
         if self._lanes != lanes:
             self._lanes, self._quiet, ahead = list(lanes), 0, None
-            self._prompts, self._order = _find_shared_prompts(lanes), self._order_of(lanes)
+            self._prompts = _find_shared_prompts(lanes)
         if any(needs_logits(lane.request.params) for lane in lanes):
             graph = self._replay(self._inputs_of(lanes, ahead=0))
             advance(lanes, graph.logits[: len(lanes)].float())
@@ -338,12 +342,8 @@ class GraphDecoder(Decoder):
         numbers[2:4] = self._prompts
         numbers[4] = [lane.request.params.temperature for lane in lanes]
         numbers[5] = uniforms(lanes, ahead=ahead).numpy()
-        numbers[6] = self._order
+        numbers[6] = self._bank_rows
         return numbers
-
-    def _order_of(self, lanes: Sequence[Lane]) -> Any:
-        """The slots sorted by adapter, where there are several."""
-        return 0
 
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: Any) -> Tensor:
         tokens, positions = tokens.to(self.base.device), positions.to(self.base.device)

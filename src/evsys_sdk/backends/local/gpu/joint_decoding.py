@@ -1,9 +1,7 @@
 """Decoding with several adapters on a GPU: as `graph_decoding`, on the base's own weights, with a bank of adapters.
 
 The bank has a row for each adapter, all of its matrices one after another in bfloat16, always in the same place. A
-product of the step is followed by one kernel, which adds to each sample's row what its adapter has to add: first the
-low-rank states of the row, then their product with the columns that a program is responsible for. The low-rank states
-are computed once more by each program, which takes less time than another kernel would.
+kernel before each product computes the low-rank states of all rows; the product reads them as further columns.
 """
 
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
@@ -21,20 +19,19 @@ from torch import Tensor
 from .. import memory
 from ..base.fused_layers import Layer
 from ..base.loading import Base
-from ..base.lora import Adapter
+from ..base.lora import LoRAAdapter
 from ..sampling.lanes import Lane
 from ..sampling.snapshot import Snapshot
 from .fused_body import gpu_layers, run_body
 from .graph_decoding import GraphDecoder, Lease, Space, plain_in_place
 
 _ROWS_OF_BANK = 16
-_WIDEST_TILE, _NARROWEST_TILE = 128, 16
 
 
 def joint_graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
     """A decoder for snapshots of the form of this one; None where the plain one has to do."""
     layers, adapter = gpu_layers(base), snapshot.template
-    if layers is None or base.key.four_bit or adapter is None or _tile(layers, adapter) < _NARROWEST_TILE:
+    if layers is None or base.key.four_bit or adapter is None or not _can_be_added(layers):
         return None
     try:
         return JointGraphDecoder(base, _lease(base, layers, adapter))
@@ -45,7 +42,7 @@ def joint_graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
         return None
 
 
-def _lease(base: Base, layers: Sequence[Layer], adapter: Adapter) -> Lease:
+def _lease(base: Base, layers: Sequence[Layer], adapter: LoRAAdapter) -> Lease:
     names = frozenset({f"joint {hash(adapter.form)}"})
     free = next((space for space in base.spaces if space.names == names), None)
     if free is not None:
@@ -56,31 +53,33 @@ def _lease(base: Base, layers: Sequence[Layer], adapter: Adapter) -> Lease:
     return Lease(space, base)
 
 
-def _tile(layers: Sequence[Layer], adapter: Adapter) -> int:
-    """The widest range of columns that never reaches over two layers."""
-    widths = {linear.out_features for linears in layers[0].linears.values() for linear in linears}
-    tile = _WIDEST_TILE
-    while tile > 1 and any(width % tile for width in widths):
-        tile //= 2
-    return tile
+def _can_be_added(layers: Sequence[Layer]) -> bool:
+    """Whether no program of a product has columns of two linear layers, and matrices begin at multiples of 16."""
+    from .decode_kernels import COLUMNS
+
+    singles = [one for linears in layers[0].linears.values() for one in linears]
+    return not any(one.out_features % COLUMNS or one.in_features % 16 for one in singles)
 
 
 class Bank:
     """The adapters of all samples that are decoded together."""
 
-    def __init__(self, base: Base, layers: Sequence[Layer], adapter: Adapter) -> None:
+    def __init__(self, base: Base, layers: Sequence[Layer], adapter: LoRAAdapter) -> None:
         size = sum(tensor.numel() for tensor in adapter.tensors())
         self.weights = torch.zeros(_ROWS_OF_BANK, size, dtype=base.key.dtype, device=base.device)
-        self.starts = torch.zeros(_ROWS_OF_BANK + 1, dtype=torch.int32, device=base.device)
-        """Where the slots of each row's samples begin in the order that a step is given."""
-        self.rank, self.scale, self._tile = adapter.rank, adapter.scale, _tile(layers, adapter)
+        self.used = torch.zeros(1, dtype=torch.int32, device=base.device)
+        """How many of the first rows a step has to look at."""
+        self.rank, self.scale = adapter.rank, adapter.scale
         self._owners: list[Any] = [None] * _ROWS_OF_BANK
         parts = iter(adapter.split(self.weights))
         self.parts = {name: (next(parts), next(parts)) for name in adapter.weights}
         """(rows of the bank, ...) for each layer."""
-        self._tables = {
-            id(getattr(layer, which)): self._table(layer, which) for layer in layers for which in layer.linears
+        self.places = {
+            id(getattr(layer, which)): self._places(linears)
+            for layer in layers
+            for which, linears in layer.linears.items()
         }
+        """For each product where A and B of its linear layers begin in a row, and where their columns end."""
 
     def place(self, owners: Sequence[Snapshot]) -> list[int]:
         """The row of each snapshot, which are filled where they are new."""
@@ -93,18 +92,9 @@ class Bank:
                 self.weights[row].zero_()
             else:
                 self.weights[row].copy_(owner.adapter.lay_flat())
-        return [held.index(owner) for owner in owners]
-
-    def add(self, product: Any, states: tuple[Tensor, Tensor | None, float], found: Tensor, order: Tensor) -> None:
-        """Add to a product of a decoding step what the adapters add to it.
-
-        `states` are what was multiplied, and where their norm is still to be taken, sums of squares and epsilon.
-        """
-        from .joint_kernels import add_lora
-
-        table = self._tables[id(product)]
-        if table is not None:
-            add_lora(states, self.weights, table, order, self.starts, found, (self.rank, self.scale, self._tile))
+        rows = [held.index(owner) for owner in owners]
+        self.used.fill_(max(rows) + 1)
+        return rows
 
     def linear(self, ends: Tensor) -> Any:
         """Products of a row of prompts: those of bank row i end before `ends[i]`."""
@@ -121,17 +111,14 @@ class Bank:
 
         return product
 
-    def _table(self, layer: Layer, which: str) -> Tensor | None:
-        """For each tile of columns, where A begins in a row of the bank and where the tile's part of B does."""
-        entries: list[tuple[int, int]] = []
-        for single in layer.linears[which]:
-            pair = self.parts.get(single.name)
-            for column in range(0, single.out_features, self._tile):
-                a, b = (-1, -1) if pair is None else (part.storage_offset() for part in pair)
-                entries.append((a, b + column * self.rank))
-        if all(a < 0 for a, _ in entries):
-            return None
-        return torch.tensor(entries, dtype=torch.int64, device=self.weights.device)
+    def _places(self, linears: Sequence[Any]) -> tuple[Tensor | None, tuple[int, int]]:
+        ends = np.cumsum([linear.out_features for linear in linears]).tolist()
+        pairs = [self.parts.get(linear.name) for linear in linears]
+        if not any(pairs):
+            return None, (ends[-1], ends[-1])
+        table = [[-1, -1] if pair is None else [part.storage_offset() for part in pair] for pair in pairs]
+        first, second, *_ = [*ends, ends[-1]]
+        return torch.tensor(table, dtype=torch.int64, device=self.weights.device), (first, second)
 
 
 def _grouped(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
@@ -162,18 +149,10 @@ class JointGraphDecoder(GraphDecoder):
         self._placed = list(lanes)
         owners = list(dict.fromkeys(lane.request.owner for lane in lanes))
         rows = dict(zip(owners, self._bank.place(owners), strict=True))
-        self._rows = [rows[lane.request.owner] for lane in lanes]
+        self._rows = self._bank_rows = [rows[lane.request.owner] for lane in lanes]
 
     def _owners_of(self, slots: Sequence[int]) -> list[int]:
         return [self._rows[slot] for slot in slots]
-
-    def _order_of(self, lanes: Sequence[Lane]) -> Any:
-        """Slots sorted by adapter; where each adapter's begin goes to the bank."""
-        rows = np.array(self._rows[: len(lanes)])
-        order = np.argsort(rows, kind="stable")
-        starts = np.searchsorted(rows[order], np.arange(_ROWS_OF_BANK + 1))
-        self._bank.starts.copy_(torch.from_numpy(starts.astype(np.int32)))
-        return order
 
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: Any) -> Tensor:
         tokens, positions = tokens.to(self.base.device), positions.to(self.base.device)

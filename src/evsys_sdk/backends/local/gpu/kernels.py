@@ -170,7 +170,7 @@ def _gate_backward(grad, both, found, width, BLOCK: tl.constexpr):
 
 
 class Norm(torch.autograd.Function):
-    """x -> (its RMS norm, x): what goes on beside the norm passes through, so that both gradients meet in one pass."""
+    """x -> (its RMS norm, x): the residual next to it passes through, so that both gradients meet in one pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -185,10 +185,10 @@ class Norm(torch.autograd.Function):
         x, weight, scales = ctx.saved_tensors
         grad, straight = grads
         found, width = torch.empty_like(x), x.shape[1]
-        beside = grad if straight is None else straight.contiguous()
+        residual = grad if straight is None else straight.contiguous()
         _norm_backward[(len(x),)](
             grad.contiguous(),
-            beside,
+            residual,
             x,
             weight,
             scales,

@@ -10,6 +10,7 @@ pass runs as it is.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +21,14 @@ from torch import Tensor
 from .. import memory
 from ..base.attention import Segment, Traits, VarlenIndex, varlen_rows
 from ..base.loading import Base
-from ..base.lora import Adapter
+from ..base.lora import Change
 from ..base.packing import MicroBatch
 from .fused_body import add_adapter, gpu_layers, run_body
 
 _MOST_WORK = 1.2e13
 """Parameters times tokens; above, the GPU is busy anyway."""
 # Rounded up to these, rows of different data share a shape: the fewer shapes, the more often one is captured already.
-_TOKENS = 512
+ROUND_TOKENS = 512
 _SEGMENTS = 32
 _LENGTH = 1024
 _KEYS = 8192
@@ -50,7 +51,7 @@ class Shape:
     @classmethod
     def of(cls, batch: MicroBatch) -> Shape:
         """The smallest shape that holds a row."""
-        tokens = -(-len(batch.tokens) // _TOKENS) * _TOKENS
+        tokens = -(-len(batch.tokens) // ROUND_TOKENS) * ROUND_TOKENS
         filling = tokens - len(batch.tokens)
         longest = max(filling, *(segment.prefix_length + segment.length for segment in batch.segments))
         shared = sum(segment.prefix_length for segment in batch.segments)
@@ -59,10 +60,10 @@ class Shape:
 
 
 class TrainingGraphs:
-    """The graphs of one adapter in training. Its owner holds the base's turn during each call."""
+    """The graphs of one adapter in training, or of a stack of several. The caller holds the base's turn."""
 
-    def __init__(self, base: Base, adapter: Adapter, parameters: list[Tensor]) -> None:
-        self._base, self._adapter, self._parameters = base, adapter, parameters
+    def __init__(self, base: Base, parts: Mapping[str, Change], parameters: list[Tensor], adapters: int = 1) -> None:
+        self._base, self._parts, self._parameters, self._adapters = base, parts, parameters, adapters
         self._size = sum(linear.weight.numel() for linear in base.switch.layers.values())
         self._seen: Counter[Shape] = Counter()
         self._passes: dict[Shape, PassGraph] = {}
@@ -105,7 +106,7 @@ class TrainingGraphs:
             self._pool = torch.cuda.graph_pool_handle()
         try:
             self._passes[shape] = PassGraph(
-                self._base, self._adapter, self._parameters, shape, _inputs(batch, shape), self._pool
+                self._base, self._parts, self._parameters, self._adapters, shape, _inputs(batch, shape), self._pool
             )
         except Exception as error:
             if not memory.is_out_of_memory(error):
@@ -118,7 +119,14 @@ class PassGraph:
     """Forward and backward of rows of one shape."""
 
     def __init__(
-        self, base: Base, adapter: Adapter, parameters: list[Tensor], shape: Shape, inputs: Any, pool: Any
+        self,
+        base: Base,
+        parts: Mapping[str, Change],
+        parameters: list[Tensor],
+        adapters: int,
+        shape: Shape,
+        inputs: Any,
+        pool: Any,
     ) -> None:
         self._shape = shape
         self._inputs = [torch.from_numpy(part).to(base.device) for part in inputs]
@@ -126,15 +134,15 @@ class PassGraph:
         side = torch.cuda.Stream(base.device)
         side.wait_stream(torch.cuda.current_stream(base.device))
         with torch.cuda.stream(side):  # compiles and allocates what capturing must not
-            torch.autograd.grad(self._run(base, adapter), parameters, self._slope)
+            torch.autograd.grad(self._run(base, parts), parameters, self._slope)
         torch.cuda.current_stream(base.device).wait_stream(side)
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Other threads, those that sample above all, may use the device while this one captures.
         with torch.cuda.graph(self._forward, pool=pool, capture_error_mode="thread_local"):
-            hidden = self._run(base, adapter)
+            hidden = self._run(base, parts)
         with torch.cuda.graph(self._backward, pool=pool, capture_error_mode="thread_local"):
             found = torch.autograd.grad(hidden, parameters, self._slope)
-            self._gradient = torch.cat([gradient.flatten() for gradient in found])
+            self._gradient = torch.cat([gradient.reshape(adapters, -1) for gradient in found], dim=1)
         self._hidden = hidden.detach()
 
     def forward(self, batch: MicroBatch) -> Tensor:
@@ -145,13 +153,13 @@ class PassGraph:
         return self._hidden[: len(batch.tokens)]
 
     def backward(self, places: Tensor, slope: Tensor) -> Tensor:
-        """All gradients as one vector, given those of the hidden states at some places, for the row just read."""
+        """A vector of gradients for each adapter, given those of the hidden states at some places of the last row."""
         self._slope.zero_()
         self._slope[places] = slope
         self._backward.replay()
-        return self._gradient.clone()  # the next row is replayed into the same place
+        return self._gradient.to(torch.float32, copy=True)  # the next row is replayed into the same place
 
-    def _run(self, base: Base, adapter: Adapter) -> Tensor:
+    def _run(self, base: Base, parts: Mapping[str, Change]) -> Tensor:
         tokens, positions, queries, *others = self._inputs
         layers = gpu_layers(base)
         assert layers is not None
@@ -162,7 +170,7 @@ class PassGraph:
         def attend(q: Tensor, k: Tensor, v: Tensor, traits: Traits) -> Tensor:
             return varlen_rows(q, k, v, index, traits)
 
-        return run_body(base, layers, add_adapter(adapter.parts()), tokens, positions, attend)
+        return run_body(base, layers, add_adapter(parts), tokens, positions, attend)
 
 
 def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:

@@ -20,8 +20,8 @@ from torch import Tensor
 from ....log import get_logger
 from .. import memory
 from ..base.loading import Base
-from .decoding import Decoder
-from .lanes import Lane, PromptTokens, Request, SamplingLimits, Stops, advance
+from .decoding import TokenDecoder
+from .lanes import Lane, PromptTokens, SampleCall, SamplingLimits, Stops, advance
 from .prefix_cache import SHORTEST, Beginnings, Found, PrefixCache
 
 type _Prompt = tuple[Any, tuple[int, ...]]
@@ -47,10 +47,12 @@ class _Known:
 class Batch:
     """Those that run, lane i in slot i, and those that wait for room. One thread owns it."""
 
-    def __init__(self, base: Base, make: Callable[[], Decoder], limits: SamplingLimits, count: PromptTokens) -> None:
+    def __init__(
+        self, base: Base, make: Callable[[], TokenDecoder], limits: SamplingLimits, count: PromptTokens
+    ) -> None:
         self._base, self._make, self._limits, self._count = base, make, limits, count
         self._lanes_at_once = limits.lanes
-        self._decoder: Decoder | None = None
+        self._decoder: TokenDecoder | None = None
         self._after_prompt: dict[_Prompt, Any] = {}
         """Logits after the prompts of running lanes, so that late samples of a prompt need not read it again."""
         self._running_prompts: dict[Any, Beginnings] | None = None
@@ -86,7 +88,7 @@ class Batch:
             cache.shrink(max(0, tokens))
             tokens -= cache.tokens
 
-    def add(self, request: Request) -> None:
+    def add(self, request: SampleCall) -> None:
         """Queue all samples of a request."""
         stops = Stops.of(request.params, self._base.tokenizer, self._base.stop_tokens)
         self.waiting.extend(Lane.of(request, number, stops) for number in range(request.num_samples))
@@ -96,7 +98,7 @@ class Batch:
         try:
             self._advance()
         finally:
-            # Whoever waits for a sample may continue with anything at once, so the base must be free by then.
+            # A caller that waits for a sample may continue at once, so the base must be free by then.
             finished, self._finished = self._finished, []
             for lane in finished:
                 lane.request.finish(lane.number, lane.sample())
@@ -121,11 +123,11 @@ class Batch:
                 lanes = [*self.running, *joining, *self.waiting]
                 self._forget()
                 self._fail(lanes, error)
-        except BaseException:  # whoever gives this batch up looks for requests among those that run or wait
+        except BaseException:  # cleanup searches requests among those that run or wait
             self.waiting.extendleft(reversed(joining))
             raise
 
-    def _step(self, decoder: Decoder) -> None:
+    def _step(self, decoder: TokenDecoder) -> None:
         decoder.reserve(self.running)
         decoder.grow(self.running)
         self._remove_finished(decoder)
@@ -184,7 +186,7 @@ class Batch:
             return _Known(common, (owner, tuple(other.tolist())))
         return _Known(remembered.length, None, remembered)
 
-    def _join(self, decoder: Decoder, joining: Sequence[Lane], known: dict[_Prompt, _Known]) -> None:
+    def _join(self, decoder: TokenDecoder, joining: Sequence[Lane], known: dict[_Prompt, _Known]) -> None:
         """Read what is new of the prompts, give every lane a slot with its prompt, and choose the first tokens."""
         first = len(self.running)
         lanes = [*self.running, *joining]
@@ -221,13 +223,13 @@ class Batch:
         self._running_prompts = None
         self._remove_finished(decoder)
 
-    def _remove_finished(self, decoder: Decoder) -> None:
+    def _remove_finished(self, decoder: TokenDecoder) -> None:
         if not any(lane.done for lane in self.running):
             return
         self._running_prompts = None
         self._token_bytes = self._token_bytes or decoder.cache.token_bytes
         room = self._room_beside([lane for lane in self.running if not lane.done])
-        # From the last slot to the first: whoever is moved into a free slot has been looked at already.
+        # From the last slot to the first: a lane that is moved into a free slot has been checked already.
         for slot in reversed(range(len(self.running))):
             lane = self.running[slot]
             if not lane.done:
@@ -241,7 +243,7 @@ class Batch:
         kept = {lane.request.key for lane in self.running}
         self._after_prompt = {prompt: row for prompt, row in self._after_prompt.items() if prompt in kept}
 
-    def _remember(self, decoder: Decoder, lane: Lane, slot: int, room: int) -> None:
+    def _remember(self, decoder: TokenDecoder, lane: Lane, slot: int, room: int) -> None:
         """Keep the text of a lane that is done, if it fits."""
         if self._remembered is None or not SHORTEST <= lane.position <= room:
             return
@@ -265,7 +267,7 @@ class Batch:
             left = min(left, self._spare_bytes // self._token_bytes)
         return max(0, left)
 
-    def _rest(self, decoder: Decoder) -> None:
+    def _rest(self, decoder: TokenDecoder) -> None:
         """Wait for more requests without the memory that only running lanes need."""
         decoder.rest()
         self._lanes_at_once = self._limits.lanes

@@ -1,13 +1,13 @@
 """Decoding: prompts are read into a cache of keys and values, then every running sequence grows by a token per step.
 
 The cache has a slot for each running sequence and is one tensor per layer, so a step is one batched attention over all
-of them. Slots are kept without gaps: whoever owns the decoder moves the last slot into one that became free.
+of them. Slots are kept without gaps: the owner of the decoder moves the last slot into one that became free.
 
     logits = decoder.prefill([prompt], [0])            # (1, vocabulary)
     logits = decoder.prefill([prompt], [0], [500])     # the same, where the slot holds the first 500 tokens already
     logits = decoder.step(tokens, positions)           # slot i reads tokens[i] at positions[i]
 
-`Decoder` is the whole interface; another one, e.g. with captured graphs of a GPU, can take its place.
+`TokenDecoder` is the whole interface; another one, e.g. with captured graphs of a GPU, can take its place.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -147,7 +147,7 @@ def _grow(tensor: Tensor, slots: int, length: int) -> Tensor:
     return grown
 
 
-class Decoder:
+class TokenDecoder:
     """Reads prompts and makes steps with one frozen set of weights. Its owner holds the base's turn."""
 
     most_owners = 1 << 30

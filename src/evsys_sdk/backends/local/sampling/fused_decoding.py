@@ -24,26 +24,26 @@ from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
 from ..base.lora import Change
 from ..gpu.graph_decoding import graph_decoder
-from .decoding import Decoder, StepLayout
+from .decoding import StepLayout, TokenDecoder
 from .snapshot import Snapshot
 
 _TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 1.0}  # what rounding does, with room; a wrong step is further off
 
 
-def make_decoder(base: Base, snapshot: Snapshot) -> Decoder:
+def make_decoder(base: Base, snapshot: Snapshot) -> TokenDecoder:
     """The fastest decoder that works for a base and a snapshot, which keeps what is prepared for it."""
     if (found := graph_decoder(base, snapshot)) is not None:
         return found
     changes = snapshot.changes()
     separate = any(not isinstance(change, Tensor) for change in changes.values())
     if separate or base.key.four_bit or not _can_fuse(base):
-        return Decoder(base, changes)
+        return TokenDecoder(base, changes)
     if snapshot.prepared is None:
         snapshot.prepared = prepare_layers(base, changes)
     return FusedDecoder(base, changes, snapshot.prepared)
 
 
-class FusedDecoder(Decoder):
+class FusedDecoder(TokenDecoder):
     """The plain decoder with its own step."""
 
     def __init__(self, base: Base, changes: Mapping[str, Change], layers: Sequence[Layer]) -> None:
@@ -95,7 +95,7 @@ def _agrees(base: Base) -> bool:
     if not isinstance(base.body, nn.Module) or getattr(base.body.config, "hidden_act", "silu") != "silu":
         return False
     try:
-        plain, fused = Decoder(base, {}), FusedDecoder(base, {}, prepare_layers(base, {}))
+        plain, fused = TokenDecoder(base, {}), FusedDecoder(base, {}, prepare_layers(base, {}))
         gap = float((_try(plain) - _try(fused)).abs().max())
     except (AttributeError, NotImplementedError, RuntimeError) as error:
         if memory.is_out_of_memory(error):
@@ -110,7 +110,7 @@ def _agrees(base: Base) -> bool:
     return True
 
 
-def _try(decoder: Decoder) -> Tensor:
+def _try(decoder: TokenDecoder) -> Tensor:
     decoder.cache.reserve(2, 16)
     decoder.prefill([[1, 2, 3], [3, 2]], [0, 1])
     return decoder.step([4, 5], [3, 2]).log_softmax(dim=-1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..base.loading import Base
 from ..base.lora import Change, LoRAPart, RowParts
 from ..gpu.joint_decoding import joint_graph_decoder
-from .decoding import Decoder
+from .decoding import TokenDecoder
 from .lanes import Lane
 from .reading import PromptLayout
 from .snapshot import Snapshot
@@ -25,12 +25,12 @@ type _Rows = Mapping[int, slice | Tensor]
 """By the number of the snapshot."""
 
 
-def make_joint_decoder(base: Base, snapshot: Snapshot) -> Decoder:
+def make_joint_decoder(base: Base, snapshot: Snapshot) -> TokenDecoder:
     """The fastest decoder for snapshots of the form of this one."""
     return joint_graph_decoder(base, snapshot) or JointDecoder(base)
 
 
-class JointDecoder(Decoder):
+class JointDecoder(TokenDecoder):
     """The plain decoder with a snapshot for each slot."""
 
     def __init__(self, base: Base) -> None:

@@ -49,7 +49,7 @@ class PromptTokens:
 
 
 @dataclass(eq=False, slots=True)
-class Request:
+class SampleCall:
     """One call of `sample`."""
 
     prompt: tuple[int, ...]
@@ -118,7 +118,7 @@ class Stops:
 class Lane:
     """One sample in the making."""
 
-    request: Request
+    request: SampleCall
     number: int
     stops: Stops
     stream: int
@@ -132,7 +132,7 @@ class Lane:
     """Tokens that `on_token` was called with; a restart does not report them again."""
 
     @classmethod
-    def of(cls, request: Request, number: int, stops: Stops) -> Lane:
+    def of(cls, request: SampleCall, number: int, stops: Stops) -> Lane:
         lane = cls(request, number, stops, stream_of(request.seed, number))
         lane.restart()
         return lane

@@ -10,6 +10,7 @@ Requests to score texts are answered in between, many at a time.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -20,15 +21,18 @@ from ....errors import BackendError
 from ...worker import start_thread
 from ..base.loading import Base
 from .batch import Batch
-from .decoding import Decoder
+from .decoding import TokenDecoder
 from .fused_decoding import make_decoder
 from .joint_decoding import make_joint_decoder
-from .lanes import PromptTokens, Request, SamplingLimits
+from .lanes import PromptTokens, SampleCall, SamplingLimits
 from .scoring import ScoreRequest, score
 from .snapshot import Snapshot
 
 _GRACE_S = 0.001
 """How long an idle thread waits for more requests to start together with the first."""
+
+_JOINT_GRACE_S = 0.02
+"""How long it waits for the other runs that share the base."""
 
 _ROWS_AT_ONCE = 4
 """Texts are scored as many at a time as would fill so many rows."""
@@ -39,7 +43,7 @@ _KEPT_SNAPSHOTS = 2
 
 @dataclass(slots=True)
 class _Queue:
-    sampling: deque[tuple[Snapshot, Request]] = field(default_factory=deque[tuple[Snapshot, Request]])
+    sampling: deque[tuple[Snapshot, SampleCall]] = field(default_factory=deque[tuple[Snapshot, SampleCall]])
     scoring: deque[tuple[Snapshot, ScoreRequest]] = field(default_factory=deque[tuple[Snapshot, ScoreRequest]])
     changed: threading.Condition = field(default_factory=threading.Condition)
     closed: bool = False
@@ -64,7 +68,7 @@ class SamplingLoop:
         """How much of all prompts so far was read."""
         self._end = weakref.finalize(self, _leave, self._thread, base.loops, limits)
 
-    def sample(self, snapshot: Snapshot, request: Request) -> None:
+    def sample(self, snapshot: Snapshot, request: SampleCall) -> None:
         """Start sampling; the answer comes through the request's future."""
         request.owner = snapshot
         self._add(lambda queue: queue.sampling.append((snapshot, request)), request)
@@ -146,10 +150,10 @@ class _Serving:
         while self._wait():
             try:
                 self._serve_once()
-            except BaseException as error:  # whoever waits must hear of it, and later requests must find a thread
+            except BaseException as error:  # waiting callers must get it, and later requests need a thread
                 self._give_up(error)
         self._give_up(BackendError("the client was closed while it was sampling. Prepare the backend again."))
-        for snapshot in self._used:  # whoever still holds a sampler should not hold a copy of the model with it
+        for snapshot in self._used:  # a sampler that is still held should not hold a copy of the model
             snapshot.forget_merged()
         self._used.clear()
 
@@ -169,7 +173,20 @@ class _Serving:
             if idle and not queue.sampling and not queue.scoring and not queue.closed:
                 queue.changed.wait()
                 queue.changed.wait(_GRACE_S)  # a group of samples arrives one by one, and should start as one batch
+                self._wait_for_others()
             return not queue.closed
+
+    def _wait_for_others(self) -> None:
+        """Runs that share the base begin to sample at about the same time: their prompts are read together."""
+        members, ends = getattr(self._base.joiner, "members", 0), time.monotonic() + _JOINT_GRACE_S
+        queue = self._queue
+        while (
+            self._joins
+            and not queue.closed
+            and len({snapshot for snapshot, _ in queue.sampling}) in range(1, members)
+            and ends > time.monotonic()
+        ):
+            queue.changed.wait(ends - time.monotonic())
 
     def _admit(self) -> None:
         with self._queue.changed:
@@ -195,7 +212,7 @@ class _Serving:
             self._batches[snapshot.form] = self._new_batch(lambda: make_joint_decoder(base, snapshot))
         return self._batches[snapshot.form]
 
-    def _new_batch(self, make: Callable[[], Decoder]) -> Batch:
+    def _new_batch(self, make: Callable[[], TokenDecoder]) -> Batch:
         return Batch(self._base, make, self._limits, self._count)
 
     def _note_use(self, snapshot: Snapshot) -> None:
@@ -226,7 +243,7 @@ class _Serving:
                 left -= batch.remembered_tokens
 
     def _score(self) -> None:
-        """Score a few of the texts that wait: samples and whoever wants to close should not wait for all of them."""
+        """Score a few of the texts that wait: samples and `close` should not wait for all of them."""
         arrived: list[tuple[Snapshot, ScoreRequest]] = []
         with self._queue.changed:
             tokens = 0

@@ -46,7 +46,7 @@ class _Stretch:
     state_tokens: int = 0
     """As many tokens' keys take the memory that the states at its end take."""
     children: dict[int, _Stretch] = field(default_factory=dict["int", "_Stretch"])
-    """By their first token. There is no way back to the parent, so that memory is free as soon as it is let go."""
+    """By their first token. There is no way back to the parent, so that memory is free as soon as it is released."""
 
     @property
     def size(self) -> int:

@@ -89,7 +89,7 @@ def _score_row(base: Base, snapshot: Snapshot, batch: packing.MicroBatch, reques
             _answer(base, requests[member], hidden[torch.from_numpy(place).to(base.device)])
             for member, place in zip(batch.members, batch.places, strict=True)
         ]
-    # After the turn: whoever waits for an answer may want the base at once.
+    # After the turn: the waiting caller may need the base at once.
     for member, answer in zip(batch.members, answers, strict=True):
         requests[member].answer(answer)
 

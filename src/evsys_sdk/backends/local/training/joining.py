@@ -12,15 +12,15 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....log import get_logger
 from .. import memory
 from ..base.loading import Base
-from .rows import RowJob, joint_length, read_together
+from .rows import RowJob, Stack, joint_length, read_together
 
 if TYPE_CHECKING:
-    from .passes import TrainingState
+    from .passes import LocalTrainingState
 
 _PATIENCE = 0.5
 """Of the time that the last joint pass took, how much is waited for those who took part in it."""
@@ -32,13 +32,15 @@ class RowJoiner:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._members: weakref.WeakSet[TrainingState] = weakref.WeakSet()
-        self._expected: weakref.WeakSet[TrainingState] = weakref.WeakSet()
+        self._members: weakref.WeakSet[LocalTrainingState] = weakref.WeakSet()
+        self._expected: weakref.WeakSet[LocalTrainingState] = weakref.WeakSet()
         """Those who took part in the last passes."""
         self._waiting: list[RowJob] = []
         self._is_led = False
         self._is_off = False
         self._patience_s = _LEAST_PATIENCE_S
+        self.stacks: dict[Any, Stack] = {}
+        """What joint passes have made of the adapters, by their form and number."""
         self.joint_rows = 0
         """Rows that were read together with others."""
 
@@ -47,21 +49,23 @@ class RowJoiner:
         """Runs on this base that may be joined."""
         return len(self._members)
 
-    def enter(self, state: TrainingState) -> None:
+    def enter(self, state: LocalTrainingState) -> None:
         if not self._members:
             self._is_off = False
         self._members.add(state)
 
-    def leave(self, state: TrainingState) -> None:
+    def leave(self, state: LocalTrainingState) -> None:
         with self._changed:
             self._members.discard(state)
             self._expected.discard(state)
+            if self.members < 2:
+                self.stacks.clear()
             self._changed.notify_all()
 
     def read(self, job: RowJob) -> bool:
         """Read a row with those of others; False where it has to be read alone. Raises what its own loss raises."""
         state = job.state
-        if self._is_off or self.members < 2 or 2 * job.tokens > state.fitting.tokens_at_once:
+        if self._is_off or self.members < 2 or (job.is_large and state.base.device.type != "cuda"):
             return False
         began = time.perf_counter()
         with self._changed:
@@ -69,6 +73,7 @@ class RowJoiner:
             self._expected.add(state)
             self._changed.notify_all()
             self._changed.wait_for(lambda: job.has_ended or not (self._is_led or job.is_taken))
+            # A large row is read by itself, through the graphs that all runs share: those of each take too much memory.
             jobs = [] if job.has_ended else self._gather(job)
         if jobs:
             self._lead(jobs)
@@ -81,14 +86,15 @@ class RowJoiner:
         """Wait for those who are expected, then take as many rows as fit together."""
         self._is_led = True
         ends = time.monotonic() + self._patience_s
-        while (late := set(self._expected) - {job.state for job in self._waiting}) and ends > time.monotonic():
-            self._changed.wait(ends - time.monotonic())
-        for state in late:
-            self._expected.discard(state)
         jobs = [first]
-        for job in self._waiting:
-            if job is not first and _fits(job, jobs):
-                jobs.append(job)
+        if not first.is_large:
+            while (late := set(self._expected) - {job.state for job in self._waiting}) and ends > time.monotonic():
+                self._changed.wait(ends - time.monotonic())
+            for state in late:
+                self._expected.discard(state)
+            for job in self._waiting:
+                if job is not first and _fits(job, jobs):
+                    jobs.append(job)
         self._waiting = [job for job in self._waiting if job not in jobs]
         for job in jobs:
             job.is_taken = True
@@ -96,7 +102,7 @@ class RowJoiner:
 
     def _lead(self, jobs: list[RowJob]) -> None:
         try:
-            if len(jobs) > 1:
+            if len(jobs) > 1 or jobs[0].is_large:
                 self._read(jobs[0].state.base, jobs)
         finally:
             with self._changed:
@@ -108,8 +114,9 @@ class RowJoiner:
     def _read(self, base: Base, jobs: list[RowJob]) -> None:
         began = time.perf_counter()
         try:
-            read_together(base, jobs)
+            read_together(base, jobs, self.stacks)
         except Exception as error:
+            self.stacks.clear()
             for job in jobs:
                 job.logprobs = job.gradient = job.error = None
             if memory.is_out_of_memory(error):

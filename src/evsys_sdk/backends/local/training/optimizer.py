@@ -16,18 +16,18 @@ from torch import Tensor
 
 from ....log import get_logger
 from ...client import AdamParams
-from ..base.lora import Adapter
+from ..base.lora import LoRAAdapter
 
 
 class AdapterOptimizer:
     """Accumulated gradient, both moments, and the number of steps taken."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: LoRAAdapter) -> None:
         # One vector each: a step is then a few kernels whatever the number of layers.
         self._flat = adapter.lay_flat()
         self.parameters = adapter.make_trainable().tensors()
-        self._sum = torch.zeros_like(self._flat)
-        self._gradient = adapter.split(self._sum)
+        self.accumulated = torch.zeros_like(self._flat)
+        self._gradient = adapter.split(self.accumulated)
         self._split = adapter.split
         self._adam = torch.optim.AdamW([self._flat], fused=True)
         self.steps = 0
@@ -35,22 +35,23 @@ class AdapterOptimizer:
     @torch.no_grad()
     def add(self, gradient: Tensor) -> None:
         """Add a gradient, as one vector, to what has accumulated."""
-        self._sum += gradient
+        self.accumulated += gradient
 
     @torch.no_grad()
     def step(self, adam: AdamParams) -> dict[str, float]:
         """Apply the accumulated gradient and forget it; one that is not finite is only forgotten."""
         # Before the norm, so that running out of memory here has changed nothing.
         self._make_moments()
-        norm = float(torch.stack(torch._foreach_norm(self._gradient)).norm() if self._is_on_cpu else self._sum.norm())
+        parts = torch.stack(torch._foreach_norm(self._gradient)) if self._is_on_cpu else self.accumulated
+        norm = float(parts.norm())
         if not math.isfinite(norm):
             get_logger(__name__).warning("the gradient is not finite (norm %g): the step was left out", norm)
             self.forget_gradient()
             return {"grad_norm": norm, "grad_clipped": 0.0}
         clipped = adam.grad_clip_norm > 0 and norm > adam.grad_clip_norm
         if clipped:
-            self._sum *= adam.grad_clip_norm / norm
-        self._flat.grad = self._sum
+            self.accumulated *= adam.grad_clip_norm / norm
+        self._flat.grad = self.accumulated
         for group in self._adam.param_groups:
             group |= {
                 "lr": adam.learning_rate,
@@ -60,12 +61,12 @@ class AdapterOptimizer:
             }
         self._adam.step()
         self.steps += 1
-        self._sum.zero_()
+        self.accumulated.zero_()
         return {"grad_norm": norm, "grad_clipped": float(clipped)}
 
     def forget_gradient(self) -> None:
         """Drop what has accumulated."""
-        self._sum.zero_()
+        self.accumulated.zero_()
 
     @property
     def _is_on_cpu(self) -> bool:

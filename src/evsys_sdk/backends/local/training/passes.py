@@ -27,7 +27,7 @@ from ...seeds import stream_of
 from .. import memory
 from ..base import packing
 from ..base.loading import Base
-from ..base.lora import Adapter
+from ..base.lora import LoRAAdapter
 from ..base.turns import Clock
 from ..gpu.training_graphs import PassGraph, TrainingGraphs
 from .joining import joiner_of
@@ -70,15 +70,17 @@ class Fitting:
     """Rows of at least so many tokens are recomputed; None means none."""
 
 
-class TrainingState:
+class LocalTrainingState:
     """An adapter in training on a shared base. Not thread-safe: one worker owns it."""
 
-    def __init__(self, base: Base, adapter: Adapter, settings: PassSettings, *, seed: int) -> None:
+    def __init__(self, base: Base, adapter: LoRAAdapter, settings: PassSettings, *, seed: int) -> None:
         self.base, self.settings, self._seed = base, settings, seed
         recompute_from = 0 if settings.recompute == "always" else settings.recompute_from
         self.fitting = Fitting(settings.tokens_at_once, recompute_from)
         if recompute_from is not None:
             memory.give_back_at_once(base.device)
+        self.reduce: Callable[[Tensor], None] | None = None
+        """Sums a gradient over all ranks of the run, in place."""
         self.passes = 0
         """Backward passes so far; they count through the random numbers of dropout."""
         self.clock = Clock(base.turns)
@@ -93,14 +95,14 @@ class TrainingState:
         if self._joiner is not None:
             self._joiner.leave(self)
 
-    def replace(self, adapter: Adapter, moments: Mapping[str, Tensor] | None = None, steps: int = 0) -> None:
+    def replace(self, adapter: LoRAAdapter, moments: Mapping[str, Tensor] | None = None, steps: int = 0) -> None:
         """Take over another adapter with no gradient, and with a fresh optimizer unless moments are given."""
         optimizer = AdapterOptimizer(adapter)
         if moments is not None:
             optimizer.restore(moments, steps)
         # All of it is there before any of it counts: memory may run out on the way.
         self.adapter, self.optimizer, self.form = adapter, optimizer, hash(adapter.form)
-        self.graphs = TrainingGraphs(self.base, adapter, optimizer.parameters)
+        self.graphs = TrainingGraphs(self.base, adapter.parts(), optimizer.parameters)
 
     def forward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """Loss and log-probabilities of all targets, without a gradient."""
@@ -117,6 +119,14 @@ class TrainingState:
             output = run.output(loss)
             run.commit()
         return output
+
+    def backward(self, data: Sequence[Datum], slopes: Sequence[Floats]) -> ForwardBackwardOutput:
+        """Add a gradient, given that of the loss with respect to log-probabilities."""
+        with self.clock:
+            run = _Run(self, data, [slope != 0 for slope in slopes])
+            run.read(lambda members, _: [slopes[member] for member in members])
+            run.commit()
+        return ForwardBackwardOutput(0.0, run.logprobs())
 
     def forward_backward_whole(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """Add the gradient of a loss that may depend on all data at once."""
@@ -150,6 +160,8 @@ class TrainingState:
     def step(self, adam: AdamParams) -> dict[str, float]:
         """Apply the accumulated gradient and forget it; also tells what was computed since the last step."""
         with self.clock:
+            if self.reduce is not None:
+                self.reduce(self.optimizer.accumulated)
             found = self.with_room("the optimizer step", lambda: self.optimizer.step(adam))
         return {**found, "time/compute_s": self.clock.take()}
 
@@ -204,6 +216,8 @@ class TrainingState:
         held = bool(self.base.spaces) or self.graphs.held
         self.base.spaces.clear()
         self.graphs.forget()
+        if self._joiner is not None:
+            self._joiner.stacks.clear()
         memory.give_back_at_once(self.base.device)
         return memory.release_unused() or held
 
@@ -239,7 +253,7 @@ class _ReadTwice(Exception):
 class _Run:
     """One call: rows still to read, what was found, and the gradient, which counts only once all of it is there."""
 
-    def __init__(self, state: TrainingState, data: Sequence[Datum], wanted: Sequence[Mask]) -> None:
+    def __init__(self, state: LocalTrainingState, data: Sequence[Datum], wanted: Sequence[Mask]) -> None:
         self._state, self._data, self._wanted = state, data, wanted
         self._sequences = [datum.tokens for datum in data]
         self.batches = packing.pack(

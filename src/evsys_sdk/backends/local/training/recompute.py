@@ -34,7 +34,7 @@ def run_again(function: Callable[..., Any], *args: Any, again: Again = contextli
         function,
         *args,
         use_reentrant=False,
-        preserve_rng_state=False,  # models are in eval mode, and dropout has a generator of its own
+        preserve_rng_state=False,  # models are in eval mode, and dropout has its own generator
         context_fn=lambda: (contextlib.nullcontext(), again()),
     )
 

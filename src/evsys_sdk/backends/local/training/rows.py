@@ -8,10 +8,11 @@ lie one after another, filled up to the same length, so that the products of all
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,17 +21,20 @@ from torch import Tensor
 
 from ...datum import Datum, Floats
 from ..base import packing
-from ..base.attention import PackedLayout, Segment
+from ..base.attention import Segment
 from ..base.head import Scored, Targets
 from ..base.loading import Base
-from ..base.lora import Change, StackedPart
+from ..base.lora import Change, LoRAAdapter, StackedPart
 from ..gpu.fused_body import hidden_of
+from ..gpu.training_graphs import ROUND_TOKENS, TrainingGraphs
 
 if TYPE_CHECKING:
-    from .passes import TrainingState
+    from .passes import LocalTrainingState
 
 type Mask = NDArray[np.bool_]
 
+_KEPT_STACKS = 3
+"""Each holds the memory of its captured passes."""
 _ALIGNED = 16
 """Rows of different runs are filled up to a multiple of this."""
 
@@ -66,7 +70,7 @@ class Entries:
 class RowJob:
     """One row that a run wants read, and what was found."""
 
-    state: TrainingState
+    state: LocalTrainingState
     batch: packing.MicroBatch
     entries: Entries
     slope_of: Callable[[Floats], Floats] | None
@@ -85,6 +89,11 @@ class RowJob:
     @property
     def tokens(self) -> int:
         return len(self.batch.tokens)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it fills so much of a pass that no other row fits next to it."""
+        return 2 * self.tokens > self.state.fitting.tokens_at_once
 
     def slopes(self) -> Floats:
         """The gradient of the loss for each entry; zeros where the loss fails, which is noted."""
@@ -120,28 +129,59 @@ def read_alone(job: RowJob, parts: dict[str, Change]) -> None:
     with state.clock.turn():
         into = _into_hidden(base, scored, targets, slopes, live.dtype)
         if graph is not None:
-            job.gradient = graph.backward(places, into)
+            [job.gradient] = graph.backward(places, into)
         else:
             found = torch.autograd.grad(live, state.optimizer.parameters, into)
             job.gradient = torch.cat([part.flatten() for part in found])
 
 
-def read_together(base: Base, jobs: Sequence[RowJob]) -> None:
-    """Read rows of several runs, whose adapters have the same form, in one pass."""
+class Stack:
+    """Adapters of one form on top of each other, in the type of the base, and the tensors to take gradients of."""
+
+    def __init__(self, base: Base, adapters: Sequence[LoRAAdapter]) -> None:
+        first = adapters[0]
+        self._whole = torch.empty(len(adapters), len(first.lay_flat()), dtype=base.key.dtype, device=base.device)
+        self.leaves = [part.detach().requires_grad_() for part in first.split(self._whole)]
+        pairs = zip(self.leaves[0::2], self.leaves[1::2], strict=True)
+        self.parts: dict[str, Change] = {
+            name: StackedPart(a, b, first.scale) for name, (a, b) in zip(first.weights, pairs, strict=True)
+        }
+        self.graphs = TrainingGraphs(base, self.parts, self.leaves, len(adapters))
+
+    @torch.no_grad()
+    def fill(self, adapters: Sequence[LoRAAdapter]) -> None:
+        """Take over the present weights of these adapters."""
+        for row, adapter in zip(self._whole, adapters, strict=True):
+            row.copy_(adapter.lay_flat())
+
+
+def read_together(base: Base, jobs: Sequence[RowJob], stacks: dict[Any, Stack]) -> None:
+    """Read rows of several runs, whose adapters have the same form, in one pass; `stacks` are kept for the next one."""
     train, length = jobs[0].slope_of is not None, joint_length(jobs)
-    tokens, positions, layout = _lay_out([job.batch for job in jobs], length)
+    batch = _lay_out([job.batch for job in jobs], length)
     entries = [job.entries for job in jobs]
     places = torch.from_numpy(np.concatenate([one.places + number * length for number, one in enumerate(entries)])).to(
         base.device
     )
-    recompute = train and any(job.state.recomputes_from(len(tokens)) for job in jobs)
+    recompute = train and any(job.state.recomputes_from(len(batch.tokens)) for job in jobs)
+    adapters = [job.state.adapter for job in jobs]
     began = 0.0
     with base.turns, torch.set_grad_enabled(train):
         began = time.perf_counter()
-        parts, leaves = _stack_adapters(jobs, train=train)
+        form = jobs[0].state.form, len(jobs)
+        stack = stacks[form] = stacks.pop(form, None) or Stack(base, adapters)
+        for old in list(stacks)[:-_KEPT_STACKS]:
+            del stacks[old]
+        stack.fill(adapters)
         targets = _targets(entries, base.device)
-        ids, at = (torch.from_numpy(part).to(base.device) for part in (tokens, positions))
-        live = hidden_of(base, parts, ids, at, layout, recompute=recompute)[places]
+        # Of fewer runs than there are, passes are not captured: their number differs from pass to pass.
+        is_usual = len(jobs) in (1, getattr(base.joiner, "members", 0))
+        graph = stack.graphs.find(batch) if train and not recompute and is_usual else None
+        if graph is None:
+            ids, at = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
+            live = hidden_of(base, stack.parts, ids, at, batch.layout(), recompute=recompute)[places]
+        else:
+            live = graph.forward(batch)[places]
         scored = base.head.score(live.detach(), targets, with_gradient=train)
         found = scored.logprobs.cpu().numpy()
     ends = np.cumsum([len(one.token) for one in entries])
@@ -153,8 +193,11 @@ def read_together(base: Base, jobs: Sequence[RowJob]) -> None:
         with base.turns:
             began = time.perf_counter()
             into = _into_hidden(base, scored, targets, slopes, live.dtype)
-            gradients = torch.autograd.grad(live, leaves, into)
-            joined = torch.cat([part.reshape(len(jobs), -1) for part in gradients], dim=1).float()
+            if graph is None:
+                gradients = torch.autograd.grad(live, stack.leaves, into)
+                joined = torch.cat([part.reshape(len(jobs), -1) for part in gradients], dim=1).float()
+            else:
+                joined = graph.backward(places, into)
             seconds += time.perf_counter() - began
         for job, gradient in zip(jobs, joined, strict=True):
             job.gradient = gradient
@@ -164,13 +207,13 @@ def read_together(base: Base, jobs: Sequence[RowJob]) -> None:
 
 
 def joint_length(jobs: Sequence[RowJob]) -> int:
-    """What each of these rows is filled up to."""
-    return -(-max(job.tokens for job in jobs) // _ALIGNED) * _ALIGNED
+    """What each of these rows is filled up to; on a GPU the sum is what a captured graph is rounded up to."""
+    on_gpu = jobs[0].state.base.device.type == "cuda"
+    aligned = max(_ALIGNED, ROUND_TOKENS // math.gcd(ROUND_TOKENS, len(jobs))) if on_gpu else _ALIGNED
+    return -(-max(job.tokens for job in jobs) // aligned) * aligned
 
 
-def _lay_out(
-    batches: Sequence[packing.MicroBatch], length: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], PackedLayout]:
+def _lay_out(batches: Sequence[packing.MicroBatch], length: int) -> packing.MicroBatch:
     """Rows one after another, each filled up with a sequence that no one looks at."""
     tokens, positions = np.zeros((2, len(batches), length), np.int64)
     segments: list[Segment] = []
@@ -184,22 +227,7 @@ def _lay_out(
         ]
         if count < length:
             segments.append(Segment(start + count, length - count))
-    return tokens.ravel(), positions.ravel(), PackedLayout(segments)
-
-
-def _stack_adapters(jobs: Sequence[RowJob], *, train: bool) -> tuple[dict[str, Change], list[Tensor]]:
-    """All adapters on top of each other, in the type of the base, and the tensors to take gradients of."""
-    adapters = [job.state.adapter for job in jobs]
-    flats = [adapter.lay_flat() for adapter in adapters]
-    base = jobs[0].state.base
-    stacked = torch.empty(len(flats), len(flats[0]), dtype=base.key.dtype, device=base.device)
-    with torch.no_grad():
-        for row, flat in zip(stacked, flats, strict=True):
-            row.copy_(flat)
-    leaves = [part.detach().requires_grad_(train) for part in adapters[0].split(stacked)]
-    pairs = zip(leaves[0::2], leaves[1::2], strict=True)
-    scale = adapters[0].scale
-    return {name: StackedPart(a, b, scale) for name, (a, b) in zip(adapters[0].weights, pairs, strict=True)}, leaves
+    return packing.MicroBatch(tokens.ravel(), positions.ravel(), tuple(segments), (), ())
 
 
 def _targets(entries: Sequence[Entries], device: torch.device) -> Targets:
