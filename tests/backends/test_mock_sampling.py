@@ -8,15 +8,15 @@ import pytest
 
 from evsys_sdk.backends.client import Sample, SamplingParams
 from evsys_sdk.backends.mock.client import MockTrainingClient
-from evsys_sdk.backends.mock.sampling import Request, Sampling, advance, choose
+from evsys_sdk.backends.mock.sampling import Drawing, SampleRequest, advance, choose
 from evsys_sdk.backends.mock.weights import Weights, base_weights
 
 type MakeClient = Callable[..., MockTrainingClient]
 
 
-def generate(weights: Weights, requests: list[Request], tokens: int = 1000) -> list[list[Sample]]:
+def generate(weights: Weights, requests: list[SampleRequest], tokens: int = 1000) -> list[list[Sample]]:
     """All samples, so many tokens in a row."""
-    many = [Sampling(request) for request in requests]
+    many = [Drawing(request) for request in requests]
     while not all(sampling.done for sampling in many):
         advance(weights, many, tokens)
     return [sampling.samples() for sampling in many]
@@ -26,7 +26,7 @@ def test_a_sample_does_not_depend_on_what_it_is_batched_with() -> None:
     weights = base_weights("batching", 0, hidden=64)
     prompts = ["one: two, three. four", "<|im_start|>user\nPick: red, green<|im_end|>\n<|im_start|>assistant\n", "x"]
     requests = [
-        Request(np.frombuffer(text.encode(), np.uint8).astype(np.int64), count, SamplingParams(20), seed)
+        SampleRequest(np.frombuffer(text.encode(), np.uint8).astype(np.int64), count, SamplingParams(20), seed)
         for seed, (text, count) in enumerate(zip(prompts, (3, 5, 1), strict=True))
     ]
     together = generate(weights, requests)

@@ -12,18 +12,18 @@ import pytest
 
 from evsys_sdk.backends.future import Operation
 from evsys_sdk.backends.seeds import seed_of_later, stream_of
-from evsys_sdk.backends.worker import UNFINISHED, Worker
+from evsys_sdk.backends.worker import UNFINISHED, CallWorker
 from evsys_sdk.errors import BackendError
 
 
 @pytest.fixture
 def worker():
-    worker = Worker("test")
+    worker = CallWorker("test")
     yield worker
     worker.close()
 
 
-def _blocked(worker: Worker) -> threading.Event:
+def _blocked(worker: CallWorker) -> threading.Event:
     """Keep the worker busy until the event is set."""
     gate, started = threading.Event(), threading.Event()
     worker.submit("block", lambda: (started.set(), gate.wait(10)))
@@ -31,7 +31,7 @@ def _blocked(worker: Worker) -> threading.Event:
     return gate
 
 
-def test_operations_run_in_the_order_of_submission(worker: Worker) -> None:
+def test_operations_run_in_the_order_of_submission(worker: CallWorker) -> None:
     seen: list[int] = []
     operations = [worker.submit("append", lambda n=n: seen.append(n)) for n in range(50)]
     for operation in operations:
@@ -39,7 +39,7 @@ def test_operations_run_in_the_order_of_submission(worker: Worker) -> None:
     assert seen == list(range(50))
 
 
-def test_a_failure_stays_in_its_own_operation(worker: Worker) -> None:
+def test_a_failure_stays_in_its_own_operation(worker: CallWorker) -> None:
     failing = worker.submit("divide", lambda: 1 // 0)
     fine = worker.submit("add", lambda: 1 + 1)
     assert fine.result(10) == 2
@@ -47,7 +47,7 @@ def test_a_failure_stays_in_its_own_operation(worker: Worker) -> None:
         failing.result(10)
 
 
-def test_waiting_too_long_names_the_operation_and_loses_nothing(worker: Worker) -> None:
+def test_waiting_too_long_names_the_operation_and_loses_nothing(worker: CallWorker) -> None:
     gate = _blocked(worker)
     operation = worker.submit("optim_step", lambda: "done")
     with pytest.raises(BackendError, match=r"optim_step did not finish within 0\.01 s"):
@@ -56,7 +56,7 @@ def test_waiting_too_long_names_the_operation_and_loses_nothing(worker: Worker) 
     assert operation.result(10) == "done"
 
 
-def test_a_timeout_raised_inside_is_not_mistaken_for_waiting_too_long(worker: Worker) -> None:
+def test_a_timeout_raised_inside_is_not_mistaken_for_waiting_too_long(worker: CallWorker) -> None:
     def fails() -> None:
         raise TimeoutError("from inside")
 
@@ -64,7 +64,7 @@ def test_a_timeout_raised_inside_is_not_mistaken_for_waiting_too_long(worker: Wo
         worker.submit("fails", fails).result(10)
 
 
-async def test_operations_are_awaitable_and_convertible(worker: Worker) -> None:
+async def test_operations_are_awaitable_and_convertible(worker: CallWorker) -> None:
     assert await worker.submit("one", lambda: 1) == 1
     assert await worker.submit("two", lambda: 2).then(str) == "2"
     with pytest.raises(ValueError, match="invalid literal"):
@@ -72,7 +72,7 @@ async def test_operations_are_awaitable_and_convertible(worker: Worker) -> None:
     assert await Operation.done(4) == 4
 
 
-async def test_cancelling_the_task_that_waits_does_not_cancel_the_work(worker: Worker) -> None:
+async def test_cancelling_the_task_that_waits_does_not_cancel_the_work(worker: CallWorker) -> None:
     gate = _blocked(worker)
     done: list[str] = []
     operation = worker.submit("optim_step", lambda: done.append("stepped"))
@@ -90,7 +90,7 @@ async def test_cancelling_the_task_that_waits_does_not_cancel_the_work(worker: W
     assert done == ["stepped"]
 
 
-def test_neighbours_of_one_group_are_answered_together_and_in_order(worker: Worker) -> None:
+def test_neighbours_of_one_group_are_answered_together_and_in_order(worker: CallWorker) -> None:
     calls: list[list[int]] = []
 
     def square(numbers: Sequence[int]) -> list[int]:
@@ -108,7 +108,7 @@ def test_neighbours_of_one_group_are_answered_together_and_in_order(worker: Work
 
 
 def test_closing_finishes_what_was_submitted_and_refuses_more() -> None:
-    worker = Worker("closing")
+    worker = CallWorker("closing")
     operations = [worker.submit("nap", lambda: time.sleep(0.01)) for _ in range(5)]
     worker.close()
     worker.close()
@@ -119,7 +119,7 @@ def test_closing_finishes_what_was_submitted_and_refuses_more() -> None:
 
 
 def test_a_dropped_worker_leaves_no_thread_behind() -> None:
-    worker = Worker("dropped-unclosed")
+    worker = CallWorker("dropped-unclosed")
     worker.submit("one", lambda: 1).result(10)
     thread = next(t for t in threading.enumerate() if t.name == "dropped-unclosed")
     del worker
@@ -128,7 +128,7 @@ def test_a_dropped_worker_leaves_no_thread_behind() -> None:
     assert not thread.is_alive()
 
 
-def test_long_work_lets_others_have_their_turn(worker: Worker) -> None:
+def test_long_work_lets_others_have_their_turn(worker: CallWorker) -> None:
     gate, seen = _blocked(worker), list[str]()
 
     def count_down(many: Sequence[list[int]]) -> list[object]:
@@ -147,7 +147,7 @@ def test_long_work_lets_others_have_their_turn(worker: Worker) -> None:
 
 
 def test_a_closed_worker_finishes_what_is_unfinished() -> None:
-    worker, left = Worker("test"), [5]
+    worker, left = CallWorker("test"), [5]
 
     def count_down(many: Sequence[list[int]]) -> list[object]:
         left[0] -= 1

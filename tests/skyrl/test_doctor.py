@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk import ExperimentConfig
+from evsys_sdk.backends.probes.facts import AS_DOCUMENTED
 from evsys_sdk.experiment import Experiment
 
 from ..backends.tinker.recipes import CHATS, PAIRS, TASKS, rows
@@ -41,8 +42,12 @@ def answer(server: SkyRLServer, tmp_path_factory: pytest.TempPathFactory) -> dic
 def test_doctor_finds_what_skyrl_does(answer: dict[str, Any], server: SkyRLServer) -> None:
     assert answer["problems"] == {}
     assert answer["model"] == str(server.model)
-    facts = answer["facts"]
+    facts = dict(answer["facts"])
     assert facts.pop("step_latency_s") > 0
+    checks = facts.pop("loss_checks")
+    assert checks["cross_entropy"] == AS_DOCUMENTED
+    assert checks["dro"].startswith("refused")
+    assert checks["cispo"].startswith("gradient ")
     assert facts == {
         "loss_reduction": "normalised",
         "snapshot_samplers": False,

@@ -7,7 +7,7 @@ checks   what is refused before it reaches a backend
 future   operations that are submitted now and awaited later
 mock/    a small, real language model in numpy
 local/   a model of transformers with an adapter, on torch in this process
-tinker/  any server that speaks the Tinker protocol; fireworks/ is one with a client of its own
+tinker/  any server that speaks the Tinker protocol; fireworks/ is one with its own client
 probes/  what a server really does, found out by asking it
 """
 

@@ -31,6 +31,13 @@ class Operation[T]:
         future.set_result(value)
         return cls(future)
 
+    @classmethod
+    def failed(cls, error: BaseException) -> Operation[T]:
+        """An operation that has ended with an error."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        future.set_exception(error)
+        return cls(future)
+
     def result(self, timeout: float | None = None) -> T:
         """Wait for the result, or raise what went wrong."""
         try:
@@ -45,6 +52,10 @@ class Operation[T]:
     def wait(self) -> None:
         """Wait until it has ended, well or badly, and forget which."""
         concurrent.futures.wait([self._future])
+
+    def on_end(self, note: Callable[[Operation[T]], object]) -> None:
+        """Call a function when it has ended, well or badly."""
+        self._future.add_done_callback(lambda _: note(self))
 
     def then[U](self, convert: Callable[[T], U]) -> Operation[U]:
         """The same operation with its result converted."""
@@ -77,7 +88,7 @@ def gather[T](operations: Sequence[Operation[T]]) -> Operation[list[T]]:
             _settle(found, lambda: [operation.result() for operation in operations])
 
     for operation in operations:
-        operation._future.add_done_callback(note)  # pyright: ignore[reportPrivateUsage]
+        operation.on_end(note)
     if not operations:
         note()
     return Operation(found)

@@ -19,11 +19,12 @@ the gradient computed here. So it is for losses of your own, see `LossCallable`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
-from ..errors import BackendError, closest, show
+from ..errors import BackendError, show, suggest
 from .datum import Datum, Floats
 
 type LossCallable = Callable[[Sequence[Datum], Sequence[Any]], Any]
@@ -65,15 +66,13 @@ def find_loss(
     name: str, config: Mapping[str, Any] | None = None
 ) -> Callable[[Sequence[Datum], Sequence[Floats]], LossResult]:
     """The loss of a name, ready to be applied to data and their logprobs."""
-    params = check_config(name, config)
-    formula = _FORMULAS[name]
+    return partial(_apply, name, check_config(name, config))
 
-    def apply(data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
-        parts = [formula(datum, lp, params) for datum, lp in zip(data, logprobs, strict=True)]
-        metrics = _policy_metrics(data, logprobs, params) if name != "cross_entropy" else {}
-        return float(sum(part[0] for part in parts)), metrics, [part[1] for part in parts]
 
-    return apply
+def _apply(name: str, params: Mapping[str, float], data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
+    parts = [_FORMULAS[name](datum, lp, params) for datum, lp in zip(data, logprobs, strict=True)]
+    metrics = _policy_metrics(data, logprobs, params) if name != "cross_entropy" else {}
+    return float(sum(part[0] for part in parts)), metrics, [part[1] for part in parts]
 
 
 def custom_loss(function: LossCallable) -> Callable[[Sequence[Datum], Sequence[Floats]], LossResult]:
@@ -177,7 +176,7 @@ def _gspo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float,
     unclipped = ratio * _advantages(datum)
     clipped = np.clip(ratio, params["clip_low_threshold"], params["clip_high_threshold"]) * _advantages(datum)
     # Not divided by the length, although each logprob moves the mean by 1 / length: so every sampled token gets the
-    # gradient that a ratio of its own would give it.
+    # gradient that its own ratio would give it.
     gradient = np.where(unclipped <= clipped, -unclipped, 0.0)
     return -float(np.minimum(unclipped, clipped).sum(dtype=np.float64)), gradient.astype(np.float32)
 
@@ -211,8 +210,7 @@ _FORMULAS: dict[str, _Formula] = {
 def check_config(name: str, config: Mapping[str, Any] | None = None) -> dict[str, float]:
     """The parameters of a named loss with the defaults filled in; refuses what it does not take."""
     if name not in _CONFIG:
-        guess = closest(name, _CONFIG)
-        hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(sorted(_CONFIG))}."
+        hint = suggest(name, _CONFIG) or f"Known: {', '.join(sorted(_CONFIG))}."
         raise BackendError(f"there is no loss called '{name}'. {hint}")
     for key, value in (config or {}).items():
         if key not in _CONFIG[name]:

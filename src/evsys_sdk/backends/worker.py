@@ -47,7 +47,7 @@ class _Queue:
     latency_s: float = 0.0
 
 
-class Worker:
+class CallWorker:
     """Runs operations one after another on its own thread, which starts with the first operation."""
 
     def __init__(self, name: str, *, latency_s: float = 0.0) -> None:
@@ -93,7 +93,7 @@ _LAST_WORK_S = 30.0
 
 
 def start_thread(work: Callable[[], None], *, name: str, give_up: Callable[[], None]) -> threading.Thread:
-    """A thread that is told to give up, and waited for, before the interpreter ends.
+    """A thread that is asked to stop, and waited for, before the interpreter ends.
 
     One that computes on in a library while Python is torn down takes the process with it.
     """
@@ -116,7 +116,7 @@ def _end_threads() -> None:
     running = [(give_up, ended) for give_up, ended in _running.values() if not ended.is_set()]
     if running and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would end the waiting and then the process
-    # All are told before the first is waited for, so that they end side by side.
+    # All are asked to stop before the first is waited for, so that they end together.
     for give_up, _ in running:
         give_up()
     for _, ended in running:

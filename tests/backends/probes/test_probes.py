@@ -13,7 +13,7 @@ from evsys_sdk.backends.mock.client import MockTrainingClient
 from evsys_sdk.backends.probes.facts import (
     MEANING,
     Facts,
-    Server,
+    ProbedServer,
     consequences,
     list_operations,
     read_facts,
@@ -117,12 +117,12 @@ def test_a_fact_that_cannot_be_found_out_does_not_hide_the_others(tmp_path: Path
 
 
 def test_facts_survive_being_stored(tmp_path: Path) -> None:
-    server = Server("tinker", "http://127.0.0.1:1", "tiny")
+    server = ProbedServer("tinker", "http://127.0.0.1:1", "tiny")
     facts = Facts(loss_reduction="sum", losses=("cross_entropy",), top_k_logprobs=5, seeds=False)
     assert read_facts(server, tmp_path) is None
     write_answer(server, facts, {}, tmp_path)
     assert read_facts(server, tmp_path) == facts
-    assert read_facts(Server("tinker", "http://127.0.0.1:2", "tiny"), tmp_path) is None
+    assert read_facts(ProbedServer("tinker", "http://127.0.0.1:2", "tiny"), tmp_path) is None
     server.path(tmp_path).write_text("{", encoding="utf-8")
     assert read_facts(server, tmp_path) is None
 

@@ -12,7 +12,7 @@ import numpy as np
 from evsys_sdk.backends.client import AdamParams, Capabilities, SamplingParams
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.future import Operation
-from evsys_sdk.backends.mock.client import MockTrainingClient, Settings
+from evsys_sdk.backends.mock.client import MockSettings, MockTrainingClient
 from evsys_sdk.errors import BackendError
 
 
@@ -147,7 +147,7 @@ class WrongBackend:
     declared: ClassVar[dict[str, Any]] = {}
 
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
-        client = self.client(Settings(model.name, getattr(model, "seed", 0)), Path(run_dir))
+        client = self.client(MockSettings(model.name, getattr(model, "seed", 0)), Path(run_dir))
         known: Capabilities = client.capabilities
         client.capabilities = dataclasses.replace(known, backend="wrong", **self.declared)
         return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name}

@@ -16,7 +16,7 @@ import pytest
 from evsys_sdk.backends.client import AdamParams, ModelSpec, SamplingParams, TrainingClient
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.losses import numpy_loss
-from evsys_sdk.backends.probes.facts import Facts, Server, write_answer
+from evsys_sdk.backends.probes.facts import Facts, ProbedServer, write_answer
 from evsys_sdk.config.prices import Price, Tariff, TokenUsage
 from evsys_sdk.errors import BackendError, ConfigError, EvsysAuthError
 from evsys_sdk.spend.metered_client import MeteredClient
@@ -136,7 +136,7 @@ def test_a_model_that_the_server_does_not_have_is_refused(server: ServerProcess,
 
 def test_averages_by_a_known_number_are_undone_exactly(connect: Connect, server: ServerProcess) -> None:
     """The server sums; told that it averages, the client sends weights that are so much larger."""
-    write_answer(Server("tinker", server.url, "tiny"), Facts(loss_reduction="mean_data"), {})
+    write_answer(ProbedServer("tinker", server.url, "tiny"), Facts(loss_reduction="mean_data"), {})
     client = connect(server.url)
     assert client.capabilities.summed_losses
     twice = client.forward_backward(data(client), "cross_entropy").result()
@@ -149,7 +149,7 @@ def test_averages_by_a_known_number_are_undone_exactly(connect: Connect, server:
 
 def test_what_doctor_found_out_is_used(connect: Connect, server: ServerProcess) -> None:
     facts = Facts(loss_reduction="normalised", snapshot_samplers=False, top_k_logprobs=3, seeds=False)
-    write_answer(Server("tinker", server.url, "tiny"), facts, {})
+    write_answer(ProbedServer("tinker", server.url, "tiny"), facts, {})
     client = connect(server.url)
     found = client.capabilities
     assert (found.summed_losses, found.custom_loss, found.snapshot_samplers) == (False, False, False)
@@ -312,7 +312,7 @@ def test_a_process_that_was_forked_is_told_so(connect: Connect, server: ServerPr
 
 
 def test_a_batch_that_would_be_averaged_in_parts_is_refused(connect: Connect, server: ServerProcess) -> None:
-    write_answer(Server("tinker", server.url, "tiny"), Facts(loss_reduction="mean_data"), {})
+    write_answer(ProbedServer("tinker", server.url, "tiny"), Facts(loss_reduction="mean_data"), {})
     client = connect(server.url)
     with pytest.raises(BackendError, match="averaged by itself"):
         client.forward_backward(data(client) * 600, "cross_entropy").result(30)

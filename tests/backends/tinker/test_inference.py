@@ -46,13 +46,10 @@ async def test_a_checkpoint_answers_from_what_was_learned(connect: Connect, serv
         client.forward_backward([Datum.supervised(tokens, [1.0] * len(tokens))], "cross_entropy")
         client.optim_step(AdamParams(1e-3)).result()
     ref = client.sampler("taught").result().ref
-    prices = {"train": 0.0, "prefill": 1.0, "sample": 10.0}
-    taught = get_inference("tinker")(model="tiny", checkpoint=ref, server={"base_url": server.url, "prices": prices})
+    taught = get_inference("tinker")(model="tiny", checkpoint=ref, server={"base_url": server.url})
     try:
         [completion] = await taught.complete(ASKED, max_tokens=12, temperature=0.0)
         assert completion.text == "four"
-        used = completion.usage
-        assert completion.cost_usd == pytest.approx((used.input_tokens + 10 * used.output_tokens) / 1e6)
     finally:
         taught.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evsys_sdk.backends.probes.facts import Facts, Server, write_answer
+from evsys_sdk.backends.probes.facts import Facts, ProbedServer, write_answer
 from evsys_sdk.backends.tinker.backend import SkyRLBackend, TinkerBackend
 from evsys_sdk.backends.tinker.session import HOSTED, ServedModel, resolve_url
 
@@ -28,7 +28,7 @@ def test_skyrl_is_assumed_to_average_and_to_sample_from_live_weights() -> None:
 
 
 def test_what_doctor_found_about_a_skyrl_server_replaces_assumptions() -> None:
-    write_answer(Server("skyrl", "http://x", "m"), Facts(loss_reduction="sum", snapshot_samplers=True), {})
+    write_answer(ProbedServer("skyrl", "http://x", "m"), Facts(loss_reduction="sum", snapshot_samplers=True), {})
     backend = SkyRLBackend()
     found = backend.capabilities(backend.facts("http://x", "m"), ServedModel(4096), Tokens())
     assert (found.summed_losses, found.snapshot_samplers, found.custom_loss) == (True, True, True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..tinker.pipeline import Pipeline
     from ..tinker.quirks import Quirks
     from ..tinker.session import ServedModel
-    from ..tinker.state import Adapter
+    from ..tinker.state import TrainedAdapter
     from .client import FireworksTrainingClient
     from .sampling import FireworksSamplingClient
     from .session import FireworksSession
@@ -104,14 +104,14 @@ class _FireworksPreparation(Preparation):
 
         return FireworksTrainingClient
 
-    def _model(self, adapter: Adapter, served: ServedModel) -> tuple[Any, Any]:
+    def _model(self, adapter: TrainedAdapter, served: ServedModel) -> tuple[Any, Any]:
         from ..tinker.tokenizers import load_tokenizer
 
         # first: a model costs, a tokenizer does not
         tokenizer = load_tokenizer(self.backend.config.tokenizer, self.model.name, served.extras)
         return self._make_training(adapter), tokenizer
 
-    def _make_training(self, adapter: Adapter) -> Any:
+    def _make_training(self, adapter: TrainedAdapter) -> Any:
         from ..client import start_of
         from ..tinker.state import check_sidecar
         from .client import check_path, load_into

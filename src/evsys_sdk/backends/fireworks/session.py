@@ -137,7 +137,7 @@ class FireworksSession(Session):
         if self.config.delete_session and not deleted:
             get_logger(__name__).warning(
                 "%s: the training session could not be deleted. It counts against the account until Fireworks notices "
-                "that nobody uses it.",
+                "that no one uses it.",
                 self.where,
             )
 

@@ -43,10 +43,10 @@ class MockBackend:
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
         """Build the model; `model` is a ModelSpec or anything with a name."""
         from ..client import start_of
-        from .client import MockTrainingClient, Settings
+        from .client import MockSettings, MockTrainingClient
 
         ref, with_optimizer = start_of(model)
-        settings = Settings(
+        settings = MockSettings(
             model=model.name,
             seed=getattr(model, "seed", 0),
             lora_rank=getattr(model, "lora_rank", 32),

@@ -36,10 +36,10 @@ from ..datum import Datum, Floats
 from ..future import Operation
 from ..losses import LOSSES, LossCallable, custom_loss, find_loss
 from ..seeds import RequestSeeds
-from ..worker import UNFINISHED, Worker
+from ..worker import UNFINISHED, CallWorker
 from . import model
-from .sampling import Request, Sampling, advance, change_logits
-from .state import Identity, TrainingState, pack_arrays, unpack_arrays
+from .sampling import Drawing, SampleRequest, advance, change_logits
+from .state import Identity, MockState, pack_arrays, unpack_arrays
 from .tokenizer import VOCABULARY, ByteTokenizer
 from .weights import Weights
 
@@ -49,7 +49,7 @@ _TOKENS_IN_A_ROW = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MockSettings:
     """What a mock client is made from."""
 
     model: str
@@ -64,11 +64,11 @@ class Settings:
 class MockTrainingClient:
     """A numpy model in training."""
 
-    def __init__(self, settings: Settings, run_dir: Path) -> None:
+    def __init__(self, settings: MockSettings, run_dir: Path) -> None:
         self._settings, self._run_dir = settings, run_dir
-        self._state = TrainingState(Identity(settings.model, settings.seed, settings.hidden))
+        self._state = MockState(Identity(settings.model, settings.seed, settings.hidden))
         self._seeds = RequestSeeds(settings.seed)
-        self._worker = Worker(f"mock-{settings.model}", latency_s=settings.latency_ms / 1000)
+        self._worker = CallWorker(f"mock-{settings.model}", latency_s=settings.latency_ms / 1000)
         self.model_name = settings.model
         self.tokenizer = ByteTokenizer()
         self.capabilities = Capabilities(
@@ -155,7 +155,7 @@ class MockTrainingClient:
         return self._worker.submit("open_sampler", reopen)
 
     def close(self) -> None:
-        """Finish what was submitted and let go of the thread; closing twice does nothing."""
+        """Finish what was submitted and release the thread; closing twice does nothing."""
         self._worker.close()
 
     def _run_named(
@@ -194,7 +194,7 @@ class MockSamplingClient:
     """A frozen copy of the weights, to sample from."""
 
     def __init__(
-        self, weights: Weights, ref: str, worker: Worker, seeds: RequestSeeds, capabilities: Capabilities
+        self, weights: Weights, ref: str, worker: CallWorker, seeds: RequestSeeds, capabilities: Capabilities
     ) -> None:
         self._weights, self._worker, self._seeds, self._capabilities = weights, worker, seeds, capabilities
         self.ref = ref
@@ -204,10 +204,10 @@ class MockSamplingClient:
         """Continue a prompt several times."""
         checks.check_sampling(prompt, num_samples, params, self._capabilities)
         seed = self._seeds.next() if params.seed is None else params.seed
-        sampling = Sampling(Request(np.asarray(prompt, np.int64), num_samples, params, seed))
+        sampling = Drawing(SampleRequest(np.asarray(prompt, np.int64), num_samples, params, seed))
         weights = self._weights
 
-        def grow(many: Sequence[Sampling]) -> list[Any]:
+        def grow(many: Sequence[Drawing]) -> list[Any]:
             advance(weights, many, _TOKENS_IN_A_ROW)
             return [sampling.samples() if sampling.done else UNFINISHED for sampling in many]
 

@@ -26,7 +26,7 @@ _TOKENS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SampleRequest:
     """One call of `sample`."""
 
     prompt: Ints
@@ -82,10 +82,10 @@ class _Lane:
         return Sample(sampled, self.logprobs, "stop" if self.stopped else "length", top)
 
 
-class Sampling:
+class Drawing:
     """The samples of one request in the making."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: SampleRequest) -> None:
         self._request = request
 
     @cached_property
@@ -101,7 +101,7 @@ class Sampling:
         return [lane.sample() for lane in self.lanes]
 
 
-def advance(weights: Weights, many: Sequence[Sampling], tokens: int) -> None:
+def advance(weights: Weights, many: Sequence[Drawing], tokens: int) -> None:
     """Let every sample grow by up to so many tokens."""
     for together in _batches([lane for sampling in many for lane in sampling.lanes if not lane.done]):
         for _ in range(tokens):
@@ -188,7 +188,7 @@ def _filter(logprobs: NDArray[np.float64], lanes: Sequence[_Lane]) -> NDArray[np
     return found
 
 
-def _lane(request: Request, number: int) -> _Lane:
+def _lane(request: SampleRequest, number: int) -> _Lane:
     length, params = len(request.prompt), request.params
     tokens = np.zeros(length + params.max_tokens, np.int64)
     tokens[:length] = request.prompt

@@ -111,7 +111,7 @@ class Identity:
         return base_weights(self.model, self.seed, hidden=self.hidden)
 
 
-class TrainingState:
+class MockState:
     """A model in training. Not thread-safe: one worker owns it."""
 
     def __init__(self, identity: Identity) -> None:

@@ -23,7 +23,7 @@ type LossReduction = Literal["sum", "mean_data", "mean_tokens", "normalised"]
 """
 
 
-AS_DOCUMENTED = "as documented"
+AS_DOCUMENTED, REFUSED = "as documented", "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Facts:
 
 MEANING: dict[str, str] = {
     "loss_reduction": "what is done to the sum of losses over tokens and data",
-    "snapshot_samplers": "a sampler keeps its weights while training goes on",
+    "snapshot_samplers": "a sampler keeps its weights during further training",
     "aligned_logprobs": "scoring gives a token the log-probability that training gives it",
     "losses": "named losses the server computes itself",
     "loss_checks": "of these, with the documented value and gradient",
@@ -86,7 +86,7 @@ MEANING: dict[str, str] = {
     "seeds": "the same seed gives the same samples",
     "top_k_logprobs": "alternatives per position that are reported",
     "clips_gradients": "grad_clip_norm has an effect",
-    "exact_resume": "a restored state goes on bit by bit",
+    "exact_resume": "a restored state continues bit by bit",
     "rejects_unknown_model": "a model that does not exist is refused",
     "step_latency_s": "seconds of an empty optimiser step",
 }
@@ -138,7 +138,7 @@ def consequences(facts: Facts) -> list[str]:
         found.append("Corrected: losses are averaged by a known number, which is multiplied back.")
     if facts.snapshot_samplers is False:
         found.append("Refused: sdft, opd, rl with kl_coefficient or max_staleness, because samplers follow training.")
-        found.append("Refused: scoring a snapshot while training goes on (benchmarks with run_every).")
+        found.append("Refused: scoring a snapshot while training continues (benchmarks with run_every).")
     if facts.soft_targets is False:
         found.append("Corrected: soft targets are sent as one datum for each alternative.")
     if facts.aligned_logprobs is False:
@@ -164,7 +164,7 @@ _PACKAGES = {"tinker": "tinker", "skyrl": "tinker", "fireworks": "fireworks-ai",
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ProbedServer:
     """Which server and model facts are about."""
 
     backend: str
@@ -189,13 +189,13 @@ class Server:
         return found
 
 
-def read_facts(server: Server, workspace: Path | None = None) -> Facts | None:
+def read_facts(server: ProbedServer, workspace: Path | None = None) -> Facts | None:
     """What was found out about a server earlier; None when no one has asked."""
     stored = read_answer(server, workspace)
     return None if stored is None else Facts.from_dict(stored["facts"])
 
 
-def read_answer(server: Server, workspace: Path | None = None) -> dict[str, Any] | None:
+def read_answer(server: ProbedServer, workspace: Path | None = None) -> dict[str, Any] | None:
     """The whole stored answer."""
     try:
         stored: Any = json.loads(server.path(workspace).read_text(encoding="utf-8"))
@@ -205,7 +205,7 @@ def read_answer(server: Server, workspace: Path | None = None) -> dict[str, Any]
 
 
 def write_answer(
-    server: Server, facts: Facts, problems: dict[str, str], workspace: Path | None = None
+    server: ProbedServer, facts: Facts, problems: dict[str, str], workspace: Path | None = None
 ) -> dict[str, Any]:
     """Keep what was found out; returns the stored answer."""
     answer = {

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import EvsysError
 from ..client import AdamParams, SamplingClient, SamplingParams, TrainingClient
 from . import training
-from .facts import Facts
+from .facts import REFUSED, Facts
 from .training import logprobs_of, probe_data
 
 _CLOSE = 1e-2
@@ -93,7 +93,6 @@ UNKNOWN_MODEL = "evsys-doctor/no-such-model"
 PROBES: dict[str, Callable[[TrainingClient], Any]] = {
     "step_latency_s": training.step_latency,
     "loss_reduction": training.loss_reduction,
-    "losses": training.losses,
     "loss_checks": training.loss_checks,
     "custom_loss": training.custom_loss,
     "soft_targets": training.soft_targets,
@@ -131,6 +130,8 @@ def probe(
     finally:
         if handles is not None:
             teardown(handles)
+    if checks := found.get("loss_checks"):
+        found["losses"] = tuple(name for name, said in checks.items() if not said.startswith(REFUSED))
     progress("rejects_unknown_model")
     found["rejects_unknown_model"] = _rejects(prepare, teardown)
     return Facts(**found), problems

@@ -14,7 +14,7 @@ from ...errors import BackendError, EvsysError
 from ..client import AdamParams, TrainingClient
 from ..datum import Datum, Floats
 from ..losses import LOSSES, find_loss, numpy_loss
-from .facts import AS_DOCUMENTED, LossReduction
+from .facts import AS_DOCUMENTED, REFUSED, LossReduction
 
 # Seeing a gradient from outside: its size as a step reports it, or what a tiny step does to log-probabilities.
 #
@@ -103,15 +103,10 @@ def loss_reduction(client: TrainingClient) -> LossReduction:
         return "sum"
     # Counts as a datum and with its tokens, and adds nothing: what it takes away tells what is divided by.
     silent = dataclasses.replace(second, weights=np.zeros_like(second.weights))
-    beside = ratio([first, silent])
-    if _same(beside, 0.5):
+    together = ratio([first, silent])
+    if _same(together, 0.5):
         return "mean_data"
-    return "mean_tokens" if _same(beside, len(first) / (len(first) + len(second))) else "normalised"
-
-
-def losses(client: TrainingClient) -> tuple[str, ...]:
-    """Named losses that a backward pass takes, and whose value is a number."""
-    return tuple(name for name in sorted(client.capabilities.losses & LOSSES) if _works(client, name))
+    return "mean_tokens" if _same(together, len(first) / (len(first) + len(second))) else "normalised"
 
 
 def loss_checks(client: TrainingClient) -> dict[str, str]:
@@ -131,22 +126,12 @@ def _check_loss(client: TrainingClient, name: str, size: GradientScale) -> str:
         documented = size(lambda c: c.forward_backward(plain, "cross_entropy"))
         found = size(lambda c: c.forward_backward(data, name))
     except EvsysError as error:
-        return f"refused: {str(error).partition('. ')[0]}"
+        return f"{REFUSED}: {str(error).partition('. ')[0]}"
     if np.isfinite(output.loss) and not np.isclose(output.loss, value, rtol=_CLOSE, atol=1e-3):
         return f"value {output.loss:.4g}, documented {value:.4g}"
     if not _same(found, documented):
         return f"gradient {found / max(documented, 1e-12):.3g} times the documented one"
     return AS_DOCUMENTED
-
-
-def _works(client: TrainingClient, name: str) -> bool:
-    data = policy_data(client) if name != "cross_entropy" else probe_data(client)
-    try:
-        output = client.forward_backward(data, name).result()
-        client.optim_step(AdamParams(0.0)).result()
-    except EvsysError:
-        return False
-    return bool(np.isfinite(output.loss))
 
 
 def policy_data(client: TrainingClient) -> list[Datum]:

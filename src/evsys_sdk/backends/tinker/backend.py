@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .quirks import Quirks
     from .sampling import TinkerSamplingClient
     from .session import ServedModel, Session
-    from .state import Adapter
+    from .state import TrainedAdapter
 
 _SUGGESTED_LEARNING_RATE = 1e-4
 _CONTEXT_LENGTH = 32_768
@@ -123,13 +123,13 @@ class TinkerBackend:
 
     def facts(self, base_url: str, model: str, extras: Mapping[str, Any] | None = None) -> Facts:
         """What is known about a server: found by `evsys doctor`, said by itself, or assumed."""
-        from ..probes.facts import Facts, Server, read_facts
+        from ..probes.facts import Facts, ProbedServer, read_facts
 
         if self._probed is not None:
             from .quirks import PROMISED
 
             return PROMISED
-        found = read_facts(Server(self.name, base_url, model)) if self.config.use_doctor else None
+        found = read_facts(ProbedServer(self.name, base_url, model)) if self.config.use_doctor else None
         return (found or Facts()).over(_read_facts(extras or {})).over(self.assumed())
 
     def tokenizer_of(self, model: str) -> str:
@@ -231,15 +231,15 @@ class Preparation:
 
         return TinkerTrainingClient
 
-    def _model(self, adapter: Adapter, served: ServedModel) -> tuple[Any, Any]:
+    def _model(self, adapter: TrainedAdapter, served: ServedModel) -> tuple[Any, Any]:
         training = self._make_training(adapter)
         return training, self._tokenizer(training, served)
 
-    def _adapter(self) -> Adapter:
-        from .state import Adapter
+    def _adapter(self) -> TrainedAdapter:
+        from .state import TrainedAdapter
 
         config = self.backend.config
-        return Adapter(
+        return TrainedAdapter(
             model=self.model.name,
             rank=getattr(self.model, "lora_rank", 32),
             train_mlp=config.train_mlp,
@@ -249,7 +249,7 @@ class Preparation:
             tokenizer=config.tokenizer,
         )
 
-    def _make_training(self, adapter: Adapter) -> Any:
+    def _make_training(self, adapter: TrainedAdapter) -> Any:
         from ..client import start_of
         from .client import restore
         from .state import check_reference

@@ -40,7 +40,7 @@ class TinkerTrainingClient:
         session: Session,
         pipeline: Pipeline,
         training: Any,
-        adapter: state.Adapter,
+        adapter: state.TrainedAdapter,
         capabilities: Capabilities,
         tokenizer: Any,
         quirks: Quirks,
@@ -253,7 +253,7 @@ class TinkerTrainingClient:
         return OptimStepOutput(metrics)
 
 
-def restore(session: Session, ref: str, adapter: state.Adapter, run_dir: Path, with_optimizer: bool) -> Any:
+def restore(session: Session, ref: str, adapter: state.TrainedAdapter, run_dir: Path, with_optimizer: bool) -> Any:
     """A new model on the server with the weights of a checkpoint; blocks until it is there."""
     state.check_sidecar(run_dir, ref, adapter)
     service = session.service
@@ -264,7 +264,7 @@ def restore(session: Session, ref: str, adapter: state.Adapter, run_dir: Path, w
     return service.create_training_client_from_state(ref)
 
 
-def _check_layers(session: Session, ref: str, adapter: state.Adapter) -> None:
+def _check_layers(session: Session, ref: str, adapter: state.TrainedAdapter) -> None:
     """Refuse to continue with other layers than before: a server that has not kept which they are would train all."""
     info = session.service._rest_client().get_weights_info_by_tinker_path(ref).result()
     for name, wanted in adapter.layers().items():

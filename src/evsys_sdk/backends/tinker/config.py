@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from ...config.base import Strict
-from ...config.prices import Price
 
 
 class Deadlines(Strict):
@@ -53,8 +52,6 @@ class TinkerConfig(Strict):
     """Notes that the provider keeps with the session."""
     telemetry: bool = False
     """Whether the SDK may report usage and errors to the server; its reports hold request headers."""
-    prices: Price | None = None
-    """Deprecated: what tokens cost is set in `budget.prices`, by the model or by the kind of the backend."""
     context_length: int | None = Field(default=None, ge=16)
     """Most tokens of one sequence; by default what the server says of the model."""
     suggested_learning_rate: float | None = Field(default=None, gt=0, le=1)

@@ -41,16 +41,6 @@ def _datum(types: Any, datum: Datum, loss_fn: str) -> Any:
     return types.Datum(model_input=types.ModelInput.from_ints(datum.tokens.tolist()), loss_fn_inputs=tensors)
 
 
-def from_wire(datum: Any) -> Datum:
-    """The inverse, for a datum made by `to_wire` or by the SDK's user."""
-    inputs = {name: np.asarray(value.to_numpy()) for name, value in datum.loss_fn_inputs.items()}
-    tokens = np.asarray(datum.model_input.to_ints(), np.int64)
-    weights = inputs.get("weights")
-    if weights is None:
-        weights = inputs.get("sequence_ratio_mask", np.ones(inputs["target_tokens"].shape, np.float32))
-    return Datum(tokens, inputs["target_tokens"], weights, inputs.get("advantages"), inputs.get("logprobs"))
-
-
 def _contiguous(values: Any, dtype: Any) -> Any:
     array = np.ascontiguousarray(values, dtype)
     return array if array.flags.writeable else array.copy()

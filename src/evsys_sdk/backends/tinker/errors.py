@@ -15,7 +15,7 @@ _FINDS_SAVED = ("load_state", "open_sampler", "creating the model", "sampler")
 """Operations that look for something on the server; the others take for granted that it is there."""
 _LONGEST_DETAIL = 300
 
-RESUME = "Nothing after the last checkpoint can be trusted; go on from there with --resume."
+RESUME = "Nothing after the last checkpoint can be trusted; continue from there with --resume."
 
 
 class LossFunctionError(Exception):

@@ -1,6 +1,6 @@
 """Submits operations in order, gives up those that take too long, and refuses all others once one is lost.
 
-The SDK answers with futures of its own and retries some failures for ever. Here each becomes an `Operation` that ends:
+The SDK answers with its own futures and retries some failures permanently. Here each becomes an `Operation` that ends:
 
 - Training operations start one after another on one thread, so that what was asked first is sent first, also when an
   earlier one has to wait for an answer before it can be sent (a loss computed on our side).
@@ -114,14 +114,14 @@ class Pipeline:
         with self._shared.changed:
             pending = self._shared.starting
             assert pending is not None  # only a `start` may wait
-            # Known from here on to whoever gives it up; if that has happened already, it is cancelled below.
+            # From here on it can be given up; if that has happened already, it is cancelled below.
             pending.sent = future
         if pending.out.done():
             future.cancel()
         return future.result()
 
     def close(self, *, wait_s: float = _CLOSING_S) -> None:
-        """Wait a while for what is under way, then let go. Closing twice does nothing, nor does a forked process."""
+        """Wait a while for running operations, then give up. Closing twice does nothing, nor does a forked process."""
         if os.getpid() != self._shared.pid:
             return
         with self._shared.changed:
@@ -307,4 +307,4 @@ def _close(shared: _Shared) -> None:
         left = [pending for lane in shared.lanes.values() for pending in _all(lane)]
         shared.changed.notify_all()
     for pending in reversed(left):
-        _give_up(shared, pending, BackendError(f"{pending.what} was broken off because the client was closed."))
+        _give_up(shared, pending, BackendError(f"{pending.what} was aborted because the client was closed."))

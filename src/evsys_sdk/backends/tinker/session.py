@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Final, cast
 
-from ...errors import BackendError, EvsysAuthError, closest, show
+from ...errors import BackendError, EvsysAuthError, show, suggest
 from ...log import get_logger
 from .config import TinkerConfig
 
@@ -88,8 +88,7 @@ class Session:
         found = next((entry for entry in listed if entry.model_name == name), None)
         names = self.model_names()
         if found is None and names and self.config.check_model:
-            guess = closest(name, names)
-            hint = f"Did you mean '{guess}'?" if guess else f"It has {', '.join(names[:20])}."
+            hint = suggest(name, names) or f"It has {', '.join(names[:20])}."
             raise BackendError(f"{self.where} has no model {show(name)}. {hint} Change model.name.")
         if to_train and found is not None and found.trainable is False:
             raise BackendError(f"{self.where}: the model {show(name)} cannot be trained there. Change model.name.")

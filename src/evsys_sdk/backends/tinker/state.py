@@ -22,7 +22,7 @@ _FOLDER: Final = "tinker"
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class TrainedAdapter:
     """What is trained."""
 
     model: str
@@ -54,7 +54,7 @@ def check_reference(ref: str) -> str:
     return ref
 
 
-def write_sidecar(run_dir: Path, name: str, ref: str, base_url: str, adapter: Adapter) -> None:
+def write_sidecar(run_dir: Path, name: str, ref: str, base_url: str, adapter: TrainedAdapter) -> None:
     """Keep what the server may forget."""
     about = {"reference": ref, "base_url": base_url, **asdict(adapter)}
     write_json(run_dir / _FOLDER / f"{name}.json", about)
@@ -72,7 +72,7 @@ def read_sidecar(run_dir: Path, ref: str) -> dict[str, Any] | None:
     return None
 
 
-def check_sidecar(run_dir: Path, ref: str, adapter: Adapter) -> None:
+def check_sidecar(run_dir: Path, ref: str, adapter: TrainedAdapter) -> None:
     """Refuse a checkpoint that was made with another model or adapter than the run asks for."""
     about = read_sidecar(run_dir, ref)
     for key, ours in ({"model": adapter.model, "rank": adapter.rank, **adapter.layers()}).items() if about else ():
