@@ -177,57 +177,6 @@ def openai_body(message: Body, finish: str = "stop", **more: Any) -> Body:
     }
 
 
-def claude_answer(request: Seen) -> Reply:
-    """`POST /v1/messages`: a message that repeats the last one."""
-    if request.path != "/v1/messages" or "anthropic-version" not in request.headers:
-        problem = {"type": "not_found_error", "message": "Not found"}
-        return Reply(404, {"type": "error", "error": problem, "request_id": "req_1"})
-    return Reply(body=claude_body([{"type": "text", "text": _echo(request.body["messages"][-1]["content"])}]))
-
-
-def claude_body(content: list[Body], finish: str = "end_turn", **more: Any) -> Body:
-    return {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "claude-haiku-4-5-20251001",
-        "content": content,
-        "stop_reason": finish,
-        "stop_sequence": None,
-        "usage": {
-            "input_tokens": 1000,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": 10,
-            "service_tier": "standard",
-        },
-        **more,
-    }
-
-
-def gemini_answer(request: Seen) -> Reply:
-    """`POST /models/{model}:generateContent`: a candidate that repeats the last content."""
-    if "/models/" not in request.path or not request.path.endswith(":generateContent"):
-        return Reply(404, {"error": {"code": 404, "message": "not found", "status": "NOT_FOUND"}})
-    return Reply(body=gemini_body([{"text": _echo(request.body["contents"][-1]["parts"])}]))
-
-
-def gemini_body(parts: list[Body] | None, finish: str | None = "STOP", **more: Any) -> Body:
-    content = {"content": {"role": "model", "parts": parts}} if parts is not None else {}
-    return {
-        "candidates": [{**content, "finishReason": finish, "index": 0}],
-        "usageMetadata": {
-            "promptTokenCount": 1000,
-            "candidatesTokenCount": 7,
-            "thoughtsTokenCount": 3,
-            "totalTokenCount": 1010,
-        },
-        "modelVersion": "gemini-2.5-flash",
-        "responseId": "r1",
-        **more,
-    }
-
-
 def _echo(content: Any) -> str:
     blocks = content if isinstance(content, list) else [{"text": content}]
     return f"You said: {''.join(str(block.get('text', '')) for block in blocks)}"

@@ -64,7 +64,7 @@ async def test_what_may_pass_is_tried_again_and_then_given_up(provider: Provider
 
 
 async def test_an_answer_without_any_choice_is_not_an_answer(provider: Provider) -> None:
-    error = await failure_of(provider, Reply(200, provider.without_answers()))
+    error = await failure_of(provider, Reply(200, {"choices": []}))
     assert error.kind == "bad_response"
     assert len(provider.server.seen) == 3
 

@@ -74,12 +74,6 @@ async def test_settings_that_were_not_asked_for_are_not_sent(openai: Provider) -
     assert set(openai.server.last.body) == {"model", "messages", "max_tokens", "temperature"}
 
 
-async def test_the_token_limit_has_the_name_that_the_server_knows(openai: Provider) -> None:
-    await openai.make(max_tokens_field="max_completion_tokens").complete(HELLO, **ASK)
-    assert openai.server.last.body["max_completion_tokens"] == 16
-    assert "max_tokens" not in openai.server.last.body
-
-
 async def test_images_of_both_shapes_become_addresses(openai: Provider) -> None:
     content = [
         text_block("What is this?"),
@@ -247,3 +241,58 @@ async def test_extra_fields_are_merged_and_null_leaves_one_out(openai: Provider)
     assert openai.server.last.body["reasoning_effort"] == "low"
     assert openai.server.last.body["metadata"] == {"a": 1}
     assert "temperature" not in openai.server.last.body
+
+
+@pytest.mark.parametrize("kind", ["claude", "gemini"])
+async def test_other_providers_are_asked_by_chat_completions(
+    kind: str, make_provider: Callable[[str], Provider]
+) -> None:
+    provider = make_provider(kind)
+    signed = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
+    calls = [{"type": "function", "function": {"name": "weather", "arguments": "{}"}, **signed}] * 2
+    provider.server.script = [Reply(200, openai_body({"role": "assistant", "content": None, "tool_calls": calls}))]
+    client = provider.make()
+    [first] = await client.complete(HELLO, **ASK, stop=["END"], tools=[WEATHER])
+    assert provider.server.last.path == "/chat/completions"
+    assert provider.server.last.body["max_tokens"] == 16
+    assert first.stop_reason == "tool_calls"
+    answers = [{"role": "tool", "content": "sunny"}] * 2
+    await client.complete([*HELLO, first.message, *answers], **ASK, stop=["\n", "END"])
+    sent = provider.server.last.body
+    assert len({call["id"] for call in sent["messages"][1]["tool_calls"]}) == 2
+    assert all(call["extra_content"] == signed["extra_content"] for call in sent["messages"][1]["tool_calls"])
+    assert sent["stop"] == (["END"] if kind == "claude" else ["\n", "END"])
+
+
+@pytest.mark.parametrize(
+    ("details", "kind", "wait"),
+    [
+        ([{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "37.5s"}], "rate_limited", 37.5),
+        ([{"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}], "quota", None),
+    ],
+)
+async def test_limits_in_googles_words_are_understood(
+    make_provider: Callable[[str], Provider], details: Any, kind: str, wait: float | None
+) -> None:
+    gemini = make_provider("gemini")
+    problem = {"code": 429, "message": "no", "status": "RESOURCE_EXHAUSTED", "details": details}
+    gemini.server.answer = lambda _: Reply(429, [{"error": problem}])
+    with pytest.raises(InferenceError) as caught:
+        await gemini.make(deadline_s=30, attempts=2).complete(HELLO, **ASK)
+    assert (caught.value.kind, caught.value.retry_after) == (kind, wait)
+    assert len(gemini.server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["`temperature` is deprecated for this model.", "`temperature` may only be set to 1 when thinking is enabled."],
+)
+async def test_a_temperature_that_is_refused_in_words_is_left_out(
+    make_provider: Callable[[str], Provider], message: str
+) -> None:
+    claude = make_provider("claude")
+    claude.server.script = [Reply(400, claude.problem(message, "invalid_request_error"))]
+    client = claude.make()
+    await client.complete(HELLO, **ASK)
+    assert "temperature" not in claude.server.last.body
+    assert client.ignored == {"temperature"}

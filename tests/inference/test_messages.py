@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.errors import DataError
-from evsys_sdk.inference.messages import ImagePart, TextPart, ToolFunction, tool_functions, turns_of
+from evsys_sdk.inference.messages import check_conversation, check_tools
 
 CALLS = [
     {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}},
@@ -19,26 +19,21 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-def test_contents_are_taken_apart() -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
-    [turn] = turns_of([{"role": "user", "content": [{"type": "text", "text": "What"}, image]}])
-    assert turn.parts == [TextPart("What"), ImagePart(media_type="image/png", data="aGk=")]
-    assert turn.text == "What"
-
-
-def test_answers_without_an_id_belong_to_the_open_calls_in_order() -> None:
-    turns = turns_of([*ASKED, {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}])
-    assert [(turn.call_id, turn.call_name) for turn in turns[2:]] == [("a", "f"), ("b", "g")]
-
-
-def test_answers_may_come_in_any_order() -> None:
-    answers = [{"role": "tool", "tool_call_id": name, "content": "1"} for name in ("b", "a")]
-    assert [turn.call_name for turn in turns_of([*ASKED, *answers])[2:]] == ["g", "f"]
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([{"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}], ["a", "b"]),
+        ([{"role": "tool", "tool_call_id": name, "content": "1"} for name in ("b", "a")], ["b", "a"]),
+    ],
+    ids=["without an id, in order", "with ids, in any order"],
+)
+def test_answers_belong_to_the_open_calls(answers: list[Any], expected: list[str]) -> None:
+    assert [message["tool_call_id"] for message in check_conversation([*ASKED, *answers])[2:]] == expected
 
 
 def test_without_structured_calls_a_tool_speaks_as_the_user() -> None:
-    turns = turns_of([{"role": "assistant", "content": "<tool_call>..."}, {"role": "tool", "content": "4"}])
-    assert [(turn.role, turn.text) for turn in turns] == [("assistant", "<tool_call>..."), ("user", "4")]
+    sent = check_conversation([{"role": "assistant", "content": "<tool_call>..."}, {"role": "tool", "content": "4"}])
+    assert sent == [{"role": "assistant", "content": "<tool_call>..."}, {"role": "user", "content": "4"}]
 
 
 @pytest.mark.parametrize(
@@ -66,21 +61,19 @@ def test_without_structured_calls_a_tool_speaks_as_the_user() -> None:
 )
 def test_a_problem_names_its_message_and_a_remedy(messages: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        turns_of(messages)
+        check_conversation(messages)
 
 
 def test_tools_may_come_with_or_without_their_envelope() -> None:
-    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
-    function = {"name": "f", "description": "does f", "parameters": schema}
+    function = {"name": "f", "description": "does f", "parameters": {"type": "object", "properties": {}}}
     assert (
-        tool_functions([{"type": "function", "function": function}, function])
-        == [ToolFunction("f", "does f", schema)] * 2
+        check_tools([{"type": "function", "function": function}, function, {"name": "f", "description": "does f"}])
+        == [{"type": "function", "function": function}] * 3
     )
-    assert tool_functions([{"name": "g"}]) == [ToolFunction("g", "", {"type": "object", "properties": {}})]
-    assert tool_functions(None) == []
+    assert check_tools(None) == []
 
 
 @pytest.mark.parametrize("tool", [{}, {"type": "function"}, {"function": {"description": "no name"}}, {"function": 5}])
 def test_a_tool_without_a_name_is_refused(tool: Any) -> None:
     with pytest.raises(DataError, match=r"tools\[0\] is "):
-        tool_functions([tool])
+        check_tools([tool])

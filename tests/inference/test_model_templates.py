@@ -201,6 +201,64 @@ def test_calls_are_read_by_the_parser_that_vllm_uses_for_the_model(name: str, tm
         assert found == [{"name": "get_weather", "arguments": arguments} for arguments in wanted]
 
 
+SCHEMAS: dict[str, Any] = {
+    "nested": {
+        "where": {"type": "array", "items": {"type": "object", "properties": {"tags": {"type": ["string", "null"]}}}},
+        "unit": {"enum": ["c", None, 1]},
+    },
+    "unions": {"x": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}},
+    "empty": {},
+    "marks": {"größe": {"type": "string", "description": '日本語 "quoted" </tool_call> <|im_end|>'}},
+}
+ARGUMENTS: list[dict[str, Any]] = [
+    {"where": [{"lat": 1.5, "tags": None}], "unit": "c"},
+    {},
+    {"x": None, "flag": True, "list": [1, 2.0, -3e-7], "object": {"d": {}}},
+    {"größe": 'ü "q" \\ \n line </tool_call>'},
+]
+
+
+@pytest.mark.parametrize("name", WITH_TOOLS)
+def test_unusual_schemas_and_arguments_are_written_as_the_template_does_and_read_back(name: str) -> None:
+    tokenizer = load(name)
+    renderer = get_renderer(tokenizer)
+    for properties in SCHEMAS.values():
+        function = {**TOOL["function"], "parameters": {"type": "object", "properties": properties}}
+        tools = [{"type": "function", "function": function}]
+        assert text(tokenizer, renderer.prompt([USER], tools)) == native(tokenizer, [USER], tools, ask=True)
+    for arguments in ARGUMENTS:
+        call = {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+        [one] = renderer.render([USER, {"role": "assistant", "content": None, "tool_calls": [call]}], tools=[TOOL])
+        sampled = [token for token, weight in zip(one.tokens, one.weights, strict=True) if weight]
+        [made] = renderer.parse(sampled, [TOOL])["tool_calls"]
+        assert made["function"]["arguments"] == arguments
+
+
+@pytest.mark.parametrize("name", [*WITH_TOOLS, *WITHOUT_TOOLS])
+def test_unusual_conversations_are_those_of_the_template_or_refused_as_it_refuses_them(name: str) -> None:
+    tokenizer = load(name)
+    renderer, said = get_renderer(tokenizer), {"role": "assistant", "content": "Sunny."}
+    parts = [{"type": "text", "text": "18"}, {"type": "text", "text": " C"}]
+    conversations: list[list[dict[str, Any]]] = [
+        [USER, said, {"role": "system", "content": "Now in French."}, USER],
+        [USER, USER],
+        [USER, said, said, USER],
+        [USER, {"role": "assistant", "content": ""}, USER],
+    ]
+    for messages in conversations:
+        try:
+            expected = native(tokenizer, messages, [], ask=True)
+        except Exception:  # whatever a template raises
+            with pytest.raises(DataError, match="refuses a conversation"):
+                renderer.prompt(messages)
+            continue
+        assert text(tokenizer, renderer.prompt(messages)) == expected
+    if name in WITH_TOOLS:  # results as blocks are those as text
+        results = [{**RESULT, "content": content} for content in (parts, "18 C")]
+        first, second = (renderer.prompt([USER, CALLS, result], [TOOL]) for result in results)
+        assert first == second
+
+
 @pytest.mark.parametrize("name", [*WITH_TOOLS, *WITHOUT_TOOLS])
 def test_a_rollout_of_several_turns_is_one_sequence(name: str) -> None:
     tokenizer = load(name)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk.inference.messages import ToolCall
+from evsys_sdk.inference.messages import FunctionCall
 from evsys_sdk.inference.protocols import CHAT_EXCHANGES, describe_error
 from evsys_sdk.inference.protocols.completions import TextCompletion
 from evsys_sdk.inference.protocols.exchange import ChatQuery, Exchange, Reply, RequestRefused, TokenScore, chat_reply
 
 CHAT, MESSAGES, RESPONSES = CHAT_EXCHANGES
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-CALL = ToolCall("call_1", "weather", '{"city": "Rome"}', {})
+CALL = FunctionCall("call_1", "weather", '{"city": "Rome"}', {})
 FUNCTION = {"name": "weather", "description": "d", "parameters": SCHEMA}
 CALLED = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
 CONVERSATION = [
@@ -157,7 +157,7 @@ def test_thinking_comes_back_as_it_was_sent(path: str) -> None:
 
 
 @pytest.mark.parametrize("calls", [[], [CALL]])
-def test_a_stream_that_grows_says_what_the_whole_answer_says(calls: list[ToolCall]) -> None:
+def test_a_stream_that_grows_says_what_the_whole_answer_says(calls: list[FunctionCall]) -> None:
     whole = "<think>\nWhich\ncity?\n</think>\n\nRome, of <course>."
     reply = chat_reply(whole, "tool_calls" if calls else "stop", 7, calls)
     for path, fields in ASKED.items():
@@ -202,7 +202,7 @@ def test_a_response_that_was_cut_off_is_incomplete() -> None:
 
 def test_a_free_text_tool_is_called_with_its_text() -> None:
     exchange = read(RESPONSES, input="hi", tools=[{"type": "custom", "name": "patch"}])
-    call = ToolCall("c", "patch", '{"input": "*** Begin"}', {})
+    call = FunctionCall("c", "patch", '{"input": "*** Begin"}', {})
     [item] = exchange.answer([Reply("", "tool_calls", 1, [call])], 1)["output"]
     assert (item["type"], item["input"]) == ("custom_tool_call", "*** Begin")
 

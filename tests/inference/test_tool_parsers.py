@@ -30,6 +30,12 @@ def test_the_parser_of_a_family_is_found_by_what_its_template_writes(family: str
     assert (content, call.name, call.arguments) == ("", "look", {"city": "Paris"})
 
 
+def test_an_argument_may_hold_the_mark_that_ends_a_call() -> None:
+    written = '<tool_call>\n{"name": "look", "arguments": {"city": "</tool_call>"}}\n</tool_call>'
+    _, calls = PARSERS["hermes"].parse(f"{written}\n{written}")
+    assert [call.arguments for call in calls] == [{"city": "</tool_call>"}] * 2
+
+
 @pytest.mark.parametrize("family", ["hermes", "mistral", "deepseek_v3", "qwen3_coder"])
 def test_text_before_a_call_is_content_and_calls_in_the_thinking_are_not_made(family: str) -> None:
     message = parse_message(

@@ -8,7 +8,7 @@ renderer.render([{"role": "user", "content": "2+2?"}, {"role": "assistant", "con
 renderer, renderers/   conversations -> tokens and back
 client, clients/       the contract of an inference client, who pays for its answers, and the built-in ones
 adapter                clients of other packages
-retry, rate_limit      trying again, and not too often
+retry                  trying again
 messages               the conversation as clients read it
 transport              JSON over HTTP
 """

@@ -96,7 +96,7 @@ _lock = threading.Lock()
 
 
 def background_loop() -> BackgroundLoop:
-    """The loop of this process; a forked child gets one of its own, because threads do not survive a fork."""
+    """The loop of this process; a forked child gets another one, because threads do not survive a fork."""
     global _current
     with _lock:
         if _current is None or _current.process != os.getpid():

@@ -157,7 +157,7 @@ class ChatTemplate:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def is_control(self, token: int) -> bool:
-        """Whether a token marks structure (end of turn, end of text) and is not part of what is said."""
+        """Whether a token marks structure (end of turn, end of text) and is not part of the text."""
         if token == self.eos:
             return True
         return not decode(self.tokenizer, [token], skip_special_tokens=True) and bool(decode(self.tokenizer, [token]))

@@ -30,7 +30,7 @@ from .errors import InferenceError
 
 # Who pays for the answers of inference clients.
 #
-# A judge, a hosted baseline and `eval.inference` are asked deep inside a run. Whoever pays for the run hears of every
+# A judge, a hosted baseline and `eval.inference` are asked deep inside a run. The meter of the run hears of every
 # answer as it comes, so that none escapes the bill, whatever becomes of it afterwards:
 #
 #     with paying(meter):
@@ -38,7 +38,7 @@ from .errors import InferenceError
 
 
 class Payer(Protocol):
-    """Knows prices, and is told what was used."""
+    """Knows prices, and counts usage."""
 
     @property
     def prices(self) -> Prices:
@@ -116,11 +116,6 @@ class Totals:
         """What everything cost; None as soon as the cost of one completion is not known."""
         return None if self.unpriced else float(self._cost)
 
-    @property
-    def known_cost_usd(self) -> float:
-        """What the completions with a known cost have cost: a lower bound."""
-        return float(self._cost)
-
     def count_request(self) -> None:
         """Note that a request is sent."""
         with self._lock:
@@ -182,7 +177,7 @@ class ChatClient(ABC):
         return completion.text
 
     def _charge(self, model: str, usage: TokenUsage, *tables: Prices) -> float | None:
-        """What an answer cost: counted in `totals` and told to whoever pays, whose prices come before `tables`."""
+        """What an answer cost: counted in `totals` and reported to the payer, whose prices come before `tables`."""
         payer = current_payer()
         tariff = find_tariff(self.name, model, *([payer.prices] if payer else []), *tables)
         cost = None if tariff is None else tariff.of(usage)

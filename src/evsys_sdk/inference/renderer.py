@@ -13,15 +13,17 @@ Nothing here trains, batches or truncates; `Rendered` is the whole sequence, not
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 from ..data.types import Message, ToolDefinition
 from ..errors import DataError
 from ..log import get_logger
-from .conversation import Supervise, row_messages
+from .conversation import Supervise, row_messages, text_messages
 
 __all__ = [
     "Extension",
@@ -70,25 +72,25 @@ class Extension:
     """Whether the template itself would leave everything before them as it was, or for instance drop old thinking."""
 
 
-@runtime_checkable
-class Renderer(Protocol):
+class Renderer(ABC):
     """Conversations -> tokens and back, for one tokenizer."""
 
-    @property
-    def name(self) -> str:
-        """What was really used, `chat_template` or e.g. `cookbook:qwen3`; recorded, and compared at resume."""
-        ...
+    name: str
+    """What was really used, `chat_template` or e.g. `cookbook:qwen3`; recorded, and compared at resume."""
+    tokenizer: Tokenizer
+    """The tokenizer that it renders for."""
+    stop: list[str] | list[int]
+    """Where a sampler must stop."""
+    system_prompt: str = ""
+    """Put before conversations that begin without a system message."""
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer that it renders for."""
-        ...
+    def with_system_prompt(self, prompt: str) -> Self:
+        """The same renderer with a system prompt."""
+        found = copy(self)
+        found.system_prompt = prompt
+        return found
 
-    @property
-    def stop(self) -> list[str] | list[int]:
-        """Where a sampler must stop."""
-        ...
-
+    @abstractmethod
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -100,20 +102,20 @@ class Renderer(Protocol):
         One, when every supervised turn stands in it as it stood when it was sampled; otherwise (a template rewrites
         earlier turns, for instance to drop their thinking) one for each supervised turn.
         """
-        ...
 
+    @abstractmethod
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
         """What the model is given to produce the next assistant turn.
 
         Tools that the format does not show are listed in the system message in Hermes form, with a warning.
         """
-        ...
 
     @property
     def tool_parser(self) -> str | None:
         """Name of the parser that reads the model's tool calls, as vLLM names it; None where none is known."""
-        ...
+        return None
 
+    @abstractmethod
     def extend(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -125,14 +127,19 @@ class Renderer(Protocol):
 
         None where the format cannot write the new messages by themselves.
         """
-        ...
 
+    @abstractmethod
     def parse(self, tokens: Sequence[int], tools: Sequence[ToolDefinition] = ()) -> Message:
         """The assistant message that sampled tokens stand for, without the mark that ends it.
 
         With `tools`, calls are taken out of the text and into `tool_calls`, with objects as arguments.
         """
-        ...
+
+    def _read_texts(self, messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """The messages as plain text, with the system prompt."""
+        if self.system_prompt and not (messages and messages[0].get("role") == "system"):
+            messages = [{"role": "system", "content": self.system_prompt}, *messages]
+        return text_messages(messages)
 
 
 def get_renderer(tokenizer: Tokenizer, renderer_name: str | None = None) -> Renderer:
@@ -185,56 +192,3 @@ def _visible(line: str) -> str:
         for character in line.removesuffix("\n")
     )
     return f"{shown}↵" if line.endswith("\n") else shown
-
-
-@dataclass(frozen=True, slots=True)
-class PromptedRenderer:
-    """Another renderer, with a system prompt."""
-
-    inner: Renderer
-    system_prompt: str
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.inner.tokenizer
-
-    @property
-    def stop(self) -> list[str] | list[int]:
-        return self.inner.stop
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        supervise: Supervise = "all_assistant",
-        tools: Sequence[ToolDefinition] = (),
-    ) -> list[Rendered]:
-        return self.inner.render(self._add_prompt(messages), supervise, tools)
-
-    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
-        return self.inner.prompt(self._add_prompt(messages), tools)
-
-    @property
-    def tool_parser(self) -> str | None:
-        return self.inner.tool_parser
-
-    def extend(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        start: int,
-        sampled: Sequence[int],
-        tools: Sequence[ToolDefinition] = (),
-    ) -> Extension | None:
-        prompted = self._add_prompt(messages)
-        return self.inner.extend(prompted, start + len(prompted) - len(messages), sampled, tools)
-
-    def parse(self, tokens: Sequence[int], tools: Sequence[ToolDefinition] = ()) -> Message:
-        return self.inner.parse(tokens, tools)
-
-    def _add_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        if not self.system_prompt or (messages and messages[0].get("role") == "system"):
-            return list(messages)
-        return [{"role": "system", "content": self.system_prompt}, *messages]

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from ..errors import EvsysError
 from ..log import get_logger
@@ -85,25 +85,26 @@ def is_retryable(error: Exception) -> bool:
     )
 
 
-def call_with_retry[T](
-    fn: Callable[[], T],
-    *,
-    attempts: int = 5,
-    base_delay: float = 1.0,
-    max_delay: float = 60.0,
-    jitter: bool = True,
-    retry_on: RetryOn = is_retryable,
-    deadline: float | None = None,
-    what: str = "the call",
-    report: RetryReport | None = None,
-    sleep: Callable[[float], object] = time.sleep,
-) -> T:
-    """Call `fn` until it succeeds, or raise its last error.
+class RetryOptions(TypedDict, total=False):
+    """How a call is repeated; the defaults are those of `_Tries`."""
 
-    `deadline` is in seconds after the first failure: no attempt begins later. `report` counts the call and keeps its
-    failure.
-    """
-    tries = _Tries(attempts, base_delay, max_delay, jitter, retry_on, deadline, what, report)
+    attempts: int
+    base_delay: float
+    max_delay: float
+    jitter: bool
+    retry_on: RetryOn
+    deadline: float | None
+    """In seconds after the first failure: no attempt begins later."""
+    what: str
+    report: RetryReport | None
+    """Counts the call and keeps its failure."""
+
+
+def call_with_retry[T](
+    fn: Callable[[], T], *, sleep: Callable[[float], object] = time.sleep, **options: Unpack[RetryOptions]
+) -> T:
+    """Call `fn` until it succeeds, or raise its last error."""
+    tries = _Tries(**options)
     while True:
         try:
             result = fn()
@@ -117,18 +118,11 @@ def call_with_retry[T](
 async def call_with_retry_async[T](
     fn: Callable[[], Awaitable[T]],
     *,
-    attempts: int = 5,
-    base_delay: float = 1.0,
-    max_delay: float = 60.0,
-    jitter: bool = True,
-    retry_on: RetryOn = is_retryable,
-    deadline: float | None = None,
-    what: str = "the call",
-    report: RetryReport | None = None,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    **options: Unpack[RetryOptions],
 ) -> T:
     """`call_with_retry` for async functions."""
-    tries = _Tries(attempts, base_delay, max_delay, jitter, retry_on, deadline, what, report)
+    tries = _Tries(**options)
     while True:
         try:
             result = await fn()
@@ -139,50 +133,48 @@ async def call_with_retry_async[T](
             return result
 
 
+@dataclass(slots=True)
 class _Tries:
     """The attempts at one call."""
 
-    def __init__(
-        self,
-        attempts: int,
-        base_delay: float,
-        max_delay: float,
-        jitter: bool,
-        retry_on: RetryOn,
-        deadline: float | None,
-        what: str,
-        report: RetryReport | None,
-    ) -> None:
-        if attempts < 1:
-            raise ValueError(f"attempts is {attempts}; a call needs at least 1.")
-        self._attempts, self._base, self._max, self._jitter = attempts, base_delay, max_delay, jitter
-        self._retry_on, self._deadline = retry_on, deadline
-        self._what, self._report = what, report
-        self._first_failure, self._made = 0.0, 1
+    attempts: int = 5
+    base_delay: float = 1.0
+    max_delay: float = 60.0
+    jitter: bool = True
+    retry_on: RetryOn = is_retryable
+    deadline: float | None = None
+    what: str = "the call"
+    report: RetryReport | None = None
+    _first_failure: float = 0.0
+    _made: int = 1
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts is {self.attempts}; a call needs at least 1.")
 
     def note_success(self) -> None:
-        if self._report:
-            self._report.count(self._made)
+        if self.report:
+            self.report.count(self._made)
 
     def delay_after(self, error: Exception) -> float:
         """How long to wait before the next attempt; raises the error when there is none."""
         if self._made == 1:
             self._first_failure = time.monotonic()
-        chosen = self._retry_on
+        chosen = self.retry_on
         may_pass = isinstance(error, chosen) if isinstance(chosen, type | tuple) else chosen(error)
         if not may_pass:
             self._give_up(error, "")
-        if self._made == self._attempts:
-            self._give_up(error, f"it failed {self._attempts} times" if self._attempts > 1 else "")
+        if self._made == self.attempts:
+            self._give_up(error, f"it failed {self.attempts} times" if self.attempts > 1 else "")
         delay = self._delay(error)
         waited = time.monotonic() - self._first_failure
-        if self._deadline is not None and waited + delay > self._deadline:
-            self._give_up(error, f"the next attempt would begin after the deadline of {self._deadline:g} s")
+        if self.deadline is not None and waited + delay > self.deadline:
+            self._give_up(error, f"the next attempt would begin after the deadline of {self.deadline:g} s")
         _log.info(
             "%s: attempt %d of %d failed (%s); next in %.1f s",
-            self._what,
+            self.what,
             self._made,
-            self._attempts,
+            self.attempts,
             redact_text(str(error)),
             delay,
         )
@@ -191,20 +183,20 @@ class _Tries:
 
     def _delay(self, error: Exception) -> float:
         # The exponent is bounded: a float overflows long before somebody runs out of attempts.
-        longest = min(self._max, self._base * 2.0 ** min(self._made - 1, 60))
+        longest = min(self.max_delay, self.base_delay * 2.0 ** min(self._made - 1, 60))
         asked = getattr(error, "retry_after", None)
         if isinstance(asked, int | float):
             # Not earlier than asked, and not everyone at the same moment.
-            return asked + (_chance.uniform(0, self._base) if self._jitter else 0.0)
-        return _chance.uniform(0, longest) if self._jitter else longest
+            return asked + (_chance.uniform(0, self.base_delay) if self.jitter else 0.0)
+        return _chance.uniform(0, longest) if self.jitter else longest
 
     def _give_up(self, error: Exception, reason: str) -> None:
-        if self._report:
+        if self.report:
             last = redact_text(f"{type(error).__name__}: {error}")
-            self._report.count(self._made, RetryFailure(self._what, self._made, last))
+            self.report.count(self._made, RetryFailure(self.what, self._made, last))
         if not reason:
             raise error
-        reason = f"{self._what}: gave up after attempt {self._made} of {self._attempts} because {reason}"
+        reason = f"{self.what}: gave up after attempt {self._made} of {self.attempts} because {reason}"
         # Somebody else's error cannot be made anew with other words, and callers catch it by its class.
         if not isinstance(error, InferenceError):
             error.add_note(reason)

@@ -1,7 +1,7 @@
 """Tool calls in sampled text, one parser for each family of chat templates, named as vLLM's `--tool-call-parser`.
 
 Which parser a model needs is found by looking: its template writes a call, and the first parser that reads the same
-call back is the one. A text whose calls cannot all be read stays text, so that whoever scores the sample sees it.
+call back is the one. A text whose calls cannot all be read stays text, so that the verifier sees it.
 
     parser = PARSERS["hermes"]
     parser.parse('<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>')   # ("", [ParsedCall("f", {"x": 1})])
@@ -117,7 +117,16 @@ def _call_of(value: Any, key: str = "arguments") -> ParsedCall:
 
 
 def _hermes(text: str, tools: Tools) -> list[ParsedCall]:
-    return [_call_of(json.loads(inside)) for inside in _TAGGED.findall(text)]
+    calls: list[ParsedCall] = []
+    rest = text
+    while (start := rest.find(f"<{CALL_TAG}>")) >= 0:
+        body = rest[start + len(CALL_TAG) + 2 :].lstrip()
+        value, end = json.JSONDecoder().raw_decode(body)  # an argument may hold the closing mark
+        if not body[end:].lstrip().startswith(f"</{CALL_TAG}>"):
+            raise ValueError("not a call")
+        calls.append(_call_of(value))
+        rest = body[end:]
+    return calls
 
 
 def _qwen3_coder(text: str, tools: Tools) -> list[ParsedCall]:

@@ -1,7 +1,7 @@
-"""What the clients of hosted models share: keys, limits, retries, errors and accounting.
+"""What the clients of hosted models share: keys, retries, errors and accounting.
 
-A provider's module only translates: a `HostedCall` into the body of its request (`_body`), the body of its answer into
-a `Parsed` (`_parse`), and the body of its refusal into a `Complaint` (`_complaint`).
+`openai.py` only translates: a `HostedCall` into the body of a request (`_body`), the body of an answer into a `Parsed`
+(`_parse`), and the body of a refusal into a `Complaint` (`_complaint`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from ...redact import hide
 from ..background_loop import BackgroundLoop, background_loop
 from ..client import ChatClient, Completion, StopReason, check_request, cut_at_stop
 from ..errors import InferenceError
-from ..messages import ChatTurn, ToolFunction, tool_functions, turns_of
-from ..rate_limit import RateLimiter
+from ..messages import check_conversation, check_tools
 from ..retry import call_with_retry_async
 from ..transport import HttpAnswer, Transport
 from .refusals import Complaint, error_of
@@ -51,8 +50,6 @@ class HostedConfig(Strict):
     """Another server that speaks the same protocol. It gets no key unless `api_key_env` names one."""
     api_key_env: str | None = None
     """Environment variable that holds the key, if it is not the provider's usual one."""
-    auth_header: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]+$")
-    """Header that carries the key, if it is not the provider's usual one; `authorization` carries it as a bearer."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Longest time one attempt may take, from sending to the last byte."""
     connect_timeout_s: float = Field(default=20.0, gt=0)
@@ -67,10 +64,6 @@ class HostedConfig(Strict):
     """No new attempt begins later than this after the first one failed."""
     concurrency: int = Field(default=8, ge=1)
     """Most requests at the same time."""
-    requests_per_minute: int | None = Field(default=None, ge=1)
-    """Most requests within any minute."""
-    tokens_per_minute: int | None = Field(default=None, ge=1)
-    """Most tokens, read and written, within any minute."""
     prices: dict[str, Price | list[Price]] = {}
     """Prices for a client that is used by itself; in an experiment, `budget.prices` is the place for them."""
     extra: dict[str, Any] = {}
@@ -100,18 +93,12 @@ _KEY = re.compile(r"[\x21-\x7e]+")
 class HostedCall:
     """One conversation to be answered once."""
 
-    turns: list[ChatTurn]
+    messages: list[Message]
     max_tokens: int
     temperature: float
     stop: tuple[str, ...] = ()
-    tools: list[ToolFunction] = field(default_factory=list[ToolFunction])
+    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     seed: int | None = None
-
-    @property
-    def estimated_tokens(self) -> int:
-        """How many tokens it may take: about four characters each, and all that may be written."""
-        characters = sum(len(turn.text) for turn in self.turns) + sum(len(str(tool)) for tool in self.tools)
-        return characters // 4 + self.max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +125,7 @@ class _Session:
 
     loop: BackgroundLoop
     transport: Transport
-    limiter: RateLimiter
+    places: asyncio.Semaphore
 
 
 class HostedClient(ChatClient):
@@ -178,7 +165,8 @@ class HostedClient(ChatClient):
         n: int = 1,
     ) -> list[Completion]:
         check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
-        call = HostedCall(turns_of(messages), max_tokens, temperature, tuple(stop or ()), tool_functions(tools), seed)
+        sent = check_conversation(messages)
+        call = HostedCall(sent, max_tokens, temperature, tuple(stop or ()), check_tools(tools), seed)
         # Each answer is its own request, so that each has its own tokens, cost and attempts.
         # And its own seed: with one for all of them, the answers would be the same n times.
         calls = [call if seed is None else replace(call, seed=seed + number) for number in range(n)]
@@ -192,21 +180,14 @@ class HostedClient(ChatClient):
     @abstractmethod
     def _url(self) -> str: ...
     @abstractmethod
-    def _headers(self, key: str | None) -> dict[str, str]: ...
-    @abstractmethod
     def _body(self, call: HostedCall) -> dict[str, Any]: ...
     @abstractmethod
     def _parse(self, body: dict[str, Any], call: HostedCall) -> Parsed: ...
     @abstractmethod
     def _complaint(self, body: Any) -> Complaint: ...
 
-    def _all_headers(self) -> dict[str, str]:
-        """Those of the provider; where the config names another header for the key, that one instead."""
-        chosen, key = self.config.auth_header, self._key
-        if chosen is None or key is None:
-            return self._headers(key)
-        bearer = chosen.lower() == "authorization"
-        return self._headers(None) | {chosen: f"Bearer {key}" if bearer else key}
+    def _headers(self) -> dict[str, str]:
+        return {} if self._key is None else {"authorization": f"Bearer {self._key}"}
 
     async def _all(self, calls: Sequence[HostedCall]) -> list[Completion]:
         tasks = [asyncio.ensure_future(self._one(call)) for call in calls]
@@ -223,7 +204,7 @@ class HostedClient(ChatClient):
         started = time.monotonic()
         try:
             # A call keeps its place while it waits for its next attempt: what has begun is finished first.
-            async with self._here().limiter.place():
+            async with self._here().places:
                 parsed, cost = await self._ask(call)
         except (InferenceError, EvsysAuthError, DataError):
             self.totals.count_failure()
@@ -267,19 +248,8 @@ class HostedClient(ChatClient):
 
     async def _attempt(self, call: HostedCall) -> tuple[Parsed, float | None]:
         session, body = self._here(), merge_fields(self._body(call), self.config.extra)
-        try:
-            slot = await session.limiter.slot(call.estimated_tokens)
-            self.totals.count_request()
-            answer = await session.transport.post(self._url(), self._all_headers(), body)
-            parsed = self._understood(answer, call)
-        except InferenceError as error:
-            # No one waits for longer than a call may take; whoever asks then hears it from the server.
-            if error.retryable and error.retry_after and error.retry_after <= self.config.deadline_s:
-                session.limiter.pause(error.retry_after)
-            raise
-        # The estimate counts every token that may be written; the next calls need not wait for those that were not.
-        if (used := parsed.usage.total) is not None:
-            slot.note_used(used)
+        self.totals.count_request()
+        parsed = self._understood(await session.transport.post(self._url(), self._headers(), body), call)
         # The list holds for the provider's standard service; other servers and services have their own prices.
         listed = [list_prices(self.name)] if self.is_provider and parsed.tier in _STANDARD else []
         name = self.config.model.removeprefix("models/")
@@ -315,8 +285,7 @@ class HostedClient(ChatClient):
             transport = Transport(
                 timeout_s=config.timeout_s, connect_timeout_s=config.connect_timeout_s, connections=config.concurrency
             )
-            limiter = RateLimiter(config.concurrency, config.requests_per_minute, config.tokens_per_minute)
-            self._session = _Session(loop, transport, limiter)
+            self._session = _Session(loop, transport, asyncio.Semaphore(config.concurrency))
             # A client that no one closes leaves no connection behind.
             loop.close_at_exit(transport)
             # A function and not a method: the finalizer must not keep the client alive. At exit the loop closes it.

@@ -18,7 +18,7 @@ _NO_MONEY = re.compile(r"insufficient[ _]quota|credit balance|exceeded your curr
 _LONGEST_WORDS = 400
 
 _REMEDIES: dict[FailureKind, str] = {
-    "rate_limited": "Lower concurrency, or set requests_per_minute and tokens_per_minute.",
+    "rate_limited": "Lower concurrency.",
     "overloaded": "Try again later.",
     "server": "Try again later.",
     "timeout": "Try again later.",

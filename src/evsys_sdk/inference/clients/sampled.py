@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ...backends.tinker.config import TinkerConfig
 from ...config.base import Strict
-from ...config.prices import Prices, TokenUsage
+from ...config.prices import TokenUsage
 from ...data.types import Message, ToolDefinition
 from ...errors import ConfigError, Problem
 from ...record.run_files.checkpoints import locate_weights
@@ -83,17 +83,13 @@ class SampledChatClient(ChatClient):
         ends = [end if isinstance(end, str) else decode(tokenizer, [end]) for end in self._renderer.stop]
         return [*ends, *(stop or ())]
 
-    def _own_prices(self) -> Prices:
-        """Prices that the client itself was given."""
-        return {}
-
     def _completion(
         self, sample: Sample, prompt: int, stop: Sequence[str] | None, seconds: float, tools: Sequence[ToolDefinition]
     ) -> Completion:
         message = self._renderer.parse(sample.tokens, tools)
         text, was_cut = cut_at_stop(str(message["content"]), stop)
         usage = TokenUsage(prompt, len(sample.tokens))
-        cost = self._charge(self.model, usage, self._own_prices())
+        cost = self._charge(self.model, usage)
         reason = "stop" if was_cut else sample.stop_reason
         answer = {**message, "content": text}
         return Completion(text, answer, reason, usage, cost, seconds, sample.stop_reason, self.model)
@@ -114,7 +110,7 @@ class MockClient(SampledChatClient):
         """Params of `inference.kind: mock`."""
 
         model: str | None = Field(default=None, min_length=1)
-        """Any name; each has weights of its own. By default that of the checkpoint."""
+        """Any name; each has its own weights. By default that of the checkpoint."""
         checkpoint: str | None = Field(default=None, min_length=1)
         """Folder of a sampler or state that a run on the mock backend saved; by default untrained weights."""
         seed: int = 0
@@ -127,14 +123,14 @@ class MockClient(SampledChatClient):
     concurrency = 8
 
     def __init__(self, **params: Any) -> None:
-        from ...backends.mock.client import MockTrainingClient, Settings, read_checkpoint
+        from ...backends.mock.client import MockSettings, MockTrainingClient, read_checkpoint
 
         super().__init__()
         self.config = config = self.Config(**params)
         about: dict[str, Any] = read_checkpoint(config.checkpoint)[1] if config.checkpoint else {}
         self.model: str = config.model or about.get("model", "mock")
         hidden: int = about.get("hidden", config.hidden)
-        settings = Settings(self.model, config.seed, hidden=hidden, context_length=config.context_length)
+        settings = MockSettings(self.model, config.seed, hidden=hidden, context_length=config.context_length)
         self._training = MockTrainingClient(settings, Path())
         opened = self._training.open_sampler(config.checkpoint) if config.checkpoint else self._training.sampler()
         try:
@@ -238,7 +234,7 @@ class TinkerClient(SampledChatClient):
         renderer_name: str | None = None
         """How conversations become tokens; by default the model's own chat template."""
         server: TinkerConfig = Field(default_factory=TinkerConfig)
-        """Address, key, tokenizer, deadlines and prices, as in the params of the backend."""
+        """Address, key, tokenizer and deadlines, as in the params of the backend."""
 
     concurrency = 64
 
@@ -260,7 +256,3 @@ class TinkerClient(SampledChatClient):
     def close(self) -> None:
         """End the session; a closed client cannot be used again."""
         self._close()
-
-    def _own_prices(self) -> Prices:
-        prices = self.config.server.prices
-        return {} if prices is None else {self.model: prices}

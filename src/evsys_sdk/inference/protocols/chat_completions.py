@@ -10,14 +10,13 @@ from pydantic import Field, StringConstraints
 
 from ...data.shapes import is_object
 from ...errors import show
-from ..messages import tool_call_message
 from .exchange import (
-    ApiRequest,
     ChatQuery,
     Exchange,
     Query,
     Reply,
     RequestRefused,
+    SamplingRequest,
     TokenScore,
     choose_tools,
     error_type,
@@ -31,16 +30,12 @@ type Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 DONE: Final = b"data: [DONE]\n\n"
 
 
-class SampledRequest(ApiRequest):
+class OpenAIRequest(SamplingRequest):
     """What chat completions and completions share."""
 
     ignored: ClassVar[frozenset[str]] = frozenset(("store", "service_tier", "prompt_cache_key"))
 
-    model: str = Field(min_length=1, max_length=500)
-    stream: bool | None = False
     stream_options: dict[str, Any] | None = None
-    temperature: float | None = Field(default=None, ge=0, le=100)
-    top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1)
     n: int | None = Field(default=None, ge=1, le=128)
     best_of: int | None = None
@@ -49,7 +44,6 @@ class SampledRequest(ApiRequest):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    metadata: dict[str, Any] | None = None
     user: Any = None
     safety_identifier: Any = None
 
@@ -64,12 +58,8 @@ class SampledRequest(ApiRequest):
                 raise _unsupported(name)
         if self.best_of not in (None, self.n or 1):
             raise _unsupported("best_of")
-        return {
-            "model": self.model,
-            "stream": bool(self.stream),
+        return super().common() | {
             "samples": self.n or 1,
-            "temperature": 1.0 if self.temperature is None else self.temperature,
-            "top_p": self.top_p or 1.0,
             "top_k": self.top_k or -1,
             "seed": self.seed,
             "stops": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
@@ -80,10 +70,10 @@ def _unsupported(name: str) -> RequestRefused:
     return RequestRefused(f"{name} is not supported here. Leave it out.", param=name, code="unsupported_value")
 
 
-class ChatRequest(SampledRequest):
+class ChatRequest(OpenAIRequest):
     """The body of `POST /v1/chat/completions`."""
 
-    ignored: ClassVar[frozenset[str]] = SampledRequest.ignored | {
+    ignored: ClassVar[frozenset[str]] = OpenAIRequest.ignored | {
         "prompt_cache_retention", "reasoning", "reasoning_effort", "verbosity"
     }  # fmt: skip
 
@@ -231,7 +221,7 @@ class ChatCompletion(OpenAIExchange[ChatQuery]):
         if reply.thinking:
             message["reasoning_content"] = reply.thinking
         if reply.calls:
-            message["tool_calls"] = tool_call_message(reply.calls)
+            message["tool_calls"] = [call.to_dict() for call in reply.calls]
         logprobs = self._logprobs(reply.scores)
         return {"index": at, "message": message, "logprobs": logprobs, "finish_reason": reply.reason}
 
@@ -247,7 +237,7 @@ class ChatCompletion(OpenAIExchange[ChatQuery]):
 
     def end(self, at: int, reply: Reply) -> list[bytes]:
         parts: list[bytes] = []
-        for number, call in enumerate(tool_call_message(reply.calls)):
+        for number, call in enumerate(call.to_dict() for call in reply.calls):
             function = call["function"]
             opening = {"index": number, **call, "function": {"name": function["name"], "arguments": ""}}
             rest = {"index": number, "function": {"arguments": function["arguments"]}}

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
-from .chat_completions import OpenAIExchange, SampledRequest, finite
+from .chat_completions import OpenAIExchange, OpenAIRequest, finite
 from .exchange import Reply, RequestRefused, TextQuery, TokenScore
 
 
-class CompletionRequest(SampledRequest):
+class CompletionRequest(OpenAIRequest):
     """The body of `POST /v1/completions`."""
 
     prompt: str | list[str] | list[int] | list[list[int]]

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...data.shapes import is_object
 from ...data.types import Message
 from ...errors import EvsysError, show
 from ..conversation import split_answer, split_growing
-from ..messages import ToolCall
+from ..messages import FunctionCall
 
 
 class RequestRefused(EvsysError, ValueError):
@@ -35,7 +35,7 @@ class Query:
     stream: bool = False
     samples: int = 1
     max_tokens: int | None = None
-    """Longest answer; None leaves it to whoever answers."""
+    """Longest answer; None leaves it to the server."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
@@ -90,7 +90,7 @@ class Reply:
     reason: Literal["stop", "length", "tool_calls"]
     tokens: int
     """That were sampled."""
-    calls: Sequence[ToolCall] = ()
+    calls: Sequence[FunctionCall] = ()
     stop: str | None = None
     """The stop sequence that ended it."""
     scores: Sequence[TokenScore] = ()
@@ -114,6 +114,26 @@ class ApiRequest(BaseModel):
             param = ".".join(str(part) for part in first["loc"][:1])
             code = "unknown_parameter" if first["type"] == "extra_forbidden" else "invalid_value"
             raise RequestRefused(f"{param or 'the body'}: {first['msg']}.", param=param or None, code=code) from None
+
+
+class SamplingRequest(ApiRequest):
+    """What requests for an answer have in common, whichever API they are in."""
+
+    model: str = Field(min_length=1, max_length=500)
+    stream: bool | None = False
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    metadata: dict[str, Any] | None = None
+
+    def common(self) -> dict[str, Any]:
+        """These fields as those of a `Query`."""
+        temperature = 1.0 if self.temperature is None else self.temperature
+        return {
+            "model": self.model,
+            "stream": bool(self.stream),
+            "temperature": temperature,
+            "top_p": self.top_p or 1.0,
+        }
 
 
 class Exchange[Q: Query](ABC):
@@ -200,7 +220,7 @@ def chat_reply(
     text: str,
     reason: Literal["stop", "length", "tool_calls"],
     tokens: int,
-    calls: Sequence[ToolCall] = (),
+    calls: Sequence[FunctionCall] = (),
     stop: str | None = None,
     scores: Sequence[TokenScore] = (),
 ) -> Reply:

@@ -12,13 +12,13 @@ from pydantic import Field, StringConstraints
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ...errors import show
-from ..messages import ToolCall
+from ..messages import FunctionCall
 from .exchange import (
-    ApiRequest,
     ChatQuery,
     Exchange,
     Reply,
     RequestRefused,
+    SamplingRequest,
     TokenScore,
     choose_tools,
     error_type,
@@ -34,7 +34,7 @@ _SIGNATURE = "unsigned"
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class MessagesRequest(ApiRequest):
+class MessagesRequest(SamplingRequest):
     """The body of `POST /v1/messages`."""
 
     ignored: ClassVar[frozenset[str]] = frozenset((
@@ -42,18 +42,13 @@ class MessagesRequest(ApiRequest):
         "thinking",
     ))  # fmt: skip
 
-    model: str = Field(min_length=1, max_length=500)
     messages: list[dict[str, Any]] = Field(min_length=1)
     max_tokens: int | None = Field(default=None, ge=1)
     system: str | list[dict[str, Any]] | None = None
-    stream: bool | None = False
     stop_sequences: list[Annotated[str, StringConstraints(min_length=1, max_length=1000)]] | None = None
-    temperature: float | None = Field(default=None, ge=0, le=100)
-    top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0)
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
 
@@ -63,12 +58,9 @@ class MessagesRequest(ApiRequest):
         names = [str(choice.get("name"))] if choice.get("type") == "tool" else None
         tools, forced = choose_tools([_tool(tool, at) for at, tool in enumerate(self.tools or ())], mode, names)
         return ChatQuery(
-            model=self.model,
+            **self.common(),
             messages=self._conversation(),
-            stream=bool(self.stream),
             max_tokens=self.max_tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=self.top_p or 1.0,
             top_k=self.top_k or -1,
             stops=tuple(self.stop_sequences or ()),
             tools=tools,
@@ -259,7 +251,7 @@ class AnthropicMessage(Exchange[ChatQuery]):
         return {**head, "stop_reason": None, "stop_sequence": None, "usage": _usage(prompt_tokens, sampled_tokens)}
 
 
-def _tool_use(call: ToolCall) -> dict[str, Any]:
+def _tool_use(call: FunctionCall) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id or f"toolu_{secrets.token_hex(12)}", "name": call.name}
 
 

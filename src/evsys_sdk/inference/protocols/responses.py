@@ -12,14 +12,14 @@ from pydantic import Field
 from ...data.shapes import is_list
 from ...data.types import Message
 from ...errors import show
-from ..messages import ToolCall
+from ..messages import FunctionCall
 from .chat_completions import ChatCompletion, describe_score
 from .exchange import (
-    ApiRequest,
     ChatQuery,
     Exchange,
     Reply,
     RequestRefused,
+    SamplingRequest,
     TokenScore,
     choose_tools,
     event,
@@ -33,7 +33,7 @@ _CUSTOM_INPUT: Final = "input"
 """The one argument of a tool that takes free text."""
 
 
-class ResponsesRequest(ApiRequest):
+class ResponsesRequest(SamplingRequest):
     """The body of `POST /v1/responses`."""
 
     ignored: ClassVar[frozenset[str]] = frozenset((
@@ -41,21 +41,16 @@ class ResponsesRequest(ApiRequest):
         "stream_options", "truncation",
     ))  # fmt: skip
 
-    model: str = Field(min_length=1, max_length=500)
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=100)
-    top_p: float | None = Field(default=None, gt=0, le=1)
     top_logprobs: int | None = Field(default=None, ge=0)
     include: list[str] | None = None
-    stream: bool | None = False
     store: bool | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
     text: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
     user: Any = None
     safety_identifier: Any = None
     background: bool | None = False
@@ -74,12 +69,9 @@ class ResponsesRequest(ApiRequest):
         tools, forced = choose_tools(self._tools(), *self._choice())
         wants_logprobs = "message.output_text.logprobs" in (self.include or ())
         return ChatQuery(
-            model=self.model,
+            **self.common(),
             messages=self._conversation(),
-            stream=bool(self.stream),
             max_tokens=self.max_output_tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=self.top_p or 1.0,
             logprobs=(self.top_logprobs or 0) if wants_logprobs or self.top_logprobs else None,
             tools=tools,
             forced=forced,
@@ -297,7 +289,7 @@ class OpenAIResponse(Exchange[ChatQuery]):
         self._output.append(item)
         return [*parts, self._event("response.output_item.done", output_index=place["output_index"], item=item)]
 
-    def _add_call(self, call: ToolCall) -> list[bytes]:
+    def _add_call(self, call: FunctionCall) -> list[bytes]:
         item, index = self._call(call), len(self._output)
         self._output.append(item)
         is_custom = item["type"] == "custom_tool_call"
@@ -311,7 +303,7 @@ class OpenAIResponse(Exchange[ChatQuery]):
             self._event("response.output_item.done", output_index=index, item=item),
         ]
 
-    def _call(self, call: ToolCall) -> dict[str, Any]:
+    def _call(self, call: FunctionCall) -> dict[str, Any]:
         common = {"id": f"fc_{secrets.token_hex(12)}", "call_id": call.id, "name": call.name, "status": "completed"}
         if call.name in self._request.custom_tools:
             given = call.parse_arguments()

@@ -21,8 +21,8 @@ from ...errors import DataError
 from ...log import get_logger
 from ..chat_format import ChatFormat, ChatTemplate
 from ..control_tokens import ControlTokens, cut
-from ..conversation import Supervise, find_supervised_turns, split_thinking, text_messages, without_empty_thinking
-from ..renderer import Extension, Rendered, Tokenizer, decode
+from ..conversation import Supervise, find_supervised_turns, split_thinking, without_empty_thinking
+from ..renderer import Extension, Rendered, Renderer, Tokenizer, decode
 from ..tool_parsers import PARSERS, ToolParser, parse_message
 
 _log = get_logger(__name__)
@@ -137,7 +137,7 @@ class _Conversation:
         return said if marks.close else completion.removesuffix(marks.trailer), True
 
 
-class ChatTemplateRenderer:
+class ChatTemplateRenderer(Renderer):
     """Renders with `tokenizer.apply_chat_template`; with `own_tools`, tools are written into the messages first."""
 
     def __init__(self, tokenizer: Tokenizer, *, own_tools: bool = False) -> None:
@@ -275,7 +275,7 @@ class ChatTemplateRenderer:
 
     def _read(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition]) -> _Conversation:
         """The conversation with everything guarded that would become structure."""
-        conversation = text_messages(messages)
+        conversation = self._read_texts(messages)
         if self._own_tools or (tools and not self._template.shows_tools):
             if not self._own_tools:
                 _warn_listed()

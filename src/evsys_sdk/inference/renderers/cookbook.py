@@ -30,7 +30,7 @@ from ..conversation import (
     text_messages,
     without_empty_thinking,
 )
-from ..renderer import Extension, Rendered, Tokenizer
+from ..renderer import Extension, Rendered, Renderer, Tokenizer
 
 _log = get_logger(__name__)
 
@@ -56,7 +56,7 @@ def warn_not_installed(renderer_name: str) -> None:
     )
 
 
-class CookbookRenderer:
+class CookbookRenderer(Renderer):
     """Renders with a named tinker-cookbook renderer."""
 
     def __init__(self, package: Any, renderer_name: str, tokenizer: Tokenizer) -> None:
@@ -73,7 +73,7 @@ class CookbookRenderer:
         supervise: Supervise = "all_assistant",
         tools: Sequence[ToolDefinition] = (),
     ) -> list[Rendered]:
-        conversation = self._controls.guard(text_messages(messages))
+        conversation = self._controls.guard(self._read_texts(messages))
         wanted = find_supervised_turns(conversation, supervise)
         found: list[Rendered] = []
         with self._refusals():
@@ -88,7 +88,7 @@ class CookbookRenderer:
         return merge_examples(found)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
-        conversation = self._controls.guard(text_messages(messages))
+        conversation = self._controls.guard(self._read_texts(messages))
         with self._refusals():
             prefix, rest = self._offer(conversation, tools)
             converted = [*prefix, *(self._convert(message) for message in rest)]
@@ -108,9 +108,6 @@ class CookbookRenderer:
                 "remove the tools."
             ) from None
         return list(shown), messages[len(system) :]
-
-    tool_parser = None
-    """The package reads calls itself."""
 
     def extend(
         self,
@@ -248,7 +245,7 @@ def _plain_message(message: Mapping[str, Any]) -> Message:
     if not isinstance(content, str):
         parts = cast(Sequence[Mapping[str, Any]], content)
         content = "".join(join_thinking(part["thinking"], "") if "thinking" in part else part["text"] for part in parts)
-    # Calls that are not well-formed stay in the text, so that whoever scores the sample sees them.
+    # Calls that are not well-formed stay in the text, so that the verifier sees them.
     for call in message.get("unparsed_tool_calls", ()):
         content += "" if call.raw_text in content else call.raw_text
     found: Message = {"role": "assistant", "content": without_empty_thinking(content)}
