@@ -3,14 +3,16 @@
     python benchmarks/gateway.py                                   # requests and turns
     python benchmarks/gateway.py --model FOLDER --before CHECKOUT  # and RL with 16 turns, here and in an old checkout
 
-A request goes over loopback with one open connection. The plain proxy is Starlette and uvicorn in front of the same
-fixed answer, forwarding with httpx; it needs the extra `server`. RL needs the extra `local` and a model folder.
+Times are processor time. A request goes over loopback with one open connection; the client is in each figure. The
+plain proxy is Starlette and uvicorn in front of a fixed answer, forwarding with httpx; it needs the extra `server`.
+RL needs the extra `local` and a model folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -27,7 +29,7 @@ import httpx
 from evsys_sdk.backends.mock.tokenizer import ByteTokenizer
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.inference.token_buffer import TokenBuffer
-from evsys_sdk.rollouts.gateway import Budget, Gateway
+from evsys_sdk.rollouts.gateway import Gateway, GatewayBudget
 from evsys_sdk.rollouts.rollout import Turn
 
 REQUESTS = 400
@@ -56,19 +58,33 @@ def body(number: int) -> dict[str, Any]:
     return {"model": "policy", "messages": [{"role": "user", "content": f"question {number}"}]}
 
 
-async def time_requests(url: str, key: str) -> float:
-    """Median seconds of a chat completion."""
-    times = list[float]()
+async def time_requests(url: str, key: str, first: int) -> float:
+    """Processor seconds of this process for a chat completion, client and servers together."""
     async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}, trust_env=False) as client:
-        for number in range(REQUESTS):
-            start = time.perf_counter()
+        start = time.process_time()
+        for number in range(first, first + REQUESTS):
             answer = await client.post("/v1/chat/completions", json=body(number))
-            times.append(time.perf_counter() - start)
             answer.raise_for_status()
-    return median(times)
+        return (time.process_time() - start) / REQUESTS
 
 
-def serve_proxy(target: str, key: str) -> Any:
+async def serve_fixed() -> asyncio.Server:
+    """The least that can answer: a fixed completion, without reading the request."""
+    message = {"role": "assistant", "content": "fine"}
+    content = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(content)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+            while request := await reader.read(65536):
+                if not request.endswith(b"\r\n\r\n"):  # else the body is still to come
+                    writer.write(head + content)
+        writer.close()
+
+    return await asyncio.start_server(answer, "127.0.0.1", 0)
+
+
+def serve_proxy(target: str) -> Any:
     """A plain proxy in a thread of its own; None without the packages."""
     try:
         import uvicorn
@@ -77,7 +93,7 @@ def serve_proxy(target: str, key: str) -> Any:
         from starlette.routing import Route
     except ImportError:
         return None
-    client = httpx.AsyncClient(base_url=target, headers={"authorization": f"Bearer {key}"}, trust_env=False)
+    client = httpx.AsyncClient(base_url=target, trust_env=False)
 
     async def forward(request: Any) -> Any:
         answer = await client.post(request.url.path, content=await request.body())
@@ -92,23 +108,25 @@ def serve_proxy(target: str, key: str) -> Any:
 
 
 async def measure_requests() -> None:
-    policy = Fixed()
-    start = time.perf_counter()
-    for number in range(REQUESTS):
-        await policy.act(body(number)["messages"])
-    direct = (time.perf_counter() - start) / REQUESTS
-    async with Gateway(policy, Budget(max_turns=10 * REQUESTS)) as gateway:
-        through = await time_requests(gateway.url, gateway.credential)
-    print(f"a request        direct call {direct * 1e6:6.0f} us   gateway {through * 1e6:6.0f} us")
-    async with Gateway(policy, Budget(max_turns=10 * REQUESTS)) as gateway:
-        proxy = serve_proxy(gateway.url, gateway.credential)
-        if proxy is None:
-            print("                 no plain proxy: the extra `server` is not installed")
-            return
-        port = proxy.servers[0].sockets[0].getsockname()[1]
-        proxied = await time_requests(f"http://127.0.0.1:{port}", gateway.credential)
+    """Three contenders in turn, so that all meet the same load; what the client itself costs is in each."""
+    found: dict[str, list[float]] = {"fixed answer": [], "plain proxy": [], "gateway": []}
+    fixed = await serve_fixed()
+    address = f"http://127.0.0.1:{fixed.sockets[0].getsockname()[1]}"
+    proxy = serve_proxy(address)
+    async with Gateway(Fixed(), GatewayBudget(max_turns=10 * REQUESTS)) as gateway:
+        for turn in range(5):
+            found["fixed answer"].append(await time_requests(address, "none", turn * REQUESTS))
+            if proxy is not None:
+                port = proxy.servers[0].sockets[0].getsockname()[1]
+                found["plain proxy"].append(await time_requests(f"http://127.0.0.1:{port}", "none", turn * REQUESTS))
+            found["gateway"].append(await time_requests(gateway.url, gateway.credential, turn * REQUESTS))
+    if proxy is not None:
         proxy.should_exit = True
-    print(f"                 a plain proxy in front of it adds {(proxied - through) * 1e6:6.0f} us")
+    least = median(found["fixed answer"])
+    for name, times in found.items():
+        if times:
+            middle = median(times)
+            print(f"a request   {name:13} {middle * 1e6:6.0f} us   without the client {(middle - least) * 1e6:6.0f} us")
 
 
 def measure_turns() -> None:
@@ -117,11 +135,11 @@ def measure_turns() -> None:
         buffer, rendered, buffered = TokenBuffer(renderer), 0.0, 0.0
         messages: list[dict[str, Any]] = [{"role": "user", "content": "go " * 40}]
         for turn in range(turns):
-            start = time.perf_counter()
+            start = time.process_time()
             renderer.prompt(messages)
-            middle = time.perf_counter()
+            middle = time.process_time()
             prompt = buffer.prompt(messages)
-            buffered += time.perf_counter() - middle
+            buffered += time.process_time() - middle
             rendered += middle - start
             message = {"role": "assistant", "content": f"answer {turn} " * 10}
             sampled = renderer.render([*messages, message], "last_assistant")[-1]

@@ -6,8 +6,6 @@
 Nothing of the cookbook or of `tinker` is patched. Prints what it saw as JSON.
 """
 
-# pyright: basic, reportMissingImports=false
-
 from __future__ import annotations
 
 import hashlib

@@ -3,8 +3,6 @@
 python openai_child.py URL
 """
 
-# pyright: basic, reportMissingImports=false
-
 from __future__ import annotations
 
 import json

@@ -197,16 +197,6 @@ async def test_completions_of_one_and_several_prompts(http: httpx.AsyncClient) -
     assert said == whole.json()["choices"][0]["text"]
 
 
-async def test_tokens_in_tokens_and_log_probabilities_out(http: httpx.AsyncClient) -> None:
-    params = {"n": 2, "max_tokens": 5, "seed": 3, "stop_token_ids": [258]}
-    body = {"model": "tiny", "token_ids": [104, 105], "sampling_params": params, "request_id": "r"}
-    answer = (await http.post("/inference/v1/generate", json=body)).json()
-    assert answer["request_id"] == "r"
-    for choice in answer["choices"]:
-        named = [one["token"] for one in choice["logprobs"]["content"]]
-        assert named == [f"token_id:{token}" for token in choice["token_ids"]]
-
-
 async def test_models_are_listed_and_found(http: httpx.AsyncClient) -> None:
     listed = (await http.get("/v1/models")).json()
     assert [one["id"] for one in listed["data"]] == ["tiny", "rome", "paris", "tool"]

@@ -148,27 +148,7 @@ def test_bad_data_are_refused_and_change_nothing(raw: Raw, mistake: str) -> None
         ({"topk_prompt_logprobs": 10**6}, "topk_prompt_logprobs"),
         ({"prompt_logprobs": True, "prompt_logprobs_last_n": 50}, "prompt_logprobs_last_n"),
         ({"prompt_alt_tokens_k": 2}, "prompt_alt_tokens_k"),
-        ({"target_prompt_logprobs": {"data": [1], "dtype": "int64", "shape": [1, 1]}}, "[2, K]"),
-        (
-            {"target_prompt_logprobs": {"data": [1, 10**30], "dtype": "int64", "shape": [2, 1]}},
-            "target_prompt_logprobs",
-        ),
-        ({"target_prompt_logprobs": {"data": [1, 0.5], "dtype": "int64", "shape": [2, 1]}}, "int64"),
-        ({"target_prompt_logprobs": {"data": [1, 999], "dtype": "int64", "shape": [2, 1]}}, "vocabulary"),
-        ({"target_prompt_logprobs": {"data": [-1, -1], "dtype": "int64", "shape": [2, 1]}}, "vocabulary"),
-        ({"target_prompt_logprobs": {"data": [1], "dtype": "int64", "shape": [2, 10**15]}}, "do not fit"),
-        (
-            {
-                "target_prompt_logprobs": {
-                    "data": [1],
-                    "dtype": "int64",
-                    "shape": [2, 1],
-                    "sparse_crow_indices": [0, 5, 1],
-                    "sparse_col_indices": [0],
-                }
-            },
-            "do not fit",
-        ),
+        ({"target_prompt_logprobs": {"data": [1], "dtype": "int64", "shape": [2, 1]}}, "target_prompt_logprobs"),
         ({"record_stability_info": True}, "record_stability_info"),
         ({"sampling_session_id": "nobody:sample:0"}, "sampler"),
     ],

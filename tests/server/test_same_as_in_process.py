@@ -176,29 +176,6 @@ def test_logprobs_of_the_prompt_and_the_best_tokens(client: Any, tmp_path: Path)
     assert np.array_equal(np.asarray(last[-2:], np.float32), scored[-2:])
 
 
-@pytest.mark.parametrize("layout", ["dense", "sparse"])
-def test_logprobs_of_tokens_that_are_named(client: Any, tmp_path: Path, layout: str) -> None:
-    from tinker import types
-
-    sampler = client.save_weights_and_get_sampling_client()
-    asked = np.full((len(PROMPT) - 1, 3), -1, np.int64)
-    asked[2], asked[-1, 1] = [97, 98, 258], 0
-    cells = np.argwhere(asked >= 0)
-    indices: dict[str, Any] = {}
-    if layout == "sparse":
-        starts = [0, *np.cumsum((asked >= 0).sum(axis=1)).tolist()]
-        indices = {"sparse_crow_indices": starts, "sparse_col_indices": cells[:, 1].tolist()}
-    data = asked[asked >= 0] if indices else asked.flatten()
-    tensor = types.TensorData(data=data, dtype="int64", shape=list(asked.shape), **indices)
-    prompt, params = types.ModelInput.from_ints(PROMPT), types.SamplingParams(max_tokens=1, seed=1)
-    got = sampler.sample(prompt, 1, params, target_prompt_logprobs=tensor).result(60).target_prompt_logprobs
-    here = mock_client(tmp_path).sampler().result()
-    expected = [here.logprobs([*PROMPT[: row + 1], int(asked[row, k])]).result()[-1] for row, k in cells]
-    values = np.asarray(got.data, np.float32)
-    np.testing.assert_allclose(values if indices else values[asked.flatten() >= 0], expected, atol=1e-5)
-    assert got.shape == list(asked.shape)
-
-
 def test_the_base_model_can_be_sampled(service: Any, tmp_path: Path) -> None:
     from tinker import types
 

@@ -29,7 +29,7 @@ def answer_failure(message: str, category: str) -> Response:
 
 
 class Refusal(Exception):
-    """A request that is not served; the client is told why."""
+    """A request that is not served, with the reason for the client."""
 
     def __init__(self, status: int, message: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(message)

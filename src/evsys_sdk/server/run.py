@@ -29,7 +29,7 @@ def serve(
     catalog: Catalog | None = None,
     log: TraceLog | None = None,
 ) -> None:
-    """Serve until a signal asks to stop; `announce` gets the URL once clients can connect, `log` what is said."""
+    """Serve until a signal asks to stop; `announce` gets the URL once clients can connect, `log` the messages."""
     if any(find_spec(name) is None for name in EXTRA_MODULES["server"]):
         raise MissingExtraError("evsys serve", "server")
     from .service import Service
@@ -60,6 +60,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
             gauges=service.gauges,
         ),
         http=limit_connections(service.settings),
+        limit_concurrency=service.settings.max_connections,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -73,7 +74,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
     server: Any = uvicorn.Server(config)
     start = server.startup
 
-    # uvicorn calls no one when it begins to listen, and a client that is told earlier may be turned away.
+    # uvicorn calls no one when it begins to listen, and an earlier client may be refused.
     async def start_and_announce(sockets: list[socket.socket] | None = None) -> None:
         await start(sockets)
         host, port = listening.getsockname()[:2]

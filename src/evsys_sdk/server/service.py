@@ -53,7 +53,7 @@ class Service:
     catalog: Catalog = field(default_factory=EmptyCatalog)
     """Names that OpenAI's API answers to next to models and saved weights."""
     log: TraceLog | None = None
-    """Keeps what is said, where somebody asked for it."""
+    """Keeps conversations, if configured."""
     feedback_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Who holds it sends feedback."""
     signer: Signer = field(default_factory=Signer)
@@ -286,7 +286,7 @@ class Service:
             await asyncio.sleep(min(self.settings.idle_s, self.settings.gap_s, 60.0) / 4)
             try:
                 for session in self.sessions.idle(self.settings.idle_s):
-                    get_logger(__name__).info("session %s gave no sign of life and is ended", session.session_id)
+                    get_logger(__name__).info("session %s sent no heartbeat and is ended", session.session_id)
                     await self.end_session(session)
                 self.give_up_waiting(self.settings.gap_s)
                 await asyncio.to_thread(self.checkpoints.delete_expired)

@@ -21,7 +21,7 @@ class ServeSettings:
     state_dir: Path
     """Where saved weights are kept; they survive a restart."""
     models: tuple[str, ...] = ()
-    """Base models that clients may ask for; the mock backend has one of its own."""
+    """Base models that clients may ask for; the mock backend has its own."""
     backend: str = "mock"
     backend_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     host: str = "127.0.0.1"
@@ -55,17 +55,14 @@ class ServeSettings:
     grace_s: float = 60.0
     """How long a shutdown waits for what is being worked on."""
     poll_s: float = 30.0
-    """How long a client that asks for a result is kept waiting before it is told to ask again."""
+    """How long a client that asks for a result is kept waiting before it has to ask again."""
     read_s: float = 60.0
     """How long a request may take to arrive."""
     head_s: float = 10.0
     """How long a connection may be open without the head of a request, which is what says who sends it."""
     max_connections: int = 4096
-    """Connections at once. Beyond, the one that has waited longest for a request is closed."""
-    max_half_open: int = 512
-    """Connections by which no request has come yet."""
-    max_head_bytes: int = 32_768
-    max_headers: int = 100
+    """Connections at once; requests beyond are refused."""
+    max_head_bytes: int = 65_536
 
     def __post_init__(self) -> None:
         if not self.models and self.backend == "mock":

@@ -23,7 +23,7 @@ class ServedAnswer:
 
 
 class TraceLog(Protocol):
-    """Keeps what is said."""
+    """Keeps conversations."""
 
     def keep(self, answer: ServedAnswer, size: int) -> None:
         """Keep an answer to a request of `size` bytes."""

@@ -3,8 +3,6 @@
 OPENAI_BASE_URL=URL/v1 OPENAI_API_KEY=... python inspect_child.py LOG_DIR QUESTION ...
 """
 
-# pyright: basic, reportMissingImports=false
-
 from __future__ import annotations
 
 import json

@@ -3,8 +3,6 @@
 python langchain_child.py URL KEY
 """
 
-# pyright: basic, reportMissingImports=false
-
 from __future__ import annotations
 
 import json

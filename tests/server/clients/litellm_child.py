@@ -3,8 +3,6 @@
 python litellm_child.py URL KEY
 """
 
-# pyright: basic, reportMissingImports=false
-
 from __future__ import annotations
 
 import json

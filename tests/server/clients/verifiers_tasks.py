@@ -1,7 +1,5 @@
 """Tasks in the form of verifiers, for `vf-eval`: what was said is worth its length."""
 
-# pyright: basic, reportMissingImports=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -15,7 +15,7 @@ from ...data.types import Message, ToolDefinition
 from ...errors import EvsysError
 from ...inference.conversation import held_back
 from ...inference.grammar import answer_grammar
-from ...inference.messages import ToolCall, calls_of
+from ...inference.messages import FunctionCall, calls_of
 from ...inference.protocols.exchange import ChatQuery, Query, Reply, RequestRefused, TextQuery, TokenScore, chat_reply
 from ...inference.renderer import decode
 from ...inference.token_stream import TokenStream
@@ -41,7 +41,7 @@ class DrawnAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class AnswerRequest:
     """What is asked of a model about one prompt."""
 
     service: Service
@@ -53,7 +53,7 @@ class Drawing:
     query: Query
 
     @classmethod
-    def of_chat(cls, service: Service, model: OfferedModel, query: ChatQuery, client: str) -> Drawing:
+    def of_chat(cls, service: Service, model: OfferedModel, query: ChatQuery, client: str) -> AnswerRequest:
         """A conversation to continue."""
         messages: list[Message] = query.messages
         if model.system_prompt and messages[0].get("role") != "system":
@@ -71,7 +71,9 @@ class Drawing:
             raise RequestRefused(str(error), param="tool_choice" if query.forced else "response_format") from None
 
     @classmethod
-    def of(cls, service: Service, model: OfferedModel, query: Query, prompt: Sequence[int], client: str) -> Drawing:
+    def of(
+        cls, service: Service, model: OfferedModel, query: Query, prompt: Sequence[int], client: str
+    ) -> AnswerRequest:
         """Check everything that can be wrong, so that it is refused before anything is drawn."""
         room = model.context_length - len(prompt)
         is_scored_only = query.max_tokens == 0
@@ -98,10 +100,6 @@ class Drawing:
         except EvsysError as error:
             raise RequestRefused(str(error)) from None
         return cls(service, model, list(prompt), params, client, query)
-
-    def stop_at(self, tokens: Sequence[int]) -> Drawing:
-        """The same, ended by tokens."""
-        return replace(self, params=replace(self.params, stop=list(tokens)))
 
     async def draw(self, count: int) -> list[DrawnAnswer]:
         """Several continuations, whole."""
@@ -159,7 +157,7 @@ class Drawing:
     def reply(self, answer: DrawnAnswer, prompt: Sequence[_Scored] = ()) -> Reply:
         """An answer at its end; `prompt` is what it repeats before it."""
         text, stop = _cut(self._text(answer), self.query.stops)
-        calls: list[ToolCall] = []
+        calls: list[FunctionCall] = []
         if self._tools and stop is None:
             message = self.model.renderer.parse(answer.tokens, self._tools)
             # Ids of nine letters and digits, which is all that Mistral's templates take.

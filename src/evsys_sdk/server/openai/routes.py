@@ -1,4 +1,4 @@
-"""Programs that ask for answers: the APIs of OpenAI and Anthropic on the models of this server, and token ids."""
+"""Programs that ask for answers: the APIs of OpenAI and Anthropic on the models of this server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from ...inference.protocols.messages import AnthropicMessage
 from ...log import get_logger
 from ..answer import Refusal, answer_json
 from ..trace_log import ServedAnswer
-from .drawing import Drawing
-from .requests import GenerateRequest
+from .drawing import AnswerRequest
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -50,9 +49,9 @@ async def chat(kind: type[Exchange[ChatQuery]], service: Service, request: Reque
     exchange.model = offered.name
     if query.forced or query.output_schema is not None:
         # On a thread: the first grammar of a large vocabulary takes seconds.
-        drawing = await asyncio.to_thread(Drawing.of_chat, service, offered, query, _client(request))
+        drawing = await asyncio.to_thread(AnswerRequest.of_chat, service, offered, query, _client(request))
     else:
-        drawing = Drawing.of_chat(service, offered, query, _client(request))
+        drawing = AnswerRequest.of_chat(service, offered, query, _client(request))
 
     def keep(replies: Sequence[Reply]) -> None:
         if service.log is not None:  # as a chat completion, whatever API it was asked by
@@ -68,7 +67,7 @@ async def count_tokens(service: Service, request: Request, body: bytes) -> Respo
     """`POST /v1/messages/count_tokens`."""
     query = AnthropicMessage.read(read_object(body)).query
     offered = await service.offered.open(query.model)
-    return answer_json({"input_tokens": len(Drawing.of_chat(service, offered, query, "").prompt)})
+    return answer_json({"input_tokens": len(AnswerRequest.of_chat(service, offered, query, "").prompt)})
 
 
 async def completions(service: Service, request: Request, body: bytes) -> Response:
@@ -80,34 +79,8 @@ async def completions(service: Service, request: Request, body: bytes) -> Respon
     encode = partial(offered.client.tokenizer.encode, add_special_tokens=False)
     prompts = [encode(one) if isinstance(one, str) else one for one in query.prompts]
     return await _answer(
-        service, exchange, [Drawing.of(service, offered, query, prompt, _client(request)) for prompt in prompts]
+        service, exchange, [AnswerRequest.of(service, offered, query, prompt, _client(request)) for prompt in prompts]
     )
-
-
-async def generate(service: Service, request: Request, body: bytes) -> Response:
-    """`POST /inference/v1/generate`: ids in, ids and log-probabilities out."""
-    asked = GenerateRequest.read(read_object(body))
-    offered, ends = await service.offered.open(asked.model), asked.sampling_params.stop_token_ids
-    query = asked.query()
-    drawing = Drawing.of(service, offered, query, asked.token_ids, _client(request))
-    if ends:
-        drawing = drawing.stop_at(ends)
-    async with service.admit_sampling():
-        answers = await drawing.draw(query.samples)
-    choices = [
-        {
-            "index": at,
-            "token_ids": answer.tokens,
-            "logprobs": {
-                "content": [{"token": f"token_id:{token}", "logprob": value} for token, value, _ in answer.scored]
-            },
-            "finish_reason": answer.reason,
-        }
-        for at, answer in enumerate(answers)
-    ]
-    read, written = len(asked.token_ids), sum(len(answer.tokens) for answer in answers)
-    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-    return answer_json({"request_id": asked.request_id, "choices": choices, "usage": usage})
 
 
 async def feedback(service: Service, request: Request, body: bytes) -> Response:
@@ -139,7 +112,7 @@ type FollowUp = Callable[[Sequence[Reply]], None]
 
 
 async def _answer(
-    service: Service, exchange: Exchange[Any], drawings: list[Drawing], follow_up: FollowUp = lambda replies: None
+    service: Service, exchange: Exchange[Any], drawings: list[AnswerRequest], follow_up: FollowUp = lambda replies: None
 ) -> Response:
     if exchange.query.stream:
         service.check_sampling_room()  # before the status has gone out
@@ -150,14 +123,14 @@ async def _answer(
     return answer_json(exchange.answer(replies, _count(service, drawings, replies)))
 
 
-def _count(service: Service, drawings: list[Drawing], replies: Sequence[Reply]) -> int:
+def _count(service: Service, drawings: list[AnswerRequest], replies: Sequence[Reply]) -> int:
     """The tokens of all prompts; they and those of the answers are metered."""
     prompt_tokens = sum(len(drawing.prompt) for drawing in drawings)
     service.count_tokens(prompt_tokens, sum(reply.tokens for reply in replies))
     return prompt_tokens
 
 
-async def _complete(exchange: Exchange[Query], drawings: list[Drawing]) -> list[Reply]:
+async def _complete(exchange: Exchange[Query], drawings: list[AnswerRequest]) -> list[Reply]:
     """Whole answers: of each prompt as many samples as are asked for."""
     found = await asyncio.gather(*(drawing.draw(exchange.query.samples) for drawing in drawings))
     repeats = isinstance(exchange.query, TextQuery) and exchange.query.echo
@@ -173,7 +146,7 @@ async def _complete(exchange: Exchange[Query], drawings: list[Drawing]) -> list[
 
 
 async def _stream(
-    service: Service, exchange: Exchange[Any], drawings: list[Drawing], follow_up: FollowUp
+    service: Service, exchange: Exchange[Any], drawings: list[AnswerRequest], follow_up: FollowUp
 ) -> AsyncIterator[bytes]:
     """The events of a stream; what goes wrong after the first is an event, too, because the status has gone out."""
     try:
@@ -188,7 +161,7 @@ async def _stream(
 
 
 async def _grow(
-    service: Service, exchange: Exchange[Any], drawings: list[Drawing], follow_up: FollowUp
+    service: Service, exchange: Exchange[Any], drawings: list[AnswerRequest], follow_up: FollowUp
 ) -> AsyncIterator[bytes]:
     samples = exchange.query.samples
     owners = [drawing for drawing in drawings for _ in range(samples)]
@@ -232,10 +205,9 @@ TABLE: Final[list[tuple[str, str, Handler]]] = [
     *(("POST", path, partial(chat, kind)) for path, kind in CHAT_EXCHANGES.items()),
     ("POST", "/v1/completions", completions),
     ("POST", "/v1/messages/count_tokens", count_tokens),
-    ("POST", "/inference/v1/generate", generate),
     ("POST", FEEDBACK, feedback),
     ("GET", "/v1/models", models),
     ("GET", "/v1/models/{name:path}", model),
 ]
-PREFIXES: Final = ("/v1/", "/inference/")
+PREFIXES: Final = ("/v1/",)
 """Paths whose errors are in the shape of their API."""

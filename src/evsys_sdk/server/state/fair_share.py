@@ -2,7 +2,7 @@
 
 The backend draws a number of samples at once. What is asked for is cut into pieces; the clients take turns in having a
 piece of theirs started, and none holds more than its share of the room. The share is that of one client more than there
-are, so that whoever comes next finds some room at once.
+are, so that the next client finds some room at once.
 """
 
 from __future__ import annotations

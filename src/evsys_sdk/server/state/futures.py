@@ -142,7 +142,7 @@ class Futures:
             raise Refusal(
                 410,
                 f"there is no request {request_id!r}: its session has ended, its result was fetched long ago, or the "
-                "server was restarted. Saved weights are still there: go on from them with a new client.",
+                "server was restarted. Saved weights are still there: continue from them with a new client.",
             )
         # Not `wait_for`: when the time is up it would cancel the result, for everybody who waits for it.
         done, _ = await asyncio.wait([entry.result], timeout=wait_s)
@@ -160,7 +160,7 @@ class Futures:
             entry = self._entries.pop(request_id)
             self._running.discard(request_id)
             if not entry.fetched:
-                entry.fetched = True  # whoever is waiting for it must not count it again
+                entry.fetched = True  # a waiting client must not count it again
                 self._close(request_id, entry)
             if not entry.result.done():
                 self.memory.give_back(entry.size)

@@ -11,7 +11,7 @@ from ...backends.client import SamplingClient
 from ..answer import Refusal
 from .model import TrainedModel
 
-# Of sessions that ended: their clients are told so, and not that there never was one.
+# Of sessions that ended: their clients get that reason, not "unknown".
 _REMEMBERED: Final = 10_000
 _MOST_SESSIONS: Final = 10_000
 _MOST_SAMPLERS: Final = 64
@@ -83,7 +83,7 @@ class Sessions:
         if session is None or model is None:
             raise Refusal(
                 404,
-                f"there is no model {model_id!r}: its session has ended, or the server was restarted. Go on from saved "
+                f"there is no model {model_id!r}: its session has ended, or the server restarted. Continue from saved "
                 "weights with a new training client.",
             )
         session.last_seen = time.monotonic()
@@ -104,7 +104,7 @@ class Sessions:
         return sampler
 
     def touch(self, request_id: str) -> None:
-        """Whoever asks for a result is alive."""
+        """A client that asks for a result is alive."""
         if session := self._open.get(request_id.partition(":")[0]):
             session.last_seen = time.monotonic()
 

@@ -25,7 +25,6 @@ from ...backends.client import ForwardBackwardOutput, Sample, TopLogprobs
 from ...backends.datum import Datum, Floats
 from ...errors import DataError, MissingExtraError, show
 from ..answer import PROTOBUF, Refusal
-from .prompt_targets import PromptTargets
 
 _LARGEST_TOP_K_GAP: Final = -99999.0
 """What the protocol writes where there is no token to report."""
@@ -107,7 +106,6 @@ def sample_answer(
     prompt_logprobs: Floats | None = None,
     top_prompt: TopLogprobs | None = None,
     top_samples: Sequence[TopLogprobs] = (),
-    targets: tuple[PromptTargets, TopLogprobs] | None = None,
 ) -> Response:
     """The result of a sampling request."""
     pb = messages()
@@ -124,8 +122,6 @@ def sample_answer(
         message.prompt_logprobs = prompt_logprobs.astype(np.float32, copy=False).tobytes()
     if top_prompt is not None:
         _write_top(message.topk_prompt_logprobs, top_prompt)
-    if targets is not None:
-        targets[0].write(message.target_prompt_logprobs, targets[1], pb.DTYPE_FLOAT32)
     return Response(message.SerializeToString(), media_type=PROTOBUF)
 
 

@@ -187,17 +187,7 @@ class SamplingSettings(Strict):
     top_p: float = 1.0
 
 
-class JsonTensor(Strict):
-    """A tensor, flat; with the two kinds of indices, in compressed rows."""
-
-    data: list[int] | list[float]
-    dtype: Literal["int64", "float32"]
-    shape: list[int] = Field(max_length=8)
-    sparse_crow_indices: list[int] | None = None
-    sparse_col_indices: list[int] | None = None
-
-
-class SampleRequest(Typed):
+class AsampleRequest(Typed):
     """Continue a prompt."""
 
     sampling_session_id: Id
@@ -209,7 +199,7 @@ class SampleRequest(Typed):
     prompt_logprobs_last_n: int | None = Field(default=None, ge=1, lt=2**31)
     topk_prompt_logprobs: int = Field(default=0, ge=0, lt=2**31)
     topk_sample_logprobs: int = Field(default=0, ge=0, lt=2**31)
-    target_prompt_logprobs: JsonTensor | None = None
+    target_prompt_logprobs: None = None
     prompt_alt_tokens_k: Literal[0] = 0
     record_stability_info: Literal[False] | None = None
 

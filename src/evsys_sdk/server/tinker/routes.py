@@ -220,7 +220,7 @@ def _checkpoints_of_run(service: Service, request: Request, body: bytes) -> Resu
 # Starlette looks from the top, so what is asked most often stands there.
 _TABLE: Final[list[tuple[str, str, Endpoint]]] = [
     ("POST", "retrieve_future", _at_once(requests.Retrieve, _retrieve, takes_work=False)),
-    ("POST", "asample", _at_once(requests.SampleRequest, sampling.sample, large=True)),
+    ("POST", "asample", _at_once(requests.AsampleRequest, sampling.sample, large=True)),
     ("POST", "forward_backward", Endpoint(_forward_backward, takes_work=True, large=True)),
     ("POST", "optim_step", _in_turn(requests.OptimStep, Service.optim_step)),
     ("POST", "session_heartbeat", _at_once(requests.SessionOnly, _sign_of_life, takes_work=False)),

@@ -23,7 +23,6 @@ from ..state.fair_share import FairShare
 from ..state.model import outcome
 from ..state.sessions import Sampler
 from . import requests
-from .prompt_targets import PromptTargets
 from .protobuf import sample_answer
 
 _ALL: Final = "samples"
@@ -49,7 +48,7 @@ async def create_sampling_session(service: Service, request: requests.CreateSamp
     return {"type": "create_sampling_session", "sampling_session_id": sampler_id}
 
 
-def sample(service: Service, request: requests.SampleRequest) -> dict[str, Any]:
+def sample(service: Service, request: requests.AsampleRequest) -> dict[str, Any]:
     """Take a sampling request; it is worked on when its session's turn comes."""
     sampler = service.sessions.sampler(request.sampling_session_id)
     request_id = f"{sampler.sampler_id}:{request.seq_id}"
@@ -85,16 +84,14 @@ class _Drawing:
     """One request: what is asked about its prompt, and its samples, each in turn with what other clients ask for."""
 
     client: SamplingClient
-    request: requests.SampleRequest
+    request: requests.AsampleRequest
     prompt: list[int]
     params: SamplingParams
-    targets: PromptTargets | None
-    vocab_size: int
     turns: FairShare
     session_id: str
 
     @classmethod
-    def of(cls, service: Service, sampler: Sampler, request: requests.SampleRequest) -> _Drawing:
+    def of(cls, service: Service, sampler: Sampler, request: requests.AsampleRequest) -> _Drawing:
         """Check everything that can be wrong with a request, so that it is refused at once."""
         prompt, capabilities = request.prompt.tokens(), service.engine.capabilities(sampler.base_model)
         # at least 1: of a prompt that fills the context, the check below says what is wrong
@@ -102,28 +99,16 @@ class _Drawing:
         params = replace(_params(request.sampling_params, room), top_logprobs=request.topk_sample_logprobs)
         _check_logprobs(request, len(prompt), params.max_tokens, capabilities)
         checks.check_sampling(prompt, request.num_samples, params, capabilities)
-        asked = request.target_prompt_logprobs
-        targets = PromptTargets.read(asked, len(prompt), capabilities) if asked is not None else None
-        return cls(
-            sampler.client,
-            request,
-            prompt,
-            params,
-            targets,
-            capabilities.vocab_size,
-            service.samples,
-            sampler.session_id,
-        )
+        return cls(sampler.client, request, prompt, params, service.samples, sampler.session_id)
 
     async def answer(self) -> Response:
         request, prompt, client = self.request, self.prompt, self.client
-        k, targets = request.topk_prompt_logprobs, self.targets
+        k = request.topk_prompt_logprobs
         top = await self._ask(lambda: client.topk_logprobs(prompt, k)) if k else None
         logprobs = None
         if request.prompt_logprobs:  # from the same pass as the alternatives, where those are asked for
             same = None if top is None else top.given
             logprobs = await self._ask(lambda: client.logprobs(prompt)) if same is None else same
-        whole = await self._ask(lambda: client.topk_logprobs(prompt, self.vocab_size)) if targets is not None else None
         drawn = await self.turns.run(self.session_id, request.num_samples, self._draw)
         if request.prompt_logprobs_last_n is not None and logprobs is not None:
             logprobs, top = _only_last(request.prompt_logprobs_last_n, logprobs, top)
@@ -132,7 +117,6 @@ class _Drawing:
             prompt_logprobs=logprobs,
             top_prompt=top,
             top_samples=[one.top for one in drawn if one.top is not None],
-            targets=(targets, whole) if targets is not None and whole is not None else None,
         )
 
     async def _ask[T](self, submit: Callable[[], Operation[T]]) -> T:
@@ -151,16 +135,14 @@ class _Drawing:
         return await self.client.sample(self.prompt, count, params)
 
 
-def _check_logprobs(request: requests.SampleRequest, prompt: int, max_tokens: int, capabilities: Capabilities) -> None:
+def _check_logprobs(request: requests.AsampleRequest, prompt: int, max_tokens: int, capabilities: Capabilities) -> None:
     if (last := request.prompt_logprobs_last_n) is not None and not (request.prompt_logprobs and last < prompt):
         raise Refusal(400, f"prompt_logprobs_last_n={last} needs prompt_logprobs and a prompt longer than that.")
     in_prompt, in_samples = request.topk_prompt_logprobs, request.topk_sample_logprobs
     for name, k in (("prompt", in_prompt), ("sample", in_samples)):
         if k > capabilities.top_k_logprobs:
             raise Refusal(400, f"topk_{name}_logprobs may be {capabilities.top_k_logprobs} at most here (got {k}).")
-    # Tokens that are named are read from the whole distribution at each place of the prompt.
-    whole = capabilities.vocab_size if request.target_prompt_logprobs is not None else 0
-    numbers = prompt * (in_prompt + whole) + request.num_samples * max_tokens * (1 + in_samples)
+    numbers = prompt * in_prompt + request.num_samples * max_tokens * (1 + in_samples)
     if numbers > _MOST_NUMBERS:
         raise Refusal(
             400,
