@@ -1,7 +1,6 @@
 """Every format is read from files of its producer, and damage is counted, never skipped silently or fatal.
 
-The OpenTelemetry files were written by its own exporters (`fixtures/make_otel.py`), the trajectory by Harbor 0.25's
-models, the files of Langfuse from what its SDK sent (`fixtures/make_langfuse.py`).
+The OpenTelemetry files were written by its own exporters (`fixtures/make_otel.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ type Write = Callable[..., Path]
 
 def read(path: Path, format: str = "auto") -> tuple[list[Trace], Counts]:
     counts = Counts()
-    return list(TraceFile.open(path, format).traces(counts, {})), counts
+    return list(TraceFile.open(path, format).traces(counts)), counts
 
 
 @pytest.mark.parametrize("name", ["otlp_file.jsonl", "otlp_protobuf.jsonl", "otel_console.json"])
-def test_opentelemetry_in_every_dialect_and_encoding(name: str) -> None:
+def test_opentelemetry_in_every_encoding(name: str) -> None:
     found, counts = read(FIXTURES / name)
-    assert (len(found), counts.bad) == (4, 0)
+    assert (len(found), counts.bad) == (2, 0), "older conventions of other libraries are skipped"
     by_question = {next(m["content"] for m in one.messages if m["role"] == "user"): one for one in found}
     current = by_question["What is the weather in Rome?"]
     assert [m["role"] for m in current.messages] == ["system", "user", "assistant", "tool", "assistant"]
@@ -40,10 +39,6 @@ def test_opentelemetry_in_every_dialect_and_encoding(name: str) -> None:
     assert (current.messages[3]["content"], current.messages[4]["content"]) == ("sunny", "Sunny.")
     assert (current.conversation, current.model, current.usage) == ("conv-7", "small-1", {"input": 12, "output": 3})
     assert current.feedback == [Feedback("helpful", 1.0)]
-    assert by_question["Name a colour."].messages[-1]["content"] == "Red."
-    assert by_question["Name a colour."].usage == {"input": 9, "output": 2}
-    assert by_question["Name a fruit."].messages[-1]["content"] == "Pear."
-    assert by_question["Name a fruit."].conversation == "s-1"
     old = by_question["Say hello."]
     assert [m["role"] for m in old.messages] == ["system", "user", "assistant"]
     assert all(one.time is not None and one.time > 1.79e9 for one in found)
@@ -55,79 +50,7 @@ def test_one_span_has_one_id_however_it_was_encoded() -> None:
         for name in ("otlp_file.jsonl", "otlp_protobuf.jsonl", "otel_console.json")
     ]
     assert ids[0] == ids[1] == ids[2]
-    assert len(ids[0]) == 4
-
-
-def test_harbor_trajectories() -> None:
-    [trace], _ = read(FIXTURES / "harbor_trajectory.json")
-    assert [m["role"] for m in trace.messages] == ["system", "user", "assistant", "tool", "assistant"]
-    assert trace.messages[3] == {"role": "tool", "content": "a.txt", "tool_call_id": "c1"}
-    assert trace.usage == {"input": 40, "output": 9}
-
-
-OBSERVATIONS = [
-    {
-        "id": "o1",
-        "trace_id": "t1",
-        "type": "GENERATION",
-        "start_time": "2026-11-15 10:00:00.123456",
-        "input": json.dumps([{"role": "user", "content": "Hi"}]),
-        "output": json.dumps({"role": "assistant", "content": "Hello"}),
-        "provided_model_name": "m",
-        "usage_details": json.dumps({"input": 3, "output": 1}),
-    },
-    {"id": "o2", "trace_id": "t1", "type": "SPAN", "input": "x", "output": "y"},
-    {"id": "o3", "trace_id": "t2", "input": "What?", "output": "That."},
-]
-SCORES = [{"id": "s1", "trace_id": "t1", "name": "user", "value": 4, "comment": "nice"}]
-
-
-def test_langfuse_rows_with_missing_columns_and_scores_in_another_file(project: Path, write: Write) -> None:
-    files = [write("observations.jsonl", *OBSERVATIONS), write("scores.jsonl", *SCORES)]
-    report = import_traces("lf", files, format="langfuse", rules=[RewardRule.parse("user=1:5")])
-    assert (report.added, report.rewarded) == (2, 1)
-    first, second = TraceStore("lf").read()
-    assert (first["reward"], first["feedback"][0]["scale"]) == (0.75, [1.0, 5.0])
-    assert first["time"] == pytest.approx(1794736800.123456)
-    assert [m["content"] for m in second["messages"]] == ["What?", "That."]
-
-
-def test_langfuse_exports_of_what_its_sdk_sent(project: Path) -> None:
-    files = [FIXTURES / f"langfuse-5.0.4-{name}.jsonl" for name in ("observations_v2", "scores")]
-    rules = [RewardRule.parse(one) for one in ("helpful", "stars=1:5", "thumbs")]
-    report = import_traces("lf", files, rules=rules)
-    assert (report.added, report.counts.bad) == (3, 0)
-    plan, answer, plain = TraceStore("lf").read()
-    assert plan["messages"][-1]["tool_calls"][0]["function"]["name"] == "weather"
-    assert [one["role"] for one in answer["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
-    assert (answer["model"], answer["usage"]) == ("small-1", {"input": 31, "output": 3})
-    assert answer["conversation"] == plan["conversation"] == "session-1"
-    assert plan["reward"] == 0.75, "what is said of the trace is said of all in it"
-    assert answer["reward"] == pytest.approx((0.75 + 1.0 + 0.75) / 3)
-    assert ([one["content"] for one in plain["messages"]], plain["reward"]) == (["Name a colour.", "Red."], None)
-
-
-def test_what_the_sdk_of_langfuse_sends_is_read_as_its_exports_are(project: Path) -> None:
-    import_traces("sent", [FIXTURES / f"langfuse-5.0.4-{name}.jsonl" for name in ("spans", "sent-scores")])
-    import_traces("exported", [FIXTURES / f"langfuse-5.0.4-{name}.jsonl" for name in ("observations_v2", "scores")])
-    keys = ("messages", "model", "usage", "reward")
-    sent, exported = (
-        [{key: one[key] for key in keys} for one in TraceStore(name).read()] for name in ("sent", "exported")
-    )
-    assert sent == exported
-    assert len(sent) == 3
-
-
-def test_langfuse_csv(project: Path) -> None:
-    Path("export.csv").write_text(
-        "id,traceId,type,input,output\n"
-        'o1,t1,GENERATION,"[{""role"": ""user"", ""content"": ""Hi""}]",Hello\n'
-        "o2,t1,EVENT,,\n",
-        "utf-8",
-    )
-    found, counts = read(Path("export.csv"))
-    assert [[m["content"] for m in one.messages] for one in found] == [["Hi", "Hello"]]
-    assert counts.bad == 0
+    assert len(ids[0]) == 2
 
 
 def test_openai_rows_and_logs_of_requests(project: Path, write: Write) -> None:
@@ -188,8 +111,8 @@ def test_a_record_that_is_too_long_is_passed_over(project: Path, write: Write, m
 def test_what_is_no_trace_is_refused_with_the_formats(project: Path, write: Write) -> None:
     with pytest.raises(DataError, match="none of its first 1 records looks like one of otel"):
         TraceFile.open(write("x.jsonl", {"loss": 1.0}))
-    with pytest.raises(DataError, match="Did you mean 'langfuse'"):
-        TraceFile.open(Path("x.jsonl"), "langfuze")
+    with pytest.raises(DataError, match="Did you mean 'openai_chat'"):
+        TraceFile.open(Path("x.jsonl"), "openai_chut")
     with pytest.raises(DataError, match="cannot be read"):
         TraceFile.open(Path("nowhere.jsonl"))
 
@@ -198,8 +121,6 @@ def test_a_file_that_breaks_off_is_an_error_and_not_less(project: Path) -> None:
     Path("cut.json").write_text('[{"messages": [{"role": "user", "content": "x"}]}', "utf-8")
     with pytest.raises(DataError, match="from character 1 on this is not JSON"):
         import_traces("h", [Path("cut.json")])
-    Path("long.csv").write_text("id,traceId,input,output\n" + f"o1,t1,{'x' * 300_000},y\n", "utf-8")
-    assert import_traces("h", [Path("long.csv")]).added == 1
 
 
 @pytest.mark.parametrize(

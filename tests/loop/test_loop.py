@@ -20,7 +20,6 @@ from evsys_sdk.cli.main import main
 from evsys_sdk.deploy.catalog import DeployedModels
 from evsys_sdk.deploy.deployments import Deployments
 from evsys_sdk.deploy.policy import Watch
-from evsys_sdk.errors import DataError
 from evsys_sdk.loop.loop import Loop, Step
 from evsys_sdk.loop.page import describe_loop, read_loops
 from evsys_sdk.loop.round import watch_live
@@ -166,10 +165,9 @@ def test_steps_that_want_a_person_wait_for_one(project: Path, capsys: pytest.Cap
     steps = run_loop()
     assert [step.stage for step in steps] == ["collect", "decide", "scaffold", "approve"]
     assert run_loop()[-1].stage == "approve"
-    assert main(["loop", "system.yaml", "--approve"]) == 0
-    assert "experiment of round 1" in capsys.readouterr().out
-    with pytest.raises(DataError, match="nothing in the loop of 'support' waits"):
-        Loop(load_system("system.yaml")).approve()
+    assert main(["approve", "loop:support"]) == 0
+    assert "approved: loop:support" in capsys.readouterr().out
+    assert main(["approve", "loop:support"]) == 1
 
 
 def test_a_stop_file_ends_it_before_the_next_step(project: Path) -> None:
@@ -205,7 +203,7 @@ def test_the_page_of_a_loop(project: Path, capsys: pytest.CaptureFixture[str]) -
     assert page["rounds"][0]["decision"].startswith("yes: 100% of the questions are unlike")
     assert [step["stage"] for step in page["steps"]] == ["collect", "decide", "scaffold", "approve"]
     assert all(step["time"] > 1.7e9 for step in page["steps"])
-    assert main(["loop", "system.yaml", "--approve"]) == 0
+    assert main(["approve", "loop:support"]) == 0
     capsys.readouterr()
     assert main(["loop", "system.yaml", "--status"]) == 0
     told = capsys.readouterr().out

@@ -80,3 +80,10 @@ def test_scores_of_any_size_can_be_forecast() -> None:
     losses = observed(family("a", -2.1, -1.8), family("b", -2.2, -2.1), baseline=Point(0.0, -2.5, 0.05))
     assert decide(losses).action in ("train", "confirm")
     assert forecast(losses.families[0], losses).mean > -1.9
+
+
+def test_slices_without_a_new_score_grow_once_and_then_end_a_family() -> None:
+    first, other = family("a", 0.3, 0.5, each=2.0), family("b", 0.21, ended=True)
+    amounts = [decide(observed(replace(first, fruitless=count), other)).amount for count in (0, 1)]
+    assert amounts == [5.0, 10.0]
+    assert decide(observed(replace(first, fruitless=2), other)).action == "confirm"

@@ -14,8 +14,8 @@ import pytest
 
 from evsys_sdk.cli.main import main
 from evsys_sdk.experiment.preflight import check_config
+from evsys_sdk.history.campaigns.campaign import Terms, load_campaign, open_campaign
 from evsys_sdk.history.views.verify import verify_export
-from evsys_sdk.loop.campaigns.campaign import Terms, load_campaign, open_campaign
 from evsys_sdk.loop.campaigns.drive import Driver
 from evsys_sdk.loop.campaigns.portfolio import Portfolio
 from evsys_sdk.record.approvals import decide_approval, list_awaited
@@ -111,11 +111,11 @@ def test_a_killed_campaign_goes_on_from_its_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_deadline_at_any_moment_leaves_scored_weights_and_a_conclusion(tmp_path: Path, seed: int) -> None:
     write_project(tmp_path, steps=100_000)
     draw = random.Random(seed)
-    seconds = draw.uniform(3.0, 7.0)
+    seconds = draw.uniform(2.0, 7.0)
     open_campaign("night", Terms("?", hours=seconds / 3600, portfolio="portfolio.yaml"))
     command = [sys.executable, "-m", "evsys_sdk", "campaign", "run", "night"]
     if seed % 2:
@@ -126,10 +126,7 @@ def test_a_deadline_at_any_moment_leaves_scored_weights_and_a_conclusion(tmp_pat
         time.sleep(draw.uniform(0.0, seconds / 2))
         process.kill()
         process.wait()
-    began = time.time()
-    subprocess.run([*command[:-2], "show", "night"], capture_output=True, timeout=120, check=True)
-    started = time.time()
-    if not load_campaign("night").closed:  # a slow machine may have been at the end before the kill
+    if not load_campaign("night").closed:  # one that was quick may have ended before the kill
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode in (0, 3), done.stderr
     found = load_campaign("night")
@@ -138,10 +135,7 @@ def test_a_deadline_at_any_moment_leaves_scored_weights_and_a_conclusion(tmp_pat
     shown = list((tmp_path / "outputs").glob("night-*/conclusion.json"))
     assert any(json.loads(path.read_text("utf-8"))["verdict"] != "invalid" for path in shown)
     ends = (campaign_dir("night") / "journal.jsonl").stat().st_mtime
-    deadline = float(found.decisions[0].get("deadline"))
-    # How long a start takes says how busy the machine is. One that was killed may be started again after its deadline.
-    late = 3 * (started - began) + max(0.05 * seconds, 5.0)
-    assert seed % 2 or ends <= deadline + late
+    assert ends <= float(found.decisions[0].get("deadline")) + max(0.05 * seconds, 5.0)
 
 
 def test_what_cannot_work_is_refused_before_anything_is_spent(

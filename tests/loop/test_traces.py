@@ -172,7 +172,7 @@ def test_what_the_hold_out_knows_is_not_in_the_training_rows(project: Path, writ
     import_traces("s", [write("a.jsonl", *rows)])
     made = seal_round("s", share=0.2)
     assert (made.rows, made.tasks) == (6, 2)
-    assert made.left_out == {"its conversation goes on in the hold-out": 1, "its question is in the hold-out": 1}
+    assert made.left_out == {"its conversation continues in the hold-out": 1, "its question is in the hold-out": 1}
     import_traces("s", [write("b.jsonl", *(chat(n, f"q{n}", f"a{n}") for n in range(20, 30)))])
     later = Workspace().pull_dataset(id=seal_round("s", share=0.2).dataset).rows()
     assert {row["messages"][0]["content"] for row in later} == {f"q{n}" for n in (0, 3, 4, 5, 6, 7, *range(20, 28))}

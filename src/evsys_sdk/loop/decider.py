@@ -238,7 +238,7 @@ def _variance(values: Sequence[float]) -> float:
 # A model's opinion about a decision to learn: asked after the rules said yes, and able to say no or to add words.
 #
 # It is asked once about the same traces: what it said is kept in `.evsys/loop/<name>/opinions.jsonl`. A model that
-# cannot be reached, or whose answer cannot be read, changes nothing, and that is said.
+# cannot be reached, or whose answer cannot be read, changes nothing; the reason says so.
 
 _EXAMPLES = 12
 _LONGEST = 400

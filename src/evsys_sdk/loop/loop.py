@@ -3,7 +3,7 @@
     for step in Loop(load_system("system.yaml")).steps():
         print(step.text)
 
-Every step is done once, however often the loop is killed: what is next is told from what is on disk, and each step
+Every step is done once, however often the loop is killed: the next step is computed from what is on disk, and each step
 leaves either nothing or all of what it does.
 """
 
@@ -25,7 +25,7 @@ from ..errors import DataError
 from ..experiment.experiment import Experiment
 from ..files import write_json
 from ..paths import project_root, workspace_dir
-from ..record.approvals import ask_approval, decide_approval, is_approved
+from ..record.approvals import ask_approval, is_approved
 from ..record.jsonl_file import JsonlFile, read_records
 from ..record.layout import LOOPS
 from ..record.lock import folder_lock
@@ -86,15 +86,6 @@ class Loop:
         given_up = {int(one["round"]): str(one["text"]) for one in self._read_notes() if one["stage"] == "given up"}
         return [tell_round(made, self.folder, given_up.get(made["number"], "")) for made in read_rounds(self._store)]
 
-    def approve(self) -> str:
-        """Let the step that waits for a person continue; says which."""
-        waiting = self.waiting(self.rounds())
-        if waiting is None:
-            raise DataError(f"nothing in the loop of '{self.system.name}' waits to be approved.")
-        subject = _subject(waiting.stage, waiting.number)
-        decide_approval(self.folder, approve=True, subject=subject)
-        return subject
-
     def waiting(self, rounds: list[RoundState]) -> RoundState | None:
         """The round that waits for a person, if one does."""
         return next((one for one in reversed(rounds) if self._asks(one)), None)
@@ -125,7 +116,7 @@ class Loop:
 
     def _next(self) -> Step:
         if self.stop_file.exists():
-            return Step("stop", f"{self.stop_file} is there. Remove it to go on.", waits=True)
+            return Step("stop", f"{self.stop_file} is there. Remove it to continue.", waits=True)
         if (fallen := self._watch()) is not None:  # also while a candidate waits for somebody's word
             return fallen
         rounds = self.rounds()
@@ -138,7 +129,7 @@ class Loop:
         """The next step of a round that is under way."""
         if self._asks(state):
             ask_approval(self.folder, _subject(state.stage, state.number), about=self.system.name)
-            told = f"round {state.number}: {state.stage} waits to be approved: evsys loop SYSTEM --approve"
+            told = f"round {state.number}: {state.stage} waits to be approved: evsys approve loop:{self.system.name}"
             return Step("approve", told, state.number, waits=True)
         match state.stage:
             case "scaffold":

@@ -1,25 +1,26 @@
 """The page of a loop, for the terminal and the dashboard: where it is, what became of every round, and who decided it.
 
-Like the loop itself it is told from what is on disk, so it is right whenever it is looked at, also while the loop runs.
+Like the loop itself it is computed from what is on disk, so it is right at any moment, also while the loop runs.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import Any
 
 from ..data.jsonl import read_json
 from ..deploy.deployments import Deployments
-from ..errors import EvsysError
+from ..errors import EvsysError, WorkspaceError
 from ..files import write_text
+from ..history.campaigns.campaign import close_campaign, extend_campaign, load_campaign
+from ..history.campaigns.progress import measure_progress
 from ..paths import workspace_dir
 from ..record.approvals import approval_folder, decide_approval
 from ..record.jsonl_file import read_records
 from ..record.layout import LOOPS
 from ..record.project_files.journals import list_campaigns
 from ..record.values import items, part, text
-from .campaigns.campaign import close_campaign, load_campaign
-from .campaigns.progress import measure_progress
 from .loop import SYSTEM, Loop
 from .round import RoundState
 from .system import SystemConfig
@@ -48,22 +49,15 @@ class ProjectLoops:
 
     def campaigns(self) -> list[dict[str, Any]]:
         """As `evsys campaign show --json` tells each; one that cannot be read says why."""
-        found: list[dict[str, Any]] = []
-        for name in list_campaigns():
-            try:
-                one = load_campaign(name)
-            except EvsysError as error:
-                found.append({"name": name, "problem": str(error)})
-                continue
-            about = {"name": name, "terms": asdict(one.terms), **measure_progress(one).to_dict()}
-            found.append(
-                about
-                | {"candidates": [asdict(each) for each in one.candidates], "approvals": [*one.approvals.values()]}
-            )
-        return found
+        return [_describe_or_explain(name) for name in list_campaigns()]
 
     def act(self, what: str, name: str, request: Any) -> str:
         """Approve, reject or stop; says what came of it."""
+        if request.kind == "extend":
+            if what != "campaign":
+                raise WorkspaceError("a loop has no deadline. Only a campaign can be extended.")
+            until = extend_campaign(name, request.hours, by=request.author, reason=request.reason)
+            return f"it ends at {time.strftime('%Y-%m-%d %H:%M', time.localtime(until))}"
         if request.kind != "stop":
             yes, folder = request.kind == "approve", approval_folder(f"{what}:{name}")
             assert folder is not None
@@ -78,6 +72,27 @@ class ProjectLoops:
         assert folder is not None
         write_text(Loop(SystemConfig.model_validate(read_json(folder / SYSTEM))).stop_file, f"{reason}\n")
         return "it stops before its next step"
+
+
+def describe_campaign(name: str) -> dict[str, Any]:
+    """Everything that is to be said about a campaign."""
+    found = load_campaign(name)
+    return {
+        "name": name,
+        "terms": asdict(found.terms),
+        "deadline": found.deadline,
+        **measure_progress(found).to_dict(),
+        "candidates": [asdict(one) for one in found.candidates],
+        "decisions": [one.to_dict() for one in found.decisions],
+        "approvals": [one.to_dict() for one in found.approvals.values()],
+    }
+
+
+def _describe_or_explain(name: str) -> dict[str, Any]:
+    try:
+        return describe_campaign(name)
+    except EvsysError as error:
+        return {"name": name, "problem": str(error)}
 
 
 def describe_loop(loop: Loop) -> dict[str, Any]:

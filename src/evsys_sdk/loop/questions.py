@@ -65,7 +65,7 @@ class AskedQuestion:
 
 
 def sort_by_kind(*groups: Sequence[Trace]) -> list[list[AskedQuestion]]:
-    """The traces of each group with the kinds of their questions; what is usual is told from all groups together."""
+    """The traces of each group with the kinds of their questions; usual words are counted over all groups."""
     questions = [[question_of(one) for one in group] for group in groups]
     counted = Counter(word for asked in questions for one in asked for word in set(one.split()))
     fewest = _USUAL_SHARE * sum(map(len, questions))

@@ -1,7 +1,7 @@
 """One round of learning: the experiment that is written for it, what became of it, and how what it shipped does in use.
 
-What became of a round is told from what is on disk: its experiment, the gate's decisions, and the deployments. Nothing
-here is noted by the loop itself, so a loop that was killed anywhere finds out where it was by looking.
+The state of a round is computed from what is on disk: its experiment, the gate's decisions, and the deployments. The
+loop itself notes nothing here, so a killed loop finds its place again.
 """
 
 from __future__ import annotations

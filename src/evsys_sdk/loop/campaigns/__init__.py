@@ -1,1 +1,1 @@
-"""Campaigns: a question, a budget and a rule to stop by, and the experiments under them."""
+"""Driving campaigns: what may start under one, and the portfolio of strategies that one works through by itself."""

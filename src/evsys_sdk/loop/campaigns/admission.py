@@ -7,12 +7,12 @@ from ...errors import EvsysError
 from ...experiment.parents import latest_attempt
 from ...experiment.plan.plan import ExperimentPlan, plan_experiment
 from ...experiment.plan.plan_hash import hash_plan
+from ...history.campaigns.campaign import Campaign, campaign_of, load_campaign, tell_campaign
+from ...history.campaigns.progress import OPEN, CampaignProgress, measure_progress
 from ...record.approvals import APPROVED, ask_approval
 from ...record.events import Kind
 from ...record.project_files.journals import campaign_dir, change_campaign
 from ...record.reader import ExperimentRecord
-from .campaign import Campaign, campaign_of, load_campaign, tell_campaign
-from .progress import OPEN, CampaignProgress, measure_progress
 
 
 class CampaignRefusal(EvsysError):
@@ -76,5 +76,5 @@ def require_approval(campaign: Campaign, plan: ExperimentPlan, plan_id: str, exp
         ask_approval(campaign_dir(name), plan_id, about=f"{experiment} may take {needed:,} tokens")
         raise CampaignRefusal(
             f"this may take {needed:,} tokens, and above {above:,} the campaign '{name}' needs human approval. "
-            f"Ask for: evsys campaign approve {name} {plan_id} --by NAME"
+            f"Ask for: evsys approve campaign:{name} {plan_id} --by NAME"
         )

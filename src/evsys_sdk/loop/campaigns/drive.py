@@ -14,16 +14,17 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from ...config import ExperimentConfig
 from ...config.experiment import Budget
-from ...errors import ConfigError, DataError, EvsysError, WorkspaceError, closest, show
-from ...experiment.experiment import Experiment
+from ...errors import ConfigError, DataError, EvsysError, WorkspaceError, show, suggest
+from ...experiment.experiment import DeadlineTooShort, Experiment
 from ...experiment.plan.plan import forecast_scoring, plan_experiment
 from ...experiment.plan.plan_hash import hash_plan
+from ...history.campaigns.campaign import Campaign, close_campaign, load_campaign
 from ...history.detail import read_detail
 from ...history.views.export import export_weights
 from ...log import get_logger
@@ -40,7 +41,7 @@ from ...record.values import number
 from ...record.view.build import view
 from ...record.view.model import ExperimentView
 from .admission import CampaignRefusal, require_approval
-from .campaign import Campaign, close_campaign, load_campaign
+from .measured import ended_at, read_point, spent_amount, wall_seconds
 from .policy import CONFIRM, STOP, TRAIN, CampaignDecision, FamilyState, Observed, Point, decide
 from .portfolio import Portfolio
 
@@ -50,7 +51,7 @@ _RESERVE = 0.02
 _MOST_RESERVE_S = 60.0
 _FIT = 0.8
 """Share of the rest that the training of a confirmation is planned to take; scoring comes on top."""
-_SPENT = {"wall_s": ("wall_s",), "tokens": ("tokens_trained", "tokens_sampled"), "usd": ("usd",)}
+_LATE = "stopped by the deadline before a confirmation"
 _UNITS = {"wall_s": "s", "tokens": "tokens", "usd": "usd"}
 
 
@@ -80,6 +81,8 @@ class Driver:
             raise WorkspaceError(f"the campaign '{name}' has no portfolio. Open one with --portfolio")
         self.portfolio = Portfolio.load(name, found.terms.portfolio)
         self._until, self._is_late = until, False
+        self._overhead_s = 0.0
+        """Most that a step took next to its training and scoring: checks, loading, the conclusion."""
 
     # What is known
 
@@ -97,7 +100,7 @@ class Driver:
             left = (number(started.get("deadline")) or 0.0) - time.time()
         else:
             spends = [one.spend for one in (*records.values(), confirmed) if one is not None]
-            left = budget - sum(_amount(spend, unit) for spend in spends)
+            left = budget - sum(spent_amount(spend, unit) for spend in spends)
         settings = self.portfolio.settings
         return Observed(
             families=[self._look_at(name, record, unit) for name, record in records.items()],
@@ -107,9 +110,9 @@ class Driver:
             probe_share=settings.probe_share,
             confirm_share=settings.confirm_share,
             seeds=settings.confirm_seeds,
-            least=self._least_s if unit == "wall_s" else 0.0,
+            least=number(started.get("least")) or 0.0,
             seed=settings.seed,
-            confirmed=_ended(confirmed) is not None,
+            confirmed=ended_at(confirmed) is not None,
         )
 
     def next(self) -> CampaignDecision:
@@ -129,8 +132,7 @@ class Driver:
         if not because.strip():
             raise WorkspaceError("an own decision needs a reason. Give it with --because.")
         if family not in self.portfolio.runs:
-            guess = closest(family, self.portfolio.runs)
-            hint = f"Did you mean '{guess}'?" if guess else f"It has: {', '.join(self.portfolio.runs)}."
+            hint = suggest(family, self.portfolio.runs) or f"It has: {', '.join(self.portfolio.runs)}."
             raise WorkspaceError(f"the portfolio has no family {show(family)}. {hint}")
         instead, seen = self.next(), self.look()
         if instead.action == START or seen.confirmed or self.campaign.closed:
@@ -159,10 +161,11 @@ class Driver:
     def _make_step(self) -> CampaignStep:
         found, seen = self.campaign, self.look()
         open_one = self._find_open(found)
+        is_concluded = any(one.points and self._has_ended(one.name) for one in seen.families)
         if seen.left <= seen.least and not seen.confirmed:
-            if self._is_late or any(one.points for one in seen.families):
-                return self._finish("stopped by the deadline before a confirmation", over=True)
-            self._is_late = True  # nothing is scored yet: one family is, whatever the time
+            if self._is_late or is_concluded:
+                return self._finish(_LATE, over=True)
+            self._is_late = True  # one family is scored and concluded, whatever the time
         if open_one is not None:
             made = [open_one.text(key) for key in ("action", "family", "reason")]
             decision = CampaignDecision(made[0], made[1], number(open_one.get("amount")) or 0.0, made[2])
@@ -170,9 +173,15 @@ class Driver:
             decision = decide(seen)
             if decision.action == STOP:
                 return self._finish("" if seen.confirmed else f"nothing could be confirmed: {decision.reason}")
-            self._note(decision, by="policy", limit=self._limit(decision, seen))
+            points = next((len(one.points) for one in seen.families if one.name == decision.family), 0)
+            self._note(decision, by="policy", limit=self._limit(decision, seen), points=points)
             open_one = self.campaign.decisions[-1]
-        outcome, stop = self._carry_out(decision, open_one, seen)
+        try:
+            outcome, stop = self._carry_out(decision, open_one, seen)
+        except DeadlineTooShort as error:
+            if is_concluded:
+                return self._finish(_LATE, over=True)
+            self._is_late, outcome, stop = True, str(error), ""
         return CampaignStep(decision.action, decision.family, decision.reason, outcome, stop=stop)
 
     def _carry_out(self, decision: CampaignDecision, event: Event, seen: Observed) -> tuple[str, str]:
@@ -180,7 +189,12 @@ class Driver:
         try:
             config = self._config(decision, event, seen)
             self._check_approval(config)
+            began, before = time.time(), wall_seconds(self._record(config))
             result = Experiment(config).run(until=self._deadline(seen))
+            counted = wall_seconds(self._record(config)) - before
+            self._overhead_s = max(self._overhead_s, time.time() - began - counted)
+        except DeadlineTooShort:
+            raise
         except EvsysError as error:
             if isinstance(error, CampaignRefusal) and decision.action == CONFIRM:
                 return str(error), "waiting"
@@ -215,9 +229,11 @@ class Driver:
             base = self.portfolio.settings.base
             message = f"a limit of {_UNITS[unit]} ends training without a last scoring"
             raise ConfigError(f"{base}: {message}. Set run_every in a val benchmark, or give --until.")
-        if unit == "wall_s" and budget * (1 - self.portfolio.settings.confirm_share) < self._least_s:
-            message = f"{budget:.3g} s cannot fit one scoring of a family, which needs about {self._least_s:.3g} s"
-            raise ConfigError(f"the campaign '{self.name}': {message}. Give a later time.")
+        if unit == "wall_s":  # kept with the decision, because a restart near the deadline has no time to measure it
+            more["least"] = (known[0].get("least") if known else None) or self._measure_least_s()
+            if budget * (1 - self.portfolio.settings.confirm_share) < more["least"]:
+                message = f"{budget:.3g} s cannot fit one scoring of a family, which needs about {more['least']:.3g} s"
+                raise ConfigError(f"the campaign '{self.name}': {message}. Give a later time.")
         self._note(CampaignDecision(START, reason=f"{budget:,.4g} {_UNITS[unit]}"), unit=unit, budget=budget, **more)
 
     def _config(self, decision: CampaignDecision, event: Event, seen: Observed) -> ExperimentConfig:
@@ -229,6 +245,8 @@ class Driver:
         else:
             config = self.portfolio.explore(decision.family)
             limit = number(event.get("limit")) or self._limit(decision, seen)
+            if self._is_late:  # what a killed process has spent of it must not end the one that is to be scored
+                limit = max(limit, self._limit(decision, seen))
         if limit is None:
             return config
         amount = int(limit) if unit == "tokens" else limit
@@ -242,9 +260,11 @@ class Driver:
 
     def _deadline(self, seen: Observed) -> float | None:
         deadline = number(self._started(self.campaign).get("deadline"))
-        if deadline is None or self._is_late:  # then its own limit ends it
+        if deadline is None:
             return None
-        return deadline - min(_RESERVE * seen.budget, _MOST_RESERVE_S)
+        if self._is_late:  # what has a score is only concluded; without one, its own limit ends it
+            return time.time() if any(one.points for one in seen.families) else None
+        return deadline - max(min(_RESERVE * seen.budget, _MOST_RESERVE_S), self._overhead_s)
 
     def _plan_steps(self, family: str, seen: Observed) -> int | None:
         """How many steps a seed of the confirmation takes: up to the best score, or what fits where it still rises."""
@@ -274,7 +294,7 @@ class Driver:
         folder = in_project(self.portfolio.base.output_dir) / f"{self.name}-export"
         exported = _export([one.folder for one in records if one is not None], folder)
         told = ""
-        if confirmation is not None and _ended(confirmation) is not None:
+        if confirmation is not None and ended_at(confirmation) is not None:
             shown = view(confirmation)
             told = f"{_family_of(shown)}: {shown.verdict or 'no verdict'}. {shown.sentence}".strip()
             over = over or shown.status == "budget"
@@ -289,8 +309,7 @@ class Driver:
 
     # How the records are read
 
-    @cached_property
-    def _least_s(self) -> float:
+    def _measure_least_s(self) -> float:
         """More than twice what scoring takes: a smaller slice would train nothing."""
         configs = [self.portfolio.explore(name) for name in self.portfolio.runs]
         return 0.5 + 2.5 * max((forecast_scoring(one) or 0.0 for one in configs), default=0.0)
@@ -306,7 +325,10 @@ class Driver:
             return None
         is_last = last.text("action") == CONFIRM
         record = self._find_confirmation() if is_last else self._record(self.portfolio.explore(last.text("family")))
-        return None if (_ended(record) or 0.0) > (last.time or 0.0) else last
+        return None if (ended_at(record) or 0.0) > (last.time or 0.0) else last
+
+    def _has_ended(self, family: str) -> bool:
+        return ended_at(self._record(self.portfolio.explore(family))) is not None
 
     def _find_confirmation(self) -> ExperimentRecord | None:
         return self._record(self.portfolio.confirm(next(iter(self.portfolio.runs)), None))
@@ -325,12 +347,16 @@ class Driver:
             reason = ""  # somebody has approved something since: it is asked for anew
         if record is None or not record.runs:
             return FamilyState(name, blocked=reason)
-        run, spent = record.runs[0], _amount(record.spend, unit)
+        run, spent = record.runs[0], spent_amount(record.spend, unit)
         points = [point for _, point in self._points(run, spent)]
         failed = run.problem if run.status == "failed" else ""
         if not points and not failed and record.status == "completed":
             failed = "it has no score on the validation tasks"
-        return FamilyState(name, spent, points, ended=record.status == "completed", blocked=reason or failed)
+        mine = [event for event in found.decisions if event.text("family") == name and event.text("action") == TRAIN]
+        before = [number(event.get("points")) for event in reversed(mine)]
+        fruitless = len(list(takewhile(lambda count: count == len(points), before)))
+        ended = record.status == "completed"
+        return FamilyState(name, spent, points, ended=ended, blocked=reason or failed, fruitless=fruitless)
 
     def _points(self, run: RunRecord, spent: float) -> list[tuple[int, Point]]:
         """The scores on the validation set by step; a step has the same share of the cost as any other."""
@@ -338,37 +364,15 @@ class Driver:
         wanted = metric_name("val", self.portfolio.val[0].label or "", metric)
         found = [(int(step), score) for name, step, _, score in run.scores if name == wanted]
         last = max((step for step, _ in found), default=0) or 1
-        points = ((step, _point(score, mode, spent * step / last)) for step, score in found)
+        points = ((step, read_point(score, mode, spent * step / last)) for step, score in found)
         return [(step, point) for step, point in points if point is not None]
 
     def _baseline(self, record: ExperimentRecord) -> Point | None:
         metric, mode = self.portfolio.metric
         begins, ends = f"baseline/val/{self.portfolio.val[0].label}/", f"/{metric}"
-        for run in record.runs:
-            for name, _, _, score in run.scores:
-                if name.startswith(begins) and name.endswith(ends):
-                    return _point(score, mode, 0.0)
-        return None
-
-
-def _point(score: dict[str, Any], mode: str, cost: float) -> Point | None:
-    value, low, high = number(score.get("value")), number(score.get("low")), number(score.get("high"))
-    if value is None:
-        return None
-    # The standard error of a score of 0 or 1 is 0; the interval knows better.
-    wide = (high - low) / 3.92 if low is not None and high is not None else 0.0
-    return Point(cost, -value if mode == "min" else value, max(number(score.get("stderr")) or 0.0, wide))
-
-
-def _ended(record: ExperimentRecord | None) -> float | None:
-    """When an experiment ended, by itself or by a limit; None while it continues, or was interrupted or killed."""
-    turns = [one for one in record.events if one.kind in (Kind.STARTED, Kind.RESUMED, Kind.ENDED)] if record else []
-    done = turns and turns[-1].kind == Kind.ENDED and turns[-1].text("status") != "interrupted"
-    return turns[-1].time if done else None
-
-
-def _amount(spend: dict[str, float], unit: str) -> float:
-    return sum(spend.get(name, 0.0) for name in _SPENT[unit])
+        scores = ((name, score) for run in record.runs for name, _, _, score in run.scores)
+        found = (score for name, score in scores if name.startswith(begins) and name.endswith(ends))
+        return next((read_point(score, mode, 0.0) for score in found), None)
 
 
 def _score(one: FamilyState) -> float:

@@ -55,6 +55,8 @@ class FamilyState:
     """Whether there is nothing more to train."""
     blocked: str = ""
     """Why it cannot continue: it failed, or waits for approval."""
+    fruitless: int = 0
+    """How many of its latest slices brought no new score: they were too small for the next one."""
 
     @property
     def best(self) -> Point | None:
@@ -136,7 +138,7 @@ def decide(seen: Observed) -> CampaignDecision:
         return CampaignDecision(STOP, reason=f"no family has a score{f' ({reasons})' if reasons else ''}")
     forecasts = {one.name: forecast(one, seen) for one in known}
     chosen = max(known, key=lambda one: forecasts[one.name].mean)
-    open_ones = [one for one in known if not one.ended and one.spent < 0.98 * seen.horizon]
+    open_ones = [one for one in known if not one.ended and one.fruitless < 2 and one.spent < 0.98 * seen.horizon]
     if not open_ones:
         return _confirm(seen, chosen, "every family is explored as far as a confirmation can go", forecasts)
     if seen.explorable < max(0.5 * slice_, seen.least):
@@ -149,7 +151,8 @@ def decide(seen: Observed) -> CampaignDecision:
     if not allowed:
         return _confirm(seen, chosen, "no family may take more without a confirmed gain", forecasts)
     family, gain = _draw(allowed, known, forecasts, seen)
-    amount = min(slice_, seen.explorable, max(seen.horizon - family.spent, seen.least))
+    wanted = slice_ * 2**family.fruitless
+    amount = min(wanted, seen.explorable, max(seen.horizon - family.spent, seen.least))
     return CampaignDecision(TRAIN, family.name, amount, _explain(family, gain, forecasts, capped), forecasts)
 
 

@@ -22,8 +22,8 @@ from ...config.load import load_settings
 from ...config.metadata import BASE_MODEL, BenchmarkEntry, Hypothesis, SuccessMetric
 from ...errors import ConfigError, Problem, show
 from ...experiment.arms.overrides import with_steps
+from ...history.campaigns.campaign import TAG
 from ...paths import in_project
-from .campaign import TAG
 
 _NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 _FRESH = 10_007

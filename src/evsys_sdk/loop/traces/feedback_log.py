@@ -1,4 +1,4 @@
-"""Taking feedback about answers that were given: over our server, or from files of whoever collected it.
+"""Taking feedback about answers that were given: over our server, or from files.
 
     log = FeedbackLog(LiveStore("support"))
     log.add([GivenFeedback(response_id="chatcmpl-...", value="up")], via="file").unknown
@@ -132,7 +132,7 @@ class FeedbackLog:
 def import_feedback(
     name: str, files: Sequence[Path], *, rules: Sequence[RewardRule] = (), keep_personal: bool = False
 ) -> FeedbackReport:
-    """Add the feedback in files of JSONL, JSON or CSV to a store, each once."""
+    """Add the feedback in files of JSONL or JSON to a store, each once."""
     if not TraceStore(name).file.is_file():
         raise DataError(f"there are no traces in '{name}' that feedback could be about. Import them first.")
     live = LiveStore(name, keep_personal=keep_personal)
@@ -151,8 +151,8 @@ def import_feedback(
 
 
 def _rename(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record of a file with the names that feedback has here; empty columns are left out."""
-    found = {key: value for key, value in record.items() if value not in (None, "")}
+    """A record of a file with the names that feedback has here."""
+    found = {key: value for key, value in record.items() if value is not None}
     for other, name in _ALIASES.items():
         if other in found and name not in found:
             found[name] = found.pop(other)

@@ -6,7 +6,6 @@ error, because then the format is not what it seems to be.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,11 +15,11 @@ from typing import Any, Final, cast
 
 from pydantic_core import from_json
 
-from ...errors import DataError, closest, show
-from .formats import harbor, langfuse, openai_chat, otel
-from .trace import BadRecord, Feedback, Trace
+from ...errors import DataError, show, suggest
+from .formats import openai_chat, otel
+from .trace import BadRecord, Trace
 
-FORMATS: Final[dict[str, ModuleType]] = {one.NAME: one for one in (otel, harbor, langfuse, openai_chat)}
+FORMATS: Final[dict[str, ModuleType]] = {one.NAME: one for one in (otel, openai_chat)}
 """By name; the order is that in which a record is tried, the most telling first."""
 AUTO: Final = "auto"
 _LONGEST_RECORD: Final = 16_000_000
@@ -64,8 +63,7 @@ class TraceFile:
             raise DataError(f"{path}: it cannot be read: there is no such file. Check the path.")
         if wanted != AUTO:
             if wanted not in FORMATS:
-                guess = closest(wanted, FORMATS)
-                hint = f"Did you mean '{guess}'?" if guess else f"There are {', '.join(FORMATS)}."
+                hint = suggest(wanted, FORMATS) or f"There are {', '.join(FORMATS)}."
                 raise DataError(f"--format {show(wanted)} is not known. {hint}")
             return cls(path, wanted)
         seen = 0
@@ -81,38 +79,21 @@ class TraceFile:
             "--format, or bring the file into OpenAI's chat format: one object a line, with messages."
         )
 
-    def traces(self, counts: Counts, scores: Mapping[str, list[Feedback]]) -> Iterator[Trace]:
+    def traces(self, counts: Counts) -> Iterator[Trace]:
         """The traces of the file, one at a time."""
-        return self.read(read_file(self.path, counts.spoil), counts, scores)
+        return self.read(read_file(self.path, counts.spoil), counts)
 
-    def read(
-        self, records: NumberedRecords, counts: Counts, scores: Mapping[str, list[Feedback]] | None = None
-    ) -> Iterator[Trace]:
+    def read(self, records: NumberedRecords, counts: Counts) -> Iterator[Trace]:
         """The traces in some records, which need not be in a file."""
-        reader = FORMATS[self.format]
         counts.formats[str(self.path)] = self.format
-        for trace in self._read_each(reader, records, counts):
-            if scores:
-                trace.feedback.extend(one for name in trace.judged_as for one in scores.get(name, ()))
+        for trace in self._read_each(FORMATS[self.format], records, counts):
             counts.traces += 1
             yield trace
 
-    def scores(self) -> dict[str, list[Feedback]]:
-        """Of Langfuse's files: what was thought of each trace."""
-        found: dict[str, list[Feedback]] = {}
-        for _, record in read_file(self.path, Counts().spoil) if self.format == langfuse.NAME else ():
-            if langfuse.is_score(record):
-                trace, feedback = langfuse.read_score(record)
-                found.setdefault(trace, []).append(feedback)
-        return found
-
     def _read_each(self, reader: ModuleType, records: NumberedRecords, counts: Counts) -> Iterator[Trace]:
         read: Callable[[Record], Iterator[Trace]] = reader.read
-        is_langfuse = reader is langfuse
         for number, record in records:
             counts.records += 1
-            if is_langfuse and langfuse.is_score(record):
-                continue
             try:
                 yield from read(record)
             except BadRecord as error:
@@ -124,11 +105,9 @@ class TraceFile:
 
 
 def read_file(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:
-    """The objects in a file with their numbers: lines of JSONL, a list, several objects one after another, or CSV."""
+    """The objects in a file with their numbers: lines of JSONL, a list, or several objects one after another."""
     try:
-        if path.suffix == ".csv":
-            yield from _csv_records(path)
-        elif path.suffix == ".json":
+        if path.suffix == ".json":
             yield from _json_records(path, spoil)
         else:
             yield from _parse(_iter_lines(path, spoil), path, spoil)
@@ -187,17 +166,3 @@ def _json_records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tup
                 yield number, cast(Record, one)
             else:
                 spoil(f"{path}: record {number}", "it is no object")
-
-
-def _csv_records(path: Path) -> Iterator[tuple[int, Record]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file)
-        # Python's own limit, 128 KB, is shorter than many a conversation.
-        csv.field_size_limit(_LONGEST_RECORD)
-        try:
-            for number, row in enumerate(rows, 2):
-                yield number, {key: value for key, value in row.items() if isinstance(key, str)}
-        except csv.Error as error:  # what follows cannot be found any more
-            raise DataError(
-                f"{path}: from row {rows.line_num} on this is not CSV ({error}). Export it again."
-            ) from None

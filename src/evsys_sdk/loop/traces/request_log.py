@@ -29,7 +29,7 @@ _LONGEST_WAIT_S: Final = 2.0
 
 
 class RequestLog:
-    """Keeps what is said; close it at the end."""
+    """Keeps answers; close it at the end."""
 
     def __init__(self, store: LiveStore, rules: Sequence[RewardRule] = ()) -> None:
         self._store = store

@@ -157,7 +157,7 @@ def _separate(
     kept = [one for one in older if one["conversation"] not in conversations]
     apart = [one for one in kept if question_of(one) not in questions]
     return apart, {
-        "its conversation goes on in the hold-out": len(older) - len(kept),
+        "its conversation continues in the hold-out": len(older) - len(kept),
         "its question is in the hold-out": len(kept) - len(apart),
     }
 

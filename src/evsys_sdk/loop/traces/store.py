@@ -13,7 +13,8 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from ...redact import is_suspicious, redact
 from .feedback import join_feedback, read_feedback
 from .privacy import Pseudonyms, is_perhaps_personal
 from .reading import AUTO, Counts, Record, TraceFile
-from .trace import Feedback, RewardRule, Trace, work_out_reward
+from .trace import RewardRule, Trace, work_out_reward
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -132,15 +133,10 @@ def import_traces(
     keep_personal: bool = False,
 ) -> ImportReport:
     """Add the traces of some files to a store; what is there already is not added again."""
-    store, opened = TraceStore(name), [TraceFile.open(path, format) for path in files]
-    scores: dict[str, list[Feedback]] = {}
-    for trace, found in ((trace, found) for one in opened for trace, found in one.scores().items()):
-        scores.setdefault(trace, []).extend(found)
-    store.folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(lock_beside(store.file), str(store.file)), JsonlFile(store.file) as out:
-        writer = _Writer(out, store.ids(), tuple(rules), None if keep_personal else Pseudonyms(store.salt()))
+    opened = [TraceFile.open(path, format) for path in files]
+    with LiveStore(name, rules=rules, keep_personal=keep_personal).open() as writer:
         for file in opened:
-            writer.add(file.traces(writer.counts, scores), file.format)
+            writer.add(file.traces(writer.counts), file.format)
     report, counts = writer.report(name), writer.counts
     seen = counts.records + counts.bad
     # Said at the end, with what could be read kept: importing the corrected files adds only what is missing.
@@ -178,6 +174,13 @@ class LiveStore:
 
     def add(self, records: Iterable[Record], format: str) -> ImportReport:
         """Add the traces of some records; they are in the file when this returns."""
+        with self.open() as writer:
+            writer.add(TraceFile(Path("record"), format).read(enumerate(records, 1), writer.counts), format)
+        return writer.report(self.store.name)
+
+    @contextmanager
+    def open(self) -> Generator[_Writer]:
+        """The file to append to; no one else writes meanwhile."""
         with (
             self._lock,
             exclusive(lock_beside(self.store.file), str(self.store.file)),
@@ -187,9 +190,8 @@ class LiveStore:
                 self._known = self.store.ids()
             writer = _Writer(out, self._known, self.rules, None if self.salt is None else Pseudonyms(self.salt))
             self._end = -1  # until all is written: after a full disk, what is not there must not be taken for known
-            writer.add(TraceFile(Path("record"), format).read(enumerate(records, 1), writer.counts), format)
+            yield writer
             self._end = self.store.file.stat().st_size
-        return writer.report(self.store.name)
 
 
 class _Writer:

@@ -41,7 +41,7 @@ _LATEST = 4102444800.0
 
 
 class BadRecord(ValueError):
-    """A record that cannot be read; the reason is said once per kind, and counted."""
+    """A record that cannot be read; the reason is reported once per kind, and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,6 @@ class Trace:
     model: str = ""
     feedback: list[Feedback] = field(default_factory=list[Feedback])
     usage: dict[str, int] = field(default_factory=dict[str, int])
-    judged_as: tuple[str, ...] = ()
-    """What scores that are kept apart from it may call it."""
 
     def id_in(self, source: str) -> str:
         """32 characters that stand for this trace wherever it is read again."""

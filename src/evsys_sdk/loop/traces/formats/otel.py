@@ -1,9 +1,7 @@
-"""OpenTelemetry's GenAI spans, in OTLP JSON and as the console exporter prints them, in all of their dialects.
+"""OpenTelemetry's GenAI spans, in OTLP JSON and as the console exporter prints them.
 
-Which one a span speaks is told by its attributes: the current conventions (`gen_ai.input.messages`), the events of
-versions up to 1.36 (`gen_ai.user.message`), OpenLLMetry (`gen_ai.prompt.0.content`) and OpenInference
-(`llm.input_messages.0.message.content`), and Langfuse's SDK (`langfuse.observation.input`). Spans that hold no
-conversation are passed over.
+Read are the current conventions (`gen_ai.input.messages`) and the events up to 1.36 (`gen_ai.user.message`).
+Spans that hold no conversation are skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from typing import Any
 
 from ....data.types import Message
 from ..trace import BadRecord, Feedback, Trace, as_list, as_object, as_text, chat_messages, parse_time, tool_call
-from . import langfuse
 
 NAME = "otel"
 
@@ -26,11 +23,11 @@ _EVENTS = {
     "gen_ai.tool.message": "tool",
 }
 _USAGE = {
-    "input": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
-    "output": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"),
+    "input": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
+    "output": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
 }
-_CONVERSATION = ("gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id")
-_MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "langfuse.observation.model.name")
+_CONVERSATION = ("gen_ai.conversation.id", "session.id")
+_MODEL = ("gen_ai.response.model", "gen_ai.request.model")
 
 
 def is_mine(record: Mapping[str, Any]) -> bool:
@@ -59,16 +56,8 @@ def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
         (str(as_object(event).get("name") or ""), _attributes(as_object(event).get("attributes")))
         for event in as_list(span.get("events"))
     ]
-    # The newest conventions first: code that is instrumented twice speaks two dialects in one span, and what is found
-    # first counts, so that nothing is said twice.
-    messages = (
-        _current(attributes)
-        or _from_details(events)
-        or _collect_numbered(attributes, "llm.input_messages", "llm.output_messages", ".message")
-        or _collect_numbered(attributes, "gen_ai.prompt", "gen_ai.completion", "")
-        or _from_events(events)
-        or _from_langfuse(attributes)
-    )
+    # The first that is found counts: code that is instrumented twice has one conversation in two forms.
+    messages = _current(attributes) or _from_details(events) or _from_events(events)
     if not messages:
         return
     context = as_object(span.get("context"))
@@ -87,23 +76,8 @@ def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
             for label, names in _USAGE.items()
             for name in names
             if str(attributes.get(name, "")).isdecimal()
-        }
-        or _langfuse_usage(attributes),
-        (ids[1], ids[0]),
+        },
     )
-
-
-def _from_langfuse(attributes: Mapping[str, Any]) -> list[Message]:
-    """What Langfuse's SDK notes of a generation."""
-    if str(attributes.get("langfuse.observation.type")).lower() != "generation":
-        return []
-    told = (attributes.get(f"langfuse.observation.{name}") for name in ("input", "output"))
-    return langfuse.read_messages(*told)
-
-
-def _langfuse_usage(attributes: Mapping[str, Any]) -> dict[str, int]:
-    usage = as_object(attributes.get("langfuse.observation.usage_details"))
-    return {name: value for name in ("input", "output") if isinstance(value := usage.get(name), int)}
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -163,18 +137,6 @@ def _from_parts(message: Mapping[str, Any]) -> Iterator[Message]:
     if text or calls or not as_list(message.get("parts")):
         content = text or as_text(message.get("content"))
         yield from chat_messages([{"role": role, "content": content, **({"tool_calls": calls} if calls else {})}])
-
-
-def _collect_numbered(attributes: Mapping[str, Any], before: str, after: str, below: str) -> list[Message]:
-    """Messages that are spread over attributes with numbers in their names."""
-    found: list[Message] = []
-    for prefix in (before, after):
-        at = 0
-        while (role := attributes.get(f"{prefix}.{at}{below}.role")) is not None:
-            content = attributes.get(f"{prefix}.{at}{below}.content")
-            found += chat_messages([{"role": role, "content": content}])
-            at += 1
-    return found
 
 
 def _from_events(events: list[tuple[str, dict[str, Any]]]) -> list[Message]:

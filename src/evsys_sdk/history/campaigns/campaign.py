@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...config import ExperimentConfig
-from ...errors import ConfigError, Problem, WorkspaceError, closest, show
-from ...record.approvals import Approval, decide_approval, read_approvals
+from ...errors import ConfigError, Problem, WorkspaceError, show, suggest
+from ...record.approvals import Approval, read_approvals
 from ...record.events import Event, Kind
 from ...record.project_files.journals import (
-    campaign_dir,
     change_campaign,
     list_campaigns,
     read_campaign,
@@ -89,10 +88,18 @@ class Campaign:
     decisions: list[Event] = field(default_factory=list[Event])
     """The steps of its portfolio, each with its reason."""
     closed: str = ""
+    """Why, once it is."""
+    closed_at: float = 0.0
 
     @property
     def tag(self) -> str:
         return f"{TAG}{self.name}"
+
+    @property
+    def deadline(self) -> float | None:
+        """When `evsys campaign run` ends it, if it has one."""
+        starts = [one for one in self.decisions if one.text("action") == "start"]
+        return number(starts[-1].get("deadline")) if starts else None
 
 
 def open_campaign(name: str, terms: Terms) -> Campaign:
@@ -118,10 +125,9 @@ def load_campaign(name: str) -> Campaign:
     events = read_campaign(name) if _NAME.fullmatch(name) else []
     if not events or events[0].kind != Kind.CAMPAIGN_OPENED:
         known = list_campaigns()
-        guess = closest(name, known)
-        hint = f"Did you mean '{guess}'?" if guess else f"There are: {', '.join(known)}." if known else ""
+        hint = suggest(name, known) or (f"There are: {', '.join(known)}." if known else "")
         raise WorkspaceError(f"there is no campaign {show(name)}. {hint or 'Begin one with: evsys campaign new'}")
-    # Its terms and what it has spent are told from the journal alone, so a changed one says nothing.
+    # Its terms and admissions come from the journal alone, so nothing can be read from a changed one.
     if problems := verify_campaign(name):
         raise WorkspaceError(f"the journal of the campaign '{name}' was changed: {problems[0]} Open another one.")
     return tell_campaign(name, events)
@@ -142,7 +148,7 @@ def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
     terms = Terms(**{key: first.get(key) for key in Terms.__slots__ if first.get(key) is not None})
     candidates: dict[int, Candidate] = {}
     admissions: list[Admission] = []
-    closed = ""
+    closed, closed_at = "", 0.0
     for event in events[1:]:
         at = event.time or 0.0
         match event.kind:
@@ -160,12 +166,13 @@ def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
                 )
                 admissions.append(admission)
             case Kind.CAMPAIGN_CLOSED:
-                closed = event.text("reason") or "no reason was given"
+                closed, closed_at = event.text("reason") or "no reason was given", at
             case _:  # of a later version
                 pass
     decisions = [event for event in events if event.kind == Kind.CAMPAIGN_DECIDED]
     known = list(candidates.values())
-    return Campaign(name, terms, first.time or 0.0, known, read_approvals(events), admissions, decisions, closed)
+    approvals = read_approvals(events)
+    return Campaign(name, terms, first.time or 0.0, known, approvals, admissions, decisions, closed, closed_at)
 
 
 def propose(name: str, text: str, *, by: str = "") -> Candidate:
@@ -206,12 +213,21 @@ def take(name: str, candidate: int, *, by: str, minutes: float = 60.0) -> Candid
     return load_campaign(name).candidates[candidate - 1]
 
 
-def approve(name: str, plan: str, *, by: str) -> None:
-    """Let a person allow one plan that takes more than the campaign allows by itself."""
-    if not by.strip():
-        raise WorkspaceError("an approval needs a name. Say with --by who approves.")
-    _refuse_closed(load_campaign(name))
-    decide_approval(campaign_dir(name), approve=True, subject=plan, author=by)
+def extend_campaign(name: str, hours: float, *, by: str = "", reason: str = "") -> float:
+    """Move the deadline of a campaign that works through a portfolio; its driver sees it at its next step."""
+    load_campaign(name)
+    with change_campaign(name) as (events, journal):
+        starts = [one for one in _refuse_closed(tell_campaign(name, events)).decisions if one.text("action") == "start"]
+        deadline = number(starts[-1].get("deadline")) if starts else None
+        if deadline is None or hours <= 0:
+            message = f"the campaign '{name}' cannot be extended by {hours:g} hours"
+            raise WorkspaceError(f"{message}. Give a positive number, for one that `campaign run` works to a deadline.")
+        budget = (number(starts[-1].get("budget")) or 0.0) + 3600 * hours
+        same = {"unit": starts[-1].text("unit"), "least": starts[-1].get("least"), "by": by}
+        reason = reason or f"{hours:g} hours more"
+        more = {"budget": budget, "deadline": deadline + 3600 * hours, "reason": reason, **same}
+        journal.append(Kind.CAMPAIGN_DECIDED, action="start", family="", amount=0.0, **more)
+    return deadline + 3600 * hours
 
 
 def close_campaign(name: str, reason: str) -> Campaign:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...history.find import experiment_roots
-from ...history.index import HistoryIndex
-from ...history.query import Filters, select
 from ...record.view.model import ExperimentView
 from ...record.view.question import Question
+from ..find import experiment_roots
+from ..index import HistoryIndex
+from ..query import Filters, select
 from .campaign import Admission, Campaign
 
 OPEN = "open"
