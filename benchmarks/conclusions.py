@@ -1,22 +1,19 @@
 """False positives, power and coverage of the verdict, simulated through `conclude_from`, next to two other tests.
 
     python benchmarks/conclusions.py                            all cells, 600 experiments each; prints one table
-    python benchmarks/conclusions.py --experiments 1000 --cells x5
-    python benchmarks/conclusions.py --mixed 60                 next to a mixed model
+    python benchmarks/conclusions.py --experiments 2000 --cells x5
 
 Every experiment takes the path of a real one: first trial of its claim, three seeds needed, missing samples bounded. A
 model solves a task with a probability whose logit is the sum of the task's ease (sd 1), a run-by-task interaction (sd
 0.3, per cluster where there are any), a seed effect (sd 0.1) and the true gain. Welch's t-test compares seed means. The
-mixed model (`--mixed N`; needs statsmodels, which is no dependency of this repository) has random tasks, run-by-task
-interactions and seeds within runs, fitted by REML to the first run and the baseline. Both use Bonferroni's correction
-at the same level.
+mixed model has random tasks, run-by-task interactions and seeds within runs. Both use Bonferroni's correction at the
+same level.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -25,7 +22,7 @@ import numpy as np
 
 from evsys_sdk.config import Metadata
 from evsys_sdk.config.experiment import plan_looks
-from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring, SetKey
+from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunEvidence, Score, ScoredSet, SetKey
 from evsys_sdk.experiment.conclusion.interim import judge_interim
 from evsys_sdk.experiment.conclusion.model import Conclusion
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
@@ -66,8 +63,7 @@ class World:
         sets: list[SetKey] = [("val", "suite"), ("test", "suite")] if self.validated else [("test", "suite")]
         ease = [random.normal(0, 1, self.tasks) for _ in sets]
         runs = [self._draw_run(random, at, sets, ease) for at in range(self.arms)]
-        about = {"registered": True, "registered_sha256": _SHA256, "attempt": 1}
-        return Evidence("simulated", _ABOUT, runs, **about)
+        return Evidence("simulated", _ABOUT, runs, registered=True, registered_sha256=_SHA256, attempt=1)
 
     def _draw_run(
         self, random: np.random.Generator, at: int, sets: list[SetKey], ease: list[np.ndarray]
@@ -76,7 +72,7 @@ class World:
         seeds = 10 if self.decided else (self.baseline_seeds or self.seeds) if at == 0 else self.seeds
         noisy = self.noisy_baseline if at == 0 else self.noisy_run if at == min(2, self.arms - 1) else 1.0
         luck = random.normal(0, self.seed_sd * noisy, (seeds, 1))
-        scorings: list[dict[SetKey, Scoring]] = [{} for _ in range(seeds)]
+        scorings: list[dict[SetKey, ScoredSet]] = [{} for _ in range(seeds)]
         for key, of_tasks in zip(sets, ease, strict=True):
             suits = random.normal(0, 0.3, self.clusters or self.tasks)
             logit = of_tasks + suits[np.arange(self.tasks) % len(suits)] + luck + (self.gain if at == 1 else 0.0)
@@ -89,7 +85,7 @@ class World:
         ]
         return RunEvidence(name, arms)
 
-    def _score(self, random: np.random.Generator, key: SetKey, right: np.ndarray, lost: float) -> Scoring:
+    def _score(self, random: np.random.Generator, key: SetKey, right: np.ndarray, lost: float) -> ScoredSet:
         names = [f"t{at:04d}" for at in range(self.tasks)]
         gone = random.binomial(self.samples - right, lost)
         rows = list(zip(names, right.tolist(), (self.samples - gone).tolist(), gone.tolist(), strict=True))
@@ -97,7 +93,7 @@ class World:
         score = Score(float(np.mean([*per_task.values()])), per_task, int((self.samples - gone).sum()))
         clusters = {task: str(at % self.clusters) for at, task in enumerate(names)} if self.clusters else {}
         each = {task: [1.0] * s + [0.0] * (n - s) + [None] * g for task, s, n, g in rows} if lost else {}
-        return Scoring(key, 1, f"sha-{key[0]}", {"pass@1": score}, int(gone.sum()), clusters=clusters, samples=each)
+        return ScoredSet(key, 1, f"sha-{key[0]}", {"pass@1": score}, int(gone.sum()), clusters=clusters, samples=each)
 
     def conclude(self, random: np.random.Generator) -> tuple[Conclusion, Evidence]:
         whole = self.draw(random)
@@ -113,10 +109,15 @@ class World:
         return found, seen
 
     @property
+    def is_balanced(self) -> bool:
+        """Whether each run has as many seeds, and each seed has all answers."""
+        return not self.lost and not self.baseline_seeds
+
+    @property
     def true_gain(self) -> float:
         """What the first run is better by, as a share of tasks."""
         z = np.random.default_rng(0).normal(0, 1, 200_000) * np.sqrt(1.09 + self.seed_sd**2)
-        return float(np.mean(1 / (1 + np.exp(-z - self.gain)) - 1 / (1 + np.exp(-z))))
+        return float((1 / (1 + np.exp(-z - self.gain)) - 1 / (1 + np.exp(-z))).mean())
 
 
 def welch_supports(evidence: Evidence, *, only: str = "") -> bool:
@@ -137,27 +138,42 @@ def welch_supports(evidence: Evidence, *, only: str = "") -> bool:
     return only in found if only else bool(found)
 
 
-def mixed_supports(evidence: Evidence) -> bool:
-    """A linear mixed model of the first run and the baseline (statsmodels, REML), tested as it reports: by Wald's z."""
-    from statsmodels.regression.mixed_linear_model import MixedLM, VCSpec
+def mixed_supports(evidence: Evidence, *, only: str = "") -> bool:
+    """A linear mixed model of each run and the baseline, by REML, tested as such models are: by Wald's z, Bonferroni.
 
-    pair = [run for run in evidence.runs if run.name in ("baseline", "run01")]
-    known = [[arm.scorings["test", "suite"].scores["pass@1"].per_task or {} for arm in run.arms] for run in pair]
-    tasks = [task for task in known[0][0] if all(task in one for arms in known for one in arms)]
-    arms = [(at, [one[task] for task in tasks]) for at, some in enumerate(known) for one in some]
-    of_run = np.repeat([at for at, _ in arms], len(tasks))
-    of_task, of_seed = np.tile(np.arange(len(tasks)), len(arms)), np.repeat(np.arange(len(arms)), len(tasks))
-    parts = {"task": of_task, "run by task": of_run * len(tasks) + of_task, "seed": of_seed}
-    members = [np.eye(part.max() + 1)[part] for part in parts.values()]
-    names = [[[str(at) for at in range(one.shape[1])]] for one in members]
-    spec = VCSpec([*parts], names, [[one] for one in members])
-    values, fixed = np.concatenate([row for _, row in arms]), np.column_stack([np.ones(len(of_run)), of_run])
-    model = MixedLM(values, fixed, groups=np.zeros(len(values)), exog_vc=spec)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a component of 0 lies on the boundary
-        found = model.fit(reml=True, method="lbfgs", maxiter=50)
-    z = float(found.fe_params[1] / found.bse_fe[1])
-    return 1 - NormalDist().cdf(z) < FIRST_ERROR / (len(evidence.runs) - 1)
+    Tasks, run-by-task interactions and seeds within runs are random. Every seed answered every task, so the estimates
+    are those of the analysis of variance, with components below 0 pooled into the residual.
+    """
+    scores = {
+        run.name: np.array(
+            [[*(arm.scorings["test", "suite"].scores["pass@1"].per_task or {}).values()] for arm in run.arms]
+        )
+        for run in evidence.runs
+    }
+    base = scores.pop("baseline")
+    level = FIRST_ERROR / len(scores)
+    found = [name for name, values in scores.items() if 1 - NormalDist().cdf(_wald(values, base)) < level]
+    return only in found if only else bool(found)
+
+
+def _wald(one: np.ndarray, other: np.ndarray) -> float:
+    values = np.stack([one, other])
+    runs, seeds, tasks = values.shape
+    run, of_task, of_seed = values.mean((1, 2)), values.mean(1), values.mean(2)
+    interaction = of_task - run[:, None] - values.mean((0, 1)) + values.mean()
+    rest = values - of_task[:, None] - of_seed[:, :, None] + run[:, None, None]
+    parts = {
+        "interaction": (seeds * (interaction**2).sum(), (runs - 1) * (tasks - 1)),
+        "seed": (tasks * ((of_seed - run[:, None]) ** 2).sum(), runs * (seeds - 1)),
+    }
+    square, df = float((rest**2).sum()), runs * (seeds - 1) * (tasks - 1)
+    for name in sorted(parts, key=lambda name: parts[name][0] / parts[name][1]):
+        if parts[name][0] / parts[name][1] < square / df:
+            (more, known), parts[name] = parts[name], (0.0, 0)
+            square, df = square + more, df + known
+    squares = [part / known if known else square / df for part, known in parts.values()]
+    variance = 2 / (seeds * tasks) * (sum(squares) - square / df)
+    return float((run[0] - run[1]) / math.sqrt(variance))
 
 
 def list_cells() -> Iterator[tuple[str, str, World, str]]:
@@ -200,26 +216,25 @@ def list_cells() -> Iterator[tuple[str, str, World, str]]:
         yield f"false: {name}", "false", world, "<= 5"
 
 
-def measure(what: str, world: World, experiments: int, mixed: int, seed: int) -> tuple[float, float, list[bool], float]:
-    """Share of experiments that support, by product and Welch; by mixed model in the first; that cover all effects."""
+def measure(what: str, world: World, experiments: int, seed: int) -> tuple[float, float, float | None, float]:
+    """Share of experiments that support, by product, Welch and mixed model; that cover all effects."""
     random, truth = np.random.default_rng(seed), world.true_gain if world.gain else 0.0
-    hits = welch = covered = 0
-    by_model: list[bool] = []
-    for at in range(experiments):
+    hits = welch = mixed = covered = 0
+    only = "" if what == "false" else "run01"
+    for _ in range(experiments):
         found, evidence = world.conclude(random)
         first = found.comparison("run01")
         if what == "clears":
             hits += first is not None and (first.low or 0.0) > 0
         else:
             hits += found.verdict == "supported" and (what == "false" or found.judged == "run01")
-        welch += welch_supports(evidence, only="" if what == "false" else "run01")
-        # It compares one pair, so that it cannot say how often some of several runs is wrongly supported.
-        if at < mixed and (what != "false" or world.arms == 2):
-            by_model.append(mixed_supports(evidence))
+        welch += welch_supports(evidence, only=only)
+        mixed += world.is_balanced and mixed_supports(evidence, only=only)
         covered += all(
             (one.low or -1.0) <= (truth if one.run == "run01" else 0.0) <= (one.high or 1.0)
             for one in found.comparisons
         )
+    by_model = mixed / experiments if world.is_balanced else None
     return hits / experiments, welch / experiments, by_model, covered / experiments
 
 
@@ -231,19 +246,16 @@ def show(share: float, experiments: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiments", type=int, default=600)
-    parser.add_argument("--mixed", type=int, default=0, help="How many of them also to fit a mixed model to (slow).")
     parser.add_argument("--cells", default="")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     print("| cell | aim | product | Welch on seed means | mixed model | coverage |\n|---|---|---|---|---|---|")
     for name, what, world, aim in list_cells():
         if arguments.cells in name:
-            n, mixed = arguments.experiments, arguments.mixed
-            found, welch, by_model, covered = measure(what, world, n, mixed, arguments.seed)
-            other = show(sum(by_model) / len(by_model), len(by_model)) if by_model else "-"
-            print(
-                f"| {name} | {aim} | {show(found, n)} | {show(welch, n)} | {other} | {100 * covered:.1f} |", flush=True
-            )
+            n = arguments.experiments
+            found, welch, mixed, covered = measure(what, world, n, arguments.seed)
+            cells = show(found, n), show(welch, n), "-" if mixed is None else show(mixed, n), show(covered, n)
+            print(f"| {name} | {aim} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from evsys_sdk.config import Metadata
-from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunEvidence, Score, Scoring
+from evsys_sdk.experiment.conclusion.evidence import ArmEvidence, Evidence, RunEvidence, Score, ScoredSet
 from evsys_sdk.experiment.hypothesis import hypothesis_sha256, normalise_hypothesis
 
 VAL, TEST = ("val", "suite"), ("test", "suite")
@@ -41,12 +41,12 @@ def _arm(run: str, seed: int, val: Grid, test: Grid | None) -> ArmEvidence:
     return ArmEvidence(f"{run}__seed{seed}", run, seed, "completed", scorings=scorings)
 
 
-def scoring(key: tuple[str, str], values: Any, *, sha256: str | None = None, **more: Any) -> Scoring:
+def scoring(key: tuple[str, str], values: Any, *, sha256: str | None = None, **more: Any) -> ScoredSet:
     """One scoring of `pass@1`, its tasks called t0, t1 and so on; NaN stands for a task without a score."""
     row = np.atleast_1d(np.asarray(values, dtype=float))
     per_task = {f"t{index}": float(value) for index, value in enumerate(row) if np.isfinite(value)}
     score = Score(float(np.nanmean(row)), per_task, n_samples=4 * len(row))
-    return Scoring(key, 10, sha256 or f"sha-{key[0]}", {"pass@1": score}, **more)
+    return ScoredSet(key, 10, sha256 or f"sha-{key[0]}", {"pass@1": score}, **more)
 
 
 def line(
@@ -80,7 +80,7 @@ def write_experiment(
     """A folder with arms called `<run>__seed<n>` and their lines of scores; `results` replaces parts of a result."""
     about = about or metadata()
     names = {arm: arm.rpartition("__seed")[0] for arm in arms}
-    config = {
+    config: dict[str, Any] = {
         "name": path.name,
         "metadata": about.model_dump(mode="json"),
         "runs": [{"name": run, "tags": []} for run in dict.fromkeys(names.values())],

@@ -31,7 +31,7 @@ def start(config: Config, tmp_path: Path, uneven: str) -> Start:
     path.write_text("".join(json.dumps(task) + "\n" for task in tasks), encoding="utf-8")
 
     def run(name: str, seed: int, **changes: Any) -> ExperimentResult:
-        about = {
+        about: dict[str, Any] = {
             "hypothesis": {"claim": "longer is better", "metric": "pass@1", **changes.pop("claim", {})},
             "benchmark": {"name": "suite", "path": str(path), "split": "test", "max_tokens": 4},
         }
@@ -60,7 +60,7 @@ class TestParent:
         child = start("child", 5, run={"name": "child"}, parent_experiment_id=started(parent).text("experiment_id"))
         found = concluded(child)
         assert found.baseline == f"{best} of {parent.experiment_id}"
-        assert found.baseline_is == "this experiment goes on from it"
+        assert found.baseline_is == "this experiment continues from it"
         assert [one.run for one in found.comparisons] == ["child"]
         assert found.best_arm == "child"
         assert any("was run in another experiment" in threat for threat in found.threats)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from evsys_sdk.experiment.statistics.attempts import attempt_error, look_errors, spent_error
-from evsys_sdk.experiment.statistics.luck import noise_floor
 from evsys_sdk.experiment.statistics.power import Prospect
 from evsys_sdk.experiment.statistics.student_t import chi2_quantile, t_cdf, t_quantile
 from evsys_sdk.experiment.statistics.two_level import (
@@ -188,19 +187,16 @@ class TestContrast:
         assert found[1] <= pair.stderr[0] * (1 + 1e-9)  # the baseline of a comparison may be charged more
 
 
-class TestNoise:
-    def test_the_floor_is_that_of_two_equal_recipes(self) -> None:
-        floor = noise_floor(SeedNoise(0.01, 0.0, 2), seeds=3)
-        assert floor is not None
-        assert floor.seed_sd == pytest.approx(0.1)
-        assert floor.difference == pytest.approx(4.302653 * 0.1 * math.sqrt(2 / 3), rel=1e-6)
-
-    def test_seeds_that_agree_by_chance_do_not_make_it_zero(self) -> None:
-        floor = noise_floor(SeedNoise(0.0, 0.0004, 1), seeds=2)
-        assert floor is not None
-        assert floor.seed_sd == pytest.approx(0.02)
-        assert noise_floor(SeedNoise(0.0, 0.0, 1), seeds=2) is None
-        assert noise_floor(None, seeds=2) is None
+class TestFarEnd:
+    def test_own_degrees_of_freedom_do_not_grow_with_the_seeds_of_other_runs(self) -> None:
+        draw = np.random.default_rng(0)
+        noisy = [RunScores(draw.normal(0, 0.1, (3, 1)) + draw.normal(0, 0.1, (3, 50))) for _ in range(7)]
+        alone, among = compare(noisy[0], noisy[1:2]), compare(noisy[0], noisy[1:])
+        assert alone is not None
+        assert among is not None
+        assert among.df[0] > 2 * among.own_df[0]
+        assert all(low <= high for low, high in zip(among.own_df, among.df, strict=True))
+        assert among.own_df[0] < 8
 
 
 class TestPower:
@@ -213,15 +209,6 @@ class TestPower:
         assert needed is not None
         assert self.prospect.detectable(needed) <= 0.08 < self.prospect.detectable(needed - 1)
         assert self.prospect.seeds_needed(0.001) is None
-
-    def test_a_baseline_that_is_known_better_sees_more_for_the_same_arms(self) -> None:
-        base, each = self.prospect.split(49)
-        assert base + 6 * each == 49
-        assert base > each
-        assert self.prospect.detectable(each, base) < self.prospect.detectable(7)
-
-    def test_no_fewer_seeds_are_proposed_than_a_supported_claim_needs(self) -> None:
-        assert self.prospect.split(21) == (3, 3)
 
 
 class TestAttempts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,16 +73,16 @@ class Analysis:
 
     @property
     def detectable(self) -> float | None:
-        """Minimum detectable effect of a typical run (80 % power); None where it exceeds the range of the metric."""
+        """Minimum detectable effect (80 % power), averaged over the runs; None where the metric cannot reach it."""
         if self.differences is None or not np.all(self.differences.stderr > 0):
             return None
         if self.level.last_seeds and (prospect := self.prospect) is not None:
             effect = prospect.detectable(self.level.last_seeds, error=self.level.last)
         else:
-            df = round(float(np.median(self.differences.df)), 1)
-            tests = 1 if self.preferred is not None else self.n_compared
-            widths = t_quantile(1 - self.level.here / tests, df) + t_quantile(POWER, df)
-            effect = widths * float(np.median(self.differences.stderr))
+            error = self.level.here / (1 if self.preferred is not None else self.n_compared)
+            known = zip(self.differences.stderr.tolist(), self.differences.df.round(1).tolist(), strict=True)
+            # The mean over the runs, because one whose seeds lie far apart has less power than the median.
+            effect = float(np.mean([(t_quantile(1 - error, df) + t_quantile(POWER, df)) * one for one, df in known]))
         base = self.baseline_scores
         if base is None or not self.question.is_rate:
             return effect
@@ -204,24 +204,18 @@ def _compare(
     own = baseline.name if baseline is not None and baseline.kind == "run" else UNTRAINED
     of_base = (base.mean, base.mean)
     of_base = of_base if base.is_level else report.extremes.get(own, of_base)
-    rows: list[tuple[float, float, float, float, float]] = []
-    for at, name in enumerate(tests):
-        estimate = float(differences.estimates[at])
-        low, high = report.extremes.get(name, (estimate + base.mean, estimate + base.mean))
-        ends = min(estimate, low - of_base[1]), max(estimate, high - of_base[0])
-        rows.append((estimate, *ends, float(differences.stderr[at]), round(float(differences.df[at]), 1)))
-    raw = [_p_value(0.0 if low <= 0 <= high else min(abs(low), abs(high)), *rest) for _, low, high, *rest in rows]
-
-    def clip(low: float, high: float) -> tuple[float, float]:
-        return max(low, widest[0]), min(high, widest[1])
-
     found: list[Comparison] = []
-    for at, ((name, count), (estimate, low, high, stderr, df)) in enumerate(zip(tests.items(), rows, strict=True)):
-        width, plain = (t_quantile(1 - error / n, df) * stderr for n in (count, 1))
-        scored = clip(estimate - width, estimate + width) if report.extremes else (None, None)
-        ends = *clip(low - width, high + width), *clip(low - plain, high + plain)
-        found.append(Comparison(name, estimate, *ends, _holm(raw, at, count), float(differences.df[at]), *scored))
-    return tuple(found)
+    for at, (name, count) in enumerate(tests.items()):
+        estimate, stderr = float(differences.estimates[at]), float(differences.stderr[at])
+        least, most = report.extremes.get(name, (estimate + base.mean,) * 2)
+        low, high = min(estimate, least - of_base[1]), max(estimate, most - of_base[0])
+        # The end that decides whether the claim is supported, and the far one, which can only refute it.
+        dfs = [round(float(one[at]), 1) for one in (differences.df, differences.own_df)]
+        p = _p_value(0.0 if low <= 0 <= high else min(abs(low), abs(high)), stderr, dfs[0])
+        below, above = (t_quantile(1 - error / count, df) * stderr for df in dfs[:: question.sign])
+        found.append(Comparison(name, estimate, max(low - below, widest[0]), min(high + above, widest[1]), p))
+    raw = [one.p or 0.0 for one in found]
+    return tuple(replace(one, p=_holm(raw, at, tests[one.run])) for at, one in enumerate(found))
 
 
 def _p_value(difference: float, stderr: float, df: float) -> float:

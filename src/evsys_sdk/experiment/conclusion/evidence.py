@@ -27,11 +27,10 @@ class Score:
     value: float
     per_task: Mapping[str, float] | None = None
     n_samples: int = 0
-    n_missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class ScoredSet:
     """One model on one benchmark."""
 
     key: SetKey
@@ -75,7 +74,7 @@ class ArmEvidence:
     at_deadline: bool = False
     """Whether it was scored before its planned end, because time ran out."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    scorings: Mapping[SetKey, Scoring] = field(default_factory=dict[SetKey, Scoring])
+    scorings: Mapping[SetKey, ScoredSet] = field(default_factory=dict[SetKey, ScoredSet])
     """The last scoring of each benchmark."""
     tokens: int | None = None
     usd: float | None = None
@@ -149,6 +148,8 @@ class Evidence:
     """What was measured and with what: model, verifier, code ... as names or hashes."""
     flags: Sequence[str] = ()
     """What the audit of the record flagged: facts, each with the name of its check."""
+    remarks: Sequence[str] = ()
+    """What the audit noticed that changes no verdict."""
     findings: Sequence[str] = ()
     """What the diagnosis of training found."""
     backend: str = ""
@@ -180,12 +181,8 @@ class Evidence:
 
 
 def find_differing_settings(runs: Sequence[RunEvidence]) -> dict[str, dict[str, Any]]:
-    """Run -> the settings that are not the same in all runs; None where a run does not set one."""
+    """Setting that is not the same in all runs -> its value in each; None where a run does not set it."""
     known = [run for run in runs if run.settings]
-    if len(known) < 2:
-        return {}
     paths = dict.fromkeys(path for run in known for path in run.settings)
-    differing = [
-        path for path in paths if len({json.dumps(run.settings.get(path), sort_keys=True) for run in known}) > 1
-    ]
-    return {run.name: {path: run.settings.get(path) for path in differing} for run in known}
+    values = {path: {run.name: run.settings.get(path) for run in known} for path in paths}
+    return {path: one for path, one in values.items() if len({json.dumps(v, sort_keys=True) for v in one.values()}) > 1}

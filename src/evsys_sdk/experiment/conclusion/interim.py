@@ -24,7 +24,7 @@ DECIDED, FUTILE, BROKEN = "decided", "futile", "seeds are missing"
 FUTILITY_THRESHOLD = 0.05
 """The chance to be supported at last, below which an experiment is not worth its other seeds."""
 _CAUTION = 0.1
-"""The noise of seeds is taken from the upper end of its own uncertainty: few seeds that agree promise nothing."""
+"""The seed variance is taken from the upper end of its own uncertainty: few seeds that agree promise nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def judge_interim(conclusion: Conclusion) -> Look:
     says = {
         DECIDED: conclusion.summary,
         FUTILE: f"{chance} chance that the seeds which are left would support the claim, so they are not trained",
-        BROKEN: "seeds without a score keep it from being decided; repair them and go on with --resume",
+        BROKEN: "seeds without a score keep it from being decided; repair them and continue with --resume",
     }
     why = says.get(found.outcome, f"not decided; {chance} chance to be supported at last" if chance else "not decided")
     return Look(conclusion.verdict, found.outcome in says, why, found.error, found.chance)
@@ -75,7 +75,7 @@ def tell_looks(evidence: Evidence, claim: Claim | None, analysis: Analysis, verd
     elif seeds == looks[at] and chance is not None and chance < FUTILITY_THRESHOLD:
         outcome = FUTILE
     else:
-        outcome = "broken off"
+        outcome = "aborted"
     runs = [run for run in evidence.runs if run is not evidence.parent]
     trained = sum(arm.status is not None for run in runs for arm in run.arms)
     return Sequential(looks, at + 1, seeds, outcome, analysis.level.here, trained, looks[-1] * len(runs), chance)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..statistics.attempts import ERROR
 from .model import Conclusion, RunSummary
-from .summary import BOUNDED, number, pluralise
+from .summary import number, pluralise
 
 _MOST_SEEDS_SHOWN = 5
 
@@ -67,7 +67,7 @@ def _runs(conclusion: Conclusion) -> str:
     rows = [_run_cells(run, conclusion, chosen=chosen) for run in conclusion.runs]
     less = " Less is better." if conclusion.mode == "min" else ""
     note = f"**bold**: the best run.{less}" if conclusion.best_arm else less.strip()
-    notes = " ".join([note, *_population(conclusion), *_costs(conclusion)]).strip()
+    notes = " ".join([note, *_population(conclusion)]).strip()
     return "\n\n".join(part for part in (title, _table(header, rows), notes) if part)
 
 
@@ -85,21 +85,6 @@ def _population(conclusion: Conclusion) -> Iterator[str]:
         shown = ", ".join(map(str, next(iter(seeds))))
         several = sum(bool(run.seeds) for run in conclusion.runs) > 1
         yield f"Seeds: {shown}{', the same for all runs' if several else ''}."
-
-
-def _costs(conclusion: Conclusion) -> Iterator[str]:
-    """What the run that matters takes, compared with the baseline."""
-    base = next((run for run in conclusion.runs if run.is_baseline), None)
-    run = conclusion.run(conclusion.judged or conclusion.best_arm)
-    if base is None or run is None or run.name == base.name:
-        return
-    for what, mine, other in (
-        ("tokens", run.tokens_per_arm, base.tokens_per_arm),
-        ("dollars", run.usd_per_arm, base.usd_per_arm),
-    ):
-        if mine and other and abs(mine / other - 1) >= 0.005:
-            more = "more" if mine > other else "fewer" if what == "tokens" else "less"
-            yield f"An arm of `{run.name}` takes {abs(mine / other - 1):.0%} {more} {what} than one of `{base.name}`."
 
 
 def _run_cells(run: RunSummary, conclusion: Conclusion, *, chosen: bool) -> list[str]:
@@ -142,19 +127,17 @@ def _comparisons(conclusion: Conclusion) -> str:
     if not conclusion.comparisons:
         return ""
     several = conclusion.n_compared > 1
-    bounded = any(one.scored_low is not None for one in conclusion.comparisons)
     header = ["run", "difference", f"{_level(conclusion)} interval", "p"]
-    header += ["what was scored alone"] if bounded else []
     rows = [
         [
             one.run,
             number(one.difference, signed=True),
             _interval(one.low, one.high),
             "-" if one.p is None else f"{one.p:.3f}" if one.p >= 0.001 else "< 0.001",
-            *([_interval(one.scored_low, one.scored_high)] if bounded else []),
         ]
         for one in conclusion.comparisons
     ]
+    by_seeds = conclusion.noise_floor is not None
     by_task = conclusion.population is not None and (conclusion.population.n_tasks or 0) > 1
     variance = "seed variance and task sampling variance" if by_task else "seed variance, but no task sampling variance"
     corrected = (
@@ -163,7 +146,8 @@ def _comparisons(conclusion: Conclusion) -> str:
         if several
         else f" The interval contains {variance}."
     )
-    corrected += f" {BOUNDED}" if bounded else ""
+    if by_seeds:
+        corrected += " The end away from the claim is wider, because it uses the seeds of the two runs alone."
     level = conclusion.hypothesis is not None and conclusion.hypothesis.get("level") is not None
     what = f"{conclusion.baseline} is what is compared with" if level else f"`{conclusion.baseline}` is the baseline"
     return "\n\n".join(

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..hypothesis import MEANS
 from ..statistics.two_level import IntArray, RunScores
-from .evidence import ArmEvidence, Evidence, Score, Scoring, SetKey
+from .evidence import ArmEvidence, Evidence, Score, ScoredSet, SetKey
 from .question import Asked, base_model_scores
 
 _LEAST_COVERAGE = 0.8
@@ -21,7 +21,7 @@ _LEAST_COVERAGE = 0.8
 UNTRAINED = ""
 """The model before training, among the `extremes` of runs."""
 
-type Scored = Sequence[tuple[Score, Scoring]]
+type Scored = Sequence[tuple[Score, ScoredSet]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,11 @@ def _score(arm: ArmEvidence, key: SetKey | None, metric: str) -> Score | str:
     return found or arm.unscored or f"{metric} has no finite value on {'/'.join(key)}"
 
 
-def _count_samples(scoring: Scoring) -> int:
+def _count_samples(scoring: ScoredSet) -> int:
     return max((score.n_samples for score in scoring.scores.values()), default=0)
 
 
-def _number_clusters(scorings: Sequence[Scoring], tasks: Sequence[str]) -> IntArray | None:
+def _number_clusters(scorings: Sequence[ScoredSet], tasks: Sequence[str]) -> IntArray | None:
     """The number of each task's cluster; None where no task has one."""
     known = next((one.clusters for one in scorings if one.clusters), None)
     if known is None or not tasks:
@@ -142,7 +142,7 @@ def _find_extremes(question: Asked, runs: Mapping[str, Scored], asked: set[str])
     # In other metrics a failed sample may move all of its task's score.
     whole = question.metric not in MEANS
 
-    def fill(score: Score, scoring: Scoring, value: float) -> float:
+    def fill(score: Score, scoring: ScoredSet, value: float) -> float:
         known, missing = score.per_task or {}, _list_missing(score, scoring, tasks)
         left = {task: known.get(task, 0.0) for task in tasks}
         moved = [(1.0 if whole else share) * (value - left[task]) for task, share in missing.items()]
@@ -154,7 +154,7 @@ def _find_extremes(question: Asked, runs: Mapping[str, Scored], asked: set[str])
     return {name: (average(some, ends[0]), average(some, ends[1])) for name, some in runs.items()}
 
 
-def _list_missing(score: Score, scoring: Scoring, tasks: set[str]) -> dict[str, float]:
+def _list_missing(score: Score, scoring: ScoredSet, tasks: set[str]) -> dict[str, float]:
     """The share of the samples of each task that has no score, where there is one."""
     known, samples = score.per_task or {}, scoring.samples
     evenly = 0.0

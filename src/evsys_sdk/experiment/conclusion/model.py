@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from ..statistics.luck import NoiseFloor
 from .evidence import Looks
 
 type Verdict = Literal["supported", "refuted", "inconclusive", "promising_unconfirmed", "invalid"]
@@ -51,9 +50,6 @@ class RunSummary:
     """The score of each seed, in the order of `seeds`."""
     differs: dict[str, Any] = field(default_factory=dict[str, Any])
     """The settings that are not the same in all runs."""
-    tokens_per_arm: float | None = None
-    """Of its median arm."""
-    usd_per_arm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +61,16 @@ class Comparison:
     low: float | None = None
     """Interval that holds for all compared runs together, however the samples without a score would have been."""
     high: float | None = None
-    plain_low: float | None = None
-    """Interval of this comparison alone."""
-    plain_high: float | None = None
     p: float | None = None
     """Adjusted by Holm's method; of what is missing, the least favourable counts."""
-    df: float | None = None
-    scored_low: float | None = None
-    """The interval of what was scored alone, as if nothing were missing; None where nothing is."""
-    scored_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """Two runs of one recipe differ by less than `difference` in 19 of 20 cases, by the choice of seeds alone."""
+
+    seed_sd: float
+    difference: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,7 @@ class Sequential:
     """Which of them was the last one, counted from 1."""
     seeds: int
     outcome: str
-    """`decided`, `futile`, `seeds are missing`, `all seeds were needed`, or `broken off`."""
+    """`decided`, `futile`, `seeds are missing`, `all seeds were needed`, or `aborted`."""
     error: float
     """At which this look was tested by itself."""
     arms: int
@@ -125,7 +122,7 @@ class Sequential:
     """Of being supported at the last look, as it looked then; None where that is not known."""
 
 
-RULES = 7
+RULES = 8
 """Version of how conclusions are drawn and written."""
 
 

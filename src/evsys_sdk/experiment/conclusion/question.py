@@ -14,7 +14,7 @@ from ...config.search import success_of
 from ...record.run_files.scores import metric_name
 from ...record.view.question import REPORTED, Question, resolve_metric, split_of
 from ..hypothesis import Claim, find_claim, is_rate
-from .evidence import BASELINE, Evidence, Score, Scoring, SetKey
+from .evidence import BASELINE, Evidence, Score, ScoredSet, SetKey
 
 TRAIN_FIT = "train_fit/"
 """How scores on the training rows begin; they are never chosen by."""
@@ -124,14 +124,14 @@ def find_baseline(evidence: Evidence, asked: Asked, claim: Claim | None) -> Base
     if has_base:
         return Baseline("model", BASE_MODEL, "the model before training was scored on the same tasks")
     if evidence.parent is not None:
-        return Baseline("run", evidence.parent.name, "this experiment goes on from it")
+        return Baseline("run", evidence.parent.name, "this experiment continues from it")
     left = [run.name for run in evidence.runs if not run.eliminated]
     if len(left) > 1:
         return Baseline("run", left[0], "it is the first run, and none is called or tagged `baseline`")
     return None
 
 
-def base_model_scores(evidence: Evidence, asked: Asked, of: SetKey | None) -> list[tuple[Score, Scoring]]:
+def base_model_scores(evidence: Evidence, asked: Asked, of: SetKey | None) -> list[tuple[Score, ScoredSet]]:
     """What the model before training scored on a set; every arm may have asked it anew."""
     key = (BASELINE, "" if of is None else f"{of[0]}/{of[1]}/{BASE_MODEL}")
     scorings = [arm.scorings[key] for arm in evidence.arms if key in arm.scorings]

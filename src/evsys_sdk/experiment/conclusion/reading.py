@@ -6,8 +6,8 @@ What is missing is missing in the evidence; what is damaged is an error.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,10 @@ from ...record.view.model import ExperimentView
 from ...training.callback import is_deadline_stop
 from ..arms.results import STOPPED_BY_SEARCH
 from ..audit.audit import AuditReport, audit_experiment
-from .evidence import ArmEvidence, Evidence, Looks, RunEvidence, Score, Scoring, SetKey
+from .evidence import ArmEvidence, Evidence, Looks, RunEvidence, Score, ScoredSet, SetKey
 
 _LONGEST = 60
-"""Characters of a changed value that are told."""
+"""Characters of a changed value to print."""
 _ENDED = ("completed", "failed", "cancelled")
 
 
@@ -53,6 +53,7 @@ def read_evidence(path: Path, audit: AuditReport | None = None, record: Experime
         invalidated=seen.invalidated or None,
         contradicted=audit.contradiction,
         flags=audit.recorded_flags,
+        remarks=[one for check in audit.remarks for one in check.evidence],
         findings=list(dict.fromkeys(one for arm in seen.arms for one in arm.findings)),
         backend=seen.backends[0] if len(seen.backends) == 1 else "",
         stopped=record.budget_stop or None,
@@ -125,9 +126,9 @@ def _arm(run: RunRecord, *, searched: bool) -> ArmEvidence:
     )
 
 
-def _scorings(run: RunRecord) -> dict[SetKey, Scoring]:
+def _scorings(run: RunRecord) -> dict[SetKey, ScoredSet]:
     """The last scoring of each benchmark: the one of the latest step, and of that the latest line."""
-    found: dict[SetKey, Scoring] = {}
+    found: dict[SetKey, ScoredSet] = {}
     for line in load_score_lines(run.folder):
         try:
             scoring = _read_scoring(line)
@@ -142,14 +143,14 @@ def _scorings(run: RunRecord) -> dict[SetKey, Scoring]:
     return found
 
 
-def _read_scoring(line: Mapping[str, Any]) -> Scoring:
+def _read_scoring(line: Mapping[str, Any]) -> ScoredSet:
     tasks = [str(task) for task in line.get("tasks") or ()]
     scores = {
-        name: Score(value, task_scores(line, each), int(each.get("n_samples") or 0), int(each.get("n_missing") or 0))
+        name: Score(value, task_scores(line, each), int(each.get("n_samples") or 0))
         for name, each in line["metrics"].items()
         if (value := number(each.get("value"))) is not None
     }
-    return Scoring(
+    return ScoredSet(
         (str(line["split"]), str(line.get("name") or "")),
         int(line["step"]),
         str(line.get("sha256") or ""),
@@ -196,63 +197,50 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
 
 
 def _deviations(events: Sequence[Event]) -> list[str]:
-    """What did not go as planned: that it was resumed, and what was another value from then on.
+    """What did not go as planned: that it was resumed or extended, and what was another value from then on.
 
-    Taking up what is finished and concluded trains nothing and is none: it must not change what was concluded.
+    Resuming what is concluded trains nothing and is none: it must not change what was concluded.
     """
     turns = [at for at, event in enumerate(events) if event.kind == Kind.RESUMED]
-    resumed, extended, changes = 0, 0, dict[str, tuple[Any, Any]]()
+    counts, changes = Counter[str](), dict[str, tuple[Any, Any]]()
     for at, end in zip(turns, [*turns[1:], len(events)], strict=False):  # none has no end
         concluded = any(event.kind == Kind.CONCLUDED for event in events[:at])
         if concluded and not any(event.kind in (Kind.ARM_STARTED, Kind.SCORED) for event in events[at:end]):
             continue
-        extended += events[at].get("extended") is True
-        resumed += events[at].get("extended") is not True
+        counts["extended" if events[at].get("extended") is True else "resumed"] += 1
         for path, values in events[at].part("changed").items():
             old, new = (*items(values), None, None)[:2]
-            changes[path] = (changes[path][0] if path in changes else old, new)
+            changes[path] = (changes.get(path, (old, None))[0], new)
     same = next((event.text("same_evidence") for event in events if event.text("same_evidence")), "")
     said = [f"Same arms, seeds, data and tasks as {same}: the same evidence, not a new trial."] if same else []
-    if extended:
-        said.append(f"It was extended {_times(extended)}; each analysis counts as a trial of the claim.")
-    said += [f"It was resumed {_times(resumed)}."] if resumed else []
-    told = {
-        path: f"`{path}` was {_tell(old)} and then {_tell(new)}." for path, (old, new) in changes.items() if old != new
-    }
-    return [*said, *(one for path, one in told.items() if path != "description")]
+    for what, more in (("extended", "; each analysis counts as a trial of the claim"), ("resumed", "")):
+        if times := counts[what]:
+            said.append(f"It was {what} {'once' if times == 1 else f'{times} times'}{more}.")
+    return said + [
+        f"`{path}` was {_shorten(old)} and then {_shorten(new)}."
+        for path, (old, new) in changes.items()
+        if old != new and path != "description"
+    ]
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _tell(value: Any) -> str:
-    """A value of a config in a sentence; what is long is not told in full."""
-    if value is None:
-        return "not set"
-    found = json.dumps(value, ensure_ascii=False)
+def _shorten(value: Any) -> str:
+    found = "not set" if value is None else json.dumps(value, ensure_ascii=False)
     return found if len(found) <= _LONGEST else f"{found[:_LONGEST]} …"
 
 
 def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:
     """What was measured and with what: the same for all arms, unless the claim is about it; else all of them."""
-    found: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for what, which in _name_parts(run.identity or {}):
-            found.setdefault(what, {})[which] = None
-    return {what: " or ".join(sorted(which)) for what, which in sorted(found.items())}
-
-
-def _name_parts(identity: Object) -> Iterator[tuple[str, str]]:
-    weights = part(identity, "weights")
-    started = text(weights.get("checkpoint"))
-    if model := text(weights.get("model")):
-        yield "model", f"{model} from {started}" if started else model
-    for benchmark in part(identity, "benchmarks").values():
-        for name, code in part(part(benchmark), "verifiers").items():
-            yield f"verifier {name}", str(code)
-    if packages := part(identity, "packages"):
-        yield "packages", ", ".join(f"{name} {version}" for name, version in packages.items())
+    found: dict[str, set[str]] = defaultdict(set)
+    for identity in (run.identity or {} for run in runs):
+        weights = part(identity, "weights")
+        model, started = text(weights.get("model")), text(weights.get("checkpoint"))
+        found["model"].add(f"{model} from {started}" if started else model)
+        for benchmark in part(identity, "benchmarks").values():
+            for name, code in part(part(benchmark), "verifiers").items():
+                found[f"verifier {name}"].add(str(code))
+        found["packages"].add(", ".join(f"{name} {version}" for name, version in part(identity, "packages").items()))
+    told = {what: " or ".join(sorted(which - {""})) for what, which in sorted(found.items())}
+    return {what: which for what, which in told.items() if which}
 
 
 # Other experiments: the parent, and earlier evaluations on the same test set

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, hypothesis_sha256
-from .comparison import Analysis, answer, complete, find_best, over_limits
+from .comparison import Analysis, complete, find_best, over_limits
 from .evidence import Evidence
-from .model import Comparison, Trend, Verdict
+from .model import Trend, Verdict
 from .question import TRAIN_FIT, Baseline
-from .summary import count_missing, list_names, number, pluralise
+from .summary import count_missing, list_names, number
 
 MIN_SEEDS = 3
 """Seeds of each trained run that a supported claim needs: two hide a high-variance run too well."""
@@ -100,45 +100,37 @@ def _lost_baseline(evidence: Evidence, baseline: Baseline) -> tuple[str, str]:
     if run is None:
         known = ", ".join(one.name for one in evidence.runs)
         return f"the baseline `{baseline.name}` is not a run of this experiment", f"Name one of: {known}."
-    if run.eliminated:
-        return (
-            f"the search stopped the baseline `{baseline.name}`, so nothing can be compared with it",
-            "Give the baseline an experiment of its own, or compare the leaders with it in a next one.",
-        )
-    why = next(iter(run.problems.values()), "it was not scored")
-    return f"the baseline `{baseline.name}` has no score: {why}", "Repair it and run again with --resume."
+    why = "the search stopped it" if run.eliminated else next(iter(run.problems.values()), "it was not scored")
+    remedy = "Repair it and run again with --resume, or name another baseline in a new experiment."
+    return f"the baseline `{baseline.name}` has no score: {why}", remedy
 
 
 def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> Ruling:
     sign, limit = analysis.question.sign, claim.threshold
     if analysis.report.is_saturated:
         return Ruling("inconclusive", [_explain_saturation(evidence, analysis)], judged=judged)
-    if all(one.low is None for one in analysis.comparisons):
+    bounds = {one.run: orient(one.low, one.high, sign) for one in analysis.comparisons}
+    if None in bounds.values():
         return Ruling("inconclusive", [_no_interval(analysis)], judged=judged)
-    dear = {one.run: over for one in analysis.comparisons if (over := over_limits(evidence, claim, one.run))}
-    # A cost that is not known refutes nothing; it is told among what the claim lacks.
-    too_dear = {name for name, over in dear.items() if any(used is not None for used in over.values())}
+    over = {name: over_limits(evidence, claim, name) for name in bounds}
+    # A cost that is not known refutes nothing; it is among what the claim lacks.
+    over_budget = {name for name, used in over.items() if any(one is not None for one in used.values())}
     # The run that validation selected is tested alone, at the whole error rate.
-    tested = [one for one in analysis.comparisons if analysis.preferred in (None, one.run)]
-    seen = [one.run for one in tested if _clears(one, sign, limit)]
-    cleared = [name for name in seen if name not in too_dear]
-    if cleared:
-        lacking = {name: _find_lacks(evidence, claim, analysis, name) for name in cleared}
+    tested = [name for name in bounds if analysis.preferred in (None, name)]
+    seen = [name for name in tested if (ends := bounds[name]) is not None and ends[0] > limit]
+    if cleared := [name for name in seen if name not in over_budget]:
+        lacking = {name: _find_lacks(evidence, claim, analysis, [name]) for name in cleared}
         whole = [name for name in cleared if not lacking[name]]
         best = _favourite(evidence, analysis, whole or cleared) or cleared[0]
         verdict: Verdict = "supported" if whole else "promising_unconfirmed"
         return Ruling(verdict, lacking[best], judged=best, cleared=whole or cleared)
-    if all(one.run in too_dear or _excludes(one, sign, limit) for one in analysis.comparisons):
+    if all(name in over_budget or (ends is not None and ends[1] < limit) for name, ends in bounds.items()):
         doubts = _doubts_about_refuting(evidence, analysis)
-        reasons = doubts or [_too_dear(claim, name, dear[name]) for name in seen]
+        reasons = doubts or [_explain_cost(claim, name, over[name]) for name in seen]
         return Ruling("inconclusive" if doubts else "refuted", reasons, judged=seen[0] if seen else judged)
-    affordable = [one.run for one in analysis.comparisons if one.run not in too_dear]
-    judged = _favourite(evidence, analysis, affordable) or judged
-    comparison = analysis.comparison(judged) or analysis.comparisons[0]
-    lacking = _find_lacks(evidence, claim, analysis, comparison.run)
-    if reason := _promise(analysis, comparison, limit):
-        return Ruling("promising_unconfirmed", [reason, *lacking], judged=judged)
-    return Ruling("inconclusive", [_explain_undecided(comparison, sign, claim), *lacking], judged=judged)
+    judged = _favourite(evidence, analysis, [name for name in bounds if name not in over_budget]) or judged
+    reasons = [_explain_undecided(claim, analysis), *_find_lacks(evidence, claim, analysis, [judged])]
+    return Ruling("inconclusive", reasons, judged=judged)
 
 
 def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: Trend | None) -> Ruling:
@@ -149,18 +141,12 @@ def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: T
     bounds = orient(found.low, found.high, analysis.question.sign)
     if bounds is None:
         return Ruling("inconclusive", [_no_interval(analysis)])
-    few = [name for name in found.runs if analysis.report.runs[name].n_seeds < MIN_SEEDS]
-    lacking = [f"{list_names(few)} {'have' if few[1:] else 'has'} fewer than {MIN_SEEDS} seeds"] if few else []
-    lost = [run.name for run in evidence.runs if run.name not in found.runs or run.problems]
-    if lost:
-        lacking.append(f"not all seeds of {list_names(lost)} ended with a score, and the rest are no fair sample")
-    lacking += _find_lacks_of_any(evidence, analysis)
+    lacking = _find_lacks(evidence, claim, analysis, [run.name for run in evidence.runs])
     if bounds[0] > claim.min_effect:
         return Ruling("promising_unconfirmed" if lacking else "supported", lacking)
     if bounds[1] < claim.min_effect:
         return Ruling("inconclusive" if lacking else "refuted", lacking)
-    what = "the claimed change and less" if claim.min_effect else "a rise and a fall"
-    return Ruling("inconclusive", [f"the interval of the change holds both {what}", *lacking])
+    return Ruling("inconclusive", [_explain_undecided(claim, analysis), *lacking])
 
 
 def orient(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
@@ -170,49 +156,21 @@ def orient(low: float | None, high: float | None, sign: int) -> tuple[float, flo
     return (low, high) if sign > 0 else (-high, -low)
 
 
-def _clears(comparison: Comparison, sign: int, limit: float) -> bool:
-    """Whether what was scored lies beyond the limit; whether what is missing could change that is asked later."""
-    bounds = orient(comparison.scored_low, comparison.scored_high, sign)
-    bounds = bounds or orient(comparison.low, comparison.high, sign)
-    return bounds is not None and bounds[0] > limit
-
-
-def _excludes(comparison: Comparison, sign: int, limit: float) -> bool:
-    bounds = orient(comparison.low, comparison.high, sign)
-    return bounds is not None and bounds[1] < limit
-
-
-def _find_lacks(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> list[str]:
-    """What a claim that looks right lacks to be supported."""
-    base, baseline = analysis.baseline_scores, analysis.baseline
+def _find_lacks(evidence: Evidence, claim: Claim, analysis: Analysis, names: Sequence[str]) -> list[str]:
+    """What a claim about some runs, and the baseline, lacks to be supported."""
+    report, baseline = analysis.report, analysis.baseline
+    names = [*names, *([baseline.name] if baseline is not None and baseline.kind == "run" else [])]
     found: list[str] = []
-    if not complete(evidence, [judged]):
-        found.append(f"not all seeds of `{judged}` ended with a score, and the rest are no fair sample")
-    if baseline is not None and baseline.kind == "run" and not complete(evidence, [baseline.name]):
-        found.append(f"not all seeds of the baseline `{baseline.name}` ended with a score: the best may be missing")
-    if (seeds := analysis.report.runs[judged].n_seeds) < MIN_SEEDS:
-        found.append(f"`{judged}` has {pluralise(seeds, 'seed')}, and a supported claim needs {MIN_SEEDS}")
-    if base is not None and base.trained and base.n_seeds < MIN_SEEDS and baseline is not None:
-        has = pluralise(base.n_seeds, "seed")
-        found.append(f"the baseline `{baseline.name}` has {has}, and a supported claim needs {MIN_SEEDS}")
-    comparison = analysis.comparison(judged)
-    seen = comparison is not None and _clears(comparison, analysis.question.sign, claim.threshold)
-    worst = None if comparison is None else orient(comparison.low, comparison.high, analysis.question.sign)
-    if seen and worst is not None and worst[0] <= claim.threshold:
-        found.append(
-            f"{count_missing(analysis.report)} without a score might have changed it: with `{judged}` wrong and the "
-            f"baseline right there, the interval begins at {number(worst[0], signed=True)}"
-        )
-    unknown = [name for name, used in over_limits(evidence, claim, judged).items() if used is None]
-    if unknown:
-        found.append(f"the claim limits {list_names(unknown)}, and the record does not say what `{judged}` used")
-    return found + _find_lacks_of_any(evidence, analysis)
-
-
-def _find_lacks_of_any(evidence: Evidence, analysis: Analysis) -> list[str]:
-    """The same, for whatever run is judged."""
-    found: list[str] = []
-    if analysis.report.n_clusters == 1:
+    sound = complete(evidence, names)
+    if lost := [name for name in names if name not in sound or name not in report.runs]:
+        found.append(f"not all seeds of {list_names(lost)} ended with a score, and the rest are no fair sample")
+    if few := [name for name in names if name in report.runs and report.runs[name].n_seeds < MIN_SEEDS]:
+        has = "have" if few[1:] else "has"
+        found.append(f"{list_names(few)} {has} fewer than {MIN_SEEDS} seeds, which a supported claim needs")
+    over = {} if claim.kind == "trend" else over_limits(evidence, claim, names[0])
+    if unknown := [name for name, used in over.items() if used is None]:
+        found.append(f"the claim limits {list_names(unknown)}, and the record does not say what `{names[0]}` used")
+    if report.n_clusters == 1:
         found.append("all tasks belong to one cluster, so nothing tells how it would be on another")
     if analysis.question.skipped is not None:
         found.append(f"no run has a score on the test set {'/'.join(analysis.question.skipped)}")
@@ -229,7 +187,7 @@ def _doubts_about_refuting(evidence: Evidence, analysis: Analysis) -> list[str]:
     found: list[str] = []
     scores = [analysis.report.runs[name] for name in analysis.candidates]
     if any(run.n_seeds < 2 for run in [*scores, *([base] if base is not None and base.trained else [])]):
-        found.append("the effect was not seen, but with one seed bad luck cannot be told from a bad recipe")
+        found.append("the effect was not seen, but one seed cannot tell seed variance from a bad recipe")
     lost = [run.name for run in evidence.runs if run.name not in analysis.report.runs and not run.eliminated]
     if lost:
         found.append(f"the effect was not seen, but {list_names(lost)} without a score might have shown it")
@@ -243,42 +201,17 @@ def _explain_saturation(evidence: Evidence, analysis: Analysis) -> str:
     return f"saturated: every run scores {number(value)} on every task, so that no effect can be measured{cause}"
 
 
-def _too_dear(claim: Claim, name: str, over: dict[str, float | None]) -> str:
+def _explain_cost(claim: Claim, name: str, over: dict[str, float | None]) -> str:
     said = [f"{used:,.6g} {unit}" for unit, used in over.items() if used is not None]
     allowed = [f"{claim.limits[unit]:,.6g}" for unit, used in over.items() if used is not None]
     return f"`{name}` shows the effect, but an arm of it takes {' and '.join(said)}, of {' and '.join(allowed)} allowed"
 
 
-def _promise(analysis: Analysis, comparison: Comparison, limit: float) -> str | None:
-    """A weaker sign of the effect, in words; None where there is none."""
-    sign = analysis.question.sign
-    plain = orient(comparison.plain_low, comparison.plain_high, sign)
-    compared = analysis.n_compared
-    if compared > 1 and plain is not None and plain[0] > limit:
-        return f"the interval clears the limit only without the correction for {compared} compared runs"
-    if analysis.question.shared or sign * comparison.difference < limit:
-        return None
-    chosen_by = analysis.selection
-    found = answer(analysis.question, analysis.baseline, chosen_by, chosen_by, analysis.level, analysis.eliminated)
-    seen = found.comparison(comparison.run)
-    if seen is None or not _clears(seen, sign, limit):
-        return None
-    return "the set that chose among the runs shows the effect, and the reported one does not confirm it"
-
-
-def _explain_undecided(comparison: Comparison, sign: int, claim: Claim) -> str:
-    bounds = orient(comparison.low, comparison.high, sign)
-    if bounds is None:
-        return "nothing tells how noisy the difference is"
-    if claim.kind == "not_worse":
-        return "the interval holds both a loss that was ruled out and a smaller one"
-    if claim.kind == "at_least":
-        return "the interval holds scores on both sides of the level"
-    if claim.min_effect and bounds[0] > 0:
-        return "there is an effect, but it may be smaller than the claimed one"
-    if claim.min_effect and bounds[1] > claim.min_effect:
-        return "the interval holds both no effect and the claimed one"
-    return "the interval holds both a gain and a loss"
+def _explain_undecided(claim: Claim, analysis: Analysis) -> str:
+    is_sign = claim.kind in ("better", "trend") and not claim.min_effect
+    both = "both a gain and a loss" if is_sign else "values on both sides of what was claimed"
+    missing = count_missing(analysis.report) if analysis.report.extremes else ""
+    return f"the interval holds {both}" + (f"; {missing} without a score may be right or wrong" if missing else "")
 
 
 def _no_interval(analysis: Analysis) -> str:

@@ -10,7 +10,7 @@ from ..hypothesis import Claim
 from .comparison import Analysis
 from .evidence import Evidence
 from .measured import Measured
-from .model import Comparison, Sequential, Trend
+from .model import Trend
 
 if TYPE_CHECKING:
     from .rules import Ruling
@@ -24,10 +24,6 @@ _LEAD = {
 }
 
 
-BOUNDED = "Intervals reach from all of what is missing wrong to all of it right, which makes them wide."
-"""Said wherever samples without a score stand behind an interval."""
-
-
 def in_one_sentence(
     evidence: Evidence,
     claim: Claim | None,
@@ -35,10 +31,9 @@ def in_one_sentence(
     ruling: Ruling,
     best: str | None,
     trend: Trend | None,
-    sequential: Sequential | None = None,
 ) -> str:
     """The verdict with its numbers; flags and a simulated backend are named here, because many readers stop here."""
-    said = _tell_verdict(claim, analysis, ruling, best, trend, sequential)
+    said = _tell_verdict(claim, analysis, ruling, best, trend)
     mock = " Measured on the mock backend: this says nothing about a real model." if evidence.backend == "mock" else ""
     flagged = f" FLAGGED: {'; '.join(evidence.flags)}." if evidence.flags and ruling.verdict != "invalid" else ""
     ended = sum(arm.ended and not arm.at_deadline for arm in evidence.arms)
@@ -47,12 +42,7 @@ def in_one_sentence(
 
 
 def _tell_verdict(
-    claim: Claim | None,
-    analysis: Analysis,
-    ruling: Ruling,
-    best: str | None,
-    trend: Trend | None,
-    sequential: Sequential | None,
+    claim: Claim | None, analysis: Analysis, ruling: Ruling, best: str | None, trend: Trend | None
 ) -> str:
     lead = _LEAD[ruling.verdict]
     if ruling.verdict == "invalid":
@@ -64,27 +54,7 @@ def _tell_verdict(
     if seen is None:
         return f"{lead}: {ruling.reasons[0]}."
     reason = f"; {ruling.reasons[0]}" if ruling.reasons else ""
-    return f"{lead}: {seen}{_write_claim(claim)}{reason}{_why_wide(analysis, ruling)}{_tell_end(sequential)}."
-
-
-def _tell_end(found: Sequential | None) -> str:
-    """Where an experiment ended that was to continue until it is decided, and what was saved by that."""
-    if found is None or found.arms >= found.arms_planned:
-        return ""
-    how = {"decided": "decided", "futile": "given up"}.get(found.outcome, found.outcome)
-    saved = f"{found.arms_planned - found.arms} of {pluralise(found.arms_planned, 'arm')} were not trained"
-    return f"; {how} at look {found.look} of {len(found.looks)}, so that {saved}"
-
-
-def _why_wide(analysis: Analysis, ruling: Ruling) -> str:
-    """Why the interval says less than the scores would; nothing where nothing is missing."""
-    one = analysis.comparison(ruling.judged)
-    if one is None or one.scored_low is None or one.scored_high is None or one.low is None or one.high is None:
-        return ""
-    # As they are printed: a difference that does not show needs no explanation.
-    if number(one.high - one.low) == number(one.scored_high - one.scored_low):
-        return ""
-    return f"; the interval is wide because {count_missing(analysis.report)} without a score may be right or wrong"
+    return f"{lead}: {seen}{_write_claim(claim)}{reason}."
 
 
 def count_missing(report: Measured) -> str:
@@ -105,7 +75,8 @@ def _seen(claim: Claim, analysis: Analysis, ruling: Ruling, trend: Trend | None)
         level = analysis.baseline.level
         ends = [None if end is None else level + end for end in (comparison.low, comparison.high)]
         return f"`{comparison.run}` scores {_with_interval(level + comparison.difference, *ends)} on {title}"
-    return f"`{comparison.run}` scores {with_interval(comparison)} against `{analysis.baseline.name}` on {title}"
+    shown = _with_interval(comparison.difference, comparison.low, comparison.high, signed=True)
+    return f"`{comparison.run}` scores {shown} against `{analysis.baseline.name}` on {title}"
 
 
 def _write_claim(claim: Claim) -> str:
@@ -117,11 +88,6 @@ def _write_claim(claim: Claim) -> str:
     if not claim.min_effect:
         return ""
     return f" ({number(claim.sign * claim.min_effect, signed=True)}{more} was claimed)"
-
-
-def with_interval(comparison: Comparison) -> str:
-    """A difference with its corrected interval."""
-    return _with_interval(comparison.difference, comparison.low, comparison.high, signed=True)
 
 
 def _with_interval(value: float, low: float | None, high: float | None, *, signed: bool = False) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, find_claim, hypothesis_sha256, normalise_hypothesis
-from ..statistics.luck import NoiseFloor, noise_floor
 from ..statistics.student_t import t_quantile
 from ..statistics.two_level import RunScores, SeedNoise, run_mean, seed_noise
 from .advice import find_extremes, list_threats, next_steps
-from .comparison import Analysis, analyse, complete, find_best, find_costs
+from .comparison import Analysis, analyse, complete, find_best
 from .evidence import Evidence, Looks, RunEvidence, find_differing_settings
 from .interim import tell_looks
 from .measured import UNTRAINED, Measured
-from .model import Conclusion, Population, RunSummary, Verdict
+from .model import Conclusion, NoiseFloor, Population, RunSummary
 from .question import Asked, Baseline, claim_question, find_baseline, success_question
 from .rules import Ruling, find_broken_record, rule
 from .summary import in_one_sentence, pluralise
@@ -41,7 +41,7 @@ def conclude_from(evidence: Evidence) -> Conclusion:
     found = Conclusion(
         **_about(evidence),
         verdict=ruling.verdict,
-        summary=in_one_sentence(evidence, claim, analysis, ruling, best, trend, sequential),
+        summary=in_one_sentence(evidence, claim, analysis, ruling, best, trend),
         reasons=list(ruling.reasons),
         metric=question.title,
         mode="max" if _better_sign(evidence, question) > 0 else "min",
@@ -127,8 +127,13 @@ def _find_looks(evidence: Evidence, analysis: Analysis) -> Looks | None:
 
 
 def _find_noise_floor(report: Measured) -> NoiseFloor | None:
+    """None where nothing varies. Seeds that agree by chance still gave different answers to single tasks."""
     runs = list(report.runs.values())
-    return noise_floor(seed_noise(runs), seeds=max((run.n_seeds for run in runs), default=1))
+    noise = seed_noise(runs)
+    sd = 0.0 if noise is None else math.sqrt(max(noise.between, noise.explained))
+    if noise is None or sd <= 0:
+        return None
+    return NoiseFloor(sd, t_quantile(0.975, noise.df) * sd * math.sqrt(2 / max(run.n_seeds for run in runs)))
 
 
 def _describe_population(evidence: Evidence, analysis: Analysis) -> Population | None:
@@ -145,7 +150,10 @@ def _describe_population(evidence: Evidence, analysis: Analysis) -> Population |
 def _summarise_runs(evidence: Evidence, analysis: Analysis) -> list[RunSummary]:
     """All runs, the best first, those without a score last."""
     differing = find_differing_settings(evidence.runs)
-    found = [_summarise(run, evidence, analysis, differing.get(run.name, {})) for run in evidence.runs]
+    settings = {
+        run.name: {path: one[run.name] for path, one in differing.items() if run.name in one} for run in evidence.runs
+    }
+    found = [_summarise(run, evidence, analysis, settings[run.name]) for run in evidence.runs]
     base, scores = analysis.baseline, analysis.report.base_model
     if base is not None and base.kind == "model" and scores is not None:
         low, high = _find_interval(UNTRAINED, scores, analysis, None)
@@ -156,7 +164,7 @@ def _summarise_runs(evidence: Evidence, analysis: Analysis) -> list[RunSummary]:
 
 
 def _summarise(run: RunEvidence, evidence: Evidence, analysis: Analysis, differs: dict[str, Any]) -> RunSummary:
-    report, base, cost = analysis.report, analysis.baseline, find_costs(evidence, run.name)
+    report, base = analysis.report, analysis.baseline
     scores, chosen_by = report.runs.get(run.name), analysis.selection.runs.get(run.name)
     found = RunSummary(
         run.name,
@@ -168,8 +176,6 @@ def _summarise(run: RunEvidence, evidence: Evidence, analysis: Analysis, differs
         usd=sum(prices) if (prices := [arm.usd for arm in run.arms if arm.usd is not None]) else None,
         is_baseline=base is not None and base.kind == "run" and base.name == run.name,
         differs=differs,
-        tokens_per_arm=cost["tokens"],
-        usd_per_arm=cost["usd"],
     )
     if scores is None:
         return found
@@ -193,26 +199,23 @@ def _find_interval(
 def _conclude_nothing(evidence: Evidence, claim: Claim | None) -> Conclusion:
     """A record without any number that could answer the question."""
     wanted = None if claim is None else claim.metric
-    problems = {
-        arm.arm: arm.problem or "it has no result" for arm in evidence.arms if arm.problem or arm.status is None
-    }
-    verdict: Verdict = "invalid"
+    problems = {arm.arm: arm.problem or "it has no result" for arm in evidence.arms if arm.problem or not arm.status}
+    reason = f"no run reports {wanted or 'a score'}"
+    remedy = "Check the name of the metric, or add a benchmark under metadata.benchmark."
+    late = is_deadline_stop(evidence.stopped)
     if flaws := find_broken_record(evidence):
         reason, remedy = flaws[0]
-    elif is_deadline_stop(evidence.stopped):
-        verdict, reason = "inconclusive", "stopped by the deadline before a run was scored"
+    elif late:
+        reason = "stopped by the deadline before a run was scored"
         remedy = "Allow more time and run the same command again."
     elif evidence.arms and len(problems) == len(evidence.arms):
         arm, why = next(iter(problems.items()))
         reason = f"no run has a score: none of {pluralise(len(problems), 'arm')} ended with one, first `{arm}`: {why}"
         remedy = "Repair the cause and run again with --resume; there is nothing to conclude before that."
-    else:
-        reason = f"no run reports {wanted or 'a score'}"
-        remedy = "Check the name of the metric, or add a benchmark under metadata.benchmark."
     return Conclusion(
         **_about(evidence),
-        verdict=verdict,
-        summary=f"{verdict.capitalize()}: {reason}.",
+        verdict="inconclusive" if late and not flaws else "invalid",
+        summary=f"{'Inconclusive' if late and not flaws else 'Invalid'}: {reason}.",
         reasons=[reason],
         metric=wanted,
         not_scored=problems,

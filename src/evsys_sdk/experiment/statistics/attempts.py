@@ -29,7 +29,7 @@ _REACH = 8.0
 
 
 def attempt_error(attempt: int, error: float = ERROR) -> float:
-    """How often attempt number `attempt` (from 1) may be wrong by luck."""
+    """False positive rate of trial number `attempt` (from 1)."""
     if attempt < 1:
         raise ValueError(f"attempts are counted from 1, and this is {attempt}")
     if attempt == 1:

@@ -1,4 +1,4 @@
-"""Minimum detectable effect of an experiment of a given shape, and the shape that detects most.
+"""Minimum detectable effect of an experiment of a given shape.
 
     Prospect(training=..., answers=..., interaction=..., tasks_df=99, candidates=6).detectable(seeds=3)
 
@@ -80,10 +80,3 @@ class Prospect:
         """Seeds a run that would show `effect` in 80 % of experiments; None where no sensible number does."""
         at = bisect_left(_SEEDS, True, key=lambda seeds: self.detectable(seeds) <= effect)
         return _SEEDS[at] if at < len(_SEEDS) else None
-
-    def split(self, arms: int) -> tuple[int, int]:
-        """Seeds of the baseline and of each candidate that detect most for so many arms in all."""
-        plain = max(3, arms // (self.candidates + 1))
-        shapes = [(arms - self.candidates * seeds, seeds) for seeds in range(3, plain + 1)]
-        possible = [(base, seeds) for base, seeds in shapes if base >= seeds]
-        return min(possible, key=lambda one: self.detectable(one[1], one[0]), default=(plain, plain))

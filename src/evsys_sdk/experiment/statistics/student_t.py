@@ -23,7 +23,7 @@ def t_cdf(x: float, df: float) -> float:
     return 1 - tail if x > 0 else tail
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16384)
 def t_quantile(p: float, df: float) -> float:
     """The value that a share `p` of the distribution lies below.
 

@@ -9,9 +9,9 @@ Runs answer the same tasks, so they are compared task by task. For run r with n_
     s2_r      seed variance of a run: max(pooled, own variance of the seed means), less the part of it that the answers
               to single tasks explain, which V_tasks contains already; never below 0
 
-Degrees of freedom follow from Satterthwaite's formula, with C - 1 for the tasks and the pooled seeds for the seeds. A
-model that was not trained (`trained=False`) has no seed variance. A metric without scores by task is compared by the
-scores of the seeds alone.
+Degrees of freedom follow from Satterthwaite's formula, with C - 1 for the tasks and the pooled seeds for the seeds;
+`own_df` has the seeds of the two runs alone, for the end of the interval that supports no claim. A model that was not
+trained (`trained=False`) has no seed variance. A metric without scores by task is compared by the scores of the seeds.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RunScores:
 
     @cached_property
     def tasks_df(self) -> float:
-        """What the luck of the tasks is known from: clusters less one, fewer where they differ much in size."""
+        """Degrees of freedom of the task variance: clusters less one, fewer where they differ much in size."""
         tasks = self.values.shape[1]
         if not self.by_task or tasks < 2:
             return 0.0
@@ -108,6 +108,8 @@ class Differences:
     estimates: FloatArray
     stderr: FloatArray
     df: FloatArray
+    own_df: FloatArray
+    """Without the seeds of other runs: smaller, and right where one run is noisier than the others."""
     task_variance: FloatArray
     """The part of the variance that more tasks would reduce."""
     noise: SeedNoise | None
@@ -146,12 +148,15 @@ def compare(
     stderr = np.where(stderr > rounding, stderr, 0.0)
     if task_part is None and not np.all(stderr > 0):
         return None
-    shares = [[_share(run), _share(baseline)] for run in candidates]
-    own = [[run.seed_variance or 0.0, baseline.seed_variance or 0.0] for run in candidates]
+    shares = np.array([[_share(run), _share(baseline)] for run in candidates])
+    own = np.array([[run.seed_variance or 0.0, baseline.seed_variance or 0.0] for run in candidates])
+    known = np.array([[max(run.n_seeds - 1, 1), max(baseline.n_seeds - 1, 1)] for run in candidates])
+    variance, tasks_df = stderr**2, candidates[0].tasks_df
     return Differences(
         estimates,
         stderr,
-        _degrees_of_freedom(stderr**2, tasks, candidates[0].tasks_df, np.array(shares), np.array(own), noise),
+        _degrees_of_freedom(variance, tasks, tasks_df, shares, own, noise),
+        _degrees_of_freedom(variance, tasks, tasks_df, shares, own, noise, known),
         tasks,
         noise,
         seeds=tuple(run.n_seeds for run in candidates),
@@ -206,12 +211,17 @@ def _degrees_of_freedom(
     shares: FloatArray,
     own: FloatArray,
     noise: SeedNoise | None,
+    seeds_df: FloatArray | None = None,
 ) -> FloatArray:
-    """Satterthwaite; `shares` and `own` have a row for each difference and a column for each run in it."""
+    """Satterthwaite; `shares` and `own` have a row for each difference and a column for each run in it.
+
+    `seeds_df`: of each run's seed variance, if not of all runs together.
+    """
     known = max(tasks_df, 1.0)
     if noise is None:
         return np.full(len(tasks), known)
-    doubt = tasks**2 / known + ((shares * np.maximum(own, noise.between)) ** 2).sum(axis=1) / noise.df
+    of_seeds = (shares * np.maximum(own, noise.between)) ** 2 / (noise.df if seeds_df is None else seeds_df)
+    doubt = tasks**2 / known + of_seeds.sum(axis=1)
     found = np.divide(variance**2, doubt, out=np.ones_like(doubt), where=doubt > 0)
     return np.clip(found, 1.0, float(max(known, noise.df)))
 
