@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -282,7 +282,9 @@ class Mistake:
         return change(self.base, self.edits)
 
 
-def each(rows: Sequence[Config], share: float = 1.0, **made: Any) -> list[Config]:
+def each(
+    rows: Sequence[Config], share: float = 1.0, **made: Callable[[Config], Any] | str | int | None
+) -> list[Config]:
     """Values, or functions of a row, in this share of the rows."""
     return [
         {**row, **{key: value(row) if callable(value) else value for key, value in made.items()}}
@@ -360,6 +362,19 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("early stopping at the smallest loss turned round", SFT, {"callbacks": [{"kind": "early_stopping", "params": {"metric": "loss", "mode": "max"}}]}, "maximised|less"),
     Mistake("one step for everything", SFT, {P + "num_epochs": 1, P + "batch_size": 150}, "step"),
     Mistake("first tasks are of one class", SFT, {B + "n_tasks": 12}, "alone scores|first", {"test": sorted(TEST, key=lambda row: row["mood"])}),
+    # what two later rounds of new mistakes showed
+    Mistake("numbers with words, compared exactly", RL, {D + "transforms": [chat("{question}", "The answer is {answer}")], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks()]}, "another notation|all have"),
+    Mistake("JSON with other keys", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks("json_match")]}, "with the keys", {"legs": each(LEGS, answer=lambda row: json.dumps({"legs": int(row["answer"])})), "legs_test": each(FILES["legs_test"], answer=lambda row: json.dumps({"number": int(row["answer"])}))}),
+    Mistake("JSON as Python writes it", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks("json_match")]}, "expects JSON", {"legs": each(LEGS, answer=lambda row: str({"legs": int(row["answer"])})), "legs_test": each(FILES["legs_test"], answer=lambda row: json.dumps({"legs": int(row["answer"])}))}),
+    Mistake("entities in the answers", RL, {D + "transforms": [chat("{question}", "{answer} &gt; 1")], "run.algorithm": {"kind": "sft"}, B + "transforms": [chat("{question}", "{answer} > 1"), tasks()]}, "HTML entity"),
+    Mistake("tolerance of everything", RL, {D + "transforms": [COUNT, tasks("numeric_match", params={"relative_tolerance": 1.0})]}, "another task"),
+    Mistake("one letter is enough", RL, {D + "transforms": [chat("{question}", "1"), tasks("contains")]}, "any answer"),
+    Mistake("labels that contain each other", SFT, {B + "transforms": [{"kind": "map_values", "params": {"field": "mood", "values": {"bad": "not good"}}}, chat(), tasks("contains")]}, "other label"),
+    Mistake("preferences turned round", DPO, {"metadata": {"benchmark": [TEST_SET]}}, "rejected", {"pairs": [{"prompt": ASK.format(**row), "chosen": MOODS[(at + 1 + at // 3 % 2) % 3], "rejected": row["mood"]} for at, row in enumerate(TRAIN)]}),
+    Mistake("errors that fall as accuracy falls", CLAIM, {C + "claim": "Longer training lowers the error rate.", C + "direction": "decrease"}, "will decrease"),
+    Mistake("warm-up for most of the run", SFT, {P + "max_steps": 40, P + "warmup_steps": 38}, "more than half"),
+    Mistake("two files with the same rows", SWEEP, {"matrix.axes": {"data.path": ["data/again.jsonl", "data/twice.jsonl"]}}, "has no effect", {"again": TRAIN, "twice": TRAIN}),
+    Mistake("stages that are never scored", CONTINUAL, {"run.continual.stages.0.eval_data": None, "run.continual.stages.1.eval_data": None}, "no stage has rows"),
 ]  # fmt: skip
 
 

@@ -29,12 +29,12 @@ from ..search import search_problems
 from .meaning import meaning_problems
 from .meaning.context import Context
 from .places import Adapt, callback_problems, load_checked
-from .report import Report
+from .report import CheckReport
 from .runs import RunChecks
 from .scores import collect_reported, score_problems
 from .sources import PulledRows
 
-__all__ = ["Checked", "PulledRows", "Report", "check_config", "check_file"]
+__all__ = ["CheckReport", "Checked", "PulledRows", "check_config", "check_file"]
 
 _LONGEST_CHECK_S = 600.0
 """How long a check may take that calls user code, where the config sets no limit."""
@@ -48,30 +48,30 @@ class Checked:
     warnings: tuple[str, ...] = ()
 
 
-def check_file(path: str | Path, *, rehearsed: bool = False, adapt: Adapt | None = None) -> Checked:
+def check_file(path: str | Path, *, dry: bool = False, adapt: Adapt | None = None) -> Checked:
     """Load a file and check it; raises with everything that is wrong, at its place in the file.
 
-    `adapt` changes the config as the command line asks, before its rows are looked at. With `rehearsed`, backends that
+    `adapt` changes the config as the command line asks, before its rows are looked at. With `dry`, backends that
     are not installed here are no problem.
     """
-    config, report = load_checked(path, check_config, rehearsed=rehearsed, adapt=adapt)
+    config, report = load_checked(path, check_config, dry=dry, adapt=adapt)
     return Checked(config, tuple(str(one) for one in report.warnings))
 
 
 def check_config(
     config: ExperimentConfig, *, kinds: bool = True, rows: bool = True, pulled: dict[str, PulledRows] | None = None
-) -> Report:
+) -> CheckReport:
     """Look at everything; without `kinds`, those and their params were looked at before, and without `rows`, data.
 
-    `pulled` keeps the rows that were read, for whoever checks many configs of the same data.
+    `pulled` keeps the rows that were read, to check many configs of the same data.
     """
     config = config.expanded()
     with limit_user_code(f"checking experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_CHECK_S):
         return _check(config, kinds, rows, {} if pulled is None else pulled)
 
 
-def _check(config: ExperimentConfig, kinds: bool, rows: bool, pulled: dict[str, PulledRows]) -> Report:
-    report = Report()
+def _check(config: ExperimentConfig, kinds: bool, rows: bool, pulled: dict[str, PulledRows]) -> CheckReport:
+    report = CheckReport()
     if kinds:
         report.add(deep_problems(config))
     checks: tuple[Callable[[], Iterable[Problem]], ...] = (
@@ -110,4 +110,4 @@ def _first_of_each(problems: Iterable[Problem]) -> Iterable[Problem]:
 def _is_priced(config: ExperimentConfig) -> bool:
     with suppress(EvsysError):
         return is_priced(config)
-    return True  # an algorithm that is not known, which is said elsewhere
+    return True  # an unknown algorithm, which is reported elsewhere

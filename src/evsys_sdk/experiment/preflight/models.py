@@ -17,7 +17,7 @@ from ...backends.checkpoint_name import MANIFEST
 from ...backends.client import ModelSpec
 from ...config import ModelConfig, RunConfig
 from ...config.prices import backend_of
-from ...errors import EvsysError, Problem, closest, problems_of
+from ...errors import EvsysError, Problem, closest, problems_of, suggest
 from ...inference.renderer import Renderer, get_renderer
 from ...inference.renderers.chat_template import CHAT_TEMPLATE, WITH_HERMES
 from ...inference.renderers.cookbook import cookbook_renderers, list_names
@@ -26,7 +26,7 @@ from ...protocols import Algorithm, traits_of
 from ...registry import get_backend
 from ..arms.recipe import is_local_path, resolve_checkpoint
 from .recipes import StillClient
-from .report import Report
+from .report import CheckReport
 
 _GIB = 1024**3
 _ON_DISK = ("mock", "local")
@@ -67,7 +67,7 @@ def model_problems(run: RunConfig, place: str) -> Iterator[Problem]:
     yield from _renderer_problems(model.renderer_name, f"{place}.model.renderer_name")
 
 
-def look_at_model(run: RunConfig, algorithm: Algorithm, report: Report, place: str) -> StillClient:
+def look_at_model(run: RunConfig, algorithm: Algorithm, report: CheckReport, place: str) -> StillClient:
     """What stands for the model of a run while its rows are looked at; what keeps it from training is reported.
 
     On the mock backend its tokens are bytes. On the local one they are those of the model, where its files and the
@@ -202,8 +202,7 @@ def _renderer_problems(name: str | None, place: str) -> Iterator[Problem]:
         known = (*known, *_list_renderers())
         if name in known:
             return
-    guess = closest(name, known)
-    hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(sorted(known))}. Remove it for the model's own."
+    hint = suggest(name, known) or f"Known: {', '.join(sorted(known))}. Remove it for the model's own."
     yield Problem("no renderer has this name", place, name, hint)
 
 

@@ -15,14 +15,14 @@ from ...config.load import load_document, locate_problem
 from ...config.matrix import expand_file
 from ...config.space import expand_space
 from ...config.yaml_text import Document, read_yaml_file
-from ...errors import ConfigError, EvsysError, Problem, closest
+from ...errors import ConfigError, EvsysError, Problem, suggest
 from ...paths import is_project, project_root
 from ...registry import get_callback
 from ...training.callback import HOOKS, Callback
 from ..benchmark_plan import benchmark_problems
 
 if TYPE_CHECKING:
-    from .report import Report
+    from .report import CheckReport
 
 
 _NOT_FOUND = re.compile("there is no such|is not registered|is not known|cannot import")
@@ -30,20 +30,20 @@ _NOT_FOUND = re.compile("there is no such|is not registered|is not known|cannot 
 type Adapt = Callable[[ExperimentConfig], ExperimentConfig]
 
 
-class Check(Protocol):
+class ConfigCheck(Protocol):
     """`check_config`."""
 
-    def __call__(self, config: ExperimentConfig, *, kinds: bool) -> Report: ...
+    def __call__(self, config: ExperimentConfig, *, kinds: bool) -> CheckReport: ...
 
 
 def load_checked(
-    path: str | Path, check: Check, *, rehearsed: bool, adapt: Adapt | None
-) -> tuple[ExperimentConfig, Report]:
+    path: str | Path, check: ConfigCheck, *, dry: bool, adapt: Adapt | None
+) -> tuple[ExperimentConfig, CheckReport]:
     """A config and what was found; raises with all problems, those of its kinds and those of its meaning together."""
     document = read_yaml_file(Path(path))
     known: Sequence[Problem] = ()
     try:
-        config = load_document(document, deep=True, rehearsed=rehearsed)
+        config = load_document(document, deep=True, dry=dry)
     except ConfigError as error:
         known = error.problems
         try:
@@ -112,7 +112,7 @@ def _benchmarks(document: Document) -> list[Problem]:
         metadata = Metadata.model_validate(cast("dict[str, Any]", data).get("metadata") or {})
         return benchmark_problems(metadata)
     except (EvsysError, ValidationError, AttributeError):
-        return []  # said already, by whoever read the file before
+        return []  # reported when the file was read
 
 
 # Whether every callback observes something: a class needs no base class, but it must have a hook, rightly spelt.
@@ -129,8 +129,7 @@ def callback_problems(config: ExperimentConfig) -> Iterator[Problem]:
         moments = [name for name in dir(found) if name.startswith("on_") and callable(getattr(found, name))]
         for name in moments:
             if name not in HOOKS:
-                guess = closest(name, HOOKS)
-                hint = f"Did you mean '{guess}'?" if guess else f"The moments are {', '.join(HOOKS)}."
+                hint = suggest(name, HOOKS) or f"The moments are {', '.join(HOOKS)}."
                 yield Problem(f"'{name}' of the callback is no moment of a run", place, spec.kind, hint)
         if isinstance(found, type) and not issubclass(found, Callback) and not moments:
             hint = f"Give it one of {', '.join(HOOKS)}."

@@ -129,7 +129,7 @@ def _set_up(algorithm: BaseAlgorithm, rows: Sequence[Row], client: StillClient, 
     services = RunServices(Observers([]), RunControl(), _score_nothing, _load_nothing, standing, renderer, 0)
     algorithm.bind(client=standing, renderer=renderer, rows=rows, seed=0, run_dir=folder, services=services)
     told = get_logger(examples.__name__)
-    told.disabled = True  # what it leaves out is said by the run itself
+    told.disabled = True  # the run itself reports what it leaves out
     try:
         run_blocking(algorithm.setup)
     except ConfigError:

@@ -13,7 +13,7 @@ _RUN_INDEX = re.compile(r"^runs\[\d+\]")
 
 
 @dataclass(slots=True)
-class Report:
+class CheckReport:
     """Everything found, each thing once, in the order it was found."""
 
     problems: list[Problem] = field(default_factory=list[Problem])

@@ -18,7 +18,7 @@ from ..arms.recipe import build_algorithm, pair_stages
 from ..plan.estimate import size_of_work
 from .models import look_at_model, model_problems
 from .recipes import StillClient, batch_problems, recipe_problems, verifier_problems
-from .report import Report
+from .report import CheckReport
 from .sources import PulledRows, pull_rows, try_rows
 
 _NOT_FOR_ROWS = {"batch_size", "max_steps", "num_epochs", "learning_rate", "lora_rank", "warmup_steps", "weight_decay"}
@@ -32,7 +32,7 @@ class RunChecks:
     """Looks at every run of a config."""
 
     config: ExperimentConfig
-    report: Report
+    report: CheckReport
     folder: Path
     """A folder for what recipes write when they are set up."""
     reads_rows: bool = True

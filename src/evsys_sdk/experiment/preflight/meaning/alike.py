@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
+from ....config import TransformSpec
+from ....data.shapes import is_object
 from ....data.task_identity import task_key
 from ....errors import Problem, show
 from ....protocols import Row
@@ -14,6 +20,7 @@ from .rows import core, count_rows
 
 _SOME = 0.05
 """Share of pairs from which a fault is reported."""
+_MANY = 20
 
 
 def _learning(context: Context) -> list[list[StageView]]:
@@ -50,10 +57,9 @@ def answers_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
         if shares and max(share for _, share in shares) < 0.1:
             yield _never_scores(one, shares[0][0])
         for tasks in context.sets if not shares else ():
-            if tasks.compares and (form := _other_form(one.answers, tasks.expected)):
-                example = show(tasks.expected[0][:60])
-                message = f"'{tasks.label}' expects {form}, such as {example}, and no learned answer has any"
-                yield Problem(message, one.data_place, hint="Check which column the answer is made of.")
+            learned = [text for stage in stages for text in stage.answers]
+            if tasks.compares and (found := _other_form(learned, tasks)):
+                yield Problem(found, one.data_place, hint="Check which column the answer is made of, and its template.")
 
 
 def classes_never_trained(context: Context) -> Iterator[Problem]:
@@ -83,12 +89,28 @@ def same_stage_twice(context: Context) -> Iterator[Problem]:
             )
 
 
+def parts_swapped(context: Context) -> Iterator[Problem]:
+    """Training on the small part of a split, and scoring on the large one."""
+    scored = [_part(one.entry.transforms) for one in context.benchmarks if one.entry]
+    for one in context.sources:
+        part = _part(one.stage.data.transforms) if one.stage.data else None
+        if part in ("val", "test") and "train" in scored:
+            message = f"training takes the part '{part}' of a split, and a benchmark the part 'train'"
+            yield Problem(message, one.data_place, hint="Swap `part` of the two.")
+
+
+def _part(transforms: Sequence[TransformSpec]) -> str | None:
+    return next((one.params.get("part", "train") for one in transforms if one.kind == "split"), None)
+
+
 def _never_scores(one: StageView, tasks: TaskSet) -> Problem:
     learned, expected = show(Counter(one.answers).most_common(1)[0][0][:60]), show(tasks.expected[0][:60])
     folded = {core(text).casefold() for text in tasks.expected}
     why = "no answer it learns is one that is expected"
     if any(core(text).casefold() in folded for text in one.answers):
         why = "they differ in case or form only"
+        if set(one.answers) & set(tasks.expected):
+            why = f"the verifier '{getattr(tasks.tasks[0].verifier, 'fn_name', '')}' does not accept that text"
     elif any(example.prompt.strip() in set(tasks.expected) for example in one.examples[:50]):
         why = "prompt and answer look swapped"
     message = f"what is learned ({learned}) never scores on '{tasks.label}', which expects {expected}: {why}"
@@ -96,17 +118,83 @@ def _never_scores(one: StageView, tasks: TaskSet) -> Problem:
     return Problem(message, one.data_place, hint=hint)
 
 
-def _other_form(learned: Sequence[str], expected: Sequence[str]) -> str | None:
-    """What nearly all expected answers are, and hardly any learned one holds."""
-    if len(learned) < 4 or len(expected) < 4:
+_FORMS: dict[str, tuple[Callable[[str], bool], Sequence[str]]] = {
+    "a number": (lambda text: re.search(r"\d", text) is not None, ("numeric_match", "exact_match")),
+    "JSON": (lambda text: _is_json(text), ("json_match", "exact_match")),
+    "code in a fence": (lambda text: text.startswith("```"), ("exact_match",)),
+    "an HTML entity": (
+        lambda text: re.search(r"&(?:amp|lt|gt|quot|#\d+);", text) is not None,
+        ("exact_match", "contains"),
+    ),
+    "an escaped line break": (
+        lambda text: "\\n" in text and not _is_json(text),
+        ("exact_match", "json_match", "contains"),
+    ),
+    "quotation marks around it": (lambda text: text[:1] == text[-1:] and text[:1] in "\"'", ("exact_match",)),
+    "a final full stop": (lambda text: text.endswith("."), ("exact_match",)),
+}
+"""Form of an answer -> how it is recognised, and the verifiers that need it on both sides."""
+
+
+def _other_form(learned: Sequence[str], tasks: TaskSet) -> str | None:
+    """What nearly all answers of one side are, and hardly any of the other."""
+    verifier = tasks.tasks[0].verifier
+    fn = getattr(verifier, "fn_name", "")
+    ours, theirs = (
+        [re.sub(r"(?s)<think>.*?</think>|^.*<answer>|</answer>.*", "", text).strip() for text in some]
+        for some in (learned, tasks.expected)
+    )
+    if min(len(ours), len(theirs)) < 4 or getattr(verifier, "params", None):
         return None
-    forms = {"numbers": (r"-?[\d.,]*\d", r"\d"), "JSON": (r"\s*[\[{].*[\]}]\s*", r"[\[{]")}
-    for name, (whole, part) in forms.items():
-        wanted = sum(re.fullmatch(whole, text.strip(), re.DOTALL) is not None for text in expected)
-        held = sum(re.search(part, text) is not None for text in learned)
-        if wanted >= 0.9 * len(expected) and held <= 0.1 * len(learned):
-            return name
+    for form, (has, verifiers) in _FORMS.items():
+        shares = [sum(map(has, some)) / len(some) for some in (ours, theirs)]
+        if fn in verifiers and shares[1] >= 0.9 and shares[0] <= 0.1:
+            example = show(next(filter(has, theirs))[:60])
+            return f"'{tasks.label}' expects {form}, such as {example}, and no learned answer has any"
+        if fn in verifiers and form not in ("a number", "JSON") and shares[0] >= 0.5 and shares[1] <= 0.02:
+            example = show(next(filter(has, ours))[:60])
+            return f"learned answers have {form}, such as {example}, and none that '{tasks.label}' expects"
+    if fn == "json_match" and (keys := _keys(theirs)) and (learned_keys := _keys(ours)) and not keys & learned_keys:
+        return (
+            f"'{tasks.label}' expects JSON with the keys {show(sorted(keys))}, learned is {show(sorted(learned_keys))}"
+        )
+    fractions = sorted(map(_share_of_fractions, (ours, theirs)))
+    if fn == "numeric_match" and fractions[0] <= 0.1 and fractions[1] >= 0.7:
+        return f"'{tasks.label}' expects numbers such as {show(theirs[0])}, and learned are such as {show(ours[0])}"
+    if fn == "exact_match" and (shape := _shape(theirs)) and (own := _shape(ours)) and shape != own:
+        both = f"such as {show(theirs[0][:60])}, and learned are such as {show(ours[0][:60])}"
+        return f"'{tasks.label}' expects answers {both}: another notation"
+    if fn == "exact_match" and (part := _only_here(ours, theirs)):
+        return f"learned answers all have {show(part)}, and none that '{tasks.label}' expects has it"
     return None
+
+
+def _keys(texts: Sequence[str]) -> set[str]:
+    """The keys of JSON objects, where all have the same; empty where they differ."""
+    found: set[frozenset[str]] = set()
+    for text in texts:
+        with suppress(ValueError):
+            value: Any = json.loads(text)
+            found.add(frozenset(value) if is_object(value) else frozenset())
+    return set(found.pop()) if len(found) == 1 else set()
+
+
+def _share_of_fractions(texts: Sequence[str]) -> float:
+    """How many are numbers between 0 and 1, as shares are written."""
+    return sum(re.fullmatch(r"0?\.\d+|0|1(?:\.0+)?", text) is not None for text in texts) / len(texts)
+
+
+def _shape(texts: Sequence[str]) -> str | None:
+    """What all texts look like without their letters and digits, as in a date; None where they differ."""
+    shapes = {re.sub(r"\w+", "0", text) for text in texts}
+    return shapes.pop() if len(shapes) == 1 and any(map(str.isdigit, "".join(texts))) else None
+
+
+def _is_json(text: str) -> bool:
+    found = re.search(r"(?s)[\[{].*[\]}]", text)
+    with suppress(ValueError):
+        return found is not None and json.loads(found[0]) is not None
+    return False
 
 
 def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
@@ -139,10 +227,12 @@ def _only_here(here: Sequence[str], there: Sequence[str]) -> str | None:
     first = _shared_start(here)
     last = _shared_start([text[::-1] for text in here])[::-1]
     first, last = first[: first.rfind(" ") + 1].strip(), last[last.find(" ") + 1 :].strip()
+    # A few texts begin alike by chance, behind a template that both sides share.
+    few, theirs = len(set(here)) < _MANY, (_shared_start(there), _shared_start([text[::-1] for text in there])[::-1])
     if len(first) >= 6 and not any(text.startswith(first) for text in there):
-        return first[:60]
+        return None if few and len(theirs[0]) >= 6 and first.startswith(theirs[0].strip()) else first[:60]
     if len(last) >= 6 and not any(text.endswith(last) for text in there):
-        return last[-60:]
+        return None if few and len(theirs[1]) >= 6 and last.endswith(theirs[1].strip()) else last[-60:]
     return None
 
 
@@ -202,13 +292,14 @@ def pairs_swapped(context: Context) -> Iterator[Problem]:
         for tasks in context.sets if pairs else ():
             if not tasks.compares:
                 continue
-            asked = [(set(task_key(e.prompt).split()), core(e.answer)) for e in tasks.examples if e.answer][:300]
-            votes = Counter[str]()
+            likely, votes = _word_model(tasks), Counter[str]()
             for pair in pairs:
                 words = set(task_key(pair.prompt).split())
-                near = max(asked, key=lambda task: len(words & task[0]) / max(len(words | task[0]), 1), default=None)
-                for kind, text in (("chosen", pair.answer), ("rejected", pair.rejected)):
-                    votes[kind] += near is not None and core(text) == near[1]
+                rated = {
+                    kind: likely(words, core(text))
+                    for kind, text in (("chosen", pair.answer), ("rejected", pair.rejected))
+                }
+                votes[max(rated, key=lambda kind: rated[kind])] += rated["chosen"] != rated["rejected"]
             if votes["rejected"] >= 4 and votes["rejected"] > 2 * votes["chosen"]:
                 message = (
                     f"what '{tasks.label}' expects is more often rejected than chosen ({votes['rejected']} against "
@@ -220,6 +311,23 @@ def pairs_swapped(context: Context) -> Iterator[Problem]:
         if len(scored) >= 4 and lower > 0.5 * len(scored):
             message = f"the chosen answer has the lower score in {lower} of {len(scored)} rows"
             yield Problem(message, one.data_place, hint="Swap the two columns, e.g. with rename_fields.")
+
+
+def _word_model(tasks: TaskSet) -> Callable[[set[str], str], float]:
+    """How likely an answer is by the words of its question (naive Bayes over the tasks); minus infinity if unknown."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for example in tasks.examples[:300]:
+        if example.answer:
+            counts[core(example.answer)].update({"", *task_key(example.prompt).split()})
+    known = {word for found in counts.values() for word in found}
+
+    def likely(words: set[str], answer: str) -> float:
+        found = counts.get(answer)
+        if found is None:
+            return -math.inf
+        return math.log(found[""]) + sum(math.log((found[word] + 0.1) / (found[""] + 0.2)) for word in words & known)
+
+    return likely
 
 
 def _scores(row: Row) -> tuple[float, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -30,6 +31,9 @@ _MORE_IS_BETTER = (
     "f1",
 )
 _SAYS_LESS = ("less", "lower", "worse", "hurt", "fall", "decreas", "reduc", "forget", "degrad", "lose", "drop", "cost")
+_LESS_OF_WHAT_IS_BAD = re.compile(
+    r"(?:lower|reduc|decreas|fewer|less|drop|cut|halv)\w*\s+(?:\w+\s+){0,2}(?:error|mistake|fail|miss)"
+)
 _CLAIM = "metadata.hypothesis"
 _SEEDS = 3
 """Seeds of each trained side that a supported claim needs."""
@@ -64,7 +68,8 @@ def direction_against_metric(context: Context) -> Iterator[Problem]:
         return
     better = better_mode(metric)
     wanted = {"min": "decrease", "max": "increase"}.get(better or "")
-    says_less = any(word in claim.claim.casefold() for word in _SAYS_LESS)
+    text = claim.claim.casefold()
+    says_less = any(word in text for word in _SAYS_LESS) and not _LESS_OF_WHAT_IS_BAD.search(text)
     if wanted is not None and claim.direction != wanted and not (claim.direction == "decrease" and says_less):
         less = "less" if better == "min" else "more"
         message = f"the claim is that {metric} will {claim.direction}, and {less} of it is better"
@@ -220,8 +225,14 @@ def seed_as_axis(context: Context) -> Iterator[Problem]:
 def runs_without_a_difference(context: Context) -> Iterator[Problem]:
     """Runs that train the same, because what differs between them has no effect."""
     known: dict[str, RunConfig] = {}
+    rows: dict[str, str] = {}
+    for one in context.stages:
+        rows[one.run_place] = (
+            f"{rows.get(one.run_place, '')} {hash(tuple(one.examples)) if one.examples else one.stage.data}"
+        )
     for place, run in context.runs:
-        same = known.setdefault(f"{_learned(run)} {run.seed}", run)
+        bare = run if run.data is None or place not in rows else run.model_copy(update={"data": None})
+        same = known.setdefault(f"{_learned(bare)} {rows.get(place)} {run.seed}", run)
         if same is run:
             continue
         paths = [

@@ -9,6 +9,7 @@ from ....config.prices import backend_of
 from ....errors import Problem
 from ....inference.renderer import get_renderer
 from ....inference.renderers.chat_template import CHAT_TEMPLATE, WITH_HERMES
+from .claims import claim_of
 from .context import Context
 
 _HIGH, _LOW = 200.0, 1 / 1000
@@ -79,8 +80,9 @@ def budget_below_one_step(context: Context) -> Iterator[Problem]:
 def warmup_reaches_the_end(context: Context) -> Iterator[Problem]:
     """A warm-up after which nothing is left to train."""
     for one in context.stages:
-        if one.steps is not None and one.steps > 1 and one.cfg.warmup_steps >= one.steps:
-            message = f"the learning rate rises until the end: the run has {one.steps} steps"
+        if one.steps is not None and one.steps > 1 and one.cfg.warmup_steps >= 0.5 * one.steps:
+            when = "until the end" if one.cfg.warmup_steps >= one.steps else "for more than half of the run"
+            message = f"the learning rate rises {when}: the run has {one.steps} steps"
             hint = f"Write {max(one.steps // 10, 1)} or less."
             yield Problem(message, f"{one.params_place}.warmup_steps", one.cfg.warmup_steps, hint)
 
@@ -90,6 +92,10 @@ def too_many_passes(context: Context) -> Iterator[Problem]:
     for one in context.stages:
         rows = len(one.pulled.rows) if one.pulled is not None and one.pulled.complete else 0
         chosen = "batch_size" in one.cfg.model_fields_set and one.cfg.max_steps is None
+        if one.steps in (1, 2, 3) and claim_of(context) is not None and not (one.steps == 1 and chosen):
+            name = "batch_size" if chosen else "max_steps" if one.cfg.max_steps is not None else "num_epochs"
+            message = f"the claim is tested after {'one step' if one.steps == 1 else f'{one.steps} steps'}"
+            yield Problem(message, f"{one.params_place}.{name}", getattr(one.cfg, name), "Train 50 steps or more.")
         if rows >= 20 and one.steps == 1 and chosen:
             message = f"all {rows} rows are one batch, so that the run has one step"
             yield Problem(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 from ....data import describe_source
@@ -16,12 +17,13 @@ from ....errors import Problem, show
 from .context import Context, Example, is_labels, messages_of
 
 _SOME = 0.05
-"""Share of rows from which a fault is said."""
+"""Share of rows from which a fault is reported."""
 _CONTROL = re.compile(
     r"<\|[\w .-]{1,40}\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|<(?:eos|bos|pad|unk|eot|endoftext|im_end)>"
     r"|<\uff5c[^<>]{1,40}\uff5c>|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffd]"
-    r"|\u00c3[\u0080-\u00bf]|\u00c2[\u00a1-\u00bf]|\u00e2\u20ac"  # UTF-8 that was read as Latin-1
 )
+_BROKEN = re.compile(r"\u00c3[\u0080-\u00bf]|\u00c2[\u00a1-\u00bf]|\u00e2\u20ac")
+"""UTF-8 that was read as Latin-1."""
 _NO_VALUE = {"nan", "none", "null", "n/a", "undefined", "<na>", "na", "todo", "tbd", "fixme", "?", "-"}
 _PLACEHOLDER = re.compile(
     r"(?:^|(?<=[\s:]))(?:\{\{?\s*[A-Za-z_][\w.]*\s*\}?\}|\$\{[A-Za-z_]\w*\}|<(?:your|insert)[^<>]{0,30}>)(?=[\s.,;:!?]|$)"
@@ -30,6 +32,8 @@ _ANNOUNCED = re.compile(
     r"(?i)\b(?:answer|solution|expected|target|label|class|category|correct|output|intent|team|queue|tag)\b"
     r"[\s\w\"'`*>]{0,12}[:=>]\W{0,8}$"
 )
+_FIELD = re.compile(r"[^\w\s.,;?!-]\s*$")
+"""What stands before the value of a field."""
 _LONG_ANSWER = 80
 """An answer of this length does not stand in a question by accident."""
 
@@ -39,17 +43,42 @@ def count_rows(some: Sequence[object], n: int) -> str:
     return f"{len(some)} of {n} rows"
 
 
-def blank_answers(context: Context) -> Iterator[Problem]:
-    """Answers that are empty, or that say `nan` where a column was empty."""
+@dataclass(frozen=True, slots=True)
+class RowFault:
+    """A fault of single rows, reported once for each source with the number of rows and the first of them."""
+
+    find: Callable[[Example], str | None]
+    """What is wrong with a row; None where nothing is."""
+    message: str
+    """With `{found}`, `{rows}` and `{first}`."""
+    hint: str
+    share: float = 0.05
+    """Share of the rows from which it is reported."""
+    least: int = 1
+    learned: bool = False
+    """Whether only rows count whose answers are learned as they are."""
+
+
+def faulty_rows(context: Context) -> Iterator[Problem]:
+    """Rows with a fault of `ROW_FAULTS`."""
     for one in context.sources:
-        found = [example for example in one.examples if example.answer is not None or one.learns_from_answers]
-        blank = [example for example in found if any(map(_is_blank, _answers_with_rejected(example)))]
-        if len(blank) >= max(_SOME * len(one.examples), 1):
-            text = next(filter(_is_blank, _answers_with_rejected(blank[0])))
-            what = f"the answer {show(text)}" if text.strip() else "no answer"
-            what = "an empty rejected answer" if not _is_blank(blank[0].answer or "") else what
-            message = f"{count_rows(blank, len(one.examples))} have {what}, the first is {one.where(blank[0])}"
-            yield Problem(message, one.data_place, hint="Leave them out with the transform `filter`, or fill them in.")
+        for fault in ROW_FAULTS:
+            if fault.learned and not one.learns_from_answers:
+                continue
+            found = [(example, what) for example in one.examples if (what := fault.find(example)) is not None]
+            if found and len(found) >= max(fault.share * len(one.examples), fault.least):
+                rows, first = count_rows(found, len(one.examples)), one.where(found[0][0])
+                message = fault.message.format(found=found[0][1], rows=rows, first=first)
+                yield Problem(message, one.data_place, hint=fault.hint)
+
+
+def _blank(example: Example) -> str | None:
+    text = next(filter(_is_blank, _answers_with_rejected(example)), None)
+    if text is None:
+        return None
+    if text.strip():
+        return f"the answer {show(text)}"
+    return "no answer" if _is_blank(example.answer or "") else "an empty rejected answer"
 
 
 def _is_blank(answer: str) -> bool:
@@ -57,41 +86,57 @@ def _is_blank(answer: str) -> bool:
     return not text or text.casefold() in _NO_VALUE
 
 
-def control_tokens(context: Context) -> Iterator[Problem]:
-    """Control tokens of a chat template, and broken characters, inside of texts."""
-    for one in context.sources:
-        for what in ("answers", "prompts"):
-            found = [
-                (example, match[0])
-                for example in one.examples
-                for text in (_answers_with_rejected(example) if what == "answers" else [example.prompt])
-                if (match := _CONTROL.search(text))
-            ]
-            if len(found) >= max(0.01 * len(one.examples), 1):
-                example, token = found[0]
-                rows = count_rows(found, len(one.examples))
-                broken = token[0] in "\u00c3\u00c2\u00e2"
-                kind = "characters of a wrong encoding" if broken else "control tokens"
-                message = f"{what} hold {kind}: {show(token)} in {rows}, the first is {one.where(example)}"
-                hint = "Remove them: the template writes its own, and a learned one ends or breaks the answer."
-                hint = "Write the file anew as UTF-8: it was read as Latin-1 once." if broken else hint
-                yield Problem(message, one.data_place, hint=hint)
-                break
-
-
 def _answers_with_rejected(example: Example) -> list[str]:
     return [text for text in (example.answer, example.rejected) if text is not None]
 
 
-def unfilled_templates(context: Context) -> Iterator[Problem]:
-    """Placeholders that no value has taken the place of."""
-    for one in context.sources:
-        for what, texts in (("prompts", [e.prompt for e in one.examples]), ("answers", one.answers)):
-            marks = Counter(mark for text in texts for mark in set(_PLACEHOLDER.findall(text)))
-            if len(texts) >= 2 and marks and (top := marks.most_common(1)[0])[1] >= 0.9 * len(texts):
-                message = f"{what} hold the placeholder {show(top[0])} itself in {top[1]} of {len(texts)} rows"
-                hint = 'Write it in single braces with the name of a column, as in user_template: "{query}".'
-                yield Problem(message, one.data_place, hint=hint)
+def _in_answers(pattern: re.Pattern[str]) -> Callable[[Example], str | None]:
+    return lambda example: _first_match(pattern, _answers_with_rejected(example))
+
+
+def _in_prompts(pattern: re.Pattern[str]) -> Callable[[Example], str | None]:
+    return lambda example: _first_match(pattern, [example.prompt])
+
+
+def _first_match(pattern: re.Pattern[str], texts: Sequence[str]) -> str | None:
+    return next((show(match[0]) for text in texts if (match := pattern.search(text))), None)
+
+
+def _repeats_the_prompt(example: Example) -> str | None:
+    prompt = example.prompt.strip()
+    return prompt if len(prompt) > 3 and (example.answer or "").strip().startswith(prompt) else None
+
+
+_CONTROL_HINT = "Remove them: the template writes its own, and a learned one ends or breaks the answer."
+_ENCODING = "Write the file anew as UTF-8: it was read as Latin-1 once."
+_BRACES = 'Write it in single braces with the name of a column, as in user_template: "{query}".'
+ROW_FAULTS: tuple[RowFault, ...] = (
+    RowFault(
+        _blank,
+        "{rows} have {found}, the first is {first}",
+        "Leave them out with the transform `filter`, or fill them in.",
+    ),
+    *(
+        RowFault(find, f"{where} hold {kind}: {{found}} in {{rows}}, the first is {{first}}", hint, share=0.01)
+        for pattern, kind, hint in (
+            (_CONTROL, "control tokens", _CONTROL_HINT),
+            (_BROKEN, "characters of a wrong encoding", _ENCODING),
+        )
+        for where, find in (("answers", _in_answers(pattern)), ("prompts", _in_prompts(pattern)))
+    ),
+    *(
+        RowFault(find, f"{where} hold the placeholder {{found}} itself in {{rows}}", _BRACES, share=0.9, least=2)
+        for where, find in (("prompts", _in_prompts(_PLACEHOLDER)), ("answers", _in_answers(_PLACEHOLDER)))
+    ),
+    RowFault(
+        _repeats_the_prompt,
+        "the answer begins with its prompt in {rows}, the first is {first}",
+        "Check which columns prompt and answer are made of, and leave the prompt out of the answer.",
+        share=0.5,
+        least=2,
+        learned=True,
+    ),
+)
 
 
 def prompts_without_content(context: Context) -> Iterator[Problem]:
@@ -107,20 +152,6 @@ def prompts_without_content(context: Context) -> Iterator[Problem]:
         elif empty >= max(_SOME * len(one.examples), 1) and not any(example.system for example in one.examples):
             message = f"{empty} of {len(one.examples)} rows have an empty prompt"
             yield Problem(message, one.data_place, hint="Check which column the prompt is made of, or filter them out.")
-
-
-def answers_repeat_the_prompt(context: Context) -> Iterator[Problem]:
-    """Answers that are, or begin with, their prompt."""
-    for one in context.sources:
-        if not one.learns_from_answers:
-            continue
-        pairs = [(e, e.prompt.strip(), (e.answer or "").strip()) for e in one.examples]
-        same = [e for e, prompt, answer in pairs if len(prompt) > 3 and answer.startswith(prompt)]
-        if len(pairs) >= 4 and len(same) >= 0.5 * len(pairs):
-            rows = count_rows(same, len(pairs))
-            message = f"the answer begins with its prompt in {rows}, the first is {one.where(same[0])}"
-            hint = "Check which columns prompt and answer are made of, and leave the prompt out of the answer."
-            yield Problem(message, one.data_place, hint=hint)
 
 
 def one_class(context: Context) -> Iterator[Problem]:
@@ -261,7 +292,13 @@ def _stands_at_one_place(examples: Sequence[Example]) -> bool:
     for example in examples:
         text = f"{example.system}\n{example.prompt}"
         others = sum(label in text for label in labels) - 1
-        if (at := _occurrences(example)) and others < 0.5 * len(labels):
+        at = _occurrences(example)
+        # Delimited like a field, or at the end: in the middle of a sentence it is what is to be extracted.
+        if (
+            at
+            and others < 0.5 * len(labels)
+            and (at[-1] + len(core(example.answer)) >= len(text) - 2 or _FIELD.search(text[: at[-1]]))
+        ):
             before[text[max(at[-1] - 6, 0) : at[-1]]] += 1
     return bool(before) and before.most_common(1)[0][1] >= 0.8 * len(examples)
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from math import ceil
+from typing import Any, cast
 
-from ....data.types import InProcessVerifier
+from ....builtins import BUILTINS
+from ....data.chat import text_of
+from ....data.shapes import is_object
+from ....data.types import HarborTask, InProcessVerifier, Message
 from ....errors import EvsysError, Problem, show
 from ....eval.verifier import VerifierInput, build_verifier
+from ....rollouts.rollout import opening
 from ....training.blocking import run_blocking
 from ...hypothesis import is_rate
 from .claims import claim_of, claimed_metric
-from .context import COMPARING, Context, TaskSet
+from .context import COMPARING, Context, TaskSet, expected_text
 
 _NONSENSE = "zxqv 8175309 wrong"
 """No task expects this."""
+_QUICK = (*COMPARING, "regex_match", "format_only")
+_TRIED = 3
+"""Tasks on which a verifier of the project is tried."""
 _FEW = 5
 _FEW_CHOSEN = 10
 _TOO_LONG = 0.1
-"""Share of tasks whose answers may be too long before it is said."""
+"""Share of tasks whose answers may be too long before it is reported."""
 
 
 def val_and_test_share_tasks(context: Context) -> Iterator[Problem]:
@@ -40,10 +48,10 @@ def val_and_test_share_tasks(context: Context) -> Iterator[Problem]:
 def few_tasks(context: Context) -> Iterator[Problem]:
     """Too few tasks to tell two runs apart."""
     for one in context.sets:
-        scored, key = len(one.tasks), "n_samples" if one.entry is None else "n_tasks"
-        cut = scored < one.available
+        scored, key = len(one.keys), "n_samples" if one.entry is None else "n_tasks"
+        cut = len(one.tasks) < one.available
         if 0 < scored < (_FEW_CHOSEN if cut else _FEW) and one.expected:
-            of = f" of {one.available}" if cut else ""
+            of = f" of {one.available}" if cut else " different" * (scored < len(one.tasks))
             message = f"{scored}{of} tasks are scored: one answer moves the score by {1 / scored:.2f}"
             hint = f"Remove {key}, or set it to 100 or more." if cut else "Add tasks; 100 or more tell runs apart."
             yield Problem(message, f"{one.place}.{key}" if cut else one.place, hint=hint)
@@ -117,7 +125,7 @@ def samples_are_copies(context: Context) -> Iterator[Problem]:
         if one.entry is not None and one.entry.samples > 1 and one.entry.temperature == 0:
             message = f"at temperature 0 the {one.entry.samples} samples of a task are copies of one"
             yield Problem(message, f"{one.place}.temperature", 0, "Remove it, or set samples: 1.")
-        if one.entry is not None and (one.entry.temperature or 0) > 2:
+        if one.entry is not None and (one.entry.temperature or 0) > 1.5:
             yield Problem(
                 "answers are noise at this temperature",
                 f"{one.place}.temperature",
@@ -127,29 +135,77 @@ def samples_are_copies(context: Context) -> Iterator[Problem]:
 
 
 def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
-    """Verifiers that cannot read what is expected, such as words for numeric_match, or that accept any answer."""
-    places = [(one.place, one.tasks) for one in context.sets]
-    places += [(one.data_place, one.tasks) for one in context.sources if not one.learns_from_answers]
-    for place, tasks in places:
-        some = [one for one in tasks[:: max(len(tasks) // 200, 1)] if isinstance(one.verifier, InProcessVerifier)]
-        refused: list[tuple[str, str]] = []
-        accepted: list[str] = []
-        for task in some:
-            if getattr(task.verifier, "fn_name", None) not in (*COMPARING, "regex_match", "format_only"):
-                continue
-            verifier = build_verifier(task.verifier)
-            try:
-                if run_blocking(lambda v=verifier: v(VerifierInput(prompt="", completion=_NONSENSE))).reward > 0:
-                    accepted.append(task.task_id)
-            except EvsysError as error:
-                refused.append((task.task_id, str(error).partition(": ")[2]))
-        if refused:
-            message = f"{len(refused)} tasks cannot be scored, such as '{refused[0][0]}': {refused[0][1].rstrip('.')}"
-            yield Problem(message, place, hint="Correct the tasks, or choose another verifier.")
-        if len(accepted) >= max(0.5 * len(some), 4):
-            message = f"any answer scores on {len(accepted)} of {len(some)} tasks, such as {show(_NONSENSE)} on"
-            hint = "Give the verifier something that a wrong answer fails."
-            yield Problem(f"{message} '{accepted[0]}'", place, hint=hint)
+    """Verifiers that cannot read what is expected, accept any answer, or prefer wrong answers to right ones."""
+    places = [(one.place, one.tasks, one.entry is None or one.entry.agent is None) for one in context.sets]
+    for one in context.sources:
+        if not one.learns_from_answers:
+            agents = [getattr(one.cfg, name, None) for name in ("agent", "agent_import_path")]
+            places.append((one.data_place, one.tasks, not any(agents)))
+    for place, tasks, is_one_turn in places:
+        yield from _try_verifiers([one for one in tasks[:: max(len(tasks) // 200, 1)] if _fn_of(one) in _QUICK], place)
+        # User code may be slow: a few tasks are enough, where one answer is all that it looks at.
+        own = {repr(one.verifier): one for one in tasks if (name := _fn_of(one)) and name not in BUILTINS["verifier"]}
+        yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn else [], place)
+
+
+def _fn_of(task: HarborTask) -> str | None:
+    return task.verifier.fn_name if isinstance(task.verifier, InProcessVerifier) else None
+
+
+def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]:
+    refused: list[tuple[str, str]] = []
+    found: list[tuple[str, str | None, dict[str, float]]] = []
+    for at, task in enumerate(tasks):
+        try:
+            right, other = (expected_text(getattr(one.verifier, "expected", None)) for one in (task, tasks[at - 1]))
+            other = None if other == right else other
+            answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "right": right, "other": other}
+            rewards = {name: _reward(task, text) for name, text in answers.items() if text is not None}
+            found.append((task.task_id, right, rewards))
+        except EvsysError as error:
+            refused.append((task.task_id, str(error).partition(": ")[2]))
+    if refused:
+        message = f"{len(refused)} tasks cannot be scored, such as '{refused[0][0]}': {refused[0][1].rstrip('.')}"
+        yield Problem(message, place, hint="Correct the tasks, or choose another verifier.")
+    if labels := _accepts_another_label(tasks):
+        message = f"where {show(labels[0])} is expected, the other label {show(labels[1])} scores too"
+        yield Problem(message, place, hint="Use exact_match, or whole_words and labels that do not contain each other.")
+    is_text = bool(tasks) and _fn_of(tasks[0]) in ("exact_match", "contains")
+    is_builtin = bool(tasks) and _fn_of(tasks[0]) in COMPARING
+    faults: tuple[tuple[Callable[[dict[str, float]], bool], str, str], ...] = (
+        (lambda got: got.get("right", 0) < got.get("other", 0), "{} earns less than a wrong answer", "Check its sign"),
+        (lambda got: min(got["wrong"], got["long"]) > 0, "any answer scores", "Give it what a wrong answer fails"),
+        (
+            lambda got: is_builtin and got.get("other", 0) > 0,
+            "the answer of another task scores",
+            "Check its tolerance and what it expects",
+        ),
+        (lambda got: is_text and got.get("right") == 0, "{} itself scores 0", "Expect what a model would answer"),
+        (lambda got: abs(got.get("right", 0)) > 10, "rewards are far above 1", "Divide them by the largest"),
+    )
+    for fault, what, hint in faults:
+        bad = [one for one in found if fault(one[2])]
+        if bad and len(bad) >= max(0.5 * len(found), min(_TRIED, 4)):
+            what = what.format(f"the expected answer {show(bad[0][1])}")
+            message = f"{what} on {len(bad)} of {len(found)} tasks, such as '{bad[0][0]}', by '{_fn_of(tasks[0])}'"
+            yield Problem(message, place, hint=f"{hint}.")
+            break
+
+
+def _accepts_another_label(tasks: Sequence[HarborTask]) -> tuple[str, str] | None:
+    """A label, and another one that its verifier accepts."""
+    found = {expected_text(getattr(one.verifier, "expected", None)): one for one in tasks if _fn_of(one) == "contains"}
+    labels = {text: task for text, task in found.items() if text}
+    if not 2 <= len(labels) <= min(20, len(tasks) / 3):
+        return None
+    pairs = ((text, other) for text in labels for other in labels if text != other)
+    return next(((text, other) for text, other in pairs if _reward(labels[text], other) > 0), None)
+
+
+def _reward(task: HarborTask, answer: str) -> float:
+    said: list[Message] = [*opening(task), {"role": "assistant", "content": answer}]
+    given = VerifierInput(prompt=text_of(task.instruction), completion=answer, messages=said, task=task)
+    return run_blocking(lambda: build_verifier(task.verifier)(given)).reward
 
 
 def questions_with_several_answers(context: Context) -> Iterator[Problem]:
@@ -188,7 +244,38 @@ def dominant_answer(one: TaskSet) -> tuple[str, float] | None:
 def scored_on_training_rows(context: Context) -> Iterator[Problem]:
     """An evaluation without held-out rows."""
     for place, run in context.runs:
-        if run.eval.enabled and run.eval.metrics and run.eval.eval_data is None and run.continual is None:
+        scores_own = run.eval.enabled and run.eval.metrics and run.eval.eval_data is None
+        if scores_own and run.continual and not any(stage.eval_data for stage in run.continual.stages):
+            hint = "Add eval_data to the stages, or remove eval."
+            yield Problem("no stage has rows to score", f"{place}.eval.metrics", hint=hint)
+        if scores_own and run.continual is None:
             message = "the training rows are scored, as train_fit/..., which says nothing about new rows"
             hint = "Add eval.eval_data, or score tasks with metadata.benchmark."
             yield Problem(message, f"{place}.eval.metrics", hint=hint)
+
+
+def tools_without_definitions(context: Context) -> Iterator[Problem]:
+    """Tasks that expect calls of tools which nothing tells the model about."""
+    places = [(one.place, one.tasks, one.entry) for one in context.sets]
+    places += [(one.data_place, one.tasks, one.cfg) for one in context.sources if not one.learns_from_answers]
+    for place, tasks, asked in places:
+        if any(getattr(asked, name, None) for name in ("agent", "agent_import_path")):
+            continue
+        unknown = [(task, name) for task in tasks if (name := _unknown_tool(task))]
+        if unknown and len(unknown) >= 0.5 * len(tasks):
+            message = f"{len(unknown)} of {len(tasks)} tasks expect a call of a tool that their prompt does not define"
+            example = f"such as '{unknown[0][1]}' in '{unknown[0][0].task_id}'"
+            yield Problem(
+                f"{message}, {example}", place, hint="Give the tasks `tools`, or describe them in the prompt."
+            )
+
+
+def _unknown_tool(task: HarborTask) -> str | None:
+    """A tool whose call is expected and that neither `tools` nor the prompt describes by its name and arguments."""
+    expected: Any = getattr(task.verifier, "expected", None)
+    if _fn_of(task) != "tool_calls_match" or task.tools or not isinstance(expected, list):
+        return None
+    prompt = "\n".join(text_of(one.get("content")) for one in opening(task))
+    calls = [one for one in cast("list[Any]", expected) if is_object(one)]
+    needed = [[str(one.get("name")), *list(one.get("arguments") or {})[:1]] for one in calls]
+    return next((names[0] for names in needed if any(name not in prompt for name in names)), None)
