@@ -101,13 +101,6 @@ def flags(folder: Path, *arguments: str) -> set[str]:
     return {check["name"] for check in report["checks"] if check["state"] == "flagged"}
 
 
-def remarks(folder: Path) -> set[str]:
-    """The names of the checks that an audit only remarks on."""
-    done = evsys(folder, "audit", "outputs/study", "--json")
-    [report] = json.loads(done.stdout)
-    return {check["name"] for check in report["checks"] if check["state"] == "remark"}
-
-
 def edit_json(path: Path, change: Callable[[Any], Any]) -> None:
     value = json.loads(path.read_text(encoding="utf-8"))
     changed = change(value)

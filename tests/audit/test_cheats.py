@@ -526,7 +526,7 @@ def claim_more_seeds(project: Path) -> None:
 def strike_contamination_and_rehash(project: Path) -> None:
     """The first event says that nothing was found; the head of the journal was noted elsewhere."""
     rehash(
-        study(project) / "journal.jsonl", lambda event: event | ({"near_matches": ["x"]} if "family" in event else {})
+        study(project) / "journal.jsonl", lambda event: event | ({"contamination": ["x"]} if "family" in event else {})
     )
 
 
@@ -579,7 +579,24 @@ def write_another_verdict_on_the_page(project: Path) -> None:
     page.write_text(page.read_text(encoding="utf-8").replace("long", "short"), encoding="utf-8")
 
 
+def delete_checkpoints(project: Path) -> None:
+    """The weights that were scored cannot be compared with anything any more."""
+    shutil.rmtree(study(project) / "long__seed42/checkpoints")
+
+
+def delete_the_list_of_claims(project: Path) -> None:
+    """So that the next trial of the claim counts as the first."""
+    (project / ".evsys/claims.jsonl").unlink()
+
+
+def strike_a_claim_from_the_list(project: Path) -> None:
+    (project / ".evsys/claims.jsonl").write_text("", encoding="utf-8")
+
+
 ACTS: dict[Callable[[Path], None], set[str]] = {
+    delete_checkpoints: {"weights"},
+    delete_the_list_of_claims: {"claim"},
+    strike_a_claim_from_the_list: {"claim"},
     swap_answers_of_two_tasks: {"files", "answers"},
     cut_off_the_last_answer: {"files", "scores"},
     turn_success_round: {"config"},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .project import edit_lines, evsys, flags, make_project, read_lines, remarks, write_config, write_lines
+from .project import edit_lines, evsys, flags, make_project, read_lines, write_config, write_lines
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +152,7 @@ class WarmSFT(SFT):
     assert_marked(tmp_path, "identity")
 
 
-def test_an_arm_that_fails_because_of_its_score_is_flagged(tmp_path: Path) -> None:
+def test_an_arm_that_fails_because_of_its_score_is_named_and_supports_nothing(tmp_path: Path) -> None:
     code = '''
 @register_callback("drop")
 class Drop(Callback):
@@ -163,8 +163,10 @@ class Drop(Callback):
             Path("dropped").touch()
             os._exit(3)
 '''
-    run(prepare(tmp_path, code, more="callbacks: [ { kind: drop } ]"))
-    assert "dropped" in remarks(tmp_path)
+    done = run(prepare(tmp_path, code, more="callbacks: [ { kind: drop } ]"))
+    assert "Supported" not in done.stdout, done.stdout
+    conclusion = json.loads((tmp_path / "outputs/study/conclusion.json").read_text(encoding="utf-8"))
+    assert conclusion["not_scored"], conclusion["summary"]
 
 
 def test_answers_that_were_there_before_the_model_was_asked_are_flagged(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def index_of(questions: list[str]) -> TaskIndex:
 
 def recall(questions: list[str], copy: Callable[[str], list[str]]) -> float:
     report = index_of(questions).scan(copy(text) for text in questions)
-    return len({one.task_id for one in report.exact}) / len(questions)
+    return len({one.task_id for one in report.copies}) / len(questions)
 
 
 def split(text: str) -> list[str]:
@@ -69,7 +69,7 @@ def test_chinese_tasks_are_found_inside_of_a_longer_text() -> None:
 
 
 def test_clean_text_is_no_copy(questions: list[str]) -> None:
-    assert index_of(questions).scan([text] for text in library_texts()[:3000]).exact == []
+    assert index_of(questions).scan([text] for text in library_texts()[:3000]).copies == []
 
 
 def test_short_label_tasks_and_other_values_of_a_generator_are_no_copies() -> None:
@@ -81,28 +81,28 @@ def test_short_label_tasks_and_other_values_of_a_generator_are_no_copies() -> No
         [f"which queue answers this ticket: order {number} arrived broken", "returns"] for number in range(50, 350)
     ]
     report = index_of(tasks).scan(rows)
-    assert (report.exact, report.n_rows, report.n_tasks) == ([], 303, 53)
+    assert (report.copies, report.n_rows, report.n_tasks) == ([], 303, 53)
 
 
-def test_a_near_match_is_told_with_the_text_in_common_and_templates_are_not(questions: list[str]) -> None:
+def test_a_near_match_is_listed_with_the_text_in_common_and_prompt_templates_are_not(questions: list[str]) -> None:
     words = questions[0].split()
     words[len(words) // 2] = "zebra"
     template = "You are a helpful assistant of the support team. Answer this question: "
     index = index_of([template + text for text in questions])
-    [finding] = index.scan([[template + " ".join(words)]]).near
+    [finding] = index.scan([[template + " ".join(words)]]).near_matches
     assert (finding.task_id, finding.match) == ("0", "near")
     assert finding.text
-    assert "helpful assistant" not in finding.text or finding.share >= 0.6
+    assert "helpful assistant" not in finding.text
     assert index.scan([[template + "Where does the river begin, and who owns the bridge?"]]).findings == []
 
 
 def test_a_finding_says_whether_the_answer_occurs_in_the_row(questions: list[str]) -> None:
     report = index_of(questions[:1]).scan([[questions[0], "Forty two."], [questions[0], "another"]])
-    assert [one.answer for one in report.exact] == [True, False]
+    assert [one.answer for one in report.copies] == [True, False]
 
 
 def test_a_task_in_many_rows_is_listed_a_few_times(questions: list[str]) -> None:
-    assert len(index_of(questions[:1]).scan([[questions[0]]] * 50).exact) == 5
+    assert len(index_of(questions[:1]).scan([[questions[0]]] * 50).copies) == 5
 
 
 @pytest.mark.parametrize("rows", [[], [[]], [[""]], [["  "]]])

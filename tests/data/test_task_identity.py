@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evsys_sdk.data.task_identity import duplicate_key, task_id, task_key, task_list_id, task_set_key
+from evsys_sdk.data.task_identity import duplicate_key, task_id, task_key, task_list_id
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
 
 TEXT = "Which queue answers this ticket about the budget plan?"
@@ -59,10 +59,9 @@ def test_the_conversation_before_an_instruction_is_part_of_the_question() -> Non
     assert task_key(longer) == f"compare rome and oslo {task_key(TEXT)}"
 
 
-def test_a_list_of_tasks_has_an_order_and_a_set_has_none() -> None:
+def test_a_list_of_tasks_has_an_order() -> None:
     one, other = task("first question"), task("second question", name="t2")
     assert task_list_id([one, other]) != task_list_id([other, one])
-    assert task_set_key([one, other]) == task_set_key([other, one, task("First question!", fn="other", name="t3")])
 
 
 def test_ids_are_those_of_earlier_records() -> None:

@@ -194,7 +194,7 @@ def test_sharegpt_rows() -> None:
         ({"conversations": []}, "non-empty list of turns"),
         ({"conversations": ["hi"]}, "conversations[0] must be an object"),
         ({"conversations": [{"from": "humna", "value": "x"}]}, "Did you mean 'human'?"),
-        ({"conversations": [{"value": "x"}]}, "nobody knows the speaker None"),
+        ({"conversations": [{"value": "x"}]}, "unknown speaker None"),
         ({"conversations": [{"from": "human", "value": None}]}, "conversations[0].value must be text"),
     ],
 )

@@ -1,13 +1,13 @@
-"""Which tasks of a benchmark occur in training rows: exact copies, and near matches.
+"""Which tasks of a benchmark occur in training rows: copies, and near matches.
 
     index = TaskIndex([ProbeTask("t1", "routing", question="Book a flight from Rome to Oslo ...", answer="FLIGHTS")])
     report = index.scan(row_texts(row) for row in rows)
-    report.exact, report.near
+    report.copies, report.near_matches
 
-An exact copy has all words of the question in order, after the normalisation of `task_key`: case, markup, look-alike
-letters, invisible characters, JSON escapes and punctuation do not matter, nor does a split over several messages. A
-question of few words must be a whole message or line, because such words also occur in other sentences. A near match
-shares most of the word trigrams that are not a template of the benchmark; it is a remark, with the shared text.
+A copy has all words of the question in order, after the normalisation of `task_key`: case, markup, look-alike letters,
+invisible characters, JSON escapes and punctuation do not matter, nor does a split over several messages. A question of
+few words must be a whole message or line, because such words also occur in other sentences. A near match shares most of
+the word trigrams that are not part of the benchmark's prompt template.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from .task_identity import task_key
 
-type Match = Literal["exact", "near"]
 type Words = tuple[str, ...]
+type Match = Literal["copy", "near"]
 
 _LONG = 8
 """Words of a question from which on it is searched for inside of longer texts."""
 _NEAR = 0.6
 """Share of a question's own trigrams in a row that makes a near match."""
-_FEWEST_GRAMS = 5
-"""A near match needs so many trigrams of its own: fewer are shared by chance."""
+_FEWEST_TRIGRAMS = 5
+"""Own trigrams of a question that can have near matches: fewer are shared by chance."""
 _TEMPLATE = 0.1
 """Trigrams in more than this share of the tasks are a prompt template."""
 _MOST_PER_TASK = 5
@@ -60,19 +60,17 @@ class Finding:
     task_id: str
     benchmark: str
     match: Match
-    share: float
-    """Of the question's words, or of its trigrams for a near match."""
     answer: bool
     """Whether the expected answer occurs in the same row."""
     text: str
-    """What both have in common, normalised."""
+    """The question, or what the row shares with it, normalised."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {"share": round(self.share, 3)}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ContaminationReport:
     """What a scan found, at most a few rows for each task."""
 
     findings: list[Finding]
@@ -80,13 +78,11 @@ class Report:
     n_tasks: int
 
     @property
-    def exact(self) -> list[Finding]:
-        """Exact copies: facts."""
-        return [finding for finding in self.findings if finding.match == "exact"]
+    def copies(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.match == "copy"]
 
     @property
-    def near(self) -> list[Finding]:
-        """Near matches: remarks."""
+    def near_matches(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.match == "near"]
 
 
@@ -95,14 +91,6 @@ def words_of(text: str) -> Words:
     if "\\" in text:
         text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", text)
     return tuple(_WORD.findall(task_key(text)))
-
-
-def holds_question(text: str, question: Words) -> bool:
-    """Whether a text, such as a conversation as a model is trained on it, holds a question (see `TaskIndex`)."""
-    if len(question) < _LONG:
-        return question in _list_parts(text)
-    words = words_of(text)
-    return any(words[at : at + len(question)] == question for at in range(len(words) - len(question) + 1))
 
 
 def _list_parts(text: str) -> set[Words]:
@@ -121,37 +109,41 @@ class TaskIndex:
         self._answers = [words_of(task.answer) for task in self.tasks]
         self._short: dict[Words, list[int]] = defaultdict(list)
         self._begins: dict[Words, list[int]] = defaultdict(list)
-        self._grams: dict[Words, list[int]] = defaultdict(list)
-        self._n_grams: list[int] = []
-        common = Counter(gram for words in self._words for gram in set(_trigrams(words)))
         for at, words in enumerate(self._words):
-            if len(words) >= _LONG:
-                self._begins[words[:_LONG]].append(at)
-            elif words:
-                self._short[words].append(at)
-            own = {gram for gram in _trigrams(words) if common[gram] <= max(1, _TEMPLATE * len(self.tasks))}
-            self._n_grams.append(len(own))
-            for gram in own if len(own) >= _FEWEST_GRAMS else ():
-                self._grams[gram].append(at)
+            if words:
+                places = self._begins if len(words) >= _LONG else self._short
+                places[words[:_LONG]].append(at)
+        common = Counter(trigram for words in self._words for trigram in _trigrams(words))
+        most = max(1, _TEMPLATE * len(self.tasks))
+        self._own = [{one for one in _trigrams(words) if common[one] <= most} for words in self._words]
+        self._by_trigram: dict[Words, list[int]] = defaultdict(list)
+        for at, own in enumerate(self._own):
+            for trigram in own if len(own) >= _FEWEST_TRIGRAMS else ():
+                self._by_trigram[trigram].append(at)
 
-    def scan(self, rows: Iterable[Sequence[str]]) -> Report:
+    def scan(self, rows: Iterable[Sequence[str]]) -> ContaminationReport:
         """Search rows, each given as its texts."""
-        findings, told, n_rows = list[Finding](), Counter[tuple[int, Match]](), 0
+        findings, seen, n_rows = list[Finding](), Counter[tuple[int, Match]](), 0
         for row, texts in enumerate(rows):
             n_rows += 1
             words = words_of(" ".join(texts))
-            exact = self._find_exact(texts, words)
-            shares = dict.fromkeys(exact, 1.0) | {
-                at: share for at, share in self._find_near(words).items() if at not in exact
-            }
-            for at, share in shares.items():
-                match: Match = "exact" if at in exact else "near"
-                told[at, match] += 1
-                if told[at, match] <= _MOST_PER_TASK:
-                    findings.append(self._tell(row, at, match, share, words))
-        return Report(findings, n_rows, len(self.tasks))
+            found = {at: " ".join(self._words[at]) for at in self._find(texts, words)}
+            near = {at: text for at, text in self._find_near(words).items() if at not in found}
+            matches: dict[Match, dict[int, str]] = {"copy": found, "near": near}
+            for match, texts_found in matches.items():
+                for at, text in sorted(texts_found.items()):
+                    seen[at, match] += 1
+                    if seen[at, match] <= _MOST_PER_TASK:
+                        task, answer = self.tasks[at], self._answers[at]
+                        is_answered = bool(answer) and _contains(words, answer)
+                        findings.append(Finding(row, task.task_id, task.benchmark, match, is_answered, text))
+        return ContaminationReport(findings, n_rows, len(self.tasks))
 
-    def _find_exact(self, texts: Sequence[str], words: Words) -> set[int]:
+    def find(self, texts: Sequence[str]) -> list[ProbeTask]:
+        """The tasks that occur in one row."""
+        return [self.tasks[at] for at in sorted(self._find(texts, words_of(" ".join(texts))))]
+
+    def _find(self, texts: Sequence[str], words: Words) -> set[int]:
         found: set[int] = set()
         for start in range(len(words) - _LONG + 1) if self._begins else ():
             for at in self._begins.get(words[start : start + _LONG], ()):
@@ -163,19 +155,20 @@ class TaskIndex:
             found.update(at for part in parts for at in self._short.get(part, ()))
         return found
 
-    def _find_near(self, words: Words) -> dict[int, float]:
-        seen = Counter(at for gram in set(_trigrams(words)) for at in self._grams.get(gram, ()))
-        shares = {at: count / self._n_grams[at] for at, count in seen.items()}
-        return {at: share for at, share in shares.items() if share >= _NEAR}
-
-    def _tell(self, row: int, at: int, match: Match, share: float, words: Words) -> Finding:
-        task, answer = self.tasks[at], self._answers[at]
-        shared = [gram for gram in _trigrams(self._words[at]) if match == "exact" or gram in set(_trigrams(words))]
-        text = " ".join(self._words[at]) if match == "exact" else " … ".join(" ".join(gram) for gram in shared[:3])
-        size = len(answer)
-        beside = bool(size) and any(words[i : i + size] == answer for i in range(len(words) - size + 1))
-        return Finding(row, task.task_id, task.benchmark, match, share, beside, text)
+    def _find_near(self, words: Words) -> dict[int, str]:
+        """Tasks that a row resembles, each with the beginning of what they share."""
+        shared: dict[int, list[Words]] = defaultdict(list)
+        for trigram in _trigrams(words) if self._by_trigram else ():
+            for at in self._by_trigram.get(trigram, ()):
+                shared[at].append(trigram)
+        near = {at: found for at, found in shared.items() if len(found) >= _NEAR * len(self._own[at])}
+        return {at: " … ".join(" ".join(trigram) for trigram in found[:3]) for at, found in near.items()}
 
 
 def _trigrams(words: Words) -> list[Words]:
-    return [words[at : at + 3] for at in range(len(words) - 2)]
+    """Each trigram once, in order."""
+    return list(dict.fromkeys(words[at : at + 3] for at in range(len(words) - 2)))
+
+
+def _contains(words: Words, part: Words) -> bool:
+    return any(words[at : at + len(part)] == part for at in range(len(words) - len(part) + 1))

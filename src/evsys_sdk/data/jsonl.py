@@ -131,6 +131,8 @@ def open_bytes(path: Path) -> Generator[IO[bytes]]:
 
 
 def _not_json(text: bytes, error: ValueError, where: str, remedies: Mapping[str, str]) -> DataError:
+    if not text.strip():
+        return DataError(f"{where}: it is empty. Check that it is the file you meant.")
     message = str(error)
     found = _COLUMN.search(message)
     reason = _COLUMN.sub("", message)

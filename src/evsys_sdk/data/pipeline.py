@@ -101,7 +101,7 @@ class _Stream:
             for number, row in enumerate(self._rows if self._list is None else self._list, 1):
                 self.current = number
                 yield row
-        except GeneratorExit:  # whoever reads has enough, which is no failure
+        except GeneratorExit:  # the reader has enough, which is not a failure
             raise
         except BaseException as error:
             self.error = error

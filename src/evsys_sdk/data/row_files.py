@@ -91,6 +91,10 @@ def _is_one_value(path: Path, kind: str) -> bool:
     try:
         value = parse_json(first, "")
     except DataError:
+        if first.strip() and kind_of(path) is None and not first.lstrip().startswith((b"{", b"[")):
+            endings = ", ".join(KINDS)
+            remedy = f"Convert it to one that ends in {endings} (a spreadsheet: save it as CSV)"
+            raise DataError(f"{path}: its ending says no format, and its first line is no JSON. {remedy}.") from None
         return kind == "json" or first.lstrip().startswith(b"[")
     return not second.strip() and (kind == "json" or is_list(value))
 

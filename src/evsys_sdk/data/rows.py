@@ -289,7 +289,7 @@ def _already_typed(row: Any, target: TargetFormat | None) -> TypedRow:
         raise DataError(f"a row must be a dict, not {type(row).__name__} ({show(row)}).")
     if target and found is not target:
         raise DataError(f"a {target} row is needed, but this is a {found} row. Use the transform {_MADE_BY[target]}.")
-    return from_dict(to_dict(row))  # whoever made it by hand has checked none of its parts
+    return from_dict(to_dict(row))  # a row that was made by hand is not validated
 
 
 def _explain_unknown_format(row: Mapping[str, Any]) -> str:

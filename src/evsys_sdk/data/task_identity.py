@@ -71,11 +71,6 @@ def duplicate_key(task: HarborTask) -> str:
     return task_key(task) + "\0" + task_key(json.dumps(to_dict(task.verifier), ensure_ascii=False, default=str))
 
 
-def task_set_key(tasks: Iterable[HarborTask]) -> str:
-    """Hash of the questions of a task set, whatever their order, ids, notes or verifiers."""
-    return hashlib.sha256("\n".join(sorted({task_key(task) for task in tasks})).encode()).hexdigest()[:32]
-
-
 def visible_text(text: str) -> str:
     """A text without markup and invisible characters, in one Unicode form; case and whitespace are kept."""
     if "&" in text:

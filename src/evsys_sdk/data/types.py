@@ -1,7 +1,7 @@
 """The typed rows every algorithm consumes, and the verifier specs they carry.
 
 These are data only: nothing here runs a verifier, validates a shape (`rows.py` does) or copies what it is given. Rows
-are treated as immutable; whoever wants to change a message makes a new one.
+are treated as immutable; to change a message, make a new one.
 
     ChatMessagesRow([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
     HarborTask("t1", "What is 2+2?", InProcessVerifier("exact_match", expected="4"))
@@ -91,7 +91,7 @@ class HarborTask:
     verifier: VerifierPayload
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     tools: list[ToolDefinition] = field(default_factory=list[ToolDefinition])
-    """What the policy may call; an agent with tools of its own offers those instead."""
+    """Tools of the policy; an agent that has its own tools offers those instead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from ..config import DataConfig, ExperimentConfig, RunConfig
 from ..data import Workspace, describe_source, prepare_rows
-from ..data.contamination import Finding, ProbeTask, Report, TaskIndex
+from ..data.contamination import ContaminationReport, ProbeTask, TaskIndex
 from ..data.task_identity import row_texts
 from ..data.types import InProcessVerifier
 from ..errors import EvsysError
@@ -47,17 +47,16 @@ class Scan:
     """What one source of training rows holds."""
 
     source: str
-    report: Report
-    complete: bool
-    """Whether every row was looked at."""
+    report: ContaminationReport
 
     def flag(self) -> str | None:
         """Tasks that occur in the rows word for word, in a sentence; None where none does."""
-        found = self.report.exact
+        found = self.report.copies
         if not found:
             return None
-        tasks, answers = ({(one.benchmark, one.task_id) for one in some} for some in (found, _with_answers(found)))
-        first = next(iter(_with_answers(found)), found[0])
+        answered = [one for one in found if one.answer]
+        tasks, answers = ({(one.benchmark, one.task_id) for one in some} for some in (found, answered))
+        first = next(iter(answered), found[0])
         return (
             f"{len(tasks)} of {self.report.n_tasks} evaluation tasks also occur in the training data ({self.source}), "
             f"{len(answers)} with their answers, for instance task '{first.task_id}' of '{first.benchmark}' in row "
@@ -67,18 +66,14 @@ class Scan:
 
     def remark(self) -> str | None:
         """Tasks that resemble rows, in a sentence; None where none does."""
-        found = self.report.near
+        found = self.report.near_matches
         if not found:
             return None
-        tasks = {(one.benchmark, one.task_id) for one in found}
+        tasks, first = {(one.benchmark, one.task_id) for one in found}, found[0]
         return (
             f"{len(tasks)} of {self.report.n_tasks} evaluation tasks resemble training rows ({self.source}), for "
-            f"instance task '{found[0].task_id}' and row {found[0].row + 1}: \"{found[0].text[:80]}\""
+            f"instance task '{first.task_id}' of '{first.benchmark}' and row {first.row + 1}: \"{first.text[:80]}\""
         )
-
-
-def _with_answers(findings: Sequence[Finding]) -> list[Finding]:
-    return [one for one in findings if one.answer]
 
 
 def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> list[Scan]:
@@ -125,33 +120,20 @@ def _find_ancestors(runs: Iterable[RunConfig]) -> Iterator[tuple[str, RunConfig]
         yield f"{arm.parent.name}/{arm.name}", run
 
 
-@dataclass(frozen=True, slots=True)
-class Contamination:
-    """What the training rows of an experiment share with its benchmarks."""
-
-    flags: list[str]
-    remarks: list[str]
-
-
-def find_contamination(config: ExperimentConfig) -> Contamination:
-    """Exact copies and near matches in the first rows of each source; unreadable rows are a remark."""
+def find_contamination(config: ExperimentConfig) -> tuple[list[str], list[str]]:
+    """Sentences about sources whose first rows hold tasks of the experiment's benchmarks, and about near matches."""
     try:
         scans = scan_config(config, most_rows=QUICK_ROWS)
-    except EvsysError as error:
-        return Contamination([], [f"the training rows could not be scanned: {str(error).rstrip('.')}"])
-    flags, remarks = [scan.flag() for scan in scans], [scan.remark() for scan in scans]
-    return Contamination([one for one in flags if one], [one for one in remarks if one])
-
-
-def contamination_warnings(config: ExperimentConfig) -> list[str]:
-    """A sentence for each source whose rows hold tasks of the experiment's benchmarks."""
-    return find_contamination(config).flags
+    except EvsysError as error:  # the run reports it where the rows are needed
+        get_logger(__name__).warning("the training rows were not scanned for evaluation tasks: %s", error)
+        return [], []
+    return [flag for scan in scans if (flag := scan.flag())], [one for scan in scans if (one := scan.remark())]
 
 
 def scan_rows(rows: Iterable[Row], benchmarks: Sequence[Benchmark], *, source: str) -> Scan:
     """Scan rows at hand for the tasks of some benchmarks."""
     index = TaskIndex(probe for benchmark in benchmarks for probe in probe_tasks(benchmark))
-    return Scan(source, index.scan(row_texts(row) for row in rows), complete=True)
+    return Scan(source, index.scan(row_texts(row) for row in rows))
 
 
 def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]:
@@ -206,6 +188,5 @@ def _load(data: DataConfig, store: DataStore) -> Iterator[Row]:
 
 
 def _scan(index: TaskIndex, data: DataConfig, store: DataStore, most_rows: int | None, where: str) -> Scan:
-    rows = _load(data, store)
-    report = index.scan(row_texts(row) for row in islice(rows, most_rows))
-    return Scan(f"{describe_source(data)}{where}", report, complete=next(rows, None) is None)
+    report = index.scan(row_texts(row) for row in islice(_load(data, store), most_rows))
+    return Scan(f"{describe_source(data)}{where}", report)

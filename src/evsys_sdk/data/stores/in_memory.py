@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from ...config.base import Strict
-from ...errors import DataError, closest
+from ...errors import DataError, suggest
 from ...protocols import Row
 from ...record.jsonable import dump_json, dump_line
 from ..jsonl import not_an_object, parse_json
@@ -33,7 +33,7 @@ class InMemoryDataStore:
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
-        # As JSON, so that whoever reads a row gets one of their own, and what no file could hold is refused here too.
+        # As JSON, so that every reader gets a copy, and values that no file can hold are refused here too.
         self._files: dict[str, Sequence[bytes]] = {}
         self._lock = threading.Lock()
         for path, rows in self.cfg.files.items():
@@ -80,8 +80,7 @@ class InMemoryDataStore:
             if path in self._files:
                 return self._files[path]
             known = sorted(self._files)
-        guess = closest(path, known)
-        hint = f"Did you mean '{guess}'?" if guess else "Write it first, or give it in data_store.params.files."
+        hint = suggest(path, known) or "Write it first, or give it in data_store.params.files."
         raise DataError(
             f"{path}: the in_memory data store has no such file. It has: {', '.join(known) or 'none'}. {hint}"
         )

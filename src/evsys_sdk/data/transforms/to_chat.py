@@ -36,8 +36,8 @@ class JsonlToChat(RowTransform[JsonlToChatConfig]):
     - kind: jsonl_to_chat
       params: {user_template: "Query: {query}", assistant_template: "<answer>{tool_slug}</answer>"}
 
-    The row's other fields stay beside `messages`, where later transforms find them (`dedupe` by `query`), and end up in
-    the typed row's metadata. What counts as a placeholder is said in `template.py`.
+    Other fields of the row stay next to `messages`, where transforms find them (`dedupe` by `query`), and end up in
+    the typed row's metadata. `template.py` defines placeholders.
     """
 
     name: ClassVar[str] = "jsonl_to_chat"
@@ -207,9 +207,8 @@ class ShareGPTToChat(RowTransform[ShareGPTToChatConfig]):
         if role is None:
             guess = closest(speaker, known) if isinstance(speaker, str) else None
             hint = f"Did you mean '{guess}'? If not, add" if guess else "Add"
-            raise DataError(
-                f"{where}: nobody knows the speaker {show(speaker)}. {hint} it to roles, e.g. {{Alice: user}}."
-            )
+            reason = f"unknown speaker {show(speaker)}"
+            raise DataError(f"{where}: {reason}. {hint} it to roles, e.g. {{Alice: user}}.")
         if not isinstance(value, str):
             raise DataError(f"{where}.value must be text, not {show(value)}.")
         others = {key: part for key, part in turn.items() if key not in ("from", "value", "role", "content")}

@@ -1,4 +1,4 @@
-"""Transforms of what is said: `add_system_prompt` and `strip_thinking`."""
+"""Transforms of turns: `add_system_prompt` and `strip_thinking`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     data/validation/<name>/tasks.jsonl                    role `val`
 
 Each folder may hold a `metadata.yaml`. A dataset without `v<N>` folders, a benchmark with them, and a plain
-`<name>.jsonl` beside the folders are understood too; what has no `v<N>` folder has the version its metadata says, or 1.
+`<name>.jsonl` next to the folders are read too; what has no `v<N>` folder has the version its metadata says, or 1.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def explain_failures(folder: Path) -> Generator[None]:
 
 
 class _RowsFailed(Exception):
-    """Carries an operating-system error of whoever makes the rows past the handler for those of writing them."""
+    """Carries an operating-system error of the row source past the handler of write errors."""
 
 
 def _shield(rows: Iterable[bytes | Row]) -> Iterator[bytes | Row]:

@@ -5,7 +5,7 @@
     rows = workspace.materialise(raw, config.data.transforms)
     rows.id, rows.manifest.lineage, rows.rows()
 
-The same id is always the same bytes. How bytes are kept is said in `row_cache.py`.
+The same id is always the same bytes. `row_cache.py` stores the bytes.
 """
 
 from __future__ import annotations

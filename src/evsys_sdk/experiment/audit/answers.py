@@ -21,7 +21,7 @@ from ...eval.samples import ScoredSample, TaskSamples
 from ...record.ledger import Tally
 from ...record.runs import RunRecord
 from ...record.values import number
-from .recheck import NEVER_AGAIN, TOLERANCE, Rechecker, choose_answers
+from .recheck import NON_REPLAYABLE_VERIFIERS, TOLERANCE, Rechecker, choose_answers
 
 type Answers = dict[tuple[str, int], dict[str, Any]]
 
@@ -88,7 +88,7 @@ class AnswerBook:
             self._written.setdefault(run.name, {})[key] = _count_tokens(answers)
 
     def _find_unequal(self, run: RunRecord, answers: Answers) -> Iterator[str]:
-        """Equal answers to the same task that did not earn the same: whoever judged them looked at something else."""
+        """Equal answers to the same task that earned different rewards: their verifier used other inputs."""
         for (task, _), one in answers.items():
             # Of a conversation the last text is not all that was judged.
             if one.get("reward") is None or one.get("messages"):
@@ -187,5 +187,6 @@ def _is_judged_by_chance(run: RunRecord) -> bool:
     """Whether one of its verifiers may well say something else about the same answer, as a model or a sandbox may."""
     benchmarks: dict[str, dict[str, Any]] = (run.identity or {}).get("benchmarks") or {}
     return not benchmarks or any(
-        one.get("nondeterministic") or NEVER_AGAIN & {*(one.get("verifiers") or {})} for one in benchmarks.values()
+        one.get("nondeterministic") or NON_REPLAYABLE_VERIFIERS & {*(one.get("verifiers") or {})}
+        for one in benchmarks.values()
     )

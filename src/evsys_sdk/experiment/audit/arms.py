@@ -33,8 +33,8 @@ def find_stray_arms(record: ExperimentRecord, runs: Sequence[RunRecord], *, is_c
     yield from (f"{name} ended, and its folder is gone" for name in sorted(ended) if name not in there)
     yield from (f"{name} was announced, and never started" for name in sorted(_find_announced(record) - started))
     for name, event in ended.items() if is_chained else ():
-        result = there[name].result if name in there else None
-        if result is not None and (what := _find_difference(event.payload, result)):
+        run = there.get(name)
+        if run is not None and run.result is not None and (what := _find_difference(event.payload, run.result)):
             yield f"{name}: run_result.json has other {what} than the journal took when it ended"
 
 
@@ -109,53 +109,46 @@ def find_trained_tasks(events: Sequence[Event]) -> Iterator[str]:
         yield f"{arm} was trained on {n} tasks of '{name}': {named}"
 
 
-def find_changed_rows(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Rows that differ between arms with the same seed and the same data config, transforms included."""
-    first: dict[tuple[Any, str, str], tuple[str, str]] = {}
+def find_unequal_parts(runs: Sequence[RunRecord], about: Sequence[str]) -> Iterator[str]:
+    """What compared arms must share and do not: parts of their identity, weights of one model, rows of one config."""
+    told: list[tuple[str, tuple[Any, ...], Any]] = []
     for run in runs:
-        for place, rows in part(run.identity, "rows").items():
-            config, sha256 = text(part(rows).get("config")), text(part(rows).get("sha256"))
-            before, known = first.setdefault((run.seed, place, config), (run.name, sha256))
-            if known != sha256:
-                yield f"{place}: {before} has rows {known[:12]} and {run.name} {sha256[:12]}, with one config and seed"
+        identity = run.identity or {}
+        told += [(run.name, (what,), read(identity)) for what, read in COMPARED.items() if identity]
+        model = f"weights of the model {text(part(run.config, 'model').get('name'))}"
+        told.append((run.name, (model,), text(part(identity, "weights").get("model")) or None))
+        for place, rows in part(identity, "rows").items():
+            key = f"rows of {place}, with one config and seed", run.seed, text(part(rows).get("config"))
+            told.append((run.name, key, text(part(rows).get("sha256"))))
+    for (what, *_), one, other in _find_disagreement(told):
+        if what not in about:
+            yield f"{one} and {other} do not have the same {what}, and the claim is not about that"
 
 
-def find_changed_models(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Models of one name whose weights differ between arms."""
-    first: dict[str, tuple[str, str]] = {}
-    for run in runs:
-        name, model = text(part(run.config, "model").get("name")), text(part(run.identity, "weights").get("model"))
-        before, known = first.setdefault(name, (run.name, model))
-        if model and known and known != model:
-            yield f"{before} and {run.name} do not have the same weights of the model {name}"
+def find_changed_code(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Code of the project that goes by one name and was another for some of the arms."""
+    told = [(run.name, (name,), code) for run in runs for name, code in part(run.identity or {}, "own_code").items()]
+    for (name,), one, other in _find_disagreement(told):
+        yield f"the {name} of {one} was not that of {other}: its code was changed in between"
 
 
-def find_unequal_parts(identities: Mapping[str, Object], about: Sequence[str]) -> Iterator[str]:
-    """What compared arms must share and do not, although the claim is not about it."""
-    for what, read in COMPARED.items():
-        values: dict[str, str] = {}
-        for arm, identity in identities.items():
-            if (value := read(identity)) is not None:
-                values.setdefault(str(value), arm)
-        if len(values) > 1 and what not in about:
-            first, second = [*values.values()][:2]
-            yield f"{first} and {second} do not have the same {what}, and the claim is not about that"
+def _find_disagreement(
+    told: Sequence[tuple[str, tuple[Any, ...], Any]],
+) -> Iterator[tuple[tuple[Any, ...], str, str]]:
+    """Each key that has two values, with the first arms that have them; None is no value."""
+    first: dict[tuple[Any, ...], tuple[str, Any]] = {}
+    found: set[tuple[Any, ...]] = set()
+    for arm, key, value in told:
+        before, known = first.setdefault(key, (arm, value)) if value is not None else (arm, None)
+        if known != value and key not in found:
+            found.add(key)
+            yield key, before, arm
 
 
 def find_foreign_weights(events: Sequence[Event]) -> Iterator[str]:
     """Weights that an arm took from elsewhere while it continued."""
     loaded = {(event.text("arm"), event.text("ref")): None for event in events if event.kind == Kind.WEIGHTS_LOADED}
     yield from (f"{arm} loaded the weights {ref}, which its config does not name" for arm, ref in loaded)
-
-
-def find_changed_code(identities: Mapping[str, Object]) -> Iterator[str]:
-    """Code of the project that goes by one name and was another for some of the arms."""
-    first: dict[str, tuple[str, Any]] = {}
-    for arm, identity in identities.items():
-        for name, content in part(identity, "own_code").items():
-            before, known = first.setdefault(name, (arm, content))
-            if known != content:
-                yield f"the {name} of {before} was not that of {arm}: its code was changed in between"
 
 
 def find_late_seeds(events: Sequence[Event]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from typing import Any
 from ...config import ExperimentConfig, Metadata
 from ...data.types import HarborTask
 from ...errors import EvsysError
-from ...record.anchors import check_anchors
+from ...record.anchors import check_anchors, is_head_noted
 from ...record.events import Event, Kind, verify_chain
 from ...record.evidence import (
     broken_seals,
@@ -44,8 +44,6 @@ from ..hypothesis import hypothesis_sha256
 from .answers import AnswerBook, name_scoring
 from .arms import (
     find_changed_code,
-    find_changed_models,
-    find_changed_rows,
     find_dropped_scores,
     find_equal_seeds,
     find_foreign_weights,
@@ -57,7 +55,7 @@ from .arms import (
     find_unequal_parts,
 )
 from .recheck import Rechecker, compare_conclusions, find_edited_page
-from .report import AuditReport, Check, find_contradiction
+from .report import AuditCheck, AuditReport, find_contradiction
 
 
 def audit_experiment(
@@ -73,7 +71,7 @@ def audit_experiment(
     """Check the record in a folder; `quick` leaves out what needs the project's code or other experiments.
 
     Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`. `imports`
-    names code of the project that its settings do not; a process of its own imports it.
+    names code of the project that its settings do not; another process imports it.
     """
     record = record or ExperimentRecord(path)
     scored = [event.time or 0.0 for event in record.events if event.kind == Kind.SCORED]
@@ -122,18 +120,18 @@ class _Auditor:
         self.config: dict[str, Any] = record.config or {}
         self.report: AuditReport | None = None
 
-    def check(self, fact: Fact) -> Check:
+    def check(self, fact: Fact) -> AuditCheck:
         """One fact; what cannot be read is a finding, not the end of the audit."""
         try:
             found = list(fact.find(self))
         except _Unchecked as why:
-            return Check(fact.name, "unchecked", [str(why)], of_record=fact in _OF_RECORD)
+            return AuditCheck(fact.name, "unchecked", [str(why)], of_record=fact in _OF_RECORD)
         except (EvsysError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"the record could not be read: {type(error).__name__}: {error}"
-            return Check(fact.name, "flagged", [why], True, fact in _OF_RECORD)
+            return AuditCheck(fact.name, "flagged", [why], True, fact in _OF_RECORD)
         state = "ok" if not found else "remark" if fact.is_remark else "flagged"
         certain = state == "flagged" and any(not isinstance(one, _Doubt) for one in found)
-        return Check(fact.name, state, found, fact.invalidates and certain, fact in _OF_RECORD)
+        return AuditCheck(fact.name, state, found, fact.invalidates and certain, fact in _OF_RECORD)
 
     def chain(self) -> Iterator[str]:
         """The journal is there from its first event on, and every line follows the one it was written after."""
@@ -165,6 +163,11 @@ class _Auditor:
         # The first of them: a process that is killed may have counted an extension that its journal has not.
         if any(one.get(name) != start.get(name) for one in known[:1] for name in ("family", "attempt")):
             yield "the project's list of claims has another claim, or another attempt at it, for it"
+        # A project that noted the journal before any resume had noted the claim; a clone without `.evsys/` has neither.
+        resumed = (at for at, event in enumerate(self.events) if event.kind == Kind.RESUMED)
+        counted = start.get("family") is not None and not start.text("same_evidence")
+        if counted and not known and is_head_noted(self.path, at_most=next(resumed, len(self.events))):
+            yield "the project's list of claims lacks its claim, which was noted before the first step"
 
     def arms(self) -> Iterator[str]:
         """Every arm on disk was started by the orchestrator, and every arm that ended is there."""
@@ -260,31 +263,26 @@ class _Auditor:
         completed = {event.text("arm") for event in ended if event.text("status") == "completed"}
         yield from self.answers.find_unpaid(tally, [arm for arm, n in starts.items() if n == 1 and arm in completed])
 
-    @cached_property
-    def identities(self) -> dict[str, dict[str, Any]]:
-        return {run.name: identity for run in self.runs if (identity := run.identity) is not None}
-
     def identity(self) -> Iterator[str]:
         """Compared arms differ in weights, verifier or agent only where the claim is about that."""
-        if not self.identities:
+        if all(run.identity is None for run in self.runs):
             raise _Unchecked("what its arms are made of was not recorded")
         about: list[str] = part(self.config, "metadata", "hypothesis").get("about") or []
-        yield from find_unequal_parts(self.identities, about)
-        yield from find_changed_models(self.runs)
+        yield from find_unequal_parts(self.runs, about)
         yield from () if "weights" in about else find_foreign_weights(self.events)
-        yield from find_changed_rows(self.runs)
 
     def contamination(self) -> Iterator[str]:
         """Neither the training rows nor what the weights learned from held the tasks."""
         yield from (str(one) for one in items(self.record.start.get("contamination")))
         yield from find_trained_tasks(self.events)
 
-    def near_matches(self) -> Iterator[str]:
-        return (str(one) for one in items(self.record.start.get("near_matches")))
+    def near_matches(self) -> list[str]:
+        """No training row resembles an evaluation task."""
+        return self.record.near_matches
 
     def code(self) -> Iterator[str]:
         """Code of the project that goes by one name is the same for all arms."""
-        return find_changed_code(self.identities)
+        return find_changed_code(self.runs)
 
     def dropped(self) -> Iterator[str]:
         """No arm was left out after its score had been seen."""

@@ -44,21 +44,13 @@ def identify_run(run: RunConfig, load_rows: RowLoader, planned: Iterable[Planned
     """The identity of an arm with the rows of all its stages, as it is written before its first step."""
     planned, stages = list(planned), run.stages()
     rows = {stage.data_path: load_rows(stage.data) for stage in stages if stage.data is not None}
-    specs = [spec for stage in stages if stage.data is not None for spec in stage.data.transforms]
-    algorithms = {kind: _hash_code(lambda kind=kind: get_algorithm(kind)) for kind in _kinds(run)}
-    transforms = {spec.kind: _hash_code(lambda s=spec: get_transform(s.kind)) for spec in specs}
     agents = [found for stage in stages if (found := _identify_agent(stage.params)) is not None]
-    named = {
-        **{f"algorithm '{kind}'": found for kind, found in algorithms.items()},
-        **{f"transform '{kind}'": found for kind, found in transforms.items()},
-        **_hash_scripts([run]),
-    }
+    named = _hash_recipe(run)
     return {
         "own_code": {name: found for name, found in named.items() if _is_hash(found) and found != _hash_package()},
         "weights": _identify_weights(run),
         "backend": _identify_backend(run),
-        "algorithm": algorithms[run.algorithm.kind],
-        "transforms": transforms,
+        "algorithm": named[f"algorithm '{run.algorithm.kind}'"],
         "rows": {
             stage.data_path: {
                 "config": hash_value(stage.data.model_dump(mode="json")),
@@ -89,20 +81,21 @@ def identify_run(run: RunConfig, load_rows: RowLoader, planned: Iterable[Planned
 
 def hash_own_code(runs: Sequence[RunConfig], benchmarks: Iterable[Benchmark]) -> dict[str, str]:
     """The project's own algorithms, transforms and verifiers that some runs use, by name."""
-    stages = [stage for run in runs for stage in run.stages()]
-    specs = [spec for stage in stages if stage.data is not None for spec in stage.data.transforms]
-    found = {kind: _hash_code(lambda kind=kind: get_algorithm(kind)) for run in runs for kind in _kinds(run)}
-    found |= {spec.kind: _hash_code(lambda s=spec: get_transform(s.kind)) for spec in specs}
-    judges = {name for one in benchmarks for task in one.tasks for name in _verifier_names(task.verifier)}
-    found |= {**_verifiers(judges), **_hash_scripts(runs)}
+    found = {name: code for run in runs for name, code in _hash_recipe(run).items()}
+    found |= _verifiers({name for one in benchmarks for task in one.tasks for name in _verifier_names(task.verifier)})
     return {name: code for name, code in found.items() if code != _hash_package()}
 
 
-def _hash_scripts(runs: Sequence[RunConfig]) -> dict[str, str]:
-    """The loops that runs have in files of their own."""
-    named = {str(stage.params.get("file")) for run in runs for stage in run.stages() if stage.kind == "script"}
+def _hash_recipe(run: RunConfig) -> dict[str, str]:
+    """The code of a run's algorithms and transforms, and its training loops in files."""
+    stages = run.stages()
+    specs = [spec for stage in stages if stage.data is not None for spec in stage.data.transforms]
+    found = {f"algorithm '{kind}'": _hash_code(lambda kind=kind: get_algorithm(kind)) for kind in _kinds(run)}
+    found |= {f"transform '{spec.kind}'": _hash_code(lambda s=spec: get_transform(s.kind)) for spec in specs}
+    named = {str(stage.params.get("file")) for stage in stages if stage.kind == "script"}
     paths = {name: path for name in named if (path := in_project(name)).is_file()}
-    return {f"script '{name}'": hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in paths.items()}
+    scripts = {f"script '{name}'": hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in paths.items()}
+    return found | scripts
 
 
 def find_changed_content(folder: Path, config: ExperimentConfig) -> list[str]:

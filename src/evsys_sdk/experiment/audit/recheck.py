@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _WORDS = re.compile(r"[^\W_]+")
 _RECHECKED = 24
 """Answers of each scoring that are judged again."""
-NEVER_AGAIN = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
+NON_REPLAYABLE_VERIFIERS = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
 """Verifiers that cost money or a sandbox."""
 TOLERANCE = 1e-6
 """How far a value may be off that is worked out again."""
@@ -91,7 +91,7 @@ class Rechecker:
     def judge(self, task: HarborTask, answer: str) -> float | None:
         """What an answer earns now; None where its verifier is not run for an audit."""
         what = task.verifier
-        if not isinstance(what, InProcessVerifier) or what.fn_name in NEVER_AGAIN:
+        if not isinstance(what, InProcessVerifier) or what.fn_name in NON_REPLAYABLE_VERIFIERS:
             return None
         if what.fn_name in registry("verifier"):
             return judge_here(task, answer) if is_deterministic(what.fn_name) else None
@@ -205,8 +205,19 @@ def find_edited_page(folder: Path, known: str, stored: Conclusion | None) -> Ite
 
 
 def _essence(conclusion: Conclusion) -> dict[str, Any]:
-    """What is concluded, without words, prices and what other experiments have to do with it."""
-    names = ("verdict", "metric", "baseline", "judged", "best_arm", "best_score", "error_rate")
+    """What is concluded, without prices and what other experiments have to do with it."""
+    names = [
+        "verdict",
+        "metric",
+        "baseline",
+        "judged",
+        "best_arm",
+        "best_score",
+        "error_rate",
+        "summary",
+        "reasons",
+        "flags",
+    ]
     found: dict[str, Any] = {name: getattr(conclusion, name) for name in names}
     found |= {f"{run.name}: {name}": getattr(run, name) for run in conclusion.runs for name in ("mean", "low", "high")}
     for one in conclusion.comparisons:

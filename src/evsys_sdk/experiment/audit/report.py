@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 type State = Literal["ok", "flagged", "remark", "unchecked"]
-"""`flagged`: a fact that anyone can recompute. `remark`: worth knowing, but it changes no verdict and hides nothing."""
+"""`flagged`: something that anyone can recompute contradicts the record. A `remark` changes no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class AuditCheck:
     """One thing that was looked at."""
 
     name: str
@@ -32,16 +32,16 @@ class AuditReport:
     """What an audit found."""
 
     path: Path
-    checks: list[Check]
+    checks: list[AuditCheck]
     contradiction: str | None
     """Why nothing may be concluded, by the files of the record alone."""
 
     @property
-    def flags(self) -> list[Check]:
+    def flags(self) -> list[AuditCheck]:
         return [check for check in self.checks if check.state == "flagged"]
 
     @property
-    def remarks(self) -> list[Check]:
+    def remarks(self) -> list[AuditCheck]:
         return [check for check in self.checks if check.state == "remark"]
 
     @property
@@ -63,7 +63,7 @@ class AuditReport:
         return {"path": str(self.path), "clean": self.clean, "invalid": self.invalid, "checks": checks}
 
 
-def find_contradiction(checks: Sequence[Check]) -> str | None:
+def find_contradiction(checks: Sequence[AuditCheck]) -> str | None:
     """Why nothing may be concluded, in one sentence; None where no flag forbids it."""
     against = [check for check in checks if check.state == "flagged" and check.invalidates]
     return f"{against[0].name}: {against[0].evidence[0]}" if against else None

@@ -41,7 +41,7 @@ def _find_written(project: Path, began: float, ended: float) -> Iterator[Path]:
     seen = 0
     for place, folders, files in os.walk(project):
         visible = [one for one in folders if not one.startswith((".", "__"))]
-        # In place, which is how `os.walk` is told where not to go.
+        # In place: `os.walk` then skips these folders.
         folders[:] = [one for one in visible if Path(place, one).resolve() not in own]
         seen += len(files)
         if seen > _MOST:
