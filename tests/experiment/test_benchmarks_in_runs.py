@@ -146,7 +146,7 @@ def test_a_test_entry_never_selects_even_when_it_runs_in_the_loop() -> None:
     [trained] = run({**TEST, "run_every": 4}).runs
     assert scored_steps("test") == [4, 8, 10]
     assert trained.notes.selection_metric == "loss"
-    assert "no benchmark has split val" in trained.notes.selection
+    assert "no benchmark has split val" in (trained.notes.selection or "")
 
 
 def test_a_metric_of_which_less_is_better_selects_the_least() -> None:
@@ -190,12 +190,12 @@ def test_an_evaluation_that_fails_leaves_the_run_completed_and_unscored() -> Non
     [trained] = result.runs
     assert trained.status == "completed"
     assert result.exit_code == 2
-    assert "val/words: 1 of 2 tasks could not be scored" in trained.notes.unscored
-    assert "not today" in trained.notes.unscored
-    assert "test/words" in trained.notes.unscored
+    assert "val/words: 1 of 2 tasks could not be scored" in (trained.notes.unscored or "")
+    assert "not today" in (trained.notes.unscored or "")
+    assert "test/words" in (trained.notes.unscored or "")
     assert "val/words/pass@1" not in trained.metrics
     assert not Path("outputs/e/r/scores.json").exists()
-    assert len(trained.notes.scoring_problems) == 4
+    assert len(trained.notes.scoring_problems or []) == 4
 
 
 def test_a_scoring_that_cannot_be_made_up_for_leaves_the_run_unscored() -> None:
@@ -265,8 +265,9 @@ def test_resume_scores_what_could_not_be_scored_and_nothing_else() -> None:
     asked.clear()
     result = run(*entries, resume=True)
     assert result.exit_code == 0
-    # The check before the run asks with an empty answer, each scoring once, and the audit what the conclusion rests on.
-    assert len(asked) == 1 + 2 + 1
+    # The checks before the run ask with an empty answer and with four answers on each set, each scoring once, and the
+    # audit for what the conclusion rests on.
+    assert len(asked) == 1 + 2 * 3 + 2 + 1
     assert scored_steps() == [4, 8, 10]
     assert scored_steps("test") == [10]
     assert result.runs[0].metrics["test/words/tasks"] == 2
@@ -304,7 +305,7 @@ def test_a_baseline_that_fails_harms_nobody_and_is_reported() -> None:
     result = run({**TEST, "models": ["openai:gpt"]})
     [trained] = result.runs
     assert trained.notes.unscored is None
-    assert "baseline/test/words/openai:gpt" in trained.notes.scoring_problems[0]
+    assert "baseline/test/words/openai:gpt" in (trained.notes.scoring_problems or [""])[0]
 
 
 def test_the_model_is_scored_in_the_harness_it_was_trained_in() -> None:

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from evsys_sdk import ConfigError, ExperimentConfig
-from evsys_sdk.config.checks.deep import price_problems
-from evsys_sdk.config.prices import TokenUsage, _say_that_prices_moved, price_of  # pyright: ignore[reportPrivateUsage]
 from evsys_sdk.data.jsonl import write_jsonl
 from evsys_sdk.experiment import Experiment, ExperimentResult
 from evsys_sdk.inference.clients.openai import OpenAIClient
@@ -162,25 +160,6 @@ def test_a_limit_in_dollars_needs_the_prices_of_hosted_models(
     assert "run.eval.inference" in str(refusal.value)
     assert "budget.prices" in str(refusal.value)
     assert not server.seen
-
-
-def test_prices_in_the_params_of_a_backend_feed_the_same_table(
-    config: Config, caplog: pytest.LogCaptureFixture
-) -> None:
-    _say_that_prices_moved.cache_clear()
-    backend = {"kind": "tinker", "params": {"prices": {"train": 2.0, "prefill": 1.0, "sample": 4.0}}}
-    old = config(run={"backend": backend}, budget={"usd": 1.0})
-    assert price_problems(old) == []
-    assert "deprecated. Write the same under budget.prices: { tinker:" in caplog.text
-    assert old.budget
-    price = price_of(old.all_runs()[0], old.budget)
-    assert price is not None
-    assert price.of(TokenUsage(1_000_000, 0, trained_tokens=1_000_000)) == 3
-    new = config(run={"backend": backend}, budget={"usd": 1.0, "prices": {"tinker": {"train": 9.0, "output": 1.0}}})
-    assert new.budget
-    price = price_of(new.all_runs()[0], new.budget)
-    assert price is not None
-    assert price.of(TokenUsage(0, 0, trained_tokens=1_000_000)) == 9
 
 
 def _grade(request: stand_in.Seen) -> stand_in.Reply:

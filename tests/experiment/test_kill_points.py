@@ -1,7 +1,7 @@
 """A process that dies in the middle of any write loses nothing: resumed, it ends like one that never died.
 
 Death is simulated where it hurts, inside the writes: the chosen one stops half-way, and from then on nothing reaches
-the disk any more. `test_kill_and_resume.py` does the same to real processes, at moments of its own choosing.
+the disk any more. `test_random_kills.py` does the same to real processes, at random moments.
 """
 
 from __future__ import annotations

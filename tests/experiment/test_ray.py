@@ -16,7 +16,6 @@ import pytest
 from evsys_sdk import ConfigError, ExperimentConfig, ExperimentResult
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.record.events import Event, read_events
-from evsys_sdk.record.layout import ExperimentFiles, Place
 from evsys_sdk.settings import import_project_code
 
 ray: Any = pytest.importorskip("ray")
@@ -140,26 +139,21 @@ def test_a_request_to_stop_reaches_the_workers(config: Config, project: Path) ->
     assert (again.path, again.exit_code) == (result.path, 0)
 
 
-def test_a_worker_on_another_disk_sends_everything_back(
+def test_a_worker_that_does_not_see_the_disk_is_an_error(
     config: Config, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file by which workers know this disk is hidden, so that they take it for another one."""
-    monkeypatch.setattr(ExperimentFiles, "token", Place("../nowhere/.seen"))
-    (project / "outputs" / "nowhere").mkdir(parents=True)
     from evsys_sdk.experiment.launchers import ray as launcher
 
-    opened = launcher.RayLauncher.open
+    start = launcher.RayLauncher.start
 
-    def open_and_hide(self: Any, *args: Any) -> int:
-        slots = opened(self, *args)
-        self._token.unlink()
-        return slots
+    def start_elsewhere(self: Any, job: Any) -> Any:
+        (self._folder / launcher.SHARED).unlink(missing_ok=True)
+        return start(self, job)
 
-    monkeypatch.setattr(launcher.RayLauncher, "open", open_and_hide)
-    here = Experiment(through_ray(config, "here", launcher=None)).run()
-    there = Experiment(through_ray(config, "there")).run()
-    assert there.exit_code == 0, [arm.result.error for arm in there.arms]
-    assert scores(there) == scores(here)
+    monkeypatch.setattr(launcher.RayLauncher, "start", start_elsewhere)
+    result = Experiment(through_ray(config, "there")).run()
+    assert result.exit_code == 2
+    assert all("does not see" in str(arm.result.error) for arm in result.arms)
 
 
 def test_what_the_cluster_does_not_have_is_refused_before_anything_starts(config: Config, project: Path) -> None:

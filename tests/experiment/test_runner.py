@@ -258,7 +258,7 @@ def test_a_full_disk_fails_the_run_with_a_clear_error_and_leaves_earlier_checkpo
     assert written["status"] == "failed"
     assert "the checkpoint 'step000004' could not be stored" in written["error"]
     assert "No space left on device" in written["error"]
-    assert "go on with --resume" in written["error"]
+    assert "continue with --resume" in written["error"]
     assert "traceback" not in written["extras"]
     [intact] = CheckpointLog.in_dir(result.path / "r").read()
     assert intact.next_step == 2

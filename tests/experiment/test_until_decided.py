@@ -138,7 +138,7 @@ class TestLook:
         assert found.sequential is not None
         assert (found.sequential.look, found.sequential.outcome) == (1, "decided")
         assert (found.sequential.arms, found.sequential.arms_planned) == (8, 20)
-        assert "12 of 20 arms were not trained" in found.summary
+        assert "Saved: 12 of 20 arms" in as_markdown(found)
         assert "Decided at look 1 of 3, with 4 seeds a run" in as_markdown(found)
 
     def test_each_look_is_tested_at_its_share(self) -> None:
@@ -188,7 +188,7 @@ class TestLook:
     def test_what_was_broken_off_between_two_looks_is_judged_as_the_earlier_one(self) -> None:
         found = looked(6, 0.3)
         assert found.sequential is not None
-        assert (found.sequential.look, found.sequential.outcome) == (1, "broken off")
+        assert (found.sequential.look, found.sequential.outcome) == (1, "aborted")
 
     def test_a_look_is_reached_when_every_run_has_had_its_seeds(self) -> None:
         given = evidence(scores(6, 0.3), interim=(2, 4, 6, 10))
@@ -278,7 +278,7 @@ class TestExperiment:
         stopped = read_stored_conclusion(broken.path)
         assert stopped is not None
         assert stopped.sequential is not None
-        assert stopped.sequential.outcome == "broken off"
+        assert stopped.sequential.outcome == "aborted"
         resumed = Experiment(claim(better=10)).run(resume=True)
         assert resumed.status == "completed"
         assert len(trained(resumed.path)) == 12

@@ -15,7 +15,7 @@ from ..data.task_source import locate_rows
 from ..data.types import HarborTask, InProcessVerifier
 from ..data.workspace.local_folder import LocalFolder
 from ..data.workspace.reference import Reference
-from ..errors import EvalError, EvsysError, Problem, closest, problems_of
+from ..errors import EvalError, EvsysError, Problem, problems_of, suggest
 from ..eval.benchmark import Benchmark, ScoreSettings, check_engine
 from ..eval.metric import build_metric
 from ..eval.run_eval import asks_another_model
@@ -227,8 +227,7 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> Sequence[Harbor
     for name, where in [*((key, "breakdown_keys") for key in entry.breakdown_keys), (entry.cluster_by, "cluster_by")]:
         if name is not None and name not in keys:
             known = f"they have {', '.join(keys)}" if keys else "they have none"
-            guess = closest(name, keys)
-            remedy = f"Did you mean '{guess}'?" if guess else "Name one that they have, or remove it."
+            remedy = suggest(name, keys) or "Name one that they have, or remove it."
             raise EvalError(f"no task has the metadata key '{name}' of {where}; {known}. {remedy}")
     return tasks
 

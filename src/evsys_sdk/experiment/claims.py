@@ -27,7 +27,7 @@ from ..errors import EvsysError
 from ..eval.benchmark import Benchmark
 from ..record.evidence import hash_value
 from ..record.flat_config import flatten_config
-from ..record.layout import REHEARSALS
+from ..record.layout import DRY_RUNS
 from ..record.project_files.claims import Claimed, find_same_evidence, note_claim
 from ..record.values import text
 from .arms.arm import expand_arms
@@ -45,7 +45,7 @@ _KEPT = 64
 
 def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> dict[str, Any]:
     """Count an experiment that is about to start or to be extended; what its journal is to say of that."""
-    if is_rehearsal(config, folder):  # it can show nothing, so it is no trial
+    if is_dry_run(config, folder):  # it can show nothing, so it is no trial
         return {}
     benchmarks = _load_all(config.metadata.benchmark)
     evidence = _identify_evidence(config, benchmarks)
@@ -62,10 +62,10 @@ def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> d
     return {**found, "attempt": len(earlier) + 1, "earlier_attempts": earlier}
 
 
-def is_rehearsal(config: ExperimentConfig, folder: Path) -> bool:
-    """Whether an experiment lies where rehearsals do and asks as few tasks as they do: nothing is learned from it."""
+def is_dry_run(config: ExperimentConfig, folder: Path) -> bool:
+    """Whether an experiment lies where dry runs do and asks as few tasks as they do: nothing is learned from it."""
     few = all((entry.n_tasks or math.inf) <= DRY_RUN_ROWS for entry in config.metadata.benchmark)
-    return few and folder.resolve().parent.name == REHEARSALS
+    return few and folder.resolve().parent.name == DRY_RUNS
 
 
 def identify_claim(config: ExperimentConfig, benchmarks: Sequence[Benchmark], evidence: str) -> Claimed | None:
@@ -136,5 +136,5 @@ def _hash_source(path: Path) -> str:
 def _load_all(entries: Sequence[BenchmarkEntry]) -> list[Benchmark]:
     try:
         return [load_entry(entry) for entry in entries]
-    except EvsysError:  # it is said where the benchmark is needed
+    except EvsysError:  # it is reported where the benchmark is needed
         return []

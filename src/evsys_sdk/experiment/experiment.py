@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from .launcher import Launcher
 
 
+class DeadlineTooShort(ConfigError):
+    """A deadline leaves no time to score one run."""
+
+
 class Experiment:
     """One experiment: validated, expanded into arms, trained, scored, recorded, concluded."""
 
@@ -140,7 +144,7 @@ class Experiment:
         if seconds >= budget.wall_s:
             message = f"scoring one run takes about {seconds:.3g} s, and wall_s allows {budget.wall_s:.3g} s"
             hint = "Allow more time, or score fewer tasks (n_tasks)."
-            raise ConfigError(Problem(message, "budget.wall_s", budget.wall_s, hint))
+            raise DeadlineTooShort(Problem(message, "budget.wall_s", budget.wall_s, hint))
         ledger.add(EXPERIMENT, Spend(), what="forecast", forecast_s=seconds)
 
     def open(self, *, resume: bool = False, fresh: bool = False, extend: bool = False) -> ExperimentDir:
@@ -162,10 +166,10 @@ class Experiment:
             except FolderBusy:
                 if resume or extend:
                     raise
-                continue  # the next look takes that folder for taken, and makes one of its own
+                continue  # the next iteration finds that folder taken, and makes another
             with lock:
                 if not (resume or extend) and ExperimentRecord(folder.path).is_finished:
-                    continue  # whoever had the lock before took this folder up, and has ended it
+                    continue  # the previous owner of the lock resumed and ended this folder
                 yield folder
             return
 
@@ -202,7 +206,7 @@ class Experiment:
 
         metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
         config = json.dumps(self.config.model_dump(mode="json"), sort_keys=True)
-        contamination = find_contamination(self.config)
+        copies, near_matches = find_contamination(self.config)
         journal.append(
             Kind.STARTED,
             experiment_id=known,
@@ -218,8 +222,8 @@ class Experiment:
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
             imports=imported_by_name(),
-            contamination=contamination.flags,
-            near_matches=contamination.remarks,
+            contamination=copies,
+            near_matches=near_matches,
             **self._register_claim(folder, known),
         )
 
@@ -351,7 +355,7 @@ def _list_arms(arms: Sequence[Arm]) -> list[dict[str, Any]]:
 
 
 def journal_conclusion(journal: Journal, folder: Path, found: Conclusion) -> None:
-    """Note which conclusion was written, so that another one is told from it."""
+    """Record the hash of the written conclusion, so that a change is detected."""
     journal.append(
         Kind.CONCLUDED,
         verdict=found.verdict,

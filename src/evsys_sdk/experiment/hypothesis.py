@@ -86,11 +86,11 @@ class Claim:
         if validated and self.kind != "trend":
             joint = "; only the run that validation selects is tested"
         cost = "".join(f", and an arm of it takes at most {limit:,.6g} {unit}" for unit, limit in self.limits.items())
-        luck = f"False positive rate: at most {100 * error:.2g} % (equally noisy runs)."
+        rate = f"False positive rate: at most {100 * error:.2g} % (equally noisy runs)."
         if len(looks) > 1:
             when = ", ".join(map(str, looks[:-1])) + f" and {looks[-1]}"
-            luck += f" Interim analyses after {when} seeds a run share it."
-        return f"Supported if, on {metric}, {what}{cost}{joint}. Each trained side needs three seeds. {luck}"
+            rate += f" Interim analyses after {when} seeds a run share it."
+        return f"Supported if, on {metric}, {what}{cost}{joint}. Each trained side needs three seeds. {rate}"
 
     def position(self, value: Any) -> float | None:
         """Where a value of the axis lies on its scale; None for what is no such number."""
@@ -149,7 +149,7 @@ def claim_problems(config: ExperimentConfig) -> list[Problem]:
         hint = "Remove it, or the search."
         place = "metadata.hypothesis.baseline_repeats"
         return [Problem("a search decides about seeds itself", place, claim.baseline_repeats, hint)]
-    return [*_range_problems(claim), *_axis_problems(config, claim)]
+    return [*_range_problems(config, claim), *_axis_problems(config, claim)]
 
 
 MEANS = ("pass@1", "pass^1", "mean_reward", "pass_rate", "exact_match", "accuracy")
@@ -163,17 +163,22 @@ def is_rate(metric: str) -> bool:
     return metric.rpartition("/")[2].startswith(_RATES)
 
 
-def _range_problems(claim: Claim) -> list[Problem]:
+def _range_problems(config: ExperimentConfig, claim: Claim) -> list[Problem]:
     """Margins, effects and levels that no difference of two rates can reach, or always reaches."""
-    if claim.metric is None or not is_rate(claim.metric):
+    given = [metric for entry in config.metadata.benchmark for metric in entry.metrics or ["pass@1"]]
+    metrics = [claim.metric] if claim.metric is not None else given
+    if not metrics or not all(map(is_rate, metrics)):
         return []
-    given = {"min_effect": claim.min_effect, "margin": claim.margin, "level": claim.level}
-    hint = f"{claim.metric} lies between 0 and 1: name a value below 1, such as 0.05."
-    wrong = {name: value for name, value in given.items() if value is not None and not 0 <= value < 1}
+    values = {"min_effect": claim.min_effect, "margin": claim.margin, "level": claim.level}
+    wrong = {
+        name: value
+        for name, value in values.items()
+        if value is not None and not 0 <= value < 1 and not (name == "level" and value == 1)
+    }
+    hint = f"{metrics[0]} lies between 0 and 1: name a value between, such as 0.05."
     return [
         Problem(f"{name} lies outside of the range of the metric", f"metadata.hypothesis.{name}", value, hint)
         for name, value in wrong.items()
-        if not (name == "level" and value == 1)
     ]
 
 

@@ -179,7 +179,7 @@ def visible_gpus() -> list[str]:
     """The GPUs this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
-        # The last two are how CUDA is told, and how Slurm tells, that there is none.
+        # The last two mean "no GPU" for CUDA and for Slurm.
         return [gpu for gpu in given.split(",") if gpu.strip() not in ("", "-1", "NoDevFiles")]
     tool = shutil.which("nvidia-smi")
     if tool is None:

@@ -48,7 +48,7 @@ class ExperimentDir:
     resumed: bool = False
     """Whether it was there before and is resumed."""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
-    """How it is run from now on; written by whoever has the folder to itself."""
+    """How it is run from now on; written by the owner of the lock."""
     changed: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     """What is another value than before, as dotted paths: what it was, and what it is."""
     extended: bool = False
@@ -81,7 +81,7 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
             named = ", ".join(other[:_MOST_NAMED]) + (" …" if len(other) > _MOST_NAMED else "")
             raise ConfigError(Problem(f"the config differs from the one in {latest} in: {named}", hint=hint))
         changed += _find_changed_content(latest, config, resume=resume)
-        taken = lock_owner(latest) is not None  # whoever starts it twice at the same time wants it twice
+        taken = lock_owner(latest) is not None  # two concurrent starts are two attempts
         if resume or not (changed or taken or record.is_finished):
             _refuse_later_format(record)
             return ExperimentDir(latest, resumed=True, config=resolved, changed=changes)
@@ -164,7 +164,7 @@ def read_result(run_dir: Path) -> RunResult | None:
 
 def _refuse_later_format(record: ExperimentRecord) -> None:
     if record.format > FORMAT:
-        hint = "Update evsys-sdk to go on with it, or start a new attempt with --fresh."
+        hint = "Update evsys-sdk to continue it, or start a new attempt with --fresh."
         message = f"{record.folder} was written by a later version (format {record.format}, this one knows {FORMAT})"
         raise ConfigError(Problem(message, hint=hint))
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ..config.metadata import BASE_MODEL
 from ..data.workspace.reference import slug
 from ..errors import EvalError
-from ..eval.benchmark import open_engine
+from ..eval.benchmark import WARNED_OF, open_engine
 from ..eval.pace import Pace
 from ..eval.scored_model import ClientModel, SamplerModel, ScoredModel, as_scored_model
 from ..eval.scores import EvalResult
 from ..files import write_json
-from ..inference.renderer import PromptedRenderer
 from ..log import get_logger
 from ..protocols import RunResult
 from ..record.evidence import hash_value
@@ -29,7 +28,7 @@ from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
 from ..record.run_files.scores import ScoreLog
 from ..registry import get_inference
 from ..training.callback import EvalRecord, Observers
-from ..training.scoring import BackgroundScoring, Scoring
+from ..training.scoring import BackgroundScoring, StepScores
 from .benchmark_plan import PlannedBenchmark
 
 if TYPE_CHECKING:
@@ -109,8 +108,11 @@ class RunBenchmarks:
                 record_name = f"{one.split}/{one.label}/{name}"
                 what = f"{BASELINE}/{record_name}"
                 # Runs share the answers, also those that are trained at the same time: one asks, the others read.
+                quiet = {(one.benchmark.sha256, 0.0)} - WARNED_OF if name == BASE_MODEL else set[tuple[str, float]]()
+                WARNED_OF.update(quiet)  # that an untrained model scores 0 is expected
                 with exclusive(ExperimentFiles(self.run_dir.parent).baselines_lock, f"the scores of {what}"):
                     result = self._score_safely(one, what, 0, lambda name=name: self._baseline(name))
+                WARNED_OF.difference_update(quiet)
                 if result is not None:
                     record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _list_predictions(result))
                     self.score_log.add(record, result)
@@ -171,7 +173,7 @@ class RunBenchmarks:
         failures = list(self._scoring.failures.values()) if self._scoring is not None else []
         return self.problems.get(f"{one.split}/{one.label}") or (failures[-1] if failures else "it was not scored")
 
-    def _score_snapshot(self, step: int, sampler: SamplingClient, everything: bool) -> list[Scoring]:
+    def _score_snapshot(self, step: int, sampler: SamplingClient, everything: bool) -> list[StepScores]:
         due = [one for one in self.in_loop if everything or one.is_due(step)]
         # Steps that are trained again give another model, whose answers must not be taken from the attempt before.
         ref = sampler.ref or f"step {step} of attempt {self.attempt}"
@@ -184,7 +186,7 @@ class RunBenchmarks:
             return None
         return Pace(one.entry.share, one.settings.limits.concurrency, self._scoring.awaited)
 
-    def _score(self, one: PlannedBenchmark, step: int, model: Any, pace: Pace | None = None) -> Scoring | None:
+    def _score(self, one: PlannedBenchmark, step: int, model: Any, pace: Pace | None = None) -> StepScores | None:
         result = self._score_safely(one, f"{one.split}/{one.label}", step, model, pace)
         if result is None:
             return None
@@ -192,7 +194,7 @@ class RunBenchmarks:
         self.score_log.add(record, result)
         self.observers.on_scored(record)
         # What is not scored completely is on record, but must choose no checkpoint.
-        return Scoring(record, {} if result.problem else record.named_metrics)
+        return StepScores(record, {} if result.problem else record.named_metrics)
 
     def _score_safely(
         self, one: PlannedBenchmark, what: str, step: int, model: Any, pace: Pace | None = None
@@ -254,7 +256,7 @@ class RunBenchmarks:
         prompt = result.notes.system_prompt
         if prompt is None:
             return self._sampler_model(sampler, ref)
-        renderer, length = PromptedRenderer(self.renderer, prompt), self.client.capabilities.context_length
+        renderer, length = self.renderer.with_system_prompt(prompt), self.client.capabilities.context_length
         return SamplerModel(sampler, renderer, length, f"{ref} {hash_value(prompt)[:12]}")
 
     def _baseline(self, name: str) -> ScoredModel:

@@ -1,4 +1,4 @@
-"""Log stores and callbacks see the same things, whoever logs them.
+"""Log stores and callbacks see the same records, independent of their source.
 
 The loop speaks to callbacks, so the log store is made one; an algorithm of the user's own speaks to `ctx.log_store`, so
 that one also tells the callbacks.

@@ -200,7 +200,7 @@ class ArmScheduler:
         may_retry = lost_by_accident or bool(result.notes.retryable)
         if result.status == "failed" and may_retry and running.attempt <= retries:
             self.journal.append(Kind.ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
-            get_logger(__name__).warning("run '%s' is taken up again: %s", request.arm.name, result.error)
+            get_logger(__name__).warning("run '%s' is resumed: %s", request.arm.name, result.error)
             self._waiting.append((request, running.attempt + 1))
             return
         if result is not recorded:  # no one was left to write it down, or what was written is not how it is taken
@@ -260,6 +260,6 @@ def _which(note: dict[str, Any]) -> tuple[Any, ...]:
 def _fail_by_time(result: RunResult) -> RunResult:
     """An arm whose time was over has failed, although it stopped as cleanly as one that was interrupted."""
     if result.status == "cancelled" and (result.notes.stop_reason or "").startswith(TIMEOUT):
-        remedy = "It has a checkpoint: raise arm_timeout_s and go on with --resume."
+        remedy = "It has a checkpoint: raise arm_timeout_s and continue with --resume."
         return replace(result, status="failed", error=f"{result.error}. {remedy}")
     return result

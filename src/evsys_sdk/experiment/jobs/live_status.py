@@ -32,7 +32,7 @@ class ArmStatus:
     step: int | None = None
     total_steps: int | None = None
     measure: str = "loss"
-    """What its recipe gets on by: loss, reward/mean, ..."""
+    """Progress metric of its recipe: loss, reward/mean, ..."""
     value: float | None = None
     """Of that, at its last step."""
     loss: float | None = None

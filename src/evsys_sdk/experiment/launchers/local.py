@@ -12,9 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -30,7 +28,7 @@ from ...training.callback import RunControl
 from ..arms.project_code import ProjectCode, find_registered_later, runs_own_code
 from ..launcher import ArmJob, Launch, cpu_count, execute, visible_gpus
 from .shared import SharedWorker
-from .worker_process import Mode, Worker, write_briefing
+from .worker_process import ArmWorker, Mode, write_briefing
 
 type Where = Literal["auto", "threads", "processes"]
 _REMOTE_ARMS = 8
@@ -59,9 +57,9 @@ class LocalLauncher:
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
-        self._executors: list[_Here | Worker] = []
-        self._free: list[_Here | Worker] = []
-        self._running: dict[str, _Here | Worker] = {}
+        self._executors: list[_Here | ArmWorker] = []
+        self._free: list[_Here | ArmWorker] = []
+        self._running: dict[str, _Here | ArmWorker] = {}
         self._lock = threading.RLock()  # a signal handler may stop an arm while this thread holds it
         self._threads: ThreadPoolExecutor | None = None
 
@@ -77,11 +75,13 @@ class LocalLauncher:
         elif shared:
             shares = [self._environment(slot, min(slots, len(gpus)), gpus) for slot in range(len(gpus))][:slots]
             together_briefing = write_briefing(launch, "threads")
-            executors = [SharedWorker(launch, together_briefing, Worker(launch, briefing, one), one) for one in shares]
+            executors = [
+                SharedWorker(launch, together_briefing, ArmWorker(launch, briefing, one), one) for one in shares
+            ]
             executors = [executors[slot % len(executors)] for slot in range(slots)]
         else:
             shares = [self._environment(slot, slots, gpus) for slot in range(slots)]
-            executors = [Worker(launch, briefing, share) for share in shares]
+            executors = [ArmWorker(launch, briefing, share) for share in shares]
         self._executors = list(executors)
         self._free = self._executors[::-1]  # taken from the end, so that the first slot comes first
         if briefing is not None or slots > 1:
@@ -122,7 +122,7 @@ class LocalLauncher:
             self._threads.shutdown(wait=True)
         self._executors, self._free, self._threads = [], [], None
 
-    def _execute(self, executor: _Here | Worker, job: ArmJob) -> RunResult:
+    def _execute(self, executor: _Here | ArmWorker, job: ArmJob) -> RunResult:
         try:
             return executor.run(job)
         finally:
@@ -142,7 +142,7 @@ class LocalLauncher:
         return min(get_backend("local")(**run.backend.params).arms_that_fit(run.model) for run in runs)
 
     def _briefing(self, launch: Launch, slots: int, remote: bool) -> bytes | None:
-        """What processes for arms are told; None where the arms share this process.
+        """Settings of worker processes; None where the arms share this process.
 
         Built-ins run where they start fastest, others where they can do no harm and can be ended.
         """
@@ -182,7 +182,7 @@ class LocalLauncher:
         return min(by_cpu, max(len(gpus) // self.cfg.gpus_per_arm, 1)) if gpus else by_cpu
 
     def _environment(self, slot: int, slots: int, gpus: list[str]) -> dict[str, str]:
-        """What a process is told about its share of the machine."""
+        """Environment of a process for its share of the machine."""
         threads = max(cpu_count() // slots, self.cfg.cpus_per_arm, 1)
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         # Each of these takes all cores if no one says otherwise, and all arms would do so at once.
@@ -204,15 +204,10 @@ class _Here:
 
     def run(self, job: ArmJob) -> RunResult:
         self._control = RunControl()  # what stopped one arm must not stop the next
-        if threading.current_thread() is not threading.main_thread() or not runs_own_code(self._launch.config):
+        if not runs_own_code(self._launch.config):
             return execute(job, self._launch, self._control)
-        folder = Path.cwd()
-        try:
-            # Where user code changes the working folder, a relative path would lead elsewhere.
-            return execute(replace(job, run_dir=job.run_dir.absolute()), self._launch, self._control)
-        finally:
-            with suppress(OSError):
-                os.chdir(folder)
+        # Where user code changes the working folder, a relative path would lead elsewhere.
+        return execute(replace(job, run_dir=job.run_dir.absolute()), self._launch, self._control)
 
     def stop(self, arm: str, reason: str) -> None:
         self._control.stop(reason, interrupted=True)

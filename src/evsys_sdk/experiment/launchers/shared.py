@@ -12,13 +12,13 @@ import threading
 from ...log import get_logger
 from ...protocols import RunResult
 from ..launcher import ArmJob, Launch, WorkerLost
-from .worker_process import Worker
+from .worker_process import ArmWorker
 
 
-class SharedWorker(Worker):
+class SharedWorker(ArmWorker):
     """Arms in one process, or one by one once that has failed."""
 
-    def __init__(self, launch: Launch, shared: bytes, alone: Worker, environment: dict[str, str]) -> None:
+    def __init__(self, launch: Launch, shared: bytes, alone: ArmWorker, environment: dict[str, str]) -> None:
         super().__init__(launch, shared, environment)
         self._alone = alone
         self._changed = threading.Condition()
@@ -43,7 +43,7 @@ class SharedWorker(Worker):
             result = super().run(job)
             if result.status != "failed" or not result.notes.retryable:
                 return result
-            error = WorkerLost(f"it failed beside other arms on one GPU: {result.error}", retries=1)
+            error = WorkerLost(f"it failed next to other arms on one GPU: {result.error}", retries=1)
         except WorkerLost as lost:
             error = lost if lost.final else WorkerLost(str(lost), retries=1)
         finally:
@@ -53,7 +53,7 @@ class SharedWorker(Worker):
         if self._is_shared:
             self._is_shared = False
             get_logger(__name__).warning(
-                "arms on this GPU no longer share a process and go on one by one from their last checkpoints: %s", error
+                "arms on this GPU no longer share a process and continue one by one from checkpoints: %s", error
             )
         raise error
 

@@ -32,6 +32,7 @@ from ...paths import workspace_dir
 from ...protocols import RunResult
 from ..arms.project_code import ProjectCode
 from ..launcher import ArmJob, Launch, WorkerLost
+from .cluster_task import SHARED
 
 _TOGETHER_S = 0.3
 """How long to wait for further arms of the same array."""
@@ -109,7 +110,7 @@ class SlurmLauncher:
             raise ConfigError(Problem(message, path="launcher", hint="Move them to an own module."))
         self._folder = workspace_dir() / self.name / secrets.token_hex(4)
         self._folder.mkdir(parents=True)
-        write_pickle(self._folder / "shared", (code, launch))
+        write_pickle(self._folder / SHARED, (code, launch))
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
         return min(launch.max_concurrent or n_arms, max(n_arms, 1))

@@ -148,7 +148,7 @@ def _execute_in_fork(arms: _Arms, job: ArmJob) -> NoReturn:
 
 def _import_what_arms_use(launch: Launch) -> None:
     """So that it need not be imported, and models of configs need not be built, by every arm."""
-    with suppress(Exception):  # whatever is wrong is said where it matters
+    with suppress(Exception):  # problems are reported where they matter
         deep_problems(launch.config)
         modules = ["evsys_sdk.data.transform", "evsys_sdk.inference.renderers.chat_template", "numpy.random"]
         if any(run.backend.kind == "mock" for run in launch.config.all_runs()):

@@ -40,7 +40,7 @@ _WORKER = "EVSYS_ARM_WORKER"
 """Set in the environment of workers: what is shown on a terminal must be lines there, not a live display."""
 
 
-class Worker:
+class ArmWorker:
     """Executes arms in a process, which is started when it is first needed, and again when it was lost."""
 
     def __init__(self, launch: Launch, briefing: bytes, environment: dict[str, str]) -> None:
@@ -247,7 +247,7 @@ def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.P
 
 
 def write_briefing(launch: Launch, mode: Mode) -> bytes:
-    """What a worker is told; what cannot travel is refused with its name."""
+    """Settings of a worker; what cannot be pickled is refused with its name."""
     code = ProjectCode.for_workers(launch.config)
     if code.unreachable:
         hint = "Move them to a module of their own, or set launcher.params.arms_in to 'threads'."

@@ -24,7 +24,7 @@ from ...config.fields import Path, join_path, split_dotted
 from ...config.load import load_document
 from ...config.yaml_text import read_yaml
 from ...config.yaml_write import write_yaml
-from ...errors import ConfigError, Problem, closest
+from ...errors import ConfigError, Problem, suggest
 from ...files import write_text
 from ...record.reader import ExperimentRecord, experiment_id
 from ..parents import latest_attempt
@@ -279,8 +279,7 @@ def _refuse_unknown(data: dict[str, Any], only: Sequence[str], freeze: Sequence[
         for name in names:
             if not any(_covers(name, path, run) for path, run in fields):
                 known = [join_path(path[len(run) :]) for path, run in fields] + [join_path(path) for path, _ in fields]
-                guess = closest(name, known, cutoff=0.8)
-                hint = f"Did you mean '{guess}'?" if guess else _list_fields(data)
+                hint = suggest(name, known, cutoff=0.8) or _list_fields(data)
                 raise ConfigError(Problem(f"{option} {name} names no field that may change", hint=hint))
 
 

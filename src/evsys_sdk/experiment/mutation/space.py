@@ -80,7 +80,7 @@ def _find_ignored_params(run: Any) -> frozenset[str]:
         recipe = get_algorithm(str(child(child(run, "algorithm"), "kind")))
         backend = getattr(recipe, "pinned_backend", None) or child(child(run, "backend"), "kind")
         return getattr(get_backend(str(backend)), "without_effect", frozenset())
-    except EvsysError:  # what is wrong with it is said by validation
+    except EvsysError:  # validation reports its problems
         return frozenset()
 
 
@@ -148,7 +148,7 @@ def _with_phases(name: str, spec: Any, path: Path) -> Iterator[_Block]:
 def _model(block: _Block) -> Any:
     try:
         return config_model(registry(block.registry).get(block.kind))
-    except EvsysError:  # what is wrong with it is said by validation
+    except EvsysError:  # validation reports its problems
         return None
 
 

@@ -18,7 +18,7 @@ from ...paths import in_project
 from ...spend.ledger import LIMITED
 from ..arms.arm import expand_arms
 from ..arms.overrides import with_steps
-from ..contamination import contamination_warnings
+from ..contamination import find_contamination
 from ..experiment import Experiment
 from .estimate import RunEstimate, estimate_run, size_of_work
 from .sensitivity import Sensitivity, expect_sensitivity
@@ -136,7 +136,7 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False) -> Exper
         )
     per_arm = [(name, plan.each) for plan in runs for name in plan.arms]
     total = sum((needs for _, needs in per_arm), RunNeeds())
-    assumptions |= dict.fromkeys([*_caveats(config), *contamination_warnings(config)])
+    assumptions |= dict.fromkeys([*_caveats(config), *find_contamination(config)[0]])
     sensitivity = expect_sensitivity(config)
     if sensitivity is not None and sensitivity.basis:
         assumptions |= {sensitivity.basis: None}

@@ -50,9 +50,6 @@ class Sensitivity:
     claimed: float | None = None
     seeds_needed: int | None = None
     """Seeds a run that would show the claimed effect; None where no sensible number does, or nothing is claimed."""
-    split: tuple[int, int] | None = None
-    """Seeds of the baseline and of each other run that see most for the same number of arms."""
-    split_detectable: float | None = None
     basis: str = ""
     """Where the noise comes from, as a sentence."""
     looks: tuple[int, ...] = ()
@@ -79,10 +76,6 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
     tasks = benchmark.tasks[: entry.n_tasks]
     prospect, basis, clusters = _prospect(config, claim, entry, tasks, benchmark.sha256, candidates, frozen=frozen)
     claimed = {"better": claim.min_effect or None, "not_worse": claim.margin}.get(claim.kind)
-    arms = candidates * config.n_repeats + (claim.baseline_repeats or config.n_repeats)
-    split = None if frozen or candidates < 2 or looks else prospect.split(arms)
-    if split == (claim.baseline_repeats or config.n_repeats, config.n_repeats):
-        split = None
     detectable = prospect.detectable(config.n_repeats, claim.baseline_repeats, error=_last_error(looks))
     return Sensitivity(
         rule,
@@ -94,8 +87,6 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
         detectable=detectable,
         claimed=claimed,
         seeds_needed=None if claimed is None else prospect.seeds_needed(claimed),
-        split=split,
-        split_detectable=None if split is None else prospect.detectable(split[1], split[0]),
         basis=basis,
         looks=looks,
     )
@@ -122,7 +113,7 @@ def _prospect(
     independent = len(named) + alone
     answers = _ANSWER_VARIANCE / entry.samples / len(tasks)
     earlier = read_seed_sd(in_project(config.output_dir), sha256, config)
-    # What seeds differed by contains the luck of single answers, which is counted by itself.
+    # Differences between seeds include sampling variance of single answers, which is counted separately.
     training = _SEED_SD**2 if earlier is None else max(0.0, earlier[0] ** 2 - answers)
     basis = (
         "the noise of seeds is assumed: no earlier experiment scored these tasks"

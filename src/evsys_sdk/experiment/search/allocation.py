@@ -113,7 +113,7 @@ def _reason(arm: str, decision: dict[str, Any]) -> tuple[str, str]:
     step: Any = decision["steps"][arm] if decision["step"] is None else decision["step"]
     metric = decision["metric"]
     if score is None:
-        return "unscored", f"it has no {metric} after step {step}, so the search could not let it go on"
+        return "unscored", f"it has no {metric} after step {step}, so the search stopped it"
     others = f"{len(decision['kept'])} of {len(decision['scores'])}"
     return STOPPED_BY_SEARCH, f"after step {step} its {metric} of {score:.4g} was not among the best {others}"
 

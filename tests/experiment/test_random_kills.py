@@ -1,0 +1,213 @@
+"""An experiment that is killed again and again, at any moment, ends with the record of one that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from .timeless import is_compared, timeless
+
+RUN = """
+name: e
+output_dir: outputs
+callbacks:
+  - { kind: local_logger }
+  - { kind: early_stopping, params: { metric: loss, mode: min, patience: 1000 } }
+run:
+  name: r
+  data: { path: train.jsonl, transforms: &chat [{ kind: jsonl_to_chat }] }
+  model: { name: tiny }
+  algorithm: ALGORITHM
+  backend: { kind: mock, params: { latency_ms: 10 } }
+  eval:
+    metrics: [{ kind: exact_match }]
+    eval_data: { path: few.jsonl, transforms: *chat }
+"""
+SFT = "{ kind: sft, params: { batch_size: 4, num_epochs: 3, save_every: 4, eval_every: 9 } }"
+COMBO = """
+    kind: combo
+    params:
+      phases:
+        - { kind: sft, params: { batch_size: 6, num_epochs: 2, save_every: 3, eval_every: 4 } }
+        - kind: dpo
+          params: { batch_size: 4, max_steps: 10, save_every: 3, eval_every: 4 }
+          data: { path: pairs.jsonl }
+"""
+SWEEP = """
+name: e
+output_dir: outputs
+n_repeats: 3
+max_concurrent_arms: 2
+metadata:
+  hypothesis: { claim: a higher rate learns more, baseline: r__learning_rate0p001 }
+  success_metric: pass@1
+  benchmark:
+    - { name: words, path: val.jsonl, split: val, run_every: 4, metrics: [pass@1, mean_reward], models: [base] }
+    - { name: words, path: test.jsonl, split: test, metrics: [pass@1], samples: 2 }
+matrix:
+  axes: { algorithm.params.learning_rate: [0.001, 0.003, 0.01, 0.03] }
+base_run:
+  name: r
+  data: { path: train.jsonl, transforms: [{ kind: jsonl_to_chat }] }
+  model: { name: tiny }
+  algorithm: { kind: sft, params: { batch_size: 4, max_steps: 10, save_every: 3 } }
+  backend: { kind: mock, params: { latency_ms: 10 } }
+"""
+HALVING = """
+name: e
+output_dir: outputs
+search: { kind: halving, eta: 2 }
+metadata:
+  success_metric: pass_rate
+  benchmark: { name: v, path: val.jsonl, split: val, run_every: 2, max_tokens: 8, metrics: [pass_rate] }
+base_run:
+  name: r
+  data: { path: few.jsonl, transforms: [{ kind: jsonl_to_chat }] }
+  model: { name: tiny }
+  algorithm: { kind: sft, params: { batch_size: 6, max_steps: 24, save_every: 3 } }
+  backend: { kind: mock, params: { latency_ms: 4, hidden: 32 } }
+matrix:
+  axes: { algorithm.params.learning_rate: [1e-3, 1e-2, 3e-2, 6e-2] }
+"""
+CASES = {
+    "sft": (RUN.replace("ALGORITHM", SFT), 1, 5, 0.5),
+    "combo": (RUN.replace("ALGORITHM", COMBO), 1, 5, 0.5),
+    "sweep": (SWEEP, 12, 10, 1 / 6),
+    "halving": (HALVING, 4, 6, 0.6),
+}
+"""Config, number of arms, number of kills, and the latest kill as a part of the time of a whole run."""
+COMMAND = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet", "--resume"]
+VOLATILE = {
+    "deviations",
+    "seconds",
+    "ts",
+    "time",
+    "id",
+    "prev",
+    "pid",
+    "artifacts",
+    "experiment",
+    "experiment_id",
+    "spend",
+    "model",
+}
+"""What a repetition of the same experiment does not reproduce."""
+
+
+def make_project(folder: Path, config: str) -> None:
+    folder.mkdir()
+    words = [f"{first}{second}" for first in "abcd" for second in "vwxyz"]
+    rows = [{"prompt": f"say {word}", "completion": word.upper()} for word in words]
+    pairs = [{"prompt": row["prompt"], "chosen": row["completion"], "rejected": "no"} for row in rows]
+    tasks: list[dict[str, Any]] = [
+        {
+            "task_id": word,
+            "instruction": f"say {word}",
+            "verifier": {"kind": "in_process", "fn_name": "exact_match", "expected": word.upper()},
+        }
+        for word in words
+    ]
+    files = {"train": rows, "few": rows[:6], "pairs": pairs, "val": tasks[:6], "test": tasks[6:12]}
+    for name, content in files.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+    (folder / "config.yaml").write_text(config, encoding="utf-8")
+
+
+def run_to_end(folder: Path) -> float:
+    began = time.monotonic()
+    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return time.monotonic() - began
+
+
+def kill_after(folder: Path, delay: float) -> bool:
+    """Start the command and kill its process, not its workers; whether it was still running."""
+    process = subprocess.Popen(COMMAND, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        process.wait(delay)
+    except subprocess.TimeoutExpired:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        return True
+    return False
+
+
+def stable(value: Any) -> Any:
+    """JSON data without what differs between two runs."""
+    if isinstance(value, dict):
+        return {key: stable(inner) for key, inner in cast("dict[str, Any]", value).items() if key not in VOLATILE}
+    return [stable(inner) for inner in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def lines(path: Path) -> list[Any]:
+    return [stable(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def last_scores(path: Path) -> list[Any]:
+    """Each scoring once, in order: a run that was killed before its first checkpoint scores its start again."""
+    return list({(one["split"], one["name"], one["step"]): one for one in lines(path)}.values())
+
+
+def record_of(folder: Path, arms: int) -> dict[str, Any]:
+    """Logs, scores in order, results, decisions of a search, conclusion, weights."""
+    experiment = folder / "outputs" / "e"
+    assert not (folder / "outputs" / "e.2").exists()
+    logs = [path for path in experiment.rglob("*.jsonl") if is_compared(path)]
+    found: dict[str, Any] = {
+        str(path.relative_to(experiment)): last_scores(path) if path.name == "scores.jsonl" else timeless(path)
+        for path in logs
+        if path.name not in ("journal.jsonl", "spend.jsonl")
+    }
+    for name in ("run_result.json", "conclusion.json", "scores.json", "benchmarks.json"):
+        for path in experiment.rglob(name):
+            found[str(path.relative_to(experiment))] = stable(json.loads(path.read_text(encoding="utf-8")))
+    found["decisions"] = [one for one in lines(experiment / "journal.jsonl") if one["kind"] == "search_decision"]
+    checkpoints = sorted(experiment.glob("*/checkpoints.jsonl"))
+    assert len(checkpoints) == arms
+    for path in checkpoints:
+        last = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        weights = sorted((folder / last["state"]).glob("*.npz"))
+        assert weights
+        found[f"{path.parent.name} weights"] = [file.read_bytes() for file in weights]
+    return found
+
+
+@pytest.fixture(scope="module", params=CASES)
+def undisturbed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, float, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "project"
+    config, arms, *_ = CASES[request.param]
+    make_project(folder, config)
+    return request.param, run_to_end(folder), record_of(folder, arms)
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_experiment_killed_at_random_moments_ends_like_one_that_was_not(
+    undisturbed: tuple[str, float, dict[str, Any]], seed: int, tmp_path: Path
+) -> None:
+    case, took, expected = undisturbed
+    config, arms, kills, latest = CASES[case]
+    folder = tmp_path / "project"
+    make_project(folder, config)
+    moments = random.Random(seed)
+    killed = sum(kill_after(folder, moments.uniform(0.3, took * latest)) for _ in range(kills))
+    run_to_end(folder)
+    assert killed  # how many of the moments come before the end depends on the speed of the machine
+    if case == "halving":
+        assert expected["decisions"][0].get("rung") == 1
+    found = record_of(folder, arms)
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        assert found[name] == value, name
