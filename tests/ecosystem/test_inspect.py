@@ -173,7 +173,7 @@ def test_the_example_compares_two_runs_in_pairs_and_the_provider_agrees(
     assert scores["longer"] > scores["baseline"] + 0.1
     [comparison] = shown["conclusion"]["comparisons"]
     assert comparison["difference"] == pytest.approx(scores["longer"] - scores["baseline"])
-    assert comparison["df"] == 99  # 100 samples, in pairs
+    assert shown["conclusion"]["population"]["n_tasks"] == 100
     logs = {name: next(project.glob(f"outputs/inspect/{name}/benchmarks/**/*.eval")) for name in scores}
     pair = compare_foreign_runs(*(read_inspect_log(logs[name]) for name in ("baseline", "longer")))
     assert (pair.n_tasks, pair.difference) == (100, pytest.approx(comparison["difference"]))

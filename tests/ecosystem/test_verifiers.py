@@ -12,10 +12,20 @@ import pytest
 
 pytest.importorskip("verifiers", reason="needs the extra verifiers; run make test-verifiers")
 
+from evsys_sdk.backends.client import ModelSpec, SamplingParams
+from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.cli.main import main
+from evsys_sdk.config.specs import AgentSpec
+from evsys_sdk.data.rows import parse_rows
 from evsys_sdk.data.task_source import build_task_source, locate_rows
+from evsys_sdk.data.types import TargetFormat
 from evsys_sdk.errors import DataError, EvalError
-from evsys_sdk.eval.verifier import VerifierInput, build_verifier
+from evsys_sdk.eval.verifier import VerifierInput, build_verifier, verify_with
+from evsys_sdk.inference.renderer import get_renderer
+from evsys_sdk.rollouts.datums import merge_turns
+from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
+from evsys_sdk.rollouts.harness import build_harness
+from evsys_sdk.rollouts.policy import SamplerPolicy
 from evsys_sdk.testing.task_source_conformance import TaskSourceConformance
 
 pytestmark = pytest.mark.ecosystem
@@ -81,9 +91,6 @@ def make_rows(path: str) -> list[dict[str, Any]]:
 
 
 def score(row: dict[str, Any], *messages: dict[str, Any]) -> Any:
-    from evsys_sdk.data.rows import parse_rows
-    from evsys_sdk.data.types import TargetFormat
-
     [task] = parse_rows([row], TargetFormat.HARBOR_TASK)
     given = VerifierInput("", messages[-1]["content"], list(messages), task=task)
 
@@ -203,6 +210,54 @@ def test_what_cannot_be_a_chat_scored_in_process_is_refused(changes: dict[str, s
         locate_rows(path)
     assert message in str(caught.value)
     assert path in str(caught.value)
+
+
+HARNESS = """
+PROGRAM = '''
+import json, os, sys, urllib.request
+def ask(messages):
+    body = json.dumps({"model": os.environ["MODEL"], "messages": messages}).encode()
+    headers = {"authorization": "Bearer " + os.environ["SECRET"], "content-type": "application/json"}
+    request = urllib.request.Request(os.environ["ENDPOINT"] + "/chat/completions", body, headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+said = [{"role": "user", "content": sys.argv[1]}]
+for turn in range(2):
+    said += [{"role": "assistant", "content": ask(said)}, {"role": "user", "content": "Sure?"}]
+'''
+
+class Twice(vf.Harness[vf.HarnessConfig]):
+    NEEDS_CONTAINER = False
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):
+        import sys
+        env = {"ENDPOINT": endpoint, "SECRET": secret, "MODEL": ctx.model}
+        return await runtime.run([sys.executable, "-c", PROGRAM, data.prompt], env)
+"""
+
+
+def test_a_harness_program_asks_the_policy_through_the_gateway(project: Path) -> None:
+    body = (
+        REWARD + "    @vf.reward\n    async def tests(self, trace, runtime):\n        return float(trace.num_turns)\n"
+    )
+    path = write_taskset(body, more=HARNESS, names='"Tasks", "Twice"')
+    with pytest.raises(DataError, match="program=true"):
+        make_rows(path)
+    tasks = list(parse_rows(make_rows(f"{path}?program=true&n=2"), TargetFormat.HARBOR_TASK))
+    client = MockBackend().prepare(model=ModelSpec("tiny"), run_dir=project)["training_client"]
+    policy = SamplerPolicy(client.sampler().result(), get_renderer(client.tokenizer), SamplingParams(6), 4096)
+    engine = InlineEngine(EngineLimits(attempts=1, timeout_s=60.0))
+    harness = build_harness(AgentSpec(kind="verifiers"))
+    requests = [RolloutRequest(task, 0, policy.with_seed(task.task_id), harness, verify_with()) for task in tasks]
+    try:
+        rollouts = engine.submit(requests).result()
+    finally:
+        engine.close()
+        client.close()
+    for rollout in rollouts:
+        assert (rollout.status, rollout.reward) in (("ok", 2.0), ("truncated", 2.0)), rollout.error
+        assert rollout.info["tests"] == 2.0
+        assert all(turn.completion_tokens for turn in rollout.turns)
+        assert [len(stretch) for stretch in merge_turns(rollout.turns)] == [2]
 
 
 def test_the_example_validates_and_its_reward_rises(capsys: pytest.CaptureFixture[str]) -> None:

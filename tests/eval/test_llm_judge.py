@@ -48,9 +48,8 @@ async def judged(*replies: str, given: dict[str, Any] | None = None, **params: A
     params = {"judge": {"kind": "stand_in"}, "rubric": "Is it right?", **params}
     verifier = InProcessVerifier("llm_judge", params.pop("expected", None), params)
     task = HarborTask("t1", "2+2?", verifier)
-    return await build_verifier(verifier)(
-        VerifierInput(**{"prompt": "2+2?", "completion": "4", "task": task, **(given or {})})
-    )
+    asked: dict[str, Any] = {"prompt": "2+2?", "completion": "4", "task": task, **(given or {})}
+    return await build_verifier(verifier)(VerifierInput(**asked))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +84,8 @@ async def judged(*replies: str, given: dict[str, Any] | None = None, **params: A
         ("", None),
         ("Score: 70%, between 1 and 100", None),
         ("<score>" * 10_000, None),
+        ('It quotes {"score": 10} and is wrong. {"score": 2}', 2.0),
+        ('It quotes\n```json\n{"score": 10}\n```\n```json\n{"why": {"score": 9}, "score": 2}\n```', 2.0),
     ],
 )
 def test_scores_are_read_from_what_judges_write(reply: str, score: float | None) -> None:

@@ -102,9 +102,9 @@ async def test_formats_of_tests_run_as_they_are_meant(place: FolderEnvironment, 
     [
         "def helper():\n    assert add(1, 1) == 2",
         "class Case:\n    def test_it(self):\n        assert add(1, 1) == 2",
-        "assert True",
         "for item in []:\n    assert add(1, 1) == item",
         "add(1, 1)\nif False:\n    assert add(1, 1) == 2",
+        "import unittest\n@unittest.expectedFailure\n" + CASE.format(2).partition("\n")[2],
         "import unittest\n@unittest.skip('')\n" + CASE.format(2).partition("\n")[2],
     ],
 )
@@ -115,11 +115,25 @@ async def test_a_test_that_asserts_nothing_about_the_solution_is_not_passed(
 
 
 @pytest.mark.parametrize(
-    "test", ["add(1, 1)", "print(add(1, 1))", "def test_it():\n    yield add(1, 1) == 2\n    assert 0"]
+    "test",
+    [
+        "assert True",
+        "add(1, 1)\nassert 2 == 2",
+        "add(1, 1)",
+        "print(add(1, 1))",
+        "def test_it():\n    yield add(1, 1) == 2\n    assert 0",
+    ],
 )
 async def test_a_test_that_any_code_passes_is_an_error_of_the_task(place: FolderEnvironment, test: str) -> None:
-    with pytest.raises(EvalError, match=r"any code would pass|would never run"):
+    with pytest.raises(EvalError, match=r"any code would pass|would never run|could supply it"):
         await judged(place, ADD, [test])
+
+
+async def test_a_context_manager_of_the_solution_swallows_nothing(place: FolderEnvironment) -> None:
+    code = "class Calm:\n    def __enter__(self): return self\n    def __exit__(self, *error): return True\n"
+    code += "    def guess(self): raise TypeError"
+    test = "with Calm() as calm:\n    assert calm.guess() == 1"
+    assert (await judged(place, f"```python\n{code}\n```", [test])).reward == 0.0
 
 
 IMITATIONS = {

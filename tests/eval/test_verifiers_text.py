@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
 from typing import Any
 
 import pytest
@@ -13,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evsys_sdk.errors import ConfigError, EvalError
-from evsys_sdk.eval.answers import bounded_regex
-from evsys_sdk.eval.answers.bounded_regex import end_workers, match_within
+from evsys_sdk.eval.answers.bounded_regex import match_within
 from evsys_sdk.eval.verifiers.text_match import Contains, ExactMatch
 
 from .scoring import reward, score
 
-EVIL = "(a+)+$"
-BAIT = "a" * 60 + "!"
+EVIL = "(a|aa)+$"
+BAIT = "a" * 90 + "!"
 
 
 @pytest.mark.parametrize(
@@ -125,34 +121,16 @@ async def test_a_catastrophic_pattern_is_an_error_or_no_match_but_never_a_hang()
     assert await reward("regex_match", "aaa", EVIL) == 1.0
 
 
-async def test_other_matches_go_on_while_one_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers: list[subprocess.Popen[bytes]] = []
-    start = bounded_regex._start  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(bounded_regex, "_start", lambda: workers.append(start()) or workers[-1])
-    end_workers()
-    stuck = asyncio.create_task(match_within(60.0, EVIL, BAIT))
-    while not workers:
-        await asyncio.sleep(0.001)
+async def test_other_matches_continue_while_one_is_stuck() -> None:
+    stuck = asyncio.create_task(match_within(1.0, EVIL, BAIT))
+    await asyncio.sleep(0)
     for number in range(5):
         assert await match_within(10.0, r"(\d)", f"x{number}") == [str(number), str(number)]
-    assert not stuck.done()
-    workers[0].kill()
-    with pytest.raises(EvalError, match="the process that matches regular expressions ended after"):
+    with pytest.raises(EvalError, match="was not done after 1 s"):
         await stuck
 
 
-async def test_a_worker_that_died_while_waiting_is_replaced() -> None:
-    assert await match_within(10.0, "a", "a") == ["a"]
-    for worker in bounded_regex._idle:  # pyright: ignore[reportPrivateUsage]
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.wait()
-    assert await match_within(10.0, "b", "b") == ["b"]
-
-
-async def test_workers_can_be_ended_and_start_again() -> None:
-    assert await match_within(10.0, "a", "a") == ["a"]
-    end_workers()
-    assert bounded_regex._idle == []  # pyright: ignore[reportPrivateUsage]
+async def test_groups_that_take_no_part_are_none() -> None:
     assert await match_within(10.0, "a(x)?", "a") == ["a", None]
     assert await match_within(10.0, "a", "b") is None
 

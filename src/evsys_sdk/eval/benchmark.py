@@ -142,7 +142,7 @@ class Benchmark:
             raise DataError(f"benchmark '{name}' has no tasks. Check its path and its rows.")
         repeated = [name for name, times in Counter(task.task_id for task in tasks).items() if times > 1]
         if repeated:
-            raise DataError(f"benchmark '{name}' has task {show(repeated[0])} twice. Give each task an id of its own.")
+            raise DataError(f"benchmark '{name}' has task {show(repeated[0])} twice. Give each task its own id.")
         return cls(name, tasks, task_list_id(tasks))
 
     def score(
@@ -169,7 +169,7 @@ class Benchmark:
         progress: Progress | None = None,
         pace: Pace | None = None,
     ) -> EvalResult:
-        """The same in async code; `engine` is one that runs already and stays open, `pace` spares whoever trains."""
+        """The same in async code; `engine` is already running and stays open, `pace` yields to training."""
         settings = settings or ScoreSettings()
         tasks = self.tasks[: settings.n_tasks]
         # Everything that can be refused is, before an engine is opened or a question asked.
@@ -231,11 +231,9 @@ async def _attempt_all(
         if (kept := journal.find(task.task_id, ids[task.task_id], sample)) is not None:
             found[task.task_id, sample] = settings.rejudge(task, kept) if settings.rejudge else kept
 
-    artifacts = journal.path.parent / "artifacts" if journal.path else None
-
     async def attempt(task: HarborTask, sample: int) -> None:
         policy = model.policy(settings.sampling, task.task_id, sample)
-        request = RolloutRequest(task, sample, policy, settings.harness, settings.verify, artifacts)
+        request = RolloutRequest(task, sample, policy, settings.harness, settings.verify)
         try:
             async with pace or nullcontext():  # before the attempt, whose own time is limited
                 [rollout] = await engine.submit([request])
@@ -258,7 +256,8 @@ async def _attempt_all(
     if suite is not None and missing:
         left = list({task.task_id: task for task, _ in missing}.values())
         limits, samples = settings.limits, settings.samples
-        run = await suite.run_tasks(model, settings.sampling, left, samples=samples, limits=limits, folder=artifacts)
+        logs = journal.path.parent / "artifacts" if journal.path else None
+        run = await suite.run_tasks(model, settings.sampling, left, samples=samples, limits=limits, folder=logs)
         for one in run.predictions:
             if one.task_id in ids and (one.task_id, one.sample) not in found:
                 found[one.task_id, one.sample] = replace(one, task=ids[one.task_id])

@@ -16,16 +16,21 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from pydantic import Field
+
+from ..config.base import Strict
 from ..data.shapes import is_object
 from ..data.types import HarborTask, InProcessVerifier
-from ..errors import DataError, MissingExtraError, show
+from ..errors import DataError, EvalError, MissingExtraError, show
 from ..registry import get_verifier, registry
 from .metric import build_metric
 from .predictions import Prediction
 from .scores import EvalResult, compute_scores
+from .verifier import BaseVerifier
 
 if TYPE_CHECKING:
     from ..rollouts.engine import EngineLimits
@@ -70,8 +75,49 @@ class ForeignRun:
         return compute_scores(result, [], {"mean_reward": build_metric("mean_reward")})
 
 
-class ForeignSuite(Protocol):
+class ForeignParams(Strict):
+    """Which tasks of another program."""
+
+    subject: str = Field(min_length=1)
+    """Names of tasks, as the program writes them."""
+    knobs: dict[str, Any] = {}
+    """Arguments of the task."""
+    content: str = ""
+    """Hash of the content, by which a changed task is noticed; every task has its own."""
+
+
+class ForeignSuite[P: ForeignParams](BaseVerifier[P]):
     """A task source that owns the loop: another program solves and scores its tasks, and the model is ours."""
+
+    name: ClassVar[str]
+    deterministic: ClassVar[bool] = False
+    program: ClassVar[str]
+    """Name of the program and of its package."""
+    extra: ClassVar[str]
+    """The extra that installs it."""
+
+    def version_with(self, files: Sequence[Path]) -> str:
+        """Version of the program, and a hash of files of the project."""
+        try:
+            found = version(self.program)
+        except PackageNotFoundError as error:
+            raise MissingExtraError(f"verifier '{self.name}'", self.extra) from error
+        content = b"".join(path.read_bytes() for path in files)
+        return f"{found}-{hashlib.sha256(content).hexdigest()[:12]}" if files else found
+
+    def make_row(self, task_id: str, instruction: str, expected: Any, content: str | None) -> dict[str, Any]:
+        """A task of the program as a row."""
+        params = self.cfg.model_dump(exclude_defaults=True) | {"content": content}
+        verifier = {"kind": "in_process", "fn_name": self.name, "expected": expected, "params": params}
+        return {"task_id": task_id, "instruction": instruction, "verifier": verifier}
+
+    def contents(self, tasks: Sequence[HarborTask]) -> dict[str, Any]:
+        """Task -> the hash of its content when the tasks were listed."""
+        return {task.task_id: getattr(task.verifier, "params", {}).get("content") for task in tasks}
+
+    def verify(self, *, completion: str) -> NoReturn:
+        """Refuse to score one answer: the program scores what it has asked itself."""
+        raise EvalError(f"tasks of {self.program} are scored by {self.program} itself. Use them as a benchmark.")
 
     async def run_tasks(
         self,
@@ -84,10 +130,10 @@ class ForeignSuite(Protocol):
         folder: Path | None,
     ) -> ForeignRun:
         """Score the model on these tasks, so many times each; logs of the program are kept in `folder`."""
-        ...
+        raise NotImplementedError
 
 
-def find_suite(tasks: Sequence[HarborTask]) -> ForeignSuite | None:
+def find_suite(tasks: Sequence[HarborTask]) -> ForeignSuite[Any] | None:
     """The program that runs these tasks; None for tasks that our own engine runs."""
     known = {name for name in {_source_of(task) for task in tasks} if _owns_loop(name)}
     owned = [task.verifier for task in tasks if _source_of(task) in known]

@@ -29,92 +29,91 @@ def open_lm(sampler: SamplingClient, context_length: int, *, max_tokens: int = 2
     return _lm_class()(sampler, context_length, max_tokens, greedy)
 
 
+class SamplerLM:
+    """What lm-eval asks of a model, by a sampler; the base class of lm-eval's models comes next to it."""
+
+    def __init__(self, sampler: SamplingClient, context_length: int, max_tokens: int, greedy: bool) -> None:
+        super().__init__()
+        self.tokenizer = sampler.tokenizer
+        self.max_length, self._max_tokens = context_length, max_tokens
+        self._sampler, self._greedy = sampler, greedy
+
+    @property
+    def eot_token_id(self) -> int:
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def prefix_token_id(self) -> int:
+        first = getattr(self.tokenizer, "bos_token_id", None)
+        return self.eot_token_id if first is None else int(first)
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        if add_special_tokens is None:
+            return list(self.tokenizer.encode(string))
+        return list(self.tokenizer.encode(string, add_special_tokens=add_special_tokens))
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        return super().loglikelihood(requests, disable_tqdm=disable_tqdm)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+
+    def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
+        found: list[tuple[float, bool]] = []
+        for at in range(0, len(requests), _AT_ONCE):
+            parts = [self._cut(list(context), list(wanted)) for _, context, wanted in requests[at : at + _AT_ONCE]]
+            scored = [self._sampler.logprobs(context + wanted) for context, wanted in parts]
+            chosen = [self._choose(context, len(wanted)) for context, wanted in parts]
+            for (context, wanted), values, most_probable in zip(parts, scored, chosen, strict=True):
+                total = math.fsum(values.result()[len(context) :].tolist())
+                found.append((total, most_probable is not None and most_probable.result()[0].tokens == wanted))
+            report_progress()
+        return found
+
+    def _cut(self, context: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
+        """The end of the context, where both are longer than the model can read."""
+        kept = max(self.max_length - len(wanted), 1)
+        return context[-kept:], wanted[: self.max_length - 1]
+
+    def _choose(self, context: list[int], length: int) -> Operation[Any] | None:
+        params = SamplingParams(length, temperature=0.0, stop=[], seed=0)
+        return self._sampler.sample(context, 1, params) if self._greedy else None
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
+        utils = import_module("lm_eval.utils")
+        found: list[float] = []
+        for request in requests:
+            windows = utils.get_rolling_token_windows(
+                token_list=self.tok_encode(request.args[0]),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length - 1,
+                context_len=1,
+            )
+            pairs = [(None, *utils.make_disjoint_window(window)) for window in windows]
+            found.append(math.fsum(value for value, _ in self._loglikelihood_tokens(pairs)))
+        return found
+
+    def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
+        found: list[str] = []
+        for at in range(0, len(requests), _AT_ONCE):
+            asked = [(request.args[0], dict(request.args[1])) for request in requests[at : at + _AT_ONCE]]
+            running = [self._generate(text, options) for text, options in asked]
+            for (_text, options), one in zip(asked, running, strict=True):
+                text = decode(self.tokenizer, one.result()[0].tokens, skip_special_tokens=True)
+                found.append(cut_at_stop(text, _stops(options))[0])
+            report_progress()
+        return found
+
+    def _generate(self, text: str, options: dict[str, Any]) -> Operation[Any]:
+        length = int(options.get("max_gen_toks") or self._max_tokens)
+        end = decode(self.tokenizer, [self.eot_token_id])
+        temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") else 0.0
+        params = SamplingParams(length, temperature, stop=[*_stops(options), end], seed=0)
+        prompt = self.tok_encode(text)[-max(self.max_length - length, 1) :]
+        return self._sampler.sample(prompt, 1, params)
+
+
 @lru_cache(maxsize=1)
 def _lm_class() -> Any:
-    """Made when it is needed, because its base is a class of lm-eval."""
-    base: Any = import_module("lm_eval.api.model").TemplateLM
-
-    class SamplerLM(base):
-        """Asks a sampler."""
-
-        def __init__(self, sampler: SamplingClient, context_length: int, max_tokens: int, greedy: bool) -> None:
-            super().__init__()  # pyright: ignore[reportUnknownMemberType]
-            self.tokenizer = sampler.tokenizer
-            self.max_length, self._max_tokens = context_length, max_tokens
-            self._sampler, self._greedy = sampler, greedy
-
-        @property
-        def eot_token_id(self) -> int:
-            return int(self.tokenizer.eos_token_id)
-
-        @property
-        def prefix_token_id(self) -> int:
-            first = getattr(self.tokenizer, "bos_token_id", None)
-            return self.eot_token_id if first is None else int(first)
-
-        def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-            if add_special_tokens is None:
-                return list(self.tokenizer.encode(string))
-            return list(self.tokenizer.encode(string, add_special_tokens=add_special_tokens))
-
-        def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-            return super().loglikelihood(requests, disable_tqdm=disable_tqdm)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-
-        def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-            found: list[tuple[float, bool]] = []
-            for at in range(0, len(requests), _AT_ONCE):
-                parts = [self._cut(list(context), list(wanted)) for _, context, wanted in requests[at : at + _AT_ONCE]]
-                scored = [self._sampler.logprobs(context + wanted) for context, wanted in parts]
-                chosen = [self._choose(context, len(wanted)) for context, wanted in parts]
-                for (context, wanted), values, most_probable in zip(parts, scored, chosen, strict=True):
-                    total = math.fsum(values.result()[len(context) :].tolist())
-                    found.append((total, most_probable is not None and most_probable.result()[0].tokens == wanted))
-                report_progress()
-            return found
-
-        def _cut(self, context: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
-            """The end of the context, where both are longer than the model can read."""
-            kept = max(self.max_length - len(wanted), 1)
-            return context[-kept:], wanted[: self.max_length - 1]
-
-        def _choose(self, context: list[int], length: int) -> Operation[Any] | None:
-            params = SamplingParams(length, temperature=0.0, stop=[], seed=0)
-            return self._sampler.sample(context, 1, params) if self._greedy else None
-
-        def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
-            utils = import_module("lm_eval.utils")
-            found: list[float] = []
-            for request in requests:
-                windows = utils.get_rolling_token_windows(
-                    token_list=self.tok_encode(request.args[0]),
-                    prefix_token=self.prefix_token_id,
-                    max_seq_len=self.max_length - 1,
-                    context_len=1,
-                )
-                pairs = [(None, *utils.make_disjoint_window(window)) for window in windows]
-                found.append(math.fsum(value for value, _ in self._loglikelihood_tokens(pairs)))
-            return found
-
-        def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-            found: list[str] = []
-            for at in range(0, len(requests), _AT_ONCE):
-                asked = [(request.args[0], dict(request.args[1])) for request in requests[at : at + _AT_ONCE]]
-                running = [self._generate(text, options) for text, options in asked]
-                for (_text, options), one in zip(asked, running, strict=True):
-                    text = decode(self.tokenizer, one.result()[0].tokens, skip_special_tokens=True)
-                    found.append(cut_at_stop(text, _stops(options))[0])
-                report_progress()
-            return found
-
-        def _generate(self, text: str, options: dict[str, Any]) -> Operation[Any]:
-            length = int(options.get("max_gen_toks") or self._max_tokens)
-            end = decode(self.tokenizer, [self.eot_token_id])
-            temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") else 0.0
-            params = SamplingParams(length, temperature, stop=[*_stops(options), end], seed=0)
-            prompt = self.tok_encode(text)[-max(self.max_length - length, 1) :]
-            return self._sampler.sample(prompt, 1, params)
-
-    return SamplerLM
+    """Made when it is needed, because one of its bases is a class of lm-eval."""
+    return type("EvsysLM", (SamplerLM, import_module("lm_eval.api.model").TemplateLM), {})
 
 
 def _stops(options: dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Predictions: one line for each attempt at a task, which is at once the record of a scoring and its journal.
 
-Each line is written when its rollout ends, so a scoring that was killed goes on where it was: pairs of task and sample
+Each line is written when its rollout ends, so a scoring that was killed resumes: pairs of task and sample
 that have a reward are not attempted again, those that failed are. The first line says which model was asked and how; a
 file about another one is moved aside under a number and never mixed with this one. Each line knows the content of its
 task, so that an answer is never taken for one to a task that has changed since.
@@ -104,7 +104,7 @@ class PredictionJournal:
 
     @classmethod
     def open(cls, path: Path | None, identity: Mapping[str, Any]) -> Self:
-        """Take up the journal of the same scoring, or begin a new one; other journals at `path` are moved aside."""
+        """Resume the journal of the same scoring, or begin a new one; other journals at `path` are moved aside."""
         journal = cls(path, identity)
         if path is None:
             return journal

@@ -70,7 +70,7 @@ def _task_of_chat(chat: ChatMessagesRow, number: int) -> HarborTask:
     if last and (target is None or last == len(messages) - 1):
         [answer] = text_messages(messages[last : last + 1])
         messages, target = messages[:last], answer["content"]
-        if calls := answer.get("tool_calls"):  # what the calls are is the answer, not what is said around them
+        if calls := answer.get("tool_calls"):  # the calls are the answer, not the text around them
             verifier = InProcessVerifier(CALLS, expected=[call["function"] for call in calls])
             return task_of(f"row-{number}", messages, verifier, chat.metadata, chat.tools)
     if target is None:

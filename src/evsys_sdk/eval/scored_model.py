@@ -34,7 +34,7 @@ class Sampling:
 
 
 type AskAgain = Callable[[str, Callable[[], Awaitable[list[Completion]]]], Awaitable[list[Completion]]]
-"""Asks a model, again where it fails for the moment; is told which attempt at which task it is for."""
+"""Asks a model, with retries of transient errors; gets the task and the sample number."""
 
 
 @runtime_checkable

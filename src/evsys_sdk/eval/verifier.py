@@ -29,7 +29,7 @@ from ..config.building import build_extension, check_params
 from ..config.specs import VerifierSpec
 from ..data.chat import text_of
 from ..data.types import E2BVerifier, HarborTask, InProcessVerifier, LLMJudgeVerifier, Message, VerifierPayload
-from ..errors import MISSING, EvalError, EvsysError, closest, show
+from ..errors import MISSING, EvalError, EvsysError, show, suggest
 from ..inference.retry import call_with_retry_async
 from ..protocols import VerificationResult
 from ..registry import Extension, get_verifier
@@ -153,7 +153,7 @@ def verify_with(*, retry: Retry = call_with_retry_async) -> Verify:
 
 
 def input_of(task: HarborTask, rollout: Rollout, environment: Environment | None = None) -> VerifierInput:
-    """What a verifier is told about a rollout."""
+    """What a verifier gets of a rollout."""
     from ..rollouts.rollout import opening
 
     return VerifierInput(
@@ -205,7 +205,7 @@ def _as_result(answer: Any, place: str) -> VerificationResult:
 #     fn(completion, expected, *, tolerance=0.1)          the same, with the params spelled out
 #     fn(*, prompt, completion, target)                   asks by name
 #
-# A function may also ask by name for things that are no params of its own: `environment`, `messages`, `prompt`,
+# A function may also ask by name for things that are not its params: `environment`, `messages`, `prompt`,
 # `task`.
 
 type Call = Callable[[VerifierInput], Any]
@@ -299,8 +299,7 @@ def _keywords(name: str, own: list[inspect.Parameter], params: dict[str, Any]) -
     if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own):
         for key in params:
             if key not in names:
-                guess = closest(key, names)
-                hint = f"Did you mean '{guess}'?" if guess else f"It takes: {', '.join(names) or 'none'}."
+                hint = suggest(key, names) or f"It takes: {', '.join(names) or 'none'}."
                 raise EvalError(f"verifier '{name}' has no param '{key}'. {hint}")
     return params
 

@@ -67,7 +67,7 @@ def most_pairs[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F,
     """
     taken_by: dict[int, int] = {}
 
-    # Kuhn's algorithm: whoever finds only taken ones asks their owners to move, and they in turn ask others.
+    # Kuhn's augmenting paths: an item whose matches are all taken tries to move their owners.
     def place(index: int, tried: set[int]) -> bool:
         fitting = [at for at, one in enumerate(found) if at not in tried and fits(one, wanted[index])]
         tried.update(fitting)

@@ -42,9 +42,9 @@ def calls_in(messages: Iterable[Message], *, tag: str | None) -> list[ParsedTool
     found: list[ParsedToolCall] = []
     for message in messages:
         if message.get("role") == "assistant":
-            beside: Any = message.get("tool_calls")
-            if is_list(beside) and beside:
-                found += [read_call(call) for call in beside]
+            calls: Any = message.get("tool_calls")
+            if is_list(calls) and calls:
+                found += [read_call(call) for call in calls]
             elif tag is not None:
                 found += calls_in_text(text_of(message.get("content")), tag=tag)
     return found

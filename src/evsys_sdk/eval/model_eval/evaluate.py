@@ -55,7 +55,7 @@ type Progress = Callable[[int, int, int], None]
 
 _QUESTIONS, _TARGETS, _IDS = ("prompt", "query", "messages"), ("tool_slug", "answer", "target"), ("id", "task_id")
 _LONGEST_QUESTION_S = 3600.0
-"""For one question with all its retries; a client has shorter limits of its own."""
+"""For one question with all its retries; a client has its own shorter limits."""
 
 
 class ModelEvalConfig(Strict):
@@ -314,7 +314,7 @@ def _read_rows(dataset: Any) -> list[EvalRow]:
     if not rows or not all(isinstance(row, EvalRow) for row in rows):
         return load_eval_dataset(rows)
     if len({row.id for row in rows}) < len(rows):
-        raise EvalError("two rows have the same id, by which answers are kept. Give each row an id of its own.")
+        raise EvalError("two rows have the same id, by which answers are kept. Give each row its own id.")
     return rows
 
 

@@ -6,7 +6,7 @@
     values.py     what travels between them: plain data, and numbers that stand for the solution's own objects
 
 A value that arrives at the tests is built anew from a builtin type, so an object that equals everything cannot exist
-there. What is no plain data stays with the solution, and no operator of its own decides a comparison with plain data.
+there. What is no plain data stays with the solution, and its operators decide no comparison with plain data.
 
 The programs have to run on the Python of the sandbox, whichever that is, so they use nothing newer than Python 3.8.
 """

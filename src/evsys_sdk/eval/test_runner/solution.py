@@ -154,7 +154,8 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
-    sys.path.insert(0, os.getcwd())
+    sys.path[:] = [os.getcwd(), *sys.argv[1:]]
+    del sys.argv[1:]
     Server(source, sink).serve()
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, field_validator
 
 from ...config.base import Strict
 from ...data.shapes import is_list, is_object
-from ...errors import MISSING, closest, show
+from ...errors import MISSING, show, suggest
 from ...protocols import VerificationResult
 from ..answers.answer import ANSWER_TAG, extract_answer, find_json
 from ..answers.bounded_regex import check_pattern, match_within
@@ -136,8 +136,7 @@ def check_schema(schema: Any, path: str = "") -> None:
         raise ValueError(f"{path or 'the schema'} should be an object, not {show(schema)}. Correct it.")
     for key in schema:
         if key not in _KNOWN:
-            guess = closest(key, _KNOWN)
-            hint = f"Did you mean '{guess}'?" if guess else f"Known are: {', '.join(sorted(_KNOWN))}."
+            hint = suggest(key, _KNOWN) or f"Known are: {', '.join(sorted(_KNOWN))}."
             raise ValueError(f"the keyword '{key}' at '{path or '.'}' is not understood. {hint}")
     for name in _as_list(schema.get("type", [])):
         if name not in _TYPES:

@@ -16,78 +16,57 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from ...config.base import Strict
 from ...data.types import HarborTask
-from ...errors import DataError, EvalError, MissingExtraError
+from ...errors import DataError, EvalError
 from ...paths import in_project, project_root
 from ...protocols import Row
-from ...record.evidence import hash_file
 from ...rollouts.engine import EngineLimits
 from ...rollouts.rollout import Policy
 from ...training.blocking import run_blocking
 from ...user_code import report_progress
-from ..foreign_run import ForeignRun, read_inspect_log
+from ..foreign_run import ForeignParams, ForeignRun, ForeignSuite, read_inspect_log
 from ..scored_model import Sampling, ScoredModel
-from ..verifier import BaseVerifier
 
 _LONGEST_LINE = 64 * 1024 * 1024
 _LISTING_S = 600.0
 _WORKER = "evsys_sdk.eval.inspect_worker"
 
 
-class InspectParams(Strict):
+class InspectParams(ForeignParams):
     """Which task, and which of its scores."""
 
     subject: str = Field(min_length=1)
     """`FILE.py@NAME` in the project, or `PACKAGE/NAME` of an installed package such as `inspect_evals`."""
-    knobs: dict[str, Any] = {}
-    """Arguments of the task."""
     scorer: str | None = Field(default=None, min_length=1)
     """Which score counts, where the task has several: `NAME`, or `NAME/KEY` of one that gives several values."""
-    content: str = ""
-    """Hash of the sample, by which a changed one is noticed; every task has its own."""
 
 
-class Inspect(BaseVerifier[InspectParams]):
+class Inspect(ForeignSuite[InspectParams]):
     """Evaluate with a task of inspect_ai: its samples, solver and scorer. For benchmarks only."""
 
     name: ClassVar[str] = "inspect"
-    deterministic: ClassVar[bool] = False
+    program: ClassVar[str] = "inspect-ai"
+    extra: ClassVar[str] = "inspect"
     Config = InspectParams
 
     @property
     def version(self) -> str:
         """Version of the library, and a hash of the task's file."""
-        try:
-            found = version("inspect-ai")
-        except PackageNotFoundError as error:
-            raise MissingExtraError("verifier 'inspect'", "inspect") from error
         file = in_project(self.cfg.subject.partition("@")[0])
-        return f"{found}-{hash_file(file)}" if file.is_file() else found
+        return self.version_with([file] if file.is_file() else [])
 
     def make_rows(self) -> Iterator[Row]:
         """The samples of the task, as Inspect loads them."""
         listed = run_blocking(lambda: _Run({"do": "rows", **self._order}).finish(_LISTING_S))
-        params = self.cfg.model_dump(exclude_defaults=True)
         for sample in listed["rows"]:
             *context, last = sample["messages"]
-            verifier = {"kind": "in_process", "fn_name": self.name, "expected": sample["target"] or None}
-            yield {
-                "task_id": sample["id"],
-                "instruction": last["content"],
-                "verifier": {**verifier, "params": params | {"content": sample["content"]}},
-                "metadata": {"context_messages": context} if context else {},
-            }
-
-    def verify(self, *, completion: str) -> NoReturn:
-        """Refuse to score one answer: Inspect scores what its own solver has done."""
-        raise EvalError("a task of inspect_ai is solved and scored by Inspect itself. Use it as a benchmark.")
+            row = self.make_row(sample["id"], last["content"], sample["target"] or None, sample["content"])
+            yield row | {"metadata": {"context_messages": context} if context else {}}
 
     async def run_tasks(
         self,
@@ -101,8 +80,7 @@ class Inspect(BaseVerifier[InspectParams]):
     ) -> ForeignRun:
         """Let Inspect evaluate these tasks, and read its log."""
         with tempfile.TemporaryDirectory() as temporary:
-            contents = {task.task_id: getattr(task.verifier, "params", {}).get("content") for task in tasks}
-            order = {"do": "run", "samples": contents, "epochs": samples, "concurrency": limits.concurrency}
+            order = {"do": "run", "samples": self.contents(tasks), "epochs": samples, "concurrency": limits.concurrency}
             order |= {"timeout_s": int(limits.timeout_s), "folder": str(folder or temporary), "model": "evsys"}
             run = _Run(order | self._order, partial(model.policy, sampling))
             log = await run.finish(None)

@@ -15,6 +15,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -25,12 +26,12 @@ from ...config.specs import InferenceSpec
 from ...data.chat import text_of
 from ...data.template import compile_template, fields_of
 from ...data.types import Message
-from ...errors import EvalError, closest, show
+from ...errors import EvalError, show, suggest
 from ...inference.adapter import as_chat_client
 from ...inference.client import ChatClient
 from ...protocols import VerificationResult
 from ...registry import get_inference, registry
-from ..answers.answer import find_json, without_thinking
+from ..answers.answer import strict_loads, without_thinking
 from ..verifier import BaseVerifier
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 # What surrounds a judge model: the question it is asked, the score it gives, and how far several scores agree.
 
 _PROVIDERS = {"claude": r"claude-.+", "openai": r"(?:gpt-|chatgpt-|o\d).*", "gemini": r"gemini-.+"}
+_MOST_BRACKETS = 50
 _NUMBER = r"[+-]?\d{1,9}(?:\.\d{1,9})?"
 _SCORE = re.compile(rf"({_NUMBER})(?:\s?/\s?({_NUMBER}))?")
 _LABELLED = re.compile(rf"[*_# ]*(?:\w+ )?score[*_:= ]{{1,5}}({_NUMBER}(?:\s?/\s?{_NUMBER})?)[*_. ]*", re.IGNORECASE)
@@ -95,9 +97,11 @@ def _score_text(reply: str) -> str | None:
     if ending.endswith("</score>"):
         start = ending.rfind("<score>")
         return ending[start + len("<score>") : -len("</score>")] if start >= 0 else None
-    value = find_json(reply)
-    if isinstance(value, dict) and "score" in value and ending.endswith(("}", "```")):
-        return str(value["score"])  # pyright: ignore[reportUnknownArgumentType]
+    for start in reversed([found.start() for found in re.finditer("{", ending)][-_MOST_BRACKETS:]):
+        with suppress(ValueError):  # the object that ends the reply; one before it may be quoted as well
+            value = strict_loads(ending[start:])
+            if "score" in value:
+                return str(value["score"])
     labelled = _LABELLED.fullmatch(reply.rpartition("\n")[2])
     return labelled[1] if labelled else reply
 
@@ -217,8 +221,7 @@ class LLMJudgeParams(Strict):
         fields = fields_of(self.template or TEMPLATE)
         for field in fields:
             if field not in PLACEHOLDERS:
-                guess = closest(field, PLACEHOLDERS)
-                hint = f"Did you mean '{guess}'?" if guess else f"There are: {', '.join(PLACEHOLDERS)}."
+                hint = suggest(field, PLACEHOLDERS) or f"There are: {', '.join(PLACEHOLDERS)}."
                 raise ValueError(f"the template has the unknown placeholder '{field}'. {hint}")
         if not {"rubric", "completion"} <= set(fields):
             raise ValueError("the template shows the judge no {rubric} or no {completion}. Add what is missing.")

@@ -15,79 +15,63 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from ...config.base import Strict
 from ...data.types import HarborTask
 from ...errors import DataError, EvalError, EvsysError, MissingExtraError, show
 from ...paths import in_project
 from ...protocols import Row
 from ...rollouts.engine import EngineLimits
 from ...user_code import default_limit_s, user_code
-from ..foreign_run import ForeignRun
+from ..foreign_run import ForeignParams, ForeignRun, ForeignSuite
 from ..lm_eval_model import open_lm
 from ..predictions import Prediction
 from ..scored_model import SamplerModel, Sampling, ScoredModel
-from ..verifier import BaseVerifier
 
 
-class LmEvalParams(Strict):
+class LmEvalParams(ForeignParams):
     """Which tasks, and which of their metrics."""
 
     subject: str = Field(min_length=1)
     """Names of tasks or groups, separated by commas."""
-    knobs: dict[str, Any] = {}
-    """There are none."""
     include: str | None = Field(default=None, min_length=1)
     """Folder of the project with task files (YAML) of your own."""
     metric: str | None = Field(default=None, min_length=1)
     """Which metric of a document is its score; by default the first of its task."""
     num_fewshot: int | None = Field(default=None, ge=0)
     """Examples in front of each question; by default what the task says."""
-    content: str = ""
-    """Hash of the document, by which a changed one is noticed; every task has its own."""
 
 
-class LmEval(BaseVerifier[LmEvalParams]):
+class LmEval(ForeignSuite[LmEvalParams]):
     """Evaluate with tasks of lm-eval, by log-likelihood or generation. For benchmarks only."""
 
     name: ClassVar[str] = "lm_eval"
-    deterministic: ClassVar[bool] = False
+    program: ClassVar[str] = "lm-eval"
+    extra: ClassVar[str] = "lm-eval"
     Config = LmEvalParams
 
     @property
     def version(self) -> str:
         """Version of the library, and a hash of the task files of the project."""
-        try:
-            found = version("lm-eval")
-        except PackageNotFoundError as error:
-            raise MissingExtraError("verifier 'lm_eval'", "lm-eval") from error
         if self.cfg.include is None:
-            return found
+            return self.version_with([])
         folder = in_project(self.cfg.include)
         files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
         if not files:
             raise DataError(f"{folder}: there are no task files. Correct 'include='.")
-        return f"{found}-{hashlib.sha256(b''.join(path.read_bytes() for path in files)).hexdigest()[:12]}"
+        return self.version_with(files)
 
     def make_rows(self) -> Iterator[Row]:
         """The documents that lm-eval evaluates."""
         if self.cfg.knobs:
             raise DataError(f"there is no param '{next(iter(self.cfg.knobs))}'. Use include, metric or num_fewshot.")
-        params = self.cfg.model_dump(exclude_defaults=True)
         with user_code(f"reading the tasks of '{self.cfg.subject}'", limit_s=default_limit_s(600)):
-            rows = [_row(name, task, at, doc) for name, task in self._load().items() for at, doc in _docs(task)]
-        for row in rows:
-            row["verifier"] |= {"fn_name": self.name, "params": params | row["verifier"]["params"]}
-            yield row
-
-    def verify(self, *, completion: str) -> NoReturn:
-        """Refuse to score one answer: most documents have none."""
-        raise EvalError("tasks of lm-eval are scored by lm-eval itself. Use them as a benchmark.")
+            loaded = self._load().items()
+            rows = [self._row(name, task, at, doc) for name, task in loaded for at, doc in enumerate(task.eval_docs)]
+        yield from rows
 
     async def run_tasks(
         self,
@@ -123,7 +107,7 @@ class LmEval(BaseVerifier[LmEvalParams]):
             bootstrap_iters=0,
             confirm_run_unsafe_code=False,
         )
-        contents = {task.task_id: getattr(task.verifier, "params", {}).get("content") for task in tasks}
+        contents = self.contents(tasks)
         predictions: dict[str, Prediction] = {}
         for name, scored in result["samples"].items():
             for sample in scored:
@@ -142,6 +126,13 @@ class LmEval(BaseVerifier[LmEvalParams]):
             return Prediction(task_id, 0, "ok", float(value), text, info={"metric": metric})  # pyright: ignore[reportArgumentType]
         known = ", ".join(sample["metrics"])
         raise EvalError(f"task '{name}' gives {show(value)} as '{metric}'. Name another metric; it has {known}.")
+
+    def _row(self, name: str, task: Any, at: int, doc: Any) -> Row:
+        target = task.doc_to_target(doc)
+        if task.OUTPUT_TYPE == "multiple_choice" and isinstance(target, int):
+            target = task.doc_to_choice(doc)[target]
+        row = self.make_row(f"{name}/{at}", str(task.doc_to_text(doc)), str(target).strip() or None, _hash(doc))
+        return row | {"metadata": {"task": name}}
 
     def _load(self) -> dict[str, Any]:
         manager = _manager(self.cfg.include and str(in_project(self.cfg.include)))
@@ -167,24 +158,6 @@ def _library() -> Any:
 def _manager(include: str | None) -> Any:
     _library()
     return import_module("lm_eval.tasks").TaskManager(include_path=include)
-
-
-def _docs(task: Any) -> Iterator[tuple[int, Any]]:
-    docs: Sequence[Any] = task.eval_docs
-    return enumerate(docs)
-
-
-def _row(name: str, task: Any, at: int, doc: Any) -> dict[str, Any]:
-    target = task.doc_to_target(doc)
-    if task.OUTPUT_TYPE == "multiple_choice" and isinstance(target, int):
-        target = task.doc_to_choice(doc)[target]
-    verifier = {"kind": "in_process", "expected": str(target).strip() or None, "params": {"content": _hash(doc)}}
-    return {
-        "task_id": f"{name}/{at}",
-        "instruction": str(task.doc_to_text(doc)),
-        "verifier": verifier,
-        "metadata": {"task": name},
-    }
 
 
 def _hash(doc: Any) -> str:

@@ -12,6 +12,8 @@ Code of a model is never run on this machine: without an environment there is no
 from __future__ import annotations
 
 import ast
+import builtins
+import functools
 import json
 import secrets
 from contextlib import suppress
@@ -77,7 +79,8 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
             await end_processes()
         code = self._code(completion)
         entry = self.cfg.entry_point or _last_function(code)
-        folder = await _write_job(environment, {"code": code, "tests": tests, "entry": entry, "cwd": self.cfg.cwd})
+        job = {"code": code, "tests": list(map(_prepare, tests)), "entry": entry, "cwd": self.cfg.cwd}
+        folder = await _write_job(environment, job)
         # -I: neither the working folder nor the environment, where the policy may have left modules, is looked at.
         command = f"exec {self.cfg.python} -I {folder}/tests.py {folder}"
         done = await environment.exec(command, timeout_s=self.cfg.timeout_s)
@@ -151,6 +154,9 @@ async def _write_job(environment: Environment, job: dict[str, Any]) -> str:
 
 
 _UNKNOWN_HERE = {"pytest.fixture", "unittest.mock", "inspect"}
+_BUILTINS = frozenset(dir(builtins))
+_COUNT = b"__evsys_asserted__()"
+_BLOCKS = ("body", "orelse", "finalbody")
 
 
 def problems_in(tests: list[str]) -> list[str]:
@@ -159,15 +165,15 @@ def problems_in(tests: list[str]) -> list[str]:
     for number, test in enumerate(tests):
         place = f"test {number}" if len(tests) > 1 else "the test"
         try:
-            tree = ast.parse(test)
+            found += [f"{place}, line {line}: {problem}" for line, problem in _problems_of(test)]
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             found.append(f"{place} is not Python: {error}.")
-            continue
-        found += [f"{place}, line {line}: {problem}" for line, problem in sorted(set(_problems(tree)))]
     return found
 
 
-def _problems(tree: ast.Module) -> list[tuple[int, str]]:
+@functools.lru_cache(maxsize=4096)  # every rollout of a task has the same tests
+def _problems_of(test: str) -> list[tuple[int, str]]:
+    tree = ast.parse(test)
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(("test", "check")):
@@ -181,9 +187,38 @@ def _problems(tree: ast.Module) -> list[tuple[int, str]]:
         elif isinstance(node, ast.Attribute) and ast.unparse(node) in _UNKNOWN_HERE:
             why = "needs a test runner that these tests do not have. Write plain functions"
             found.append((node.lineno, f"{ast.unparse(node)} {why}."))
-    if not any(map(_asserts, ast.walk(tree))):
+    for name, line in _judged_by_solution(tree):
+        found.append((line, f"{name} decides, and is not defined here: the solution could supply it. Import it."))
+    if not any(isinstance(node, ast.Raise) or _asserts(node) for node in ast.walk(tree)):
         found.append((1, "there is no assertion, so any code would pass. Write assert statements."))
-    return found
+    return sorted(set(found))
+
+
+def _judged_by_solution(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Functions that a test does not define and that decide about a result: `assert same(add(1, 2), 3)`."""
+    known = _BUILTINS.union(*(_names_bound_by(node) for node in ast.walk(tree)))
+
+    def is_theirs(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in known
+
+    for node in ast.walk(tree):
+        decides = node.test if isinstance(node, ast.Assert) else getattr(node, "value", None)
+        while isinstance(decides, ast.UnaryOp):
+            decides = decides.operand
+        if not isinstance(decides, ast.Call) or not is_theirs(decides):
+            continue
+        given = [*decides.args, *(keyword.value for keyword in decides.keywords)]
+        is_about_result = any(is_theirs(one) for argument in given for one in ast.walk(argument))
+        if is_about_result if isinstance(node, ast.Assert) else isinstance(node, ast.Expr) and _is_assertion(decides):
+            yield ast.unparse(decides.func), decides.lineno
+
+
+def _names_bound_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Name):
+        return [node.id] if isinstance(node.ctx, ast.Store) else []
+    if isinstance(node, ast.alias):
+        return [(node.asname or node.name).partition(".")[0]]
+    return [str(name) for name in (getattr(node, "name", None), getattr(node, "arg", None)) if name]
 
 
 def _function_problems(node: ast.FunctionDef | ast.AsyncFunctionDef, at_top: bool) -> Iterator[str]:
@@ -199,8 +234,45 @@ def _function_problems(node: ast.FunctionDef | ast.AsyncFunctionDef, at_top: boo
         yield "is a generator and would never run. Remove the yield."
 
 
+@functools.lru_cache(maxsize=4096)
+def _prepare(test: str) -> dict[str, Any]:
+    """A test that counts the assertions it comes to, the functions that it calls, and the builtins that it uses."""
+    tree = ast.parse(test)
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    calls = {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    imported = {name for node in ast.walk(tree) if isinstance(node, ast.alias) for name in _names_bound_by(node)}
+    lines = test.encode().splitlines(keepends=True)
+    spots = {
+        (node.lineno, node.col_offset, hasattr(node, "body"))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and _asserts(node)
+    }
+    for line, at, is_block in sorted(spots, reverse=True):
+        before, statement = lines[line - 1][:at], lines[line - 1][at:]
+        if not is_block:
+            lines[line - 1] = before + _COUNT + b"; " + statement
+        elif not statement.startswith(b"elif"):
+            lines[line - 1] = before + _COUNT + b"\n" + before + statement
+    builtin_names = _BUILTINS.intersection(name.id for name in names) - imported
+    return {"source": b"".join(lines).decode(), "calls": sorted(calls), "builtins": sorted(builtin_names)}
+
+
 def _asserts(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        name = ast.unparse(node.func).rpartition(".")[2]
-        return name.startswith("assert") or name == "raises"
-    return isinstance(node, ast.Assert | ast.Raise)
+    """Whether a statement is an assertion about anything: `assert True` is none."""
+    if isinstance(node, ast.Assert):
+        return any(isinstance(one, ast.Name) for one in ast.walk(node.test))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Match):
+        return False
+    if not hasattr(node, "body"):
+        return any(map(_is_assertion, ast.walk(node)))
+    blocks = [getattr(one, name, []) for one in [node, *getattr(node, "handlers", [])] for name in _BLOCKS]
+    items = [item.context_expr for item in getattr(node, "items", [])]
+    is_raised = any(isinstance(one, ast.Raise) for block in blocks for one in block)
+    # An `elif` stands in the `else` of the `if` before it.
+    goes_on = isinstance(node, ast.If) and any(isinstance(one, ast.If) and _asserts(one) for one in node.orelse)
+    return is_raised or goes_on or any(map(_is_assertion, items))
+
+
+def _is_assertion(node: ast.AST) -> bool:
+    name = getattr(getattr(node, "func", None), "attr", None) or getattr(getattr(node, "func", None), "id", "")
+    return isinstance(node, ast.Call) and (name.startswith("assert") or name == "raises")

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ...errors import DataError, MissingExtraError, closest
+from ...errors import DataError, MissingExtraError, suggest
 from ...protocols import Row, VerificationResult
 from ..answers.answer import AnswerParams
 from ..verifier import BaseVerifier
@@ -138,8 +138,7 @@ def _open_dataset(generator: str, seed: int, knobs: str) -> Any:
     except ImportError as error:
         raise MissingExtraError("verifier 'reasoning_gym'", "reasoning-gym") from error
     if generator not in known:
-        guess = closest(generator, known)
-        hint = f"Did you mean '{guess}'?" if guess else f"It has {len(known)}, for example leg_counting."
+        hint = suggest(generator, known) or f"It has {len(known)}, for example leg_counting."
         raise DataError(f"reasoning-gym has no generator '{generator}'. {hint}")
     try:
         return library.create_dataset(generator, size=_STREAM, seed=seed * _STREAM, **json.loads(knobs))

@@ -3,7 +3,8 @@
     path: "verifiers:tasksets/sums.py?split=train&size=500&max_terms=3"
 
 The transcript of a rollout becomes a `vf.Trace`, and the task's own `@vf.reward` methods score it in this process. What
-needs more than a chat (a harness program, tools, a container, images, several agents) is refused with the reason.
+needs more than a chat (a harness program, tools, a container) takes `program=true` and the agent `verifiers`, which
+runs that program; images and several agents are refused with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pydantic import Field, ValidationError
 from ...config.base import Strict
 from ...data.chat import text_of
 from ...data.types import Message
-from ...errors import DataError, EvsysError, MissingExtraError
+from ...errors import DataError, EvalError, EvsysError, MissingExtraError
 from ...inference.conversation import split_thinking
 from ...paths import project_root
 from ...protocols import Row, VerificationResult
@@ -57,6 +58,8 @@ class VerifiersParams(Strict):
     """Order of the tasks; the taskset's own order by default."""
     ignore_thinking: bool = True
     """Whether reasoning in <think>…</think> is kept apart from the answer, as a chat server does."""
+    program: bool = False
+    """Whether the library runs the tasks, with a harness program and a runtime: set `agent: {kind: verifiers}`."""
     data: dict[str, Any] = {}
     """Data of one task; every row has its own."""
 
@@ -84,11 +87,11 @@ class Verifiers(BaseVerifier[VerifiersParams]):
         tasks = self._read_tasks(taskset.cls(config), **own)
         if not tasks:
             raise DataError(f"taskset '{self.cfg.subject}' has no task for {own or 'its config'}. Correct the path.")
-        for reason in taskset.obstacles(config):
+        for reason in taskset.obstacles(config, program=self.cfg.program):
             raise self._refusal(reason)
         seen: Counter[str] = Counter()
         for task in tasks:
-            for reason in _obstacles(task):
+            for reason in _obstacles(task, program=self.cfg.program):
                 raise self._refusal(f"task {task.data.idx} {reason}")
             key = _key(task.data)
             seen[key] += 1
@@ -96,7 +99,9 @@ class Verifiers(BaseVerifier[VerifiersParams]):
 
     async def verify(self, *, completion: str, messages: list[Message]) -> VerificationResult:
         """The weighted sum of the task's rewards; each of them and the metrics are in `info`."""
-        task = _load(self.cfg.subject).build_task(self.cfg.data, json.dumps(self.cfg.knobs, sort_keys=True))
+        if self.cfg.program:
+            raise EvalError("a task with program=true is scored where its program ran. Set agent: {kind: verifiers}.")
+        task = self._task()
         opening = _opening(task.data)
         answers = messages[len(opening) :] or [{"role": "assistant", "content": completion}]
         trace = _trace(task, opening, [self._answer(one) for one in answers])
@@ -109,12 +114,26 @@ class Verifiers(BaseVerifier[VerifiersParams]):
         rewards = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
         return VerificationResult(trace.reward, {**trace.metrics, **rewards})
 
+    async def run_program(self, spec: Mapping[str, Any]) -> Any:
+        """The trace of one run of the task's harness program; `spec` is the library's config of an agent."""
+        vf, taskset = _library(), _load(self.cfg.subject)
+        own = None if spec["harness"] else taskset.harness
+        # The library finds harnesses by the name of an installed package; one of the taskset's file takes its place.
+        agent = vf.Agent(vf.AgentConfig.model_validate({**spec, "harness": spec["harness"] or {"id": "null"}}))
+        if own is not None:
+            kind = import_module("verifiers.v1.utils.generic").concrete_type(own, vf.HarnessConfig) or vf.HarnessConfig
+            agent.harness = own(kind(id=own.__name__))
+        return await agent.run(self._task())
+
+    def _task(self) -> Any:
+        return _load(self.cfg.subject).build_task(self.cfg.data, json.dumps(self.cfg.knobs, sort_keys=True))
+
     def _read_tasks(
         self, taskset: Any, *, size: int | None = None, seed: int | None = None, split: str | None = None
     ) -> list[Any]:
         if split is not None and split not in _SPLITS:
             raise DataError(
-                f"taskset '{self.cfg.subject}' has no splits of its own, and split is '{split}'. "
+                f"taskset '{self.cfg.subject}' has no splits, and split is '{split}'. "
                 "Set train, val or test, which divide its tasks by their prompts."
             )
         if not taskset.bounded:
@@ -133,8 +152,8 @@ class Verifiers(BaseVerifier[VerifiersParams]):
 
     def _refusal(self, reason: str) -> DataError:
         return DataError(
-            f"taskset '{self.cfg.subject}': {reason}. Here a task is a chat that is scored in this process. Run this "
-            "taskset with the library's own runner against `evsys serve`, or its program as an agent of kind 'program'."
+            f"taskset '{self.cfg.subject}': {reason}. Here a task is a chat that is scored in this process, or, with "
+            "program=true in the path and agent: {kind: verifiers}, one run of a harness program."
         )
 
     def _row(self, task: Any, task_id: str) -> Row:
@@ -142,7 +161,7 @@ class Verifiers(BaseVerifier[VerifiersParams]):
         asks = last["role"] == "user"
         if not asks:
             context = [*context, last]
-        params = self.cfg.model_dump(include={"subject", "knobs", "ignore_thinking"}, exclude_defaults=True)
+        params = self.cfg.model_dump(include={"subject", "knobs", "ignore_thinking", "program"}, exclude_defaults=True)
         params["data"] = task.data.model_dump(mode="json", exclude_defaults=True, exclude={"idx"})
         return {
             "task_id": task_id,
@@ -204,13 +223,19 @@ class _Taskset:
     def build_task(self, data: dict[str, Any], knobs: str) -> Any:
         return self.task_type(self.task_type.data_type().model_validate(data), _configured(self, knobs).task)
 
-    def obstacles(self, config: Any) -> Iterator[str]:
-        """Why no task of the taskset can be scored in this process."""
-        vf = _library()
-        if any(issubclass(kind, vf.Harness) for kind in self.exported):
-            yield "it has its own harness program"
-        if any(issubclass(kind, vf.Env) for kind in self.exported):
+    @property
+    def harness(self) -> Any:
+        """The harness that the taskset exports."""
+        return next((kind for kind in self.exported if issubclass(kind, _library().Harness)), None)
+
+    def obstacles(self, config: Any, *, program: bool) -> Iterator[str]:
+        """Why no task of the taskset can be run here; a `program` is run by the library."""
+        if any(issubclass(kind, _library().Env) for kind in self.exported):
             yield "it has its own environment, with agents and branches beyond one chat"
+        if program:
+            return
+        if self.harness is not None:
+            yield "it has its own harness program"
         if self.cls.toolsets(config) or self.task_type.toolsets(config.task):
             yield "it offers tools of a tool server"
 
@@ -244,8 +269,8 @@ def _module_name(subject: str) -> str:
     return f"{_BUILT_IN}.{name}" if find_spec(f"{_BUILT_IN}.{name}") else name
 
 
-def _obstacles(task: Any) -> Iterator[str]:
-    """Why one task cannot be scored in this process."""
+def _obstacles(task: Any, *, program: bool) -> Iterator[str]:
+    """Why one task cannot be run here."""
     data, base = task.data, _library().Task
     if data.prompt is None:
         yield "has no prompt, because a simulated user opens the conversation"
@@ -255,12 +280,14 @@ def _obstacles(task: Any) -> Iterator[str]:
         for part in one.content or ()
     ):
         yield "has images in its prompt"
-    if task.NEEDS_CONTAINER or data.image or data.skills or data.artifacts:
-        yield "needs a container, skills or artifacts"
-    if task.config.judges:
-        yield "is scored by a judge model, whose cost would not be counted"
     if not task.hooks("reward"):
         yield "has no reward"
+    if task.config.judges:
+        yield "is scored by a judge model, whose cost would not be counted"
+    if program:
+        return
+    if task.NEEDS_CONTAINER or data.image or data.skills or data.artifacts:
+        yield "needs a container, skills or artifacts"
     if import_module("verifiers.v1.utils.decorators").discover_decorated(task, "intercept"):
         yield "changes what is sent to the model"
     own = [getattr(task, name) for name in ("setup", "finalize")]
