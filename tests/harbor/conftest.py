@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,20 @@ class Scripted:
         self.asked.append(text_of(messages[-1]))
         number = len(self.asked)
         return Turn({"role": "assistant", "content": self.answers[number - 1]}, [number], [number + 100], [-0.5])
+
+
+class Calling(Scripted):
+    """The same with calls of a tool, whose argument is a command."""
+
+    def __init__(self, tool: str, *commands: str) -> None:
+        super().__init__(*commands)
+        self.tool = tool
+
+    async def act(self, messages: Sequence[Message], *, tools: Any = None) -> Turn:
+        turn = await super().act(messages)
+        function = {"name": self.tool, "arguments": {"command": turn.message["content"]}}
+        call = {"id": f"call{len(self.asked)}", "type": "function", "function": function}
+        return replace(turn, message={"role": "assistant", "content": "Next.", "tool_calls": [call]})
 
 
 class Agent:
@@ -149,4 +164,4 @@ def say() -> Any:
     """The ways in which a scripted policy speaks."""
     from types import SimpleNamespace
 
-    return SimpleNamespace(scripted=Scripted, shell=shell, keys=keys)
+    return SimpleNamespace(scripted=Scripted, calling=Calling, shell=shell, keys=keys)

@@ -1,6 +1,9 @@
 """Agents that are Harbor's own, or written for it, ask the current policy."""
 
+import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from evsys_sdk.rollouts.harness import EnvironmentSpec, build_harness
 
 pytest.importorskip("harbor", reason="needs the extra harbor; run make test-harbor")
 pytestmark = pytest.mark.harbor
+MINI_SWE = os.environ.get("EVSYS_MINI_SWE_PYTHON", "")
+"""A Python with mini-swe-agent."""
 
 MODULE = """
 from harbor.agents.base import BaseAgent
@@ -142,6 +147,51 @@ def test_stock_terminus_2_is_named_by_its_import_path_alone(make_folder: Any, ma
     [rollout] = make_engine(attempts=1).submit([RolloutRequest(make_folder(), 0, policy, harness, said_yes)]).result()
     assert (rollout.status, rollout.reward, rollout.error) == ("ok", 1.0, None)
     assert [turn.completion_tokens for turn in rollout.turns] == [[101], [102], [103]]
+
+
+def link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def leave_out(folder: str, names: list[str]) -> set[str]:
+    left = {"site-packages", "test", "idlelib"} if Path(folder).name.startswith("python3.") else set[str]()
+    return left & set(names)
+
+
+@pytest.mark.skipif(
+    not MINI_SWE or shutil.which("bwrap") is None,
+    reason="needs bubblewrap and mini-swe-agent; run make test-harbor",
+)
+def test_stock_mini_swe_agent_works_in_the_sandbox_by_its_import_path_alone(make_engine: Any, say: Any) -> None:
+    where = "import litellm, sys; print(sys.base_prefix, litellm.__file__.partition('/litellm/')[0])"
+    base, packages = subprocess.run([MINI_SWE, "-c", where], capture_output=True, text=True, check=True).stdout.split()
+    # Not below /tmp, of which the sandbox has its own, nor in a home folder, which its user may not enter.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        shared = Path(folder)
+        for source, target in ((base, "python"), (packages, "packages")):
+            shutil.copytree(source, shared / target, symlinks=True, copy_function=link, ignore=leave_out)
+        found = f"LD_LIBRARY_PATH={shared}/python/lib PYTHONPATH={shared}/packages"
+        run = f'{found} exec {shared}/python/bin/python3 -m minisweagent.run.mini "$@"'
+        for name, command in {"uv": "true", "mini-swe-agent": run}.items():
+            (shared / name).write_text(f"#!/bin/sh\n{command}\n", encoding="utf-8")
+            (shared / name).chmod(0o755)
+        shared.chmod(0o755)
+        params = {
+            "read_only": [folder],
+            "env": {"PATH": f"{folder}:/usr/bin:/bin", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+            "memory_mb": 2048,
+        }
+        path = "harbor.agents.installed.mini_swe_agent:MiniSweAgent"
+        harness = build_harness(None, EnvironmentSpec(kind="bwrap", params=params), agent_import_path=path)
+        task = HarborTask("t", "Write yes into said.txt.", InProcessVerifier("exact_match", "yes"))
+        policy = say.calling("bash", "printf yes > said.txt", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+        [rollout] = make_engine(attempts=1).submit([RolloutRequest(task, 0, policy, harness, wrote_yes)]).result()
+    assert (rollout.error, rollout.status, rollout.reward) == (None, "ok", 1.0), rollout.error
+    assert [turn.completion_tokens for turn in rollout.turns] == [[101], [102]]
+    assert "Write yes into said.txt." in policy.asked[0]
 
 
 def test_terminus_2_with_a_policy_that_fails_is_a_failure(make_folder: Any, in_sandbox: Any, say: Any) -> None:

@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from pathlib import Path
 from typing import Any, Protocol
 
 from ..backends.future import Operation
@@ -45,8 +44,6 @@ class RolloutRequest:
     policy: Policy
     harness: Harness
     verify: Verify
-    artifacts_dir: Path | None = None
-    """Where files that the task declares as its artifacts are kept; they are listed in `info` anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class RolloutEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Cancel what is running and let go of the thread."""
+        """Cancel what is running and release the thread."""
         ...
 
 

@@ -3,7 +3,7 @@
 A gateway lives as long as one rollout, on loopback and, for a sandbox without a network, on a Unix socket. Requests
 carry the rollout's own credential; every answer is a turn of the recorder, with the tokens that were sampled.
 
-    async with Gateway(recorder, budget=Budget(max_turns=50)) as gateway:
+    async with Gateway(recorder, budget=GatewayBudget(max_turns=50)) as gateway:
         await environment.exec("my-agent", env=gateway.variables())
 
 How answers are sampled is the recipe's to say: temperature, top_p and max_tokens of a request have no effect. What
@@ -56,7 +56,7 @@ _EXCHANGES: dict[str, type[Exchange[Any]]] = {**CHAT_EXCHANGES, TextCompletion.p
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class GatewayBudget:
     """How much a program may ask for; the engine limits its time."""
 
     max_turns: int = 200
@@ -69,10 +69,15 @@ class Gateway:
     """A server for one rollout."""
 
     def __init__(
-        self, policy: Policy, budget: Budget | None = None, *, paths: Sequence[str] = (), socket: Path | None = None
+        self,
+        policy: Policy,
+        budget: GatewayBudget | None = None,
+        *,
+        paths: Sequence[str] = (),
+        socket: Path | None = None,
     ) -> None:
         self._policy = policy
-        self._budget = budget or Budget()
+        self._budget = budget or GatewayBudget()
         self._paths = tuple(paths) or tuple(_EXCHANGES)
         self.socket = socket
         self.credential = f"evsys-{secrets.token_urlsafe(24)}"

@@ -23,7 +23,7 @@ from ..paths import project_root
 from ..registry import get_agent, get_environment
 from ..user_code import default_limit_s, user_code
 from .environment import Environment
-from .harbor.native import ForeignAgent, NativeEnvironment, is_harbor_agent, refuse_inline
+from .harbor.native import ForeignAgent, NativeEnvironment, is_harbor_agent, keep_quiet, refuse_inline
 from .relay import socket_folder
 from .rollout import Agent
 
@@ -67,7 +67,7 @@ def build_harness(
     agent_class = import_agent(agent_import_path) if agent_import_path else get_agent(agent_spec.kind)
     environment_class = get_environment(environment_spec.kind)
     agent_params = dict(import_params or {}) if agent_import_path else agent_spec.params
-    # A mistake in the config is said now, not by each rollout.
+    # A mistake in the config is reported now, not by each rollout.
     what = f"agent '{agent_import_path or agent_spec.kind}'"
     build_extension(agent_class, agent_params, what=what, path="agent.params")
     environment_params = _for_gateway(agent_class, environment_spec)
@@ -124,6 +124,7 @@ def _warn_without_control_group() -> None:
 def import_agent(path: str) -> Any:
     """A class of the user's own, named as `package.module.Class` or `package.module:Class`."""
     module_name, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    keep_quiet()
     try:
         found = import_object(module_name, name)
     except (ImportError, ValueError, AttributeError) as error:

@@ -142,9 +142,10 @@ async def test_a_terminal_session_survives_between_commands(sandbox: BwrapEnviro
     assert (await sandbox.read_file("terminal")).startswith(b"/dev/pts/")
 
 
-async def test_a_command_of_any_length_runs(sandbox: BwrapEnvironment) -> None:
+async def test_a_command_that_is_too_long_says_so(sandbox: BwrapEnvironment) -> None:
     result = await sandbox.exec(f"printf %s {'x' * 300_000} | wc -c")
-    assert result.stdout == "300000\n"
+    assert (result.exit_code, "Write it to a file" in result.stderr) == (126, True)
+    assert (await sandbox.exec(f"printf %s {'x' * 120_000} | wc -c")).stdout == "120000\n"
 
 
 async def test_everything_that_runs_can_be_ended_while_files_stay(sandbox: BwrapEnvironment) -> None:

@@ -21,7 +21,7 @@ from ...config.base import Strict
 from ...data.chat import text_of
 from ...data.types import HarborTask
 from ..environment import Environment, ExecResult, SandboxError
-from ..gateway import MODEL, Budget, Gateway
+from ..gateway import MODEL, Gateway, GatewayBudget
 from ..relay import new_socket, start_relay
 from ..rollout import AgentResult, Message, Policy, TruncatedError, opening
 
@@ -69,10 +69,10 @@ class ProgramAgent:
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> AgentResult:
         cfg = self.cfg
-        recorder = _Conversations(policy)
+        recorder = Conversations(policy)
         inside = environment.name == "bwrap"
         paths = [_PATHS[cfg.api]] if cfg.api else []
-        budget = Budget(cfg.max_turns, cfg.max_tokens)
+        budget = GatewayBudget(cfg.max_turns, cfg.max_tokens)
         async with Gateway(recorder, budget, paths=paths, socket=new_socket() if inside else None) as gateway:
             if inside:
                 await start_relay(gateway, environment.write_file, environment.exec)
@@ -111,7 +111,7 @@ class ProgramAgent:
                 await asyncio.gather(command, spent, return_exceptions=True)
 
 
-class _Conversations:
+class Conversations:
     """Passes on to the policy and keeps the conversation that went furthest; sub-agents have shorter ones."""
 
     def __init__(self, policy: Policy) -> None:

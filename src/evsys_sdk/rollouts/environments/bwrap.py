@@ -12,13 +12,13 @@ What happens at a limit, each of which a command could run into but none of whic
 |---|---|---|
 | `timeout_s` | the supervisor | its process group is killed; `timed_out`, exit code 124 |
 | `memory_mb`, one process | the kernel (RLIMIT_DATA) | allocating fails |
-| `memory_mb` + 32, all processes | the supervisor, 20 times a second | the largest is killed (137); stderr says so |
+| `memory_mb` + 32, all processes | the supervisor, 100 times a second | the largest is killed (137); stderr says so |
 | `processes` | the kernel (RLIMIT_NPROC) | `fork` fails |
 | `cpu_s`, one process | the kernel (RLIMIT_CPU) | ended by SIGXCPU, exit code 152 |
 | `disk_mb`, all files | the kernel (size and inodes of the file system) | writing fails: no space left |
 | `file_mb`, one file | the kernel (RLIMIT_FSIZE) | ended by SIGXFSZ, exit code 153 |
 | `max_output_bytes` | the supervisor | the middle is left out and a line says how much; the command continues |
-| `max_read_mb`, one file | the supervisor | nothing: whoever reads the file here gets an error |
+| `max_read_mb`, one file | the supervisor | nothing: reading the file here is an error |
 
 Processes in the background keep running between commands until `kill_processes` or `stop`; a command is over when its
 shell is. docs/isolation.md says what is promised, on which machines, and what is not.
@@ -47,6 +47,7 @@ _MB = 1024 * 1024
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UNPRIVILEGED = 65534  # who the sandbox is to the host when the host's user is root
 _FILE_TIMEOUT_S = 60.0
+_LONGEST_COMMAND = 128 * 1024 - 1  # Linux takes no longer argument
 _REASONS = {
     errno.EINVAL: "it is not a regular file",
     errno.ENXIO: "it is not a regular file",
@@ -146,6 +147,8 @@ class BwrapEnvironment:
     ) -> ExecResult:
         if "\0" in command:
             return ExecResult("", "The command holds a NUL character, which no shell can run.", 126)
+        if len(command.encode("utf-8", "replace")) > _LONGEST_COMMAND:
+            return ExecResult("", "The command is longer than 128 kB. Write it to a file and run that.", 126)
         home = {"PATH": _PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "xterm", "USER": "agent", "SHELL": "/bin/sh"}
         variables = {**home, **self.cfg.env, **(env or {})}
         request: dict[str, Value] = {

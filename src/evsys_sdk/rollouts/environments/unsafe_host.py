@@ -19,7 +19,7 @@ import signal
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, BinaryIO, ClassVar, Self
 
 from pydantic import Field
 
@@ -86,14 +86,17 @@ class UnsafeHostEnvironment:
             return ExecResult("", f"{cwd}: no such folder.", 126)
         passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         variables = {**passed_on, **self.cfg.env, **(env or {}), _MARK: self._mark}
-        running = await HostCommand.start(command, folder, variables, self.cfg.max_output_bytes)
-        self._running.add(running)
-        try:
-            result = await running.result(self.cfg.timeout_s if timeout_s is None else timeout_s)
-        finally:
-            self._running.discard(running)
+        # Files, because the end of a pipe is not read before the last background process has closed it.
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            running = await HostCommand.start(command, folder, variables, output, errors)
+            self._running.add(running)
+            try:
+                code, timed_out = await running.wait(self.cfg.timeout_s if timeout_s is None else timeout_s)
+            finally:
+                self._running.discard(running)
+            said, complained = (_read(file, self.cfg.max_output_bytes) for file in (output, errors))
         self._check_running()
-        return result
+        return ExecResult(said, complained, code, timed_out=timed_out)
 
     async def write_file(self, path: str, data: bytes | str) -> None:
         target = self._inside(path)
@@ -141,7 +144,7 @@ class UnsafeHostEnvironment:
         if not found.is_relative_to(root):
             raise EnvironmentFileError(
                 f"{path}: leads out of the working folder of environment 'unsafe_host'. "
-                "Use a path below it, or environment 'bwrap', which has /app, /tests and /logs of its own."
+                "Use a path below it, or environment 'bwrap', which has its own /app, /tests and /logs."
             )
         return found
 
@@ -165,11 +168,6 @@ def _warn_once() -> None:
     )
 
 
-# One shell command on this machine, with a time limit and a limit on what is kept of its output.
-#
-# It does not use asyncio's own pipes: with those, a process in the
-# background that holds on to stdout would keep the command from ending.
-
 _CHUNK = 1 << 18
 _TIMED_OUT = 124
 
@@ -177,14 +175,12 @@ _TIMED_OUT = 124
 class HostCommand:
     """A running command; it leads a process group, which is killed when it is out of time or no longer wanted."""
 
-    def __init__(self, process: asyncio.subprocess.Process, streams: tuple[_Stream, _Stream]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._streams = streams
         self.pid = process.pid
 
     @classmethod
-    async def start(cls, command: str, cwd: Path, env: Mapping[str, str], max_output: int) -> Self:
-        streams = (_Stream(max_output), _Stream(max_output))
+    async def start(cls, command: str, cwd: Path, env: Mapping[str, str], output: BinaryIO, errors: BinaryIO) -> Self:
         shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
         try:
             process = await asyncio.create_subprocess_exec(
@@ -192,26 +188,21 @@ class HostCommand:
                 "-c",
                 command.encode("utf-8", "replace"),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=streams[0].write_end,
-                stderr=streams[1].write_end,
+                stdout=output,
+                stderr=errors,
                 cwd=cwd,
                 env=dict(env),
                 start_new_session=True,
             )
-        except BaseException as error:
-            for stream in streams:
-                stream.close()
-            if isinstance(error, OSError | ValueError):
-                raise SandboxError(f"The command could not be started: {error}.") from error
-            raise
-        finally:
-            for stream in streams:
-                # The command has copies of its own; ours would keep the pipe from ever ending.
-                os.close(stream.write_end)
-        return cls(process, streams)
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"The command could not be started: {error}.") from error
+        return cls(process)
 
-    async def result(self, timeout_s: float) -> ExecResult:
-        """Wait for the shell to end; what it left in the background continues without it."""
+    async def wait(self, timeout_s: float) -> tuple[int, bool]:
+        """Wait for the shell to end; what it left in the background continues without it.
+
+        Its exit code, and whether it was out of time.
+        """
         timed_out = False
         try:
             async with asyncio.timeout(timeout_s):
@@ -224,53 +215,19 @@ class HostCommand:
             self.kill()
             await self._process.wait()
             raise
-        finally:
-            for stream in self._streams:
-                stream.end()
-        code = _TIMED_OUT if timed_out else code if code >= 0 else 128 - code
-        output, errors = (stream.text() for stream in self._streams)
-        return ExecResult(output, errors, code, timed_out=timed_out)
+        return _TIMED_OUT if timed_out else code if code >= 0 else 128 - code, timed_out
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
 
-class _Stream:
-    """A pipe whose content is captured while the command runs and thrown away afterwards."""
-
-    def __init__(self, limit: int) -> None:
-        self._read_end, self.write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
-        self._capture: Capture | None = Capture(limit)
-        self._text = b""
-        self._loop = asyncio.get_running_loop()
-        self._open = True
-        self._loop.add_reader(self._read_end, self._receive)
-
-    def end(self) -> None:
-        """Take what is there now and stop listening; a process in the background may still write."""
-        if self._open:
-            self._receive()
-        if self._capture is not None:
-            self._text = self._capture.value()
-            self._capture = None
-
-    def text(self) -> str:
-        return self._text.decode("utf-8", "replace")
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._loop.remove_reader(self._read_end)
-            os.close(self._read_end)
-
-    def _receive(self) -> None:
-        try:
-            data = os.read(self._read_end, _CHUNK)
-        except BlockingIOError:
-            return
-        if not data:
-            self.close()
-        elif self._capture is not None:
-            self._capture.add(data)
+def _read(file: BinaryIO, most: int) -> str:
+    """The beginning and the end of what was printed until now."""
+    capture = Capture(most)
+    left = file.seek(0, os.SEEK_END)  # a process in the background may still write
+    file.seek(0)
+    while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+        capture.add(chunk)
+        left -= len(chunk)
+    return capture.value().decode("utf-8", "replace")

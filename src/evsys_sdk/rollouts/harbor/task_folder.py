@@ -187,7 +187,7 @@ def has_own_tests(task: HarborTask) -> bool:
 
 
 def write_stub(root: Path, environment: Mapping[str, str | None]) -> Path:
-    """A folder for rows that have none; rows with the same needs share it, and their agents are told the row's text."""
+    """A folder for rows that have none; rows with the same needs share it, and their agents get the row's text."""
     settings = {name: value for name, value in environment.items() if value is not None}
     lines = ['schema_version = "1.4"', "[environment]", *(f"{k} = {json.dumps(v)}" for k, v in settings.items())]
     text = "\n".join(lines) + "\n"

@@ -24,7 +24,7 @@ _OUT_OF_TIME = "AgentTimeoutError"
 
 
 def open_queue(concurrency: int) -> Any:
-    """What runs trials, without retries of its own: only we know which failures are worth one."""
+    """What runs trials, without its own retries: only we know which failures are worth one."""
     harbor_logger.setLevel(logging.WARNING)  # what it says of every step would go to a file that is removed
     return TrialQueue(concurrency).on_verification_started(before_verification)
 
@@ -34,7 +34,7 @@ def trial_config(attempt: Attempt, key: str, name: str, root: Path) -> Any:
     bridge: dict[str, Any] = {"attempt": key}
     folder, ours = attempt.folder, attempt.environment
     image = ours.cfg.docker_image if isinstance(ours, NativeEnvironment) else None
-    # A folder has time limits of its own, and ours are the most that they may be.
+    # A folder has its own time limits, capped by ours.
     limit = "override_timeout_sec" if folder is None else "max_timeout_sec"
     verify_time = {limit: attempt.limits.verify_timeout_s}
     verifier: dict[str, Any] = {"import_path": f"{_HERE}.bridges:BridgeVerifier", "kwargs": bridge}

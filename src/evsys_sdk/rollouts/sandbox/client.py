@@ -7,7 +7,6 @@ from the loop on which it was started. Whatever arrives that is no proper answer
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import os
 import socket
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from ..environment import SandboxError
-from .control_group import ControlGroup, make_group
+from .control_group import ControlGroup, close_group, make_group
 from .supervisor.settings import data, number, text, texts
 from .supervisor.wire import Decoder, Message, Value, WireError, encode
 
@@ -31,9 +30,6 @@ _STOP_TIMEOUT_S = 10.0
 _ANSWER_GRACE_S = 30.0  # beyond the limit of the request itself, which is the supervisor's to keep
 _MOST_DIAGNOSTICS = 65536
 _START = 0
-_RETRY_S = 0.1
-_leftovers: list[ControlGroup] = []
-"""Groups with a process that had not quite ended when its sandbox was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +182,8 @@ class SupervisorClient(asyncio.Protocol):
 
     def _remove_group(self) -> None:
         group, self._group = self._group, None
-        if group is not None and not group.remove():
-            _leftovers.append(group)
-            asyncio.get_running_loop().call_later(_RETRY_S, _remove_leftovers)
+        if group is not None:
+            close_group(group)
 
     def _explain_end(self) -> str:
         why = f": {self._problem}" if self._problem else ""
@@ -202,14 +197,6 @@ class SupervisorClient(asyncio.Protocol):
             lines = os.read(self._process.stderr.fileno(), _MOST_DIAGNOSTICS).decode("utf-8", "replace").splitlines()
             return lines[-1] if lines else ""
         return ""
-
-
-@atexit.register
-def _remove_leftovers() -> None:
-    _leftovers[:] = [group for group in _leftovers if not group.remove()]
-    with contextlib.suppress(RuntimeError):  # no loop is running: at the end of this process
-        if _leftovers:
-            asyncio.get_running_loop().call_later(_RETRY_S, _remove_leftovers)
 
 
 def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:

@@ -6,6 +6,7 @@ It is set above what the supervisor allows, which is kinder: it ends the largest
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
@@ -15,6 +16,8 @@ _ROOT = Path("/sys/fs/cgroup")
 _MEMBERS = "cgroup.procs"
 _SPARE = 160 * 1024 * 1024  # the supervisor itself, and what the kernel needs for the files and processes
 _numbers = itertools.count()
+_closed: list[ControlGroup] = []
+"""Groups whose sandbox has ended; one with a process that has not quite ended is removed later."""
 
 
 class ControlGroup:
@@ -39,8 +42,20 @@ class ControlGroup:
         return True
 
 
+def close_group(group: ControlGroup) -> None:
+    """Remove the group of a sandbox that has ended, as soon as that is possible."""
+    _closed.append(group)
+    _remove_closed()
+
+
+@atexit.register
+def _remove_closed() -> None:
+    _closed[:] = [group for group in _closed if not group.remove()]
+
+
 def make_group(memory: int) -> ControlGroup | None:
     """A group for a sandbox that may use so much memory; None where this user can make none."""
+    _remove_closed()
     for parent in _parents():
         group = ControlGroup(parent / f"evsys-{os.getpid()}-{next(_numbers)}")
         try:

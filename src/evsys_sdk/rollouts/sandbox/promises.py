@@ -1,4 +1,4 @@
-"""What sandboxes can promise on this machine: read from the kernel, and tried out in its own sandbox.
+"""What sandboxes can promise on this machine, tried out in one.
 
 promises = await check_promises()
 [promise.name for promise in promises if promise.held is False]
@@ -6,21 +6,14 @@ promises = await check_promises()
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..environment import SandboxError, running
 from ..environments.bwrap import BwrapEnvironment
 from .control_group import make_group
 from .start_problems import not_installed
-from .supervisor.seccomp import MACHINES
 
-_OLDEST_KERNEL, _OLDEST_BWRAP = (5, 11), (0, 6)
 _LOOK = """
 awk '/^(NoNewPrivs|Seccomp|CapBnd):/ {print FILENAME ":" $1 $2}' /proc/self/status /proc/1/status
 echo descriptors:$(ls /proc/self/fd)
@@ -53,58 +46,14 @@ async def check_promises() -> list[Promise]:
     """Everything in the order in which it matters; what is missing says what to do."""
     if sys.platform != "linux":
         return [Promise("system", False, sys.platform, not_installed("bwrap"))]
-    found = [_kernel(), _bwrap(), _user_namespaces(), _filter(), _yama(), _control_group(), *(await _try_out())]
-    return [*found, _HOOKS]
-
-
-def _kernel() -> Promise:
-    release = os.uname().release
-    meaning = "Linux 5.11 closes every descriptor at once and lets a supervisor join a process's namespaces"
-    return Promise("kernel", _numbers(release) >= _OLDEST_KERNEL, release, meaning)
-
-
-def _bwrap() -> Promise:
-    found = shutil.which("bwrap")
-    if found is None:
-        return Promise("bubblewrap", False, "missing", not_installed("bwrap"))
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False, timeout=10).stdout.strip()
-    return Promise("bubblewrap", _numbers(said) >= _OLDEST_BWRAP, said, "builds the file system and the namespaces")
-
-
-def _user_namespaces() -> Promise:
-    most = _read("/proc/sys/user/max_user_namespaces") or "unknown"
-    allowed = _read("/proc/sys/kernel/unprivileged_userns_clone") != "0" or os.geteuid() == 0
-    restricted = _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" and os.geteuid() != 0
-    meaning = "an ordinary user can make a sandbox, and nobody in it is root of anything else"
-    found = (
-        f"at most {most}" + ("" if allowed else ", switched off") + (", restricted by AppArmor" if restricted else "")
-    )
-    return Promise("user namespaces", most != "0" and allowed and (None if restricted else True), found, meaning)
-
-
-def _filter() -> Promise:
-    machine, there = os.uname().machine, "Seccomp:" in (_read("/proc/self/status") or "")
-    meaning = "system calls that look into other processes, make namespaces or reach rare corners of the kernel fail"
-    return Promise(
-        "system call filter", there and machine in MACHINES, f"{machine}{'' if there else ', none'}", meaning
-    )
-
-
-def _yama() -> Promise:
-    scope = _read("/proc/sys/kernel/yama/ptrace_scope")
-    meaning = (
-        "a second wall: without it, the filter and the kernel's own rules alone keep processes from tracing others"
-    )
-    return Promise(
-        "Yama", None if scope in (None, "0") else True, f"ptrace_scope {scope}" if scope else "none", meaning
-    )
+    return [_control_group(), *(await _try_out()), _HOOKS]
 
 
 def _control_group() -> Promise:
     group = make_group(64 * 1024 * 1024)
     if group is not None:
         group.remove()
-    meaning = "the kernel itself limits all memory; without one, the supervisor looks 20 times a second"
+    meaning = "the kernel itself limits all memory; without one, the supervisor looks 100 times a second"
     return Promise("control group", True if group else None, "can be made" if group else "cannot be made", meaning)
 
 
@@ -137,14 +86,3 @@ async def _try_out() -> list[Promise]:
         Promise("first process closed", "readable" not in lines, "not readable", "its memory is out of reach"),
         Promise("nothing survives", left == "2", f"{left} processes", "after kill_processes only what came later runs"),
     ]
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
-
-
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text("utf-8").strip()
-    except OSError:
-        return None

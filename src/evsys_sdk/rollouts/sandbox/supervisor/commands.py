@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 import time
@@ -26,12 +25,10 @@ KILLED = 128 + _SIGKILL
 _TIMED_OUT = 124
 _CANNOT_RUN = 126
 _CHUNK = 1 << 18
-_LONGEST_ARGUMENT = 128 * 1024 - 1  # the kernel takes none that is longer
-_SEALED = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 class Command:
-    """One process in the sandbox, the leader of its own group, and what it has printed so far."""
+    """One process in the sandbox, the leader of a process group, and its output so far."""
 
     def __init__(self, request: Message, body: Callable[[], NoReturn]) -> None:
         self.identifier = number(request["id"])
@@ -110,13 +107,6 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     env = dict(zip(variables[::2], variables[1::2], strict=True))
 
     def body() -> NoReturn:
-        arguments = [sandbox.shell.encode(), b"-c", command]
-        script = None
-        if len(command) > _LONGEST_ARGUMENT:
-            script = os.memfd_create("command", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            _write_all(script, command)
-            fcntl.fcntl(script, fcntl.F_ADD_SEALS, _SEALED)  # or the command could keep there what no one counts
-            arguments = [sandbox.shell.encode(), b"/proc/self/fd/%d" % script]
         # The order matters: the host's /proc is out of reach once inside,
         # and the filter refuses most of what the steps before it need.
         give_way_first()
@@ -129,10 +119,8 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
             os._exit(_CANNOT_RUN)
         sandbox.limits.apply()
         keep_descriptors_from_programs()
-        if script is not None:
-            os.set_inheritable(script, True)
         sandbox.system_calls.install()
-        os.execve(sandbox.shell, arguments, env)
+        os.execve(sandbox.shell, [sandbox.shell.encode(), b"-c", command], env)
 
     return body
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 _LONGEST_REQUEST = 1 << 32
-_WATCH_EVERY_S = 0.05
+_WATCH_EVERY_S = 0.01
 _LONGEST_WAIT_S = 3600.0
 _NEVER = float("inf")
 _READS_OF_A_FULL_PIPE = 4  # a pipe of an ordinary user holds at most 1 MB, four times _CHUNK
@@ -58,7 +58,7 @@ def main(control: int, parent: int) -> None:
 
 
 class Supervisor:
-    """Runs commands in one sandbox until it is told to stop, or the sandbox or the parent is gone."""
+    """Runs commands in one sandbox until it is stopped, or the sandbox or the parent is gone."""
 
     def __init__(self, control: int, decoder: Decoder, parent_pidfd: int, sandbox: Sandbox, watch: MemoryWatch) -> None:
         self._control, self._decoder, self._sandbox, self._watch = control, decoder, sandbox, watch
@@ -79,8 +79,7 @@ class Supervisor:
                     self._handlers[descriptor]()
             self._kill_overdue()
             if time.monotonic() >= self._next_look:
-                self._check_memory()
-                self._next_look = min(self._next_look, time.monotonic() + _WATCH_EVERY_S)
+                self._next_look = self._check_memory()
 
     def _kill_overdue(self) -> None:
         now = time.monotonic()
@@ -214,13 +213,14 @@ class Supervisor:
             return False
         return not flags & _PF_EXITING
 
-    def _check_memory(self) -> None:
+    def _check_memory(self) -> float:
+        """Enforce the limit on memory; returns when to look again."""
         if not self._commands and self._watch.is_idle():
-            self._next_look = _NEVER
-            return
+            return _NEVER
         if reason := self._watch.enforce(self._kill_overdue):
             for notes in [command.notes for command in self._commands.values()] or [self._notes]:
                 notes.append(reason)
+        return time.monotonic() + max(_WATCH_EVERY_S, self._watch.pause_s)
 
 
 def _first_message(control: int, decoder: Decoder) -> Message:

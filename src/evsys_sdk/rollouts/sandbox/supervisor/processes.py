@@ -8,6 +8,7 @@ kernel would do in a container. This works without control groups, which an ordi
 from __future__ import annotations
 
 import os
+import time
 from _signal import pidfd_send_signal  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
 from .libc import PR_SET_DUMPABLE, prctl, remove_shared_memory
@@ -16,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SIGKILL = 9
+_SIGKILL, _SIGCONT, _SIGSTOP = 9, 18, 19
 _KB = 1024
 _MB = 1024 * 1024
 _ALLOWANCE = 32 * _MB  # for shells and libraries, so that one large process meets its own limit first
@@ -32,6 +33,8 @@ class MemoryWatch:
     def __init__(self, limit: int, socket_buffer: int) -> None:
         self._limit = limit + _ALLOWANCE
         self._socket_buffer = socket_buffer
+        self.pause_s = 0.0
+        """How long the sandbox runs before the next look: a quarter of what this one took, or it could outgrow it."""
 
     def is_idle(self) -> bool:
         """Whether only the first process is running, so that nothing can grow."""
@@ -51,9 +54,25 @@ class MemoryWatch:
             tick()
             if (held := _Held(pid)).resident:
                 found[pid] = held
-        if common + sum(held.resident + held.by_kernel + held.for_mappings for held in found.values()) <= self._limit:
+        rough = common + sum(held.resident + held.by_kernel + held.for_mappings for held in found.values())
+        self.pause_s = 0.0
+        if rough <= self._limit:
             return ""
-        # ... and once here, which is slow and exact.
+        # ... and once here, which is slow and exact; stopped processes neither grow meanwhile nor take the time for it.
+        began = time.monotonic()
+        stopped = [pid for pid, held in found.items() if pid != 1 and not held.is_stopped]
+        for pid in stopped:
+            _signal(pid, _SIGSTOP)
+        try:
+            return self._enforce_exactly(found, common, segments, tick)
+        finally:
+            for pid in stopped:
+                _signal(pid, _SIGCONT)
+            self.pause_s = (time.monotonic() - began) / 4
+
+    def _enforce_exactly(
+        self, found: dict[int, _Held], common: int, segments: dict[int, int], tick: Callable[[], None]
+    ) -> str:
         shares: dict[int, int] = {}
         for pid, held in found.items():
             tick()
@@ -72,7 +91,7 @@ class MemoryWatch:
         if largest is None:
             return ""
         name = _read(f"/proc/{largest}/comm").decode("utf-8", "replace").strip() or "a process"
-        _kill(largest)
+        _signal(largest, _SIGKILL)
         return (
             f"the processes of this sandbox used {used // _MB} MB together and may use {self._limit // _MB} MB "
             f"(each socket counts {self._socket_buffer // _KB} KB); "
@@ -85,6 +104,7 @@ class _Held:
 
     def __init__(self, pid: int) -> None:
         status = _read(f"/proc/{pid}/status")
+        self.is_stopped = b"\nState:\tT" in status
         self.resident = _number(status, b"\nVmRSS:") * _KB
         descriptors = max(0, _number(status, b"\nFDSize:") - _FREE_DESCRIPTORS)
         self.by_kernel = _number(status, b"\nVmPTE:") * _KB + descriptors * _PER_DESCRIPTOR
@@ -99,14 +119,14 @@ def socket_buffer() -> int:
     return max([212_992, *(int(size) for size in sizes if size.strip().isdigit())])
 
 
-def _kill(pid: int) -> None:
-    """Kill a process by its number in the sandbox; one that runs there could not be relied on to do it."""
+def _signal(pid: int, number: int) -> None:
+    """Signal a process by its number in the sandbox; one that runs there could not be relied on to do it."""
     try:
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:  # it has just ended
         return
     try:
-        pidfd_send_signal(process, _SIGKILL)
+        pidfd_send_signal(process, number)
     except OSError:
         pass
     finally:

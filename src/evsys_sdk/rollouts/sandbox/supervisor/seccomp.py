@@ -161,7 +161,7 @@ def _decide_by_argument(name: str) -> list[bytes]:
         case "clone" | "unshare":
             flags = _NEW_NAMESPACES | (_NEW_TIME_NAMESPACE if name == "unshare" else _CLONE_PARENT)
             return [_instruction(_ANY_BIT, flags, 0, 1), _refuse(_EPERM), allow]
-        case "setsockopt":  # buffers keep their size, which is counted; a program that asks for another is told yes
+        case "setsockopt":  # buffers keep their size, which is counted; a request for another one seems to succeed
             tests = [
                 _instruction(_EQUAL, option, len(_BUFFER_SIZES) - at, 0) for at, option in enumerate(_BUFFER_SIZES)
             ]

@@ -1,4 +1,4 @@
-"""What a supervisor is told about the sandbox that it shall build; its first message."""
+"""Settings of the sandbox that a supervisor builds; its first message."""
 
 from __future__ import annotations
 
