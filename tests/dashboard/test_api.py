@@ -177,14 +177,10 @@ def test_a_repeated_step_is_replaced_and_a_rewound_run_forgets_what_came_after(d
     assert found["series"][0]["y"][-2:] == [50.0, 60.0]
     assert found["metrics"] == ["loss"]
     [arm] = dashboard.http.read("/experiments/e1")["experiment"]["arms"]
-    assert arm["metrics"] == {"loss": 60.0}
-
-
-def test_a_rewound_run_is_as_far_as_what_is_left_of_it(dashboard: Any) -> None:
-    dashboard.send(experiment(), run(), *(step(at, loss=1.0) for at in range(1, 11)))
-    for next_step, left in ((11, 10), (6, 5), (0, None)):
-        dashboard.send({"kind": "rewind", "run": "r1", "next_step": next_step})
-        assert dashboard.http.read("/experiments/e1")["experiment"]["arms"][0]["step"] == left
+    assert (arm["step"], arm["metrics"]) == (6, {"loss": 60.0})
+    dashboard.send({"kind": "rewind", "run": "r1", "next_step": 0})
+    [arm] = dashboard.http.read("/experiments/e1")["experiment"]["arms"]
+    assert (arm["step"], arm["metrics"]) == (None, {})
 
 
 def test_steps_that_arrive_together_are_stored_as_if_they_came_one_by_one(dashboard: Any) -> None:
@@ -283,27 +279,13 @@ def test_what_is_put_aside_is_told_once_where_the_database_refuses_another(
 
 
 def test_what_arrives_before_its_run_waits_for_it(dashboard: Any) -> None:
-    early = dashboard.send(step(1, of="later", loss=1.0), step(2, of="later", loss=2.0), stream="child")
-    assert early["rejected"] == []
-    dashboard.send(experiment(), run("later"), stream="parent")
-    assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
-
-
-def test_a_bad_record_that_waited_is_put_aside_without_its_run_and_the_others(dashboard: Any) -> None:
-    from sqlalchemy import select
-
-    from evsys_sdk.dashboard.server.storage import schema
-
     early = [step(1, of="later", loss=1.0), step(2, of="later", loss="low"), step(3, of="later", loss=3.0)]
-    assert dashboard.send(*early, stream="child")["rejected"] == []
-    assert dashboard.send(experiment(), run("later"), step(4, of="later", loss=4.0))["rejected"] == []
-    assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 3.0, 4.0]
-    table = schema.quarantine
-    kept = select(table.c.stream_id, table.c.seq, table.c.waits_for, table.c.reason)
-    with dashboard.engine.connect() as connection:
-        [(stream, seq, waits_for, reason)] = connection.execute(kept.where(table.c.project_id == dashboard.id)).all()
-    assert (stream, seq, waits_for) == ("child", 1, None)
-    assert "no number" in reason
+    assert [one["seq"] for one in dashboard.send(*early, stream="child")["rejected"]] == [1]
+    assert dashboard.http.read("/experiments")["items"] == []
+    told = dashboard.send(experiment(), run(), run("later", name="r"), step(4, of="later", loss=4.0), stream="parent")
+    assert told["rejected"] == []
+    [series] = dashboard.http.read("/experiments/e1/curves")["series"]
+    assert (series["arm"], series["y"]) == ("r", [1.0, 3.0, 4.0])
 
 
 def test_text_that_a_database_cannot_hold_is_made_holdable(dashboard: Any) -> None:
@@ -414,16 +396,16 @@ def test_rollouts_are_paged_filtered_and_read_whole(dashboard: Any) -> None:
     assert (whole["previous"], whole["following"]) == (group[0]["id"], group[2]["id"])
     assert whole["messages"] == [{"role": "user", "content": "hi"}]
     assert whole["info"] == {"why": 6}
-
-
-def test_the_same_rollout_again_replaces_the_first(dashboard: Any) -> None:
-    def rollout(reward: float) -> dict[str, Any]:
-        rows = [{"task_id": "t", "sample": 0, "reward": reward}]
-        return {"kind": "rollouts", "run": "r1", "split": "test", "name": "", "step": 1, "rows": rows}
-
-    dashboard.send(experiment(), run(), rollout(0.0), rollout(1.0))
-    found = dashboard.http.read("/experiments/e1/rollouts")
-    assert [one["reward"] for one in found["items"]] == [1.0]
+    again = {
+        "kind": "rollouts",
+        "run": "r1",
+        "split": "test",
+        "name": "b",
+        "step": 3,
+        "rows": [rows[0] | {"reward": 5}],
+    }
+    dashboard.send(again)
+    assert (count(), count(min_reward=5)) == (20, 1)
 
 
 def test_events_notes_and_marks_count_once_by_their_id(dashboard: Any) -> None:
@@ -445,26 +427,16 @@ def test_events_notes_and_marks_count_once_by_their_id(dashboard: Any) -> None:
     assert [one["id"] for one in page["items"] + rest["items"]] == ["1", "2", "3"]
 
 
-def test_a_note_is_found_also_after_its_experiment_was_reported_again(dashboard: Any) -> None:
-    dashboard.send(experiment(hypothesis="longer helps"))
-    assert dashboard.http.post("/experiments/e1/notes", json={"text": "Look at the Seeds"}).status_code == 200
-    dashboard.send(experiment(status="completed", sentence="it does"))
-    for words in ("seeds", "longer", "it does"):
-        assert dashboard.http.read("/experiments", q=words)["total"] == 1
-
-
-def test_tags_of_the_page_take_the_place_of_those_that_were_stated(dashboard: Any) -> None:
-    dashboard.send(experiment(tags=["first"]))
+def test_notes_and_tags_of_the_page_are_part_of_the_record_and_outlast_later_reports(dashboard: Any) -> None:
+    dashboard.send(experiment(hypothesis="longer helps", tags=["first"]))
+    made = dashboard.http.post("/experiments/e1/notes", json={"text": "Look at the Seeds", "author": "ann"}).json()
     assert dashboard.http.put("/experiments/e1/tags", json={"tags": ["archived"]}).status_code == 200
     assert dashboard.http.read("/experiments")["total"] == 0
-    dashboard.send(experiment(tags=["first"], status="completed"))
-    assert [one["tags"] for one in dashboard.http.read("/experiments", tag="archived")["items"]] == [["archived"]]
-
-
-def test_a_note_of_the_page_is_part_of_the_record(dashboard: Any) -> None:
-    dashboard.send(experiment())
-    made = dashboard.http.post("/experiments/e1/notes", json={"text": "why?", "author": "ann"}).json()
+    dashboard.send(experiment(status="completed", sentence="it does", tags=["first"]))
     assert dashboard.http.read("/experiments/e1/notes") == [made]
+    for words in ("seeds", "longer", "it does"):
+        [found] = dashboard.http.read("/experiments", q=words, tag="archived")["items"]
+        assert found["tags"] == ["archived"]
     assert dashboard.http.post("/experiments/e1/notes", json={"text": ""}).status_code == 422
     assert dashboard.http.post("/experiments/none/notes", json={"text": "x"}).status_code == 404
 
@@ -593,7 +565,8 @@ def test_changes_are_told_as_they_happen_and_none_is_missed_by_who_comes_back(da
                         return
 
     for last in (None, "0"):
-        ready.clear(), told.clear(), heard.clear()
+        for one in (ready, told, heard):
+            one.clear()
         listener = threading.Thread(target=listen, args=(last,))
         listener.start()
         assert ready.wait(30)
@@ -716,6 +689,33 @@ def test_a_loop_is_shown_as_it_stood_last(dashboard: Any, tmp_path: Any, monkeyp
     assert shown["state"].startswith("round 1: gate is next")
     assert "Zx81kQ03bVt7" not in shown["state"]
     assert shown == page | {"state": shown["state"]}
+
+
+def test_a_campaign_is_shown_as_it_stood_last(dashboard: Any) -> None:
+    page = {"name": "night", "terms": {"question": "?", "tokens": 9}, "state": "open", "left": {"tokens": 4.0}}
+    page |= {"decisions": [{"time": 5.0, "action": "probe", "family": "sft", "reason": "first", "limit": 3}]}
+    dashboard.send({"kind": "loop", "system": "campaign:night", "at": 5.0, "page": page})
+    dashboard.send({"kind": "loop", "system": "campaign:night", "at": 4.0, "page": page | {"state": "old"}})
+    bad = dashboard.send({"kind": "loop", "system": "campaign:x", "at": 5.0, "page": {"terms": 1}})
+    assert "cannot be shown" in bad["rejected"][0]["reason"]
+    [shown] = dashboard.http.read("/campaigns")["items"]
+    assert (shown["name"], shown["state"], shown["decisions"][0]["family"]) == ("night", "open", "sft")
+    assert dashboard.http.read("/loops")["items"] == []
+    answer = dashboard.http.post("/campaigns/night/requests", json={"kind": "extend", "hours": 1})
+    assert answer.status_code == 400
+    assert "cannot reach" in answer.text
+
+
+def test_a_deleted_experiment_leaves_no_row(dashboard: Any) -> None:
+    dashboard.send(experiment("e1"), run(), step(1, loss=0.5), experiment("e2"), run("r2", "e2"), step(1, "r2", loss=1))
+    dashboard.http.post("/experiments/e1/notes", json={"text": "why?"})
+    admin = dashboard.client(dashboard.new_key("admin"))
+    assert dashboard.http.delete("/experiments/e1").status_code == 403
+    assert admin.delete("/experiments/none").status_code == 404
+    assert admin.delete("/experiments/e1").status_code == 204
+    assert dashboard.http.get("/experiments/e1").status_code == 404
+    assert [one["id"] for one in dashboard.http.read("/experiments")["items"]] == ["e2"]
+    assert dashboard.http.read("/experiments/e2")["experiment"]["id"] == "e2"
 
 
 def test_the_looks_at_a_claim_are_those_of_the_journal(dashboard: Any) -> None:

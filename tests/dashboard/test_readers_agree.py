@@ -1,84 +1,166 @@
-"""Every reader of a record says the same: the command line, the API of a disk, and that of a server after an upload."""
+"""Every reader of a record reports the same: command line, API, page, context, campaign and gate; disk and server."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="needs the server's packages: run make test-dashboard")
-
-from evsys_sdk import DashboardClient, ExperimentRun
+from evsys_sdk import DashboardClient, ExperimentConfig, ExperimentRun
 from evsys_sdk.cli.main import main
 from evsys_sdk.dashboard.client.upload import report_experiment
+from evsys_sdk.dashboard.export import collect_answers
 from evsys_sdk.dashboard.local.records import LocalRecords
 from evsys_sdk.dashboard.views.answers import describe_experiment
 from evsys_sdk.dashboard.views.source import ExperimentQuery
+from evsys_sdk.deploy.judged import judge_source
+from evsys_sdk.deploy.source import find_source
+from evsys_sdk.experiment import Experiment
+from evsys_sdk.history.campaigns.campaign import Campaign, Terms
+from evsys_sdk.history.campaigns.progress import judge_progress
+from evsys_sdk.history.context.questions import list_questions
+from evsys_sdk.history.index import HistoryIndex
+from evsys_sdk.history.query import Filters
+from evsys_sdk.record.reader import ExperimentRecord
+from evsys_sdk.record.view.build import view
+from tests.audit.project import make_project
 from tests.history.recorded import write_experiment
 
 from .conftest import report_to
 
-pytestmark = pytest.mark.dashboard
 GOLDEN = Path(__file__).parents[1] / "record" / "golden" / "v1" / "record"
-FACTS = ("status", "verdict", "metric", "mode", "best_run", "best_score", "flags", "n_arms", "n_done", "n_failures")
-COMBO = {"kind": "combo", "params": {"phases": [{"kind": "sft"}, {"kind": "rl"}]}}
-MADE: dict[str, dict[str, Any]] = {
+FACTS = (
+    *("status", "verdict", "metric", "mode", "best_run", "best_score", "flags", "question"),
+    *("n_arms", "n_done", "n_failures", "spend", "varied"),
+)
+WRITTEN: dict[str, dict[str, Any]] = {
     "killed": {"status": None, "verdict": None},
     "interrupted": {"status": "interrupted", "verdict": None},
-    "combo": {"algorithm": "combo", "params": COMBO["params"]},
     "failed": {"failed": {"changed__seed42": "it broke"}},
+    "supported": {"verdict": "supported"},
 }
+SFT = {"kind": "sft", "params": {"max_steps": 2, "batch_size": 2}}
+TRAINED: dict[str, dict[str, Any]] = {
+    "mock": SFT,
+    "combo": {"kind": "combo", "params": {"phases": [SFT, SFT]}},
+    "foreign-script": {"kind": "script", "params": {"file": "loop.py"}},
+}
+LOOP = """
+import evsys_sdk
+with evsys_sdk.record("loop", model="tiny", backend="mock") as experiment:
+    for run in experiment.runs():
+        for step in run.steps(2):
+            step.log(loss=1.0)
+"""
+CASES = [*(f"golden-{path.name}" for path in sorted(GOLDEN.iterdir())), *WRITTEN, *TRAINED]
 
 
-def facts(view: dict[str, Any]) -> dict[str, Any]:
-    return {name: view[name] for name in FACTS}
-
-
-@pytest.mark.parametrize("case", [*(f"golden-{path.name}" for path in sorted(GOLDEN.iterdir())), *MADE])
-def test_every_reader_says_the_same(
-    case: str, dashboard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    outputs = tmp_path / "outputs"
-    name = case.removeprefix("golden-")
-    if case in MADE:
-        folder = write_experiment(outputs, name, **MADE[case])
+def make_record(case: str, root: Path) -> Path:
+    """The folder of a record; one that has ended was owned by a process of this machine."""
+    if case in TRAINED:
+        make_project(root.parent, tasks=5)
+        (root.parent / "loop.py").write_text(LOOP, "utf-8")
+        run = {"name": case, "data": {"path": "data/train.jsonl"}, "model": {"name": "tiny"}}
+        benchmark = {"name": "tools", "path": "data/test.jsonl", "max_tokens": 4, "models": ["base"]}
+        config = {
+            "name": case,
+            "output_dir": str(root),
+            "launcher": {"kind": "local", "params": {"arms_in": "threads"}},
+            "metadata": {"hypothesis": "it learns", "benchmark": benchmark},
+            "run": {**run, "algorithm": TRAINED[case], "backend": {"kind": "mock"}},
+        }
+        return Experiment(ExperimentConfig.model_validate(config)).run().path
+    if case in WRITTEN:
+        folder = write_experiment(root, case, **WRITTEN[case])
     else:
-        folder = Path(shutil.copytree(GOLDEN / name, outputs / name))
+        name = case.removeprefix("golden-")
+        folder = Path(shutil.copytree(GOLDEN / name, root / name))
     (folder / ".lock").write_text(json.dumps({"pid": 1, "host": socket.gethostname()}), "utf-8")
-    report_to(monkeypatch, dashboard.url, tmp_path, key=dashboard.key, project=dashboard.id)
+    return folder
 
-    def read(*command: str) -> Any:
+
+def facts(one: dict[str, Any]) -> dict[str, Any]:
+    """What a view holds; the line of a list has no arms and runs."""
+    found = {name: one[name] for name in FACTS}
+    if one["arms"]:
+        found["arms"] = {arm["arm"]: (arm["status"], arm["score"], arm["spend"]) for arm in one["arms"]}
+        found["runs"] = [(run["run"], run["score"], run["n_seeds"], run["tasks"]) for run in one["runs"]]
+    return found
+
+
+@pytest.fixture
+def read(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    def run(*command: str) -> Any:
         capsys.readouterr()
         main([*command, "--json"])
         return json.loads(capsys.readouterr().out)
 
-    shown = read("show", str(folder))
-    history = read("history", "--root", str(outputs))
-    [listed] = history["experiments"]
-    records = LocalRecords([outputs], tmp_path)
+    return run
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_reader_reports_the_same(case: str, tmp_path: Path, read: Callable[..., Any]) -> None:
+    root = tmp_path / "outputs"
+    folder = make_record(case, root)
+    known = view(ExperimentRecord(folder))
+    told = facts(json.loads(json.dumps(known.to_dict())))
+    history, records = read("history", "--root", str(root)), LocalRecords([root], tmp_path)
     [line] = json.loads(records.list_experiments(ExperimentQuery()).model_dump_json())["items"]
-    local = json.loads(describe_experiment(records, line["id"]).model_dump_json())["experiment"]
+    page = collect_answers(records, line["id"])["answers"][f"/experiments/{line['id']}"]
+    readers = {
+        "show": read("show", str(folder)),
+        "history": history["experiments"][0],
+        "API, list": line,
+        "API": json.loads(describe_experiment(records, line["id"]).model_dump_json())["experiment"],
+        "page": json.loads(json.dumps(page))["experiment"],
+    }
+    for reader, shown in readers.items():
+        found = facts(shown)
+        assert (reader, found) == (reader, {name: told[name] for name in found})
+    assert records.overview().trials == history["trials"]
+    with HistoryIndex([root]) as index:
+        questions = list_questions(index, Filters())
+    own = {(run.model, run.backend, known.metric, known.mode, run.tasks) for run in known.runs}
+    asked = {(one.model, one.backend, one.metric, one.mode, one.tasks) for one in questions}
+    assert asked <= own
+    assert bool(asked) == any(run.score is not None for run in known.runs)
+    progress = judge_progress(Campaign("c", Terms("?"), 0.0), [known], 0.0)
+    assert (progress.best is not None) == (known.answer is not None)
+    if progress.best is not None:
+        assert (progress.question, progress.to_dict()["best"]["score"]) == (known.question, known.best_score)
+    if case in ("mock", "combo"):  # the gate needs weights
+        scored = judge_source(find_source(str(folder))).scores[known.metric]
+        assert scored.value == known.best_score
+        assert scored.question.tasks[:6] in known.question.tasks
+        for fact in ("metric", "split", "direction", "model", "backend"):
+            assert getattr(scored.question, fact) == getattr(known.question, fact)
+
+
+@pytest.mark.dashboard
+@pytest.mark.parametrize("case", CASES)
+def test_a_server_reports_the_same_after_an_upload(
+    case: str, dashboard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[..., Any]
+) -> None:
+    folder = make_record(case, tmp_path / "outputs")
+    report_to(monkeypatch, dashboard.url, tmp_path, key=dashboard.key, project=dashboard.id)
+    told = facts(read("show", str(folder)))
     with DashboardClient() as client:
         id = report_experiment(client, folder)
         assert client.flush(timeout_s=60)
-    [sent] = dashboard.http.read("/experiments")["items"]
-    remote = dashboard.http.read(f"/experiments/{id}")["experiment"]
-    trials = history["trials"]
-    assert [records.overview().trials, dashboard.http.read("/overview")["trials"]] == [trials, trials]
-    for view in (listed, line, local, sent, remote):
-        assert facts(view) == facts(shown)
-    arms = {arm["arm"]: arm["status"] for arm in shown["arms"]}
-    for view in (local, remote):
-        assert {arm["arm"]: arm["status"] for arm in view["arms"]} == arms
-        assert [(run["run"], run["score"], run["n_seeds"]) for run in view["runs"]] == [
-            (run["run"], run["score"], run["n_seeds"]) for run in shown["runs"]
-        ]
+    [line] = dashboard.http.read("/experiments")["items"]
+    for reader, shown in (("list", line), ("detail", dashboard.http.read(f"/experiments/{id}")["experiment"])):
+        found = facts(shown)
+        assert (reader, found) == (reader, {name: told[name] for name in found})
+    trials = read("history", "--root", str(folder.parent))["trials"]
+    assert dashboard.http.read("/overview")["trials"] == trials
 
 
+@pytest.mark.dashboard
 def test_what_a_script_logs_is_scored_and_its_run_configs_are_compared(
     dashboard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +174,7 @@ def test_what_a_script_logs_is_scored_and_its_run_configs_are_compared(
                 run.log_eval(metrics={"accuracy": 1 - rate}, name="held_out")
             ids.append(run.experiment_id)
             runs.append(run._run_name)
+    assert main(["sync"]) == 0  # leaving a run waits for half a second at most, however slow the server is
     one = dashboard.http.read(f"/experiments/{ids[0]}")["experiment"]
     assert (one["status"], one["metric"], one["best_run"], one["best_score"]) == (
         "completed",
@@ -106,8 +189,7 @@ def test_what_a_script_logs_is_scored_and_its_run_configs_are_compared(
         [{"learning_rate": 0.1}, {"learning_rate": 0.2}],
     )
     assert dashboard.http.read("/experiments", q="learning_rate=0.2")["total"] == 1
-    assert [facts(line) for line in dashboard.http.read("/experiments")["items"] if line["id"] == ids[0]] == [
-        facts(one)
-    ]
+    [line] = [line for line in dashboard.http.read("/experiments")["items"] if line["id"] == ids[0]]
+    assert facts(one) | facts(line) == facts(one)
     compared = dashboard.http.read("/compare", of=[f"{ids[0]}:{run}" for run in runs])
     assert compared["config"] == [{"path": "run.learning_rate", "values": [0.1, 0.2]}]

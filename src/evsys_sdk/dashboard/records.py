@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal
 
-from ..errors import DataError, closest, show
+from ..errors import DataError, show, suggest
 from ..record.runs import RunRecord
 from ..record.view.model import ExperimentView
 
@@ -70,8 +70,7 @@ def check_fields(kind: Literal["experiment", "run"], fields: Mapping[str, Any]) 
     known = STATEMENTS[kind]
     for name, value in fields.items():
         if name not in known:
-            guess = closest(name, known)
-            hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(known)}."
+            hint = suggest(name, known) or f"Known: {', '.join(known)}."
             raise DataError(f"a {kind} has no field {show(name)}. {hint}")
         wanted = known[name]
         # in Python a truth value is a whole number, too

@@ -2,7 +2,8 @@
 
     make page && python -m tests.dashboard.page.screenshots docs/images/dashboard
 
-It is run by hand when the page has changed (`make screenshots`); what it needs is what `make test-dashboard` needs.
+It is run by hand when the page has changed (`make screenshots`); it needs what `make test-dashboard` needs. In a folder
+`dashboard` only the pictures that are there are replaced: those of the documentation. Elsewhere all are made.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from contextlib import chdir
+from contextlib import ExitStack, chdir
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from evsys_sdk.loop.page import ProjectLoops
 from ..serving import running_app
 from .conftest import Site, Tab, find_chromium
 from .project import make_decided, make_looped, make_project
+from .states import make_states
 
 SCREENS = {
     "experiments": "/",
-    "campaign": "/campaign",
     "compare": "/compare?a={sweep}&b={too-hot}",
     "data": "/data",
     "experiment": "/e/{sweep}",
@@ -43,14 +44,15 @@ SCREENS = {
     "arm": "/e/{sweep}/a/s__max_steps20__seed42",
 }
 OF_A_LOOP = {"loops": "/loops", "looks": "/e/{decided}"}
-NARROW = ("experiments", "experiment", "rollouts", "curves", "compare", "failed")
+OF_A_CAMPAIGN = {"needs-you": "/", "campaign": "/campaign/night"}
+NARROW = ("experiments", "experiment", "rollouts", "needs-you", "campaign")
 COLOURS = 96  # enough for a page of flat colours; keeps the repository small
 
 
 def main(target: Path) -> None:
     target = target.resolve()
     target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright, ExitStack() as stack:
         router, support = Path(folder) / "router", Path(folder) / "support"
         router.mkdir()
         support.mkdir()
@@ -59,10 +61,11 @@ def main(target: Path) -> None:
         ids["decided"] = make_decided(support)
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments)
-        for root, screens in ((router, SCREENS), (support, OF_A_LOOP)):
+        night = stack.enter_context(make_states(Path(folder) / "night"))
+        for root, screens in ((router, SCREENS), (support, OF_A_LOOP), (Path(folder) / "night", OF_A_CAMPAIGN)):
             gate, source = LocalGate(), LocalRecords([root / "outputs"], root)
             with chdir(root), _serve(source, gate, root.name) as server:
-                addresses = {name: one.format(**ids) for name, one in screens.items()}
+                addresses = {name: one.format(**night, **ids) for name, one in screens.items()}
                 show(browser, Site(server.url, gate.token), addresses, target)
         browser.close()
 
@@ -73,6 +76,7 @@ def _serve(source: LocalRecords, gate: LocalGate, name: str) -> Any:
 
 def show(browser: Any, site: Site, screens: dict[str, str], target: Path) -> None:
     """Every screen in both schemes; those that matter on a telephone also as it shows them."""
+    wanted = {file.stem for file in target.glob("*.png")} if target.name == "dashboard" else set[str]()
     for scheme in ("light", "dark"):
         for suffix, width, height in ((scheme, 1440, 900), (f"narrow-{scheme}", 390, 780)):
             view = {"width": width, "height": height}
@@ -80,12 +84,15 @@ def show(browser: Any, site: Site, screens: dict[str, str], target: Path) -> Non
             tab = Tab(context, site)
             tab.sign_in()
             for name in screens if width > 1000 else screens.keys() & NARROW:
-                tab.open(screens[name]).wait_for_timeout(400)
+                if wanted and f"{name}-{suffix}" not in wanted:
+                    continue
+                tab.open(screens[name]).wait_for_timeout(1500)
                 take(tab, target / f"{name}-{suffix}.png")
             context.close()
 
 
 def take(tab: Tab, file: Path) -> None:
+    """Take a picture, with few colours so that it is small."""
     tab.page.screenshot(path=file)
     with Image.open(file) as picture:
         # This method keeps colours of few points, as those of the verdicts are; the usual one mixes them with others.

@@ -8,13 +8,14 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
+from typing import Any
 
 from evsys_sdk.dashboard import DashboardClient, ExperimentRun
-from evsys_sdk.loop.campaigns.campaign import Terms, open_campaign, propose
+from evsys_sdk.history.campaigns.campaign import Terms, open_campaign, propose
 from evsys_sdk.record.approvals import ask_approval
 from evsys_sdk.record.events import Kind
 from evsys_sdk.record.lock import folder_lock
-from evsys_sdk.record.project_files.journals import campaign_dir
+from evsys_sdk.record.project_files.journals import campaign_dir, change_campaign
 from tests.history.recorded import write_experiment
 
 RL = ("reward/mean", "kl", "length/mean", "entropy", "loss")
@@ -26,7 +27,7 @@ def make_states(root: Path) -> Generator[dict[str, str]]:
     outputs, now = root / "outputs", time.time()
     (root / ".evsys").mkdir(parents=True)
     audited = {"id": "a1", "time": now, "kind": Kind.AUDITED, "flags": ["contamination"]}
-    tag = {"metadata": {"tags": ["campaign:night"]}}
+    tag: dict[str, Any] = {"metadata": {"tags": ["campaign:night"]}}
     write_experiment(outputs, "good", started=now - 7200, verdict="supported", **tag)
     write_experiment(outputs, "flagged", started=now - 7000, events=[audited])
     write_experiment(outputs, "failed", started=now - 6000, verdict=None, status="failed", failed=_failures())
@@ -54,6 +55,10 @@ def make_states(root: Path) -> Generator[dict[str, str]]:
         open_campaign("night", Terms("Does a longer warm-up route better?", experiments=4, tokens=50_000, goal=0.9))
         propose("night", "warm up for 40 steps", by="agent-1")
         ask_approval(campaign_dir("night"), "p1a2b3", about="a plan of 80,000 tokens")
+        with change_campaign("night") as (_, journal):
+            for action, family, reason in (("start", "", "3,600 s"), ("probe", "sft", "every family gets a probe")):
+                about = {"action": action, "family": family, "amount": 180.0, "reason": reason}
+                journal.append(Kind.CAMPAIGN_DECIDED, **about, unit="wall_s", budget=3600.0, deadline=now + 3600)
         with DashboardClient(offline=True, log_dir=root / ".evsys") as client:
             for rate in (0.1, 0.2):
                 with ExperimentRun(client, experiment_name="script", run_config={"lr": rate}) as run:

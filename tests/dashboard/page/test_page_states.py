@@ -99,11 +99,35 @@ def test_a_campaign_has_its_question_budget_and_candidates_and_can_be_closed(
     expect(page.get_by_text("warm up for 40 steps")).to_be_visible()
     expect(page.get_by_role("group", name="claims").locator("tbody tr")).to_have_count(3)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    decisions = page.get_by_role("group", name="decisions").locator("tbody tr")
+    expect(decisions).to_have_count(2)
+    expect(decisions.first).to_contain_text("every family gets a probe")
+    page.locator("main > header").get_by_role("button", name="extend").click()
+    page.get_by_label("hours").fill("2")
+    page.get_by_role("dialog").get_by_role("button", name="extend").click()
+    expect(decisions).to_have_count(3)
+    expect(decisions.first).to_contain_text("2 hours more")
     page.locator("main > header").get_by_role("button", name="stop").click()
     page.get_by_label("reason").fill("the night is over")
     page.get_by_role("dialog").get_by_role("button", name="stop").click()
     expect(page.locator("main")).to_contain_text("the night is over")
     expect(page.locator("header .verdict")).to_have_text("closed")
+
+
+def test_an_experiment_that_has_ended_can_be_deleted(open_tab: Callable[..., Tab], states: States) -> None:
+    root, ids = states
+    tab = open_tab(root)
+    page = tab.open(f"/e/{ids['waiting']}")
+    page.get_by_label("edit tags").click()
+    expect(page.get_by_role("button", name="delete")).to_have_count(0)
+    page = tab.open(f"/e/{ids['interrupted']}")
+    page.get_by_label("edit tags").click()
+    page.get_by_role("button", name="delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="delete").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Experiments")
+    expect(page.get_by_role("table", name="experiments")).not_to_contain_text("The change of interrupted helps.")
+    assert not (root / "outputs" / "interrupted").exists()
+    assert [path.name.rpartition("-")[0] for path in (root / ".evsys" / "deleted").iterdir()] == [ids["interrupted"]]
 
 
 def test_a_run_shows_small_charts_and_what_it_takes_of_its_machine(

@@ -59,6 +59,14 @@ export interface CampaignCandidate {
   taken_until: number;
 }
 
+export interface CampaignDecided {
+  time: number | null;
+  action: string;
+  family: string;
+  reason: string;
+  by: string;
+}
+
 export interface CampaignState {
   name: string;
   terms: Dict;
@@ -68,6 +76,8 @@ export interface CampaignState {
   left: Amounts;
   candidates: CampaignCandidate[];
   suggestions: string[];
+  decisions: CampaignDecided[];
+  deadline: number | null;
   approvals: Approval[];
   problem: string;
 }

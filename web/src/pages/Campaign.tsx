@@ -4,7 +4,7 @@ import { useEffect, useMemo } from "react";
 
 import { path } from "../api/client";
 import { useCampaigns, useExperiments } from "../api/queries";
-import type { CampaignState, PageSession, ShownExperiment } from "../api/types";
+import type { CampaignDecided, CampaignState, PageSession, ShownExperiment } from "../api/types";
 import { ago, clock, compact, duration, score, show, usd } from "../format";
 import { href, useSettings } from "../location";
 import { Bones, Choose, Command, Empty, Failure, Tabs } from "../parts/basics";
@@ -41,6 +41,8 @@ const ALL = "-";
 
 /** The question, how it stands, and what is left of its budget. */
 function Header({ campaign: one, session }: { campaign: CampaignState; session: PageSession }) {
+  const where = path("campaigns", one.name, "requests");
+  const may = mayWrite(session) && session.mode === "local" && one.state !== "closed" && !one.problem;
   return (
     <header className="stack tight">
       <div className="row">
@@ -49,9 +51,8 @@ function Header({ campaign: one, session }: { campaign: CampaignState; session: 
         </span>
         <span className="quiet">{one.why}</span>
         <span className="row no-print" style={{ marginLeft: "auto" }}>
-          {mayWrite(session) && one.state !== "closed" && !one.problem && (
-            <Ask kind="stop" where={path("campaigns", one.name, "requests")} question="Close this campaign? Nothing more is started under it. What runs goes on." />
-          )}
+          {may && one.deadline !== null && <Ask kind="extend" where={where} />}
+          {may && <Ask kind="stop" where={where} question="Close this campaign? Nothing more is started under it. What runs continues." />}
         </span>
       </div>
       <h1>{String(one.terms["question"] ?? one.name)}</h1>
@@ -63,10 +64,10 @@ function Header({ campaign: one, session }: { campaign: CampaignState; session: 
       {one.approvals.filter((each) => each.state === "awaited").map((each) => (
         <div key={each.subject} className="notice row" style={toneOf("promising")}>
           <State status="approval" /> {each.about || each.subject}
-          {mayWrite(session) && (
+          {may && (
             <span className="row tight no-print">
-              <Ask kind="approve" where={path("campaigns", one.name, "requests")} subject={each.subject} question={`Approve this plan? ${each.about || each.subject}`} />
-              <Ask kind="reject" where={path("campaigns", one.name, "requests")} subject={each.subject} question={`Reject this plan? ${each.about || each.subject}`} />
+              <Ask kind="approve" where={where} subject={each.subject} question={`Approve this plan? ${each.about || each.subject}`} />
+              <Ask kind="reject" where={where} subject={each.subject} question={`Reject this plan? ${each.about || each.subject}`} />
             </span>
           )}
         </div>
@@ -99,6 +100,11 @@ function Budget({ campaign }: { campaign: CampaignState }) {
           </label>
         );
       })}
+      {campaign.deadline !== null && (
+        <p className="small">
+          <span className="quiet">ends at</span> {clock(campaign.deadline)}
+        </p>
+      )}
       {typeof goal === "number" && (
         <p className="small">
           <span className="quiet">goal</span> {score(goal)}
@@ -121,6 +127,7 @@ function Found({ tag, campaign, session }: { tag: string | undefined; campaign: 
     <>
       <Running all={all} session={session} />
       {all.length ? <Timeline all={all} /> : <Empty title="No experiments yet" command={campaign ? `evsys new-experiment SLUG --campaign ${campaign.name}` : "evsys init-project . && evsys new-experiment first"} />}
+      {campaign && campaign.decisions.length > 0 && <Decisions decisions={campaign.decisions} />}
       {campaign && <Candidates campaign={campaign} />}
       {all.length > 0 && <Claims all={all} />}
     </>
@@ -143,6 +150,39 @@ function Running({ all, session }: { all: ShownExperiment[]; session: PageSessio
           </span>
         </div>
       ))}
+    </section>
+  );
+}
+
+/** The steps of a portfolio, the newest first, each with its reason. */
+function Decisions({ decisions }: { decisions: CampaignDecided[] }) {
+  return (
+    <section className="stack tight">
+      <h2>Decisions</h2>
+      <div className="scroll-x" tabIndex={0} role="group" aria-label="decisions">
+        <table className="tall cards">
+          <thead>
+            <tr>
+              <th>when</th>
+              <th>step</th>
+              <th>family</th>
+              <th>reason</th>
+            </tr>
+          </thead>
+          <tbody>
+            {[...decisions].reverse().map((one, at) => (
+              <tr key={decisions.length - at}>
+                <td data-label="when" className="nowrap quiet">{clock(one.time)}</td>
+                <td data-label="step">{one.action === "blocked" ? <State status="failed" /> : one.action}</td>
+                <td data-label="family" className="nowrap">{one.family}</td>
+                <td data-label="reason" className="small">
+                  {one.reason} {one.by && one.by !== "policy" && <span className="tag">decided by {one.by}</span>}
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
     </section>
   );
 }

@@ -76,7 +76,7 @@ function Lines({ title, lines }: { title: string; lines: SpendPart[] }) {
             </tr>
           </thead>
           <tbody>
-            {lines.map((line) => (
+            {lines.filter((line) => columns.some(([name]) => line.spend[name])).map((line) => (
               <tr key={line.name}>
                 <td>{line.name}</td>
                 {columns.map(([name, , format]) => (

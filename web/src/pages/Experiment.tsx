@@ -9,7 +9,7 @@ import type { Dict, ExperimentDetail, Json, InterimLook, PageSession } from "../
 import { plural, shortPath, show, signed, value, clock, compact, duration, interval, score, usd } from "../format";
 import { href, useSetting } from "../location";
 import { Answer, Command, Tabs, Tags } from "../parts/basics";
-import { Asked, Control, mayWrite } from "../parts/Control";
+import { Ask, Asked, Control, mayWrite, mayDelete } from "../parts/Control";
 import { firstMetrics, SmallCurves } from "../parts/CurvesFigure";
 import { Failed, Outcome, toneOf, Verdict, verdictWord } from "../parts/marks";
 import { baselineOf, labelOf, runsOf, useRunColours } from "../parts/runs";
@@ -101,6 +101,11 @@ function Header({ detail, session, isWhole }: { detail: ExperimentDetail; sessio
           Do not trust this: {one.invalidated}
         </p>
       )}
+      {one.remarks.map((remark) => (
+        <p className="quiet" key={remark}>
+          Remark: {remark}
+        </p>
+      ))}
       {one.flags.length > 0 && (
         <p className="notice" style={toneOf("invalid")}>
           Flagged by its last audit: {one.flags.join(", ")}. <code>evsys audit {one.id}</code> says why.
@@ -151,6 +156,7 @@ function EditTags({ detail, session }: { detail: ExperimentDetail; session: Page
               archive: hide it from the list
             </button>
           )}
+          {mayDelete(session) && one.status !== "running" && one.status !== "waiting" && <Ask kind="delete" where={path("experiments", one.id)} />}
           {send.error && <p role="alert" style={{ color: "var(--refuted)" }}>{send.error.message}</p>}
         </div>
       </details>

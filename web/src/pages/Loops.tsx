@@ -61,7 +61,7 @@ function Loop({ loop, session }: { loop: LoopPage; session: PageSession }) {
         {loop.state && <> · {loop.state}</>}
         {limits.length > 0 && <span className="quiet small"> · limits: {limits.join(", ")} · {usd(loop.usd)} spent</span>}
       </p>
-      {waits && session.mode !== "local" && <Command text="evsys loop system.yaml --approve" />}
+      {waits && session.mode !== "local" && <Command text={`evsys approve loop:${loop.system}`} />}
       {loop.rollbacks.map((one) => (
         <p key={`${one.replaced} ${one.instead}`} className="notice">
           {one.replaced} was rolled back to {one.instead ?? "nothing"}: {one.reason}

@@ -3,15 +3,18 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useRef, useState } from "react";
 
+import { listAddress, navigate } from "../location";
 import { exported, path, tell } from "../api/client";
 import type { ControlRequest, ShownExperiment, PageSession } from "../api/types";
 
-type Kind = ControlRequest["kind"];
+type Kind = ControlRequest["kind"] | "extend" | "delete";
 
 const QUESTIONS: { [kind in Kind]: string } = {
   stop: "Stop this experiment? Running arms finish their step and keep what they have.",
   approve: "Approve what this experiment waits for?",
   reject: "Reject what this experiment waits for?",
+  extend: "Give this campaign more time? What runs keeps its limit; the next step has the new one.",
+  delete: "Delete this experiment? On this machine its folder moves to .evsys/deleted; a server forgets it.",
 };
 
 export const mayWrite = (session: PageSession): boolean => !exported && session.scopes.some((scope) => scope === "write" || scope === "admin");
@@ -31,7 +34,10 @@ export function Ask(props: { kind: Kind; where: string; question?: string; word?
   );
 }
 
-const STYLES: { [kind in Kind]: string } = { stop: "danger", approve: "primary", reject: "" };
+const STYLES: { [kind in Kind]: string } = { stop: "danger", approve: "primary", reject: "", extend: "", delete: "danger" };
+
+/** Deleting is for administrators; a key that trains cannot do it. */
+export const mayDelete = (session: PageSession): boolean => !exported && session.scopes.includes("admin");
 
 /** What can be asked of an experiment as it is now. */
 export function Control({ id, status, session, stop = true }: { id: string; status: string; session: PageSession; stop?: boolean }) {
@@ -64,11 +70,14 @@ export function Asked({ experiment: one, requests }: { experiment: ShownExperime
 function Confirm(props: { kind: Kind; where: string; word: string; question: string; subject: string; close: () => void }) {
   const { kind, where, subject, close } = props;
   const [reason, setReason] = useState("");
+  const [hours, setHours] = useState("1");
   const queries = useQueryClient();
   const opened = useRef(false);
   const send = useMutation({
-    mutationFn: () => tell("POST", where, { kind, reason, subject }),
+    mutationFn: () =>
+      kind === "delete" ? tell("DELETE", where) : tell("POST", where, { kind, reason, subject, ...(kind === "extend" ? { hours: Number(hours) } : {}) }),
     onSuccess: () => {
+      if (kind === "delete") navigate(listAddress());
       void queries.invalidateQueries();
       close();
     },
@@ -89,7 +98,12 @@ function Confirm(props: { kind: Kind; where: string; word: string; question: str
         }}
       >
         <p>{props.question}</p>
-        <textarea rows={2} value={reason} onChange={(event) => setReason(event.target.value)} placeholder="reason (kept in the record)" aria-label="reason" maxLength={2000} />
+        {kind === "extend" && (
+          <label className="row">
+            hours <input type="number" min="0.1" max="1000" step="0.1" required value={hours} onChange={(event) => setHours(event.target.value)} />
+          </label>
+        )}
+        {kind !== "delete" && <textarea rows={2} value={reason} onChange={(event) => setReason(event.target.value)} placeholder="reason (kept in the record)" aria-label="reason" maxLength={2000} />}
         {send.error && (
           <p role="alert" className="failed">
             {send.error.message}

@@ -87,7 +87,7 @@ function ScatterPoint(props: { point: Point; x: number; y: (value: number) => nu
       )}
       <circle cx={x} cy={y(one.y)} r={5} fill={one.colour} />
       {props.labelled && (
-        <text className="axis-text" x={x + (props.end ? -9 : 9)} y={y(one.y) + 4} textAnchor={props.end ? "end" : "start"}>
+        <text className="axis-text" x={x + (props.end ? -9 : 9)} y={y(one.y) - 7} textAnchor={props.end ? "end" : "start"}>
           {one.label.length > 30 ? `${one.label.slice(0, 29)}…` : one.label}
         </text>
       )}

@@ -223,6 +223,10 @@ class DashboardClient:
         record = {"kind": "loop", "system": check_id(system, "the loop's system"), "at": time.time()}
         self._report({**record, "page": dict(page)}, wait=False)
 
+    def log_campaign(self, name: str, page: Mapping[str, Any]) -> None:
+        """Report how a campaign stands, as `evsys campaign show --json` prints it."""
+        self.log_loop(f"campaign:{name}", page)
+
     def answer_request(self, request_id: str, state: str, answer: str = "") -> None:
         """Say what came of a request: `taken`, `done` or `refused`."""
         self._report({"kind": "answer", "request": request_id, "state": state, "answer": answer}, wait=False)
@@ -263,7 +267,7 @@ class DashboardClient:
         self.close()
 
     def _report(self, record: dict[str, Any], *, wait: bool = True) -> None:
-        """Write a record down, without secrets; what is rare is waited for, so that a refusal is told at once."""
+        """Write a record down, without secrets; rare records are waited for, so that refusals show at once."""
         line = encode_record(_clean(record), f"this {record['kind']}")
         self._append(line, wait=wait and self._raise)
 
@@ -308,7 +312,7 @@ class DashboardClient:
             raise DashboardClientError(str(error), error.status)
         if self._told is None or str(self._told) != str(error):
             self._told = error
-            get_logger(__name__).warning("%s The run goes on; its record is in %s.", error, self.connection.mirror_dir)
+            get_logger(__name__).warning("%s The run continues; its record: %s.", error, self.connection.mirror_dir)
 
 
 def _text(what: str, value: str) -> str:

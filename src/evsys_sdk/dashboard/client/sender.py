@@ -141,7 +141,7 @@ class Sender:
         """Why the server will take nothing more of this stream."""
         self._state = threading.Condition()
         self.wakes_at = 0
-        """How many records the stream must have for `wake` to be of use. Whoever adds one looks here first: to take a
+        """How many records the stream must have for `wake` to be of use. Check it before adding one: to take a
         lock each time would cost training more than the rest of the call."""
         self._failing = False
         self._attempts = 0

@@ -63,7 +63,7 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
 
 
 def anchor_journal(client: DashboardClient, folder: Path) -> None:
-    """Let the dashboard witness the journal as it is now; whoever edits it later is contradicted by the audit."""
+    """Let the dashboard witness the journal as it is now; the audit detects later edits."""
     anchor = make_anchor(folder)
     client.anchor(anchor["head"], experiment_id=experiment_id_of(folder), events=anchor["events"])
 

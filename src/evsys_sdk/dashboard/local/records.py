@@ -5,7 +5,9 @@ All reading of files for the dashboard is here and in `rollouts.py`, through the
 
 from __future__ import annotations
 
+import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +19,11 @@ from ...history.detail import commands, read_detail
 from ...history.index import HistoryIndex, fingerprint
 from ...history.notes import add_note, set_tags
 from ...history.views.answers import load_tasks, task_texts
+from ...paths import workspace_dir
 from ...record.approvals import decide_approval
 from ...record.events import Journal, Kind
 from ...record.layout import ExperimentFiles, RunFiles
+from ...record.lock import lock_owner
 from ...record.values import Object, items, mtime, number, part, read_lines, read_object, text
 from ...record.view.model import ArmView, ExperimentView
 from ...record.view.question import is_score
@@ -89,7 +93,7 @@ class LocalRecords(RecordLists):
         return self._index.progress(found)
 
     def attention(self, views: Sequence[ExperimentView]) -> list[AttentionItem]:
-        return in_order([*super().attention(views), *find_project_attention()])
+        return in_order([*super().attention(views), *find_project_attention(views)])
 
     # -- one experiment ------------------------------------------------------------------------------------------------
 
@@ -219,6 +223,15 @@ class LocalRecords(RecordLists):
         set_tags(self._folder(id), tags.tags)
         return tags
 
+    def delete(self, id: str) -> None:
+        """Move an experiment out of the outputs; its claims stay counted in the project."""
+        folder = self._folder(id)
+        if lock_owner(folder) is not None:
+            raise BadQuery(f"{id} is running. Stop it before you delete it.")
+        target = workspace_dir(folder) / "deleted" / f"{id}-{time.time():.0f}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(folder, target)
+
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
         from ...experiment.jobs.background import cancel
 
@@ -257,7 +270,7 @@ class LocalRecords(RecordLists):
         return sorted(found, key=lambda one: one.version)
 
     def _versions(self) -> Iterator[tuple[str, int]]:
-        """When each experiment last changed; where it has ended, that is told without a look at the disk."""
+        """When each experiment last changed; for ended ones without reading the disk."""
         with self._index.open() as index:
             rows = index.rows_by_root(("id", "folder", "fingerprint", "unfinished"))
         for root, several in rows:

@@ -1,8 +1,8 @@
 """The experiments of a project with what scripts reported offline: the mirror of the dashboard's client, read here.
 
-A script that reports with `EVSYS_OFFLINE=1` writes the records that it would send. They are read into a database beside
-them, by the code that a server takes them in with, and shown among the experiments of the project. The database can be
-removed at any time.
+A script that reports with `EVSYS_OFFLINE=1` writes the records that it would send. They are read into a database
+next to them, by the code that a server takes them in with, and shown among the experiments of the project. The database
+can be removed at any time.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Operations:
     writer, ingest, signal = Writer(engine), Ingest(), Signal()
     views = ViewMaker(engine, writer)
     gate = KeyGate(engine, writer)
-    writer.after_commit.append(signal.ring)  # not earlier: a page that asks at once must find what it is told of
+    writer.after_commit.append(signal.ring)  # not earlier: a page that asks at once must find the change
     writer.after_rollback.append(ingest.forget)
 
     def source(request: Request) -> StoredRecords:

@@ -53,7 +53,7 @@ class AccessGate(Protocol):
     def identify_key(self, key: str) -> Caller | None: ...
     def identify_session(self, cookie: str) -> Caller | None: ...
     def open_session(self, token: str) -> str | None:
-        """A new cookie for whoever has this token; None when it is not valid."""
+        """A new cookie for the owner of this token; None when it is not valid."""
         ...
 
     def close_session(self, cookie: str) -> None: ...
@@ -69,11 +69,11 @@ class LocalGate:
     def identify_key(self, key: str) -> Caller | None:
         # As bytes: of text that is not ASCII, `compare_digest` raises.
         same = hmac.compare_digest(key.encode(), self.token.encode())
-        return Caller(LOCAL, frozenset({"read", "write"}), LOCAL) if same else None
+        return Caller(LOCAL, frozenset(SCOPES), LOCAL) if same else None
 
     def identify_session(self, cookie: str) -> Caller | None:
         known = digest(cookie) in self._sessions
-        return Caller(LOCAL, frozenset({"read", "write"}), LOCAL, by_cookie=True) if known else None
+        return Caller(LOCAL, frozenset(SCOPES), LOCAL, by_cookie=True) if known else None
 
     def open_session(self, token: str) -> str | None:
         if self.identify_key(token) is None:
@@ -213,7 +213,7 @@ def revoke_key(connection: Connection, project: str | None, id: str) -> bool:
 
 
 def require(identity: Caller | None, scope: Scope) -> Caller:
-    """Whoever asks, if they may; admin may everything."""
+    """The caller, if permitted; admin may everything."""
     if identity is None:
         raise EvsysAuthError("sign in first.")
     if scope not in identity.scopes and "admin" not in identity.scopes:

@@ -13,7 +13,7 @@ from ..views.source import RecordSource
 KEEP_ALIVE_S = 15.0
 _POLL_S = 1.0
 _LULL_S = 0.2
-"""Changes of so long are told together: a busy project commits many times a second."""
+"""Changes within this time are sent together: a busy project commits many times a second."""
 _MOST_OF_THE_TIME = 10
 """Looking for changes on a disk takes time; at most one part in so many of it."""
 
@@ -25,7 +25,7 @@ class Signal:
         self._waiting: set[asyncio.Event] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.rung = 0
-        """How often; whoever noted it before looking does not sleep through what came meanwhile."""
+        """How often; a reader that noted it first does not miss later changes."""
         self.closed = False
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:

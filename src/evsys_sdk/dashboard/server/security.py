@@ -1,6 +1,6 @@
 """What every request passes before any route sees it: host, size, identity, origin; and the headers of every answer.
 
-Nothing is allowed unless it is said to be: outside the page's own files and the sign-in, a request without a valid key
+Nothing is allowed unless it is listed: outside the page's own files and the sign-in, a request without a valid key
 or session ends here. Which scope a route needs is declared with the route (`routes/routing.py`).
 """
 

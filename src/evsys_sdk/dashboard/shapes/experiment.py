@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...history.attention import AttentionItem
-from ...history.pairs import PairedDifference
+from ...history.pairs import ComparedTask, PairedDifference
 from ...record.view.model import ExperimentView
 
 type Scope = Literal["read", "write", "admin"]
@@ -164,6 +164,17 @@ class NewControlRequest(ApiShape):
     author: str = Field(default="", max_length=200)
 
 
+class NewProjectRequest(ApiShape):
+    """Something to ask of a campaign or a loop."""
+
+    kind: Literal["stop", "approve", "reject", "extend"]
+    subject: str = Field(default="", max_length=200)
+    reason: str = Field(default="", max_length=2_000)
+    author: str = Field(default="", max_length=200)
+    hours: float = Field(default=0.0, ge=0, le=1000)
+    """How much later a campaign ends."""
+
+
 class InterimLook(ApiShape):
     """One look at a claim that is judged before all seeds are trained."""
 
@@ -174,7 +185,7 @@ class InterimLook(ApiShape):
     """Of each run, so far."""
     verdict: str
     error: float | None
-    """How often luck alone may pass at this look: what the claim is tested at."""
+    """False positive rate of this interim analysis: what the claim is tested at."""
     chance: float | None
     """Of being supported at the last look; None where that is not known."""
     ends: bool
@@ -233,17 +244,6 @@ class Curves(ApiShape):
     """What can be asked for as `x`: step, tokens, minutes."""
     metrics: list[str]
     series: list[Series]
-
-
-class ComparedTask(ApiShape):
-    """One task of a benchmark, as two runs did on it: the mean over their seeds."""
-
-    task: str
-    a: float | None
-    b: float | None
-    change: Literal["gained", "lost", "same", "unpaired"]
-    prompt: str = ""
-    """The beginning of what it asks; empty where that is not known."""
 
 
 class Items(ApiShape):

@@ -110,6 +110,19 @@ class CampaignCandidate(ApiShape):
     taken_until: float = 0.0
 
 
+class CampaignDecided(ApiShape):
+    """One step of a portfolio, with its reason."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    time: float | None = None
+    action: str
+    """start, probe, train, confirm, or blocked where a family cannot continue."""
+    family: str = ""
+    reason: str = ""
+    by: str = ""
+
+
 class CampaignState(ApiShape):
     """One campaign, as `evsys campaign show --json` tells it; its experiments have the tag `campaign:NAME`."""
 
@@ -126,6 +139,9 @@ class CampaignState(ApiShape):
     """Of the limits that there are."""
     candidates: list[CampaignCandidate] = []
     suggestions: list[str] = []
+    decisions: list[CampaignDecided] = []
+    """Of its portfolio, oldest first."""
+    deadline: float | None = None
     approvals: list[Approval] = []
     """Of plans that take more than the campaign allows by itself."""
     problem: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ...history.query import Filters
-from ...record.runs import add_spend, config_runs
+from ...record.runs import add_spend, config_runs, plain_spend
 from ...record.values import items, number, part, text
 from ...record.view.model import ExperimentView, RunView
 from ...record.view.question import is_score
@@ -66,8 +66,9 @@ def detail_of_arm(source: RecordSource, data: ExperimentData, arm: str) -> ArmDe
 
 
 def baseline_of(one: ExperimentView) -> str:
-    """The run that the others are compared with; the first one where none is named."""
-    return one.baseline or next((arm.run for arm in one.arms), "")
+    """The run that the others are compared with; the first one where none of them is: a model that is not trained."""
+    runs = dict.fromkeys(arm.run for arm in one.arms)
+    return one.baseline if one.baseline in runs else next(iter(runs), "")
 
 
 def runs_of(one: ExperimentView) -> list[RunView]:
@@ -120,7 +121,7 @@ def sum_spend(source: RecordSource, id: str) -> SpendBreakdown:
     tokens: list[float] = []
     for line in sorted(lines, key=lambda line: number(line.get("at")) or 0.0):
         what = text(line.get("what")) or "train"
-        works[what] = add_spend(works.get(what, {}), line)
+        works[what] = add_spend(works.get(what, {}), plain_spend(line))
         times.append(number(line.get("at")) or 0.0)
         usd.append((usd[-1] if usd else 0.0) + (number(line.get("usd")) or 0.0))
         more = sum(number(line.get(name)) or 0.0 for name in ("tokens_trained", "tokens_sampled"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ...history.pairs import Side, compare_sides
+from ...history.pairs import Side, compare_sides, compare_tasks
 from ...history.views.compare import differing_paths
 from ...record.view.model import ExperimentView
 from ...record.view.task_scores import SetScores, gather_scores
-from ..shapes.experiment import ComparedTask, Items
+from ..shapes.experiment import Items
 from ..shapes.record import ComparedRun, ComparedRuns, ConfigDifference
 from .answers import baseline_of
 from .lists import line_of
@@ -83,8 +84,7 @@ def _with_prompts(source: RecordSource, id: str, items: Items) -> Items:
     split, _, rest = items.metric.partition("/")
     prompts = source.prompts(id, split, rest.rpartition("/")[0]) if items.items else {}
     shown = [
-        one.model_copy(update={"prompt": prompts[one.task][:LONGEST_PREVIEW]}) if one.task in prompts else one
-        for one in items.items
+        replace(one, prompt=prompts[one.task][:LONGEST_PREVIEW]) if one.task in prompts else one for one in items.items
     ]
     return items.model_copy(update={"items": shown})
 
@@ -99,10 +99,7 @@ def _items(one: Side, other: Side, metric: str, limit: int, cursor: str) -> Item
     metrics = sorted({name for one in (left, right) for name, scores in one.items() if any(scores.by_task)})
     if metric not in metrics and metrics:
         metric = metrics[0]
-    first, second = _means(left.get(metric)), _means(right.get(metric))
-    tasks = [_item(task, first.get(task), second.get(task)) for task in dict.fromkeys([*first, *second])]
-    order = {"lost": 0, "gained": 1, "unpaired": 2, "same": 3}  # what got worse is what one looks for
-    tasks.sort(key=lambda item: (order[item.change], item.task))
+    tasks = compare_tasks(left.get(metric), right.get(metric))
     begin = _position(cursor)
     pair = next((pair for pair in compare_sides(one, other) if pair.metric == metric), None)
     return Items(
@@ -117,21 +114,6 @@ def _items(one: Side, other: Side, metric: str, limit: int, cursor: str) -> Item
         items=tasks[begin : begin + limit],
         next=str(begin + limit) if begin + limit < len(tasks) else None,
     )
-
-
-def _means(scores: SetScores | None) -> dict[str, float]:
-    """Each task's mean over the seeds that were scored on it."""
-    seen: dict[str, list[float]] = {}
-    for by_task in scores.by_task if scores is not None else ():
-        for task, value in by_task.items():
-            seen.setdefault(task, []).append(value)
-    return {task: sum(values) / len(values) for task, values in seen.items()}
-
-
-def _item(task: str, a: float | None, b: float | None) -> ComparedTask:
-    if a is None or b is None:
-        return ComparedTask(task=task, a=a, b=b, change="unpaired")
-    return ComparedTask(task=task, a=a, b=b, change="gained" if b > a else "lost" if b < a else "same")
 
 
 def _position(cursor: str) -> int:

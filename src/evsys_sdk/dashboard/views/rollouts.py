@@ -101,7 +101,7 @@ def read_rollout(table: RolloutTable, id: str) -> RolloutDetail:
 
 
 def text_of(row: Mapping[str, Any]) -> str:
-    """What the model wrote: where only messages are there, its last one; a tool's answer is none of its own."""
+    """What the model wrote: where there are only messages, its last one; tool results are skipped."""
     for key in ("prediction", "text", "completion", "output"):
         if (found := row.get(key)) and isinstance(found, str):
             return found

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError as DatabaseDataError
 from sqlalchemy.exc import IntegrityError
 
 from ....errors import DataError, EvsysError
-from ....log import get_logger
 from ..storage import schema, store
 from ..storage.store import RunRef, UnknownRun
 from . import wire
@@ -25,7 +24,6 @@ from .points import PointBuffer
 from .wire import Record
 
 _LONGEST_KEPT_LINE = 20_000
-_UNSTORABLE = (DataError, DatabaseDataError, IntegrityError)
 
 # Made once, because every batch or every run needs them, and making a statement takes longer than running it.
 _SAME_STREAM = (schema.stream.c.project_id == bindparam("of"), schema.stream.c.id == bindparam("named"))
@@ -34,12 +32,6 @@ _MOVE_CURSOR = (
     update(schema.stream)
     .where(*_SAME_STREAM)
     .values({name: bindparam(name) for name in ("next_seq", "experiment_id", "updated")})
-)
-_WAITS_FOR = (schema.quarantine.c.project_id == bindparam("of"), schema.quarantine.c.waits_for == bindparam("about"))
-_WAITING = (
-    select(schema.quarantine.c.stream_id, schema.quarantine.c.seq, schema.quarantine.c.line)
-    .where(*_WAITS_FOR)
-    .order_by(schema.quarantine.c.seq)
 )
 _OPEN = (
     select(*(column for column in schema.request.c if column.name not in ("project_id", "state", "answer")))
@@ -100,6 +92,9 @@ class Ingest:
     def apply(self, connection: Connection, project: str, record: Record) -> None:
         """Store one record that came by itself."""
         work = _Work(connection, project, None)
+        about = record.id if isinstance(record, wire.RunSet) and not record.experiment else getattr(record, "run", None)
+        if about is not None and store.find_run(connection, project, about) is None:
+            raise UnknownRun(about)
         self._store(work, record)
         self._points.flush(connection)
         store.touch(connection, project, sorted(work.touched))
@@ -119,7 +114,7 @@ class Ingest:
                         self._store_all(work, stream, [(seq, line, record)])
                 except (DatabaseDataError, IntegrityError) as error:
                     self.forget()
-                    self._put_aside(work, stream, seq, line, _reason_of(error))
+                    self._put_aside(work, stream, seq, line, f"the database cannot store it: {error.orig}")
 
     def _decode(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> list[_Arrived]:
         try:
@@ -142,8 +137,6 @@ class Ingest:
             for seq, line, record in together:
                 try:
                     self._store(work, record)
-                except UnknownRun as error:  # it may come by another stream
-                    self._put_aside(work, stream, seq, line, str(error), waits_for=error.run_id)
                 except DataError as error:
                     self._put_aside(work, stream, seq, line, str(error))
         self._points.flush(work.connection)
@@ -197,93 +190,36 @@ class Ingest:
             case wire.AnswerRecord():
                 work.touch(store.answer_request(connection, project, record.request, record.state, record.answer))
             case wire.LoopSet():
-                store.put_loop(connection, project, record.system, record.at, record.page)
+                store.put_page(connection, project, record.system, record.at, record.page)
             case wire.BenchmarkRecord():
                 store.put_benchmark(connection, project, record.id, record.name, record.metadata)
             case wire.Stream():
                 pass  # it says nothing that the address does not
 
     def _put_run(self, work: _Work, record: wire.RunSet) -> None:
-        connection, project = work.connection, work.project
-        was_known = (project, record.id) in self._runs
-        run = store.put_run(connection, project, record.id, record.experiment, record.set)
-        self._runs[project, record.id] = run
+        run = store.put_run(work.connection, work.project, record.id, record.experiment, record.set)
+        self._runs[work.project, record.id] = run
         work.touch(run.experiment_id)
-        if not was_known:
-            self._take_up_waiting(work, record.id)
-
-    def _take_up_waiting(self, work: _Work, run_id: str) -> None:
-        """Store what arrived about a run before the run itself did."""
-        mine = {"of": work.project, "about": run_id}
-        # in the order of their numbers: a later value replaces an earlier one
-        waiting = [
-            (str(stream), int(seq), str(line).encode())
-            for stream, seq, line in work.connection.execute(_WAITING, mine).all()
-        ]
-        if not waiting:
-            return
-        self._points.flush(work.connection)  # what is gathered already must not go the way of a bad one
-        try:
-            self._store_waiting(work, [line for _, _, line in waiting])
-            refused: list[tuple[str, int, bytes, str]] = []
-        except _UNSTORABLE:  # one of them cannot be stored: the run and all others can
-            refused = self._store_one_by_one(work, waiting)
-        work.connection.execute(delete(schema.quarantine).where(*_WAITS_FOR), mine)
-        for stream, seq, line, reason in refused:
-            # Not among what this batch is told of: the number is one of another stream.
-            self._keep_aside(work, stream, seq, line[:_LONGEST_KEPT_LINE], reason)
-            get_logger(__name__).warning("record %d of stream %s is put aside: %s", seq, stream, reason)
-
-    def _store_one_by_one(
-        self, work: _Work, waiting: Sequence[tuple[str, int, bytes]]
-    ) -> list[tuple[str, int, bytes, str]]:
-        """Store what can be stored; returns the rest, each with its reason."""
-        refused: list[tuple[str, int, bytes, str]] = []
-        for stream, seq, line in waiting:
-            try:
-                self._store_waiting(work, [line])
-            except _UNSTORABLE as error:
-                refused.append((stream, seq, line, _reason_of(error)))
-        return refused
-
-    def _store_waiting(self, work: _Work, lines: Sequence[bytes]) -> None:
-        """Store all of them, or nothing."""
-        try:
-            with work.connection.begin_nested():
-                for line in lines:
-                    self._store(work, wire.decode(line))
-                self._points.flush(work.connection)
-        except _UNSTORABLE:
-            self.forget()  # the savepoint took back metrics whose numbers are remembered
-            raise
 
     def _run(self, work: _Work, id: str) -> RunRef:
+        """A run by its id; one that was not reported yet may come by another stream, and what is about it is kept."""
         known = self._runs.get((work.project, id))
         if known is None:
             wire.check_ids(id)
             known = store.find_run(work.connection, work.project, id)
         if known is None:
-            raise UnknownRun(id)
+            known = store.put_run(work.connection, work.project, id, None, {})
         self._runs[work.project, id] = known
         work.touch(known.experiment_id)
         return known
 
-    def _put_aside(
-        self, work: _Work, stream: str, seq: int, line: bytes, reason: str, *, waits_for: str | None = None
-    ) -> None:
-        if waits_for is None:  # kept to be looked at; what waits for its run is kept to be stored, so whole
-            work.rejected.append({"seq": seq, "reason": reason})
-            line = line[:_LONGEST_KEPT_LINE]
-        self._keep_aside(work, stream, seq, line, reason, waits_for=waits_for)
-
     @staticmethod
-    def _keep_aside(
-        work: _Work, stream: str, seq: int, line: bytes, reason: str, *, waits_for: str | None = None
-    ) -> None:
+    def _put_aside(work: _Work, stream: str, seq: int, line: bytes, reason: str) -> None:
+        work.rejected.append({"seq": seq, "reason": reason})
         # What is wrong with a line may be this very character, which PostgreSQL cannot store.
-        text = line.decode(errors="replace").replace("\x00", "\ufffd")
+        text = line[:_LONGEST_KEPT_LINE].decode(errors="replace").replace("\x00", "\ufffd")
         values = {"project_id": work.project, "stream_id": stream, "seq": seq, "reason": reason.replace("\x00", "")}
-        values |= {"line": text, "at": time.time(), "waits_for": waits_for}
+        values |= {"line": text, "at": time.time()}
         store.upsert(work.connection, schema.quarantine, [values], ("project_id", "stream_id", "seq"))
 
     def _cursor(self, connection: Connection, project: str, stream: str) -> Any:
@@ -294,10 +230,6 @@ class Ingest:
             connection.execute(insert(schema.stream).values(**values))
             return connection.execute(_CURSOR, same).one()
         return row
-
-
-def _reason_of(error: DataError | DatabaseDataError | IntegrityError) -> str:
-    return str(error) if isinstance(error, DataError) else f"the database cannot store it: {error.orig}"
 
 
 def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:
@@ -318,7 +250,7 @@ class _Work:
     rejected: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def touch(self, experiment: str | None) -> None:
-        if experiment is not None:
+        if experiment:
             self.touched.add(experiment)
             self.experiment = experiment
 

@@ -14,23 +14,19 @@ from .wire import Columns
 type Value = tuple[str, float | None, str | None]
 """Name, number, and what it was where it is no finite number."""
 type Row = tuple[Any, ...]
-type Latest = tuple[int, float | None, float | None, float | None]
-"""Furthest step, its value, and the lowest and the highest value."""
+type Latest = tuple[int, float | None]
+"""Furthest step and its value."""
 
 _COLUMNS = "run_no, key_id, step, at, value, odd"
-_LATEST_COLUMNS = "run_no, key_id, step, last, low, high"
+_LATEST_COLUMNS = "run_no, key_id, step, last"
 _REPLACE = "at = excluded.at, value = excluded.value, odd = excluded.odd"
-# Written as SQL, because streams of one run may arrive in any order: what is further, lower or higher stays.
+# Written as SQL, because streams of one run may arrive in any order: what is further stays.
 _KEEP_LATEST = """
     step = CASE WHEN excluded.step >= metric_latest.step THEN excluded.step ELSE metric_latest.step END,
-    last = CASE WHEN excluded.step >= metric_latest.step THEN excluded.last ELSE metric_latest.last END,
-    low = CASE WHEN metric_latest.low IS NULL OR excluded.low < metric_latest.low
-          THEN excluded.low ELSE metric_latest.low END,
-    high = CASE WHEN metric_latest.high IS NULL OR excluded.high > metric_latest.high
-           THEN excluded.high ELSE metric_latest.high END
+    last = CASE WHEN excluded.step >= metric_latest.step THEN excluded.last ELSE metric_latest.last END
 """
 _POINT_TYPES = ("bigint", "integer", "bigint", "float8", "float8", "text")
-_LATEST_TYPES = ("bigint", "integer", "bigint", "float8", "float8", "float8")
+_LATEST_TYPES = (*_POINT_TYPES[:3], "float8")
 
 
 _ROWS = 150
@@ -50,7 +46,7 @@ class PointBuffer:
         for name, value, odd in values:
             key = self._key(connection, name)
             self._rows.append((run, key, step, at, value, odd))
-            self._note_latest(run, key, step, value, value, value)
+            self._note_latest(run, key, step, value)
 
     def add_columns(
         self, connection: Connection, run: int, steps: Sequence[int], ats: Sequence[float | None], columns: Columns
@@ -63,7 +59,7 @@ class PointBuffer:
             self._rows += [
                 (run, key, step, at, value, None) for step, at, value in zip(steps, ats, values, strict=True)
             ]
-            self._note_latest(run, key, last, values[at_last], min(values), max(values))
+            self._note_latest(run, key, last, values[at_last])
 
     def flush(self, connection: Connection) -> None:
         """Write what was gathered."""
@@ -86,18 +82,10 @@ class PointBuffer:
         self._rows.clear()
         self._latest.clear()
 
-    def _note_latest(
-        self, run: int, key: int, step: int, value: float | None, low: float | None, high: float | None
-    ) -> None:
+    def _note_latest(self, run: int, key: int, step: int, value: float | None) -> None:
         known = self._latest.get((run, key))
-        if known is not None:
-            known_step, known_value, known_low, known_high = known
-            if step < known_step:
-                step, value = known_step, known_value
-            if known_low is not None and known_high is not None:
-                low = known_low if low is None or known_low < low else low
-                high = known_high if high is None or known_high > high else high
-        self._latest[run, key] = (step, value, low, high)
+        if known is None or step >= known[0]:
+            self._latest[run, key] = (step, value)
 
     def _key(self, connection: Connection, name: str) -> int:
         known = self._keys.get(name)

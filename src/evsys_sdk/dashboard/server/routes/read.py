@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from sqlalchemy import Engine, select
 
 from ....errors import EvsysError
@@ -20,6 +20,7 @@ from ...shapes.experiment import (
     Items,
     NewControlRequest,
     NewNote,
+    NewProjectRequest,
     Overview,
     PageSession,
     SavedNote,
@@ -42,6 +43,7 @@ from ...views import answers, curves, items
 from ...views.source import LARGEST_PAGE, BadQuery, ExperimentQuery, RecordSource, RolloutQuery
 from ..live import Signal, stream_changes
 from ..storage import schema
+from ..storage.store import CAMPAIGN
 from ..storage.views import read_object
 from .routing import GuardedRouter
 
@@ -239,6 +241,12 @@ def _change_routes(routes: GuardedRouter, source: Sources) -> None:
         """Replace the tags of an experiment; `archived` hides it from lists."""
         return source(request).set_tags(id, tags)
 
+    @routes.add("DELETE", "/experiments/{id}", "admin")
+    def delete_experiment(request: Request, id: str) -> Response:
+        """Delete an experiment: on a server its rows; of a project its folder, which is moved to `.evsys/deleted`."""
+        source(request).delete(id)
+        return Response(status_code=204)
+
     @routes.add("GET", "/experiments/{id}/requests", "read", response_model=list[ControlRequest])
     def read_requests(request: Request, id: str) -> list[ControlRequest]:
         """What was asked of an experiment."""
@@ -258,8 +266,8 @@ class ProjectPages(Protocol):
 
     def loops(self) -> Sequence[dict[str, Any]]: ...
     def campaigns(self) -> Sequence[dict[str, Any]]: ...
-    def act(self, what: str, name: str, request: NewControlRequest) -> str:
-        """Approve or stop a loop or a campaign; says what came of it."""
+    def act(self, what: str, name: str, request: NewProjectRequest) -> str:
+        """Approve, stop or extend a loop or a campaign; says what came of it."""
         ...
 
 
@@ -270,15 +278,18 @@ class StoredPages:
         self._engine, self._project = engine, project
 
     def loops(self) -> Sequence[dict[str, Any]]:
+        return self._pages(schema.loop.c.system.not_like(f"{CAMPAIGN}%"))
+
+    def campaigns(self) -> Sequence[dict[str, Any]]:
+        return self._pages(schema.loop.c.system.like(f"{CAMPAIGN}%"))
+
+    def _pages(self, condition: Any) -> list[dict[str, Any]]:
         table = schema.loop
-        query = select(table.c.page).where(table.c.project_id == self._project).order_by(table.c.system)
+        query = select(table.c.page).where(table.c.project_id == self._project, condition).order_by(table.c.system)
         with self._engine.connect() as connection:
             return [read_object(page) for page in connection.execute(query).scalars()]
 
-    def campaigns(self) -> Sequence[dict[str, Any]]:
-        return ()  # clients send none
-
-    def act(self, what: str, name: str, request: NewControlRequest) -> str:
+    def act(self, what: str, name: str, request: NewProjectRequest) -> str:
         raise BadQuery(f"this server cannot reach the {what} '{name}'. {request.kind.title()} it where it runs.")
 
 
@@ -298,8 +309,8 @@ def add_page_routes(app: FastAPI, pages: Callable[[Request], ProjectPages]) -> N
 
     def add(what: str) -> None:
         @routes.add("POST", f"/{what}s/{{name}}/requests", "write", response_model=ActionAnswer, name=f"ask_{what}")
-        def ask(request: Request, name: str, wanted: NewControlRequest) -> ActionAnswer:
-            """Approve what waits for a person, or stop it."""
+        def ask(request: Request, name: str, wanted: NewProjectRequest) -> ActionAnswer:
+            """Approve what waits for a person, stop it, or give a campaign more time."""
             try:
                 return ActionAnswer(answer=pages(request).act(what, name, wanted))
             except EvsysError as error:

@@ -38,7 +38,7 @@ class GuardedRouter:
     def add[F: Callable[..., Any]](self, method: str, path: str, scope: Scope, **options: Any) -> Callable[[F], F]:
         """Register a function for a method and a path."""
 
-        async def check(request: Request) -> None:  # a plain function would be called on a thread of its own
+        async def check(request: Request) -> None:  # a plain function would be called on another thread
             require(identity_of(request), scope)
 
         def register(function: F) -> F:

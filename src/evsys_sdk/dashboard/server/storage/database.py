@@ -213,7 +213,7 @@ def _check_is_dashboard(path: Path) -> None:
 def _refuse_if_used(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, timeout=0.2, isolation_level=None)) as database:
         try:
-            # With a write-ahead log, BEGIN EXCLUSIVE by itself meets writers only; this meets whoever has it open.
+            # With a write-ahead log, BEGIN EXCLUSIVE by itself meets writers only; this finds every open connection.
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             database.execute("BEGIN EXCLUSIVE")
             database.execute("ROLLBACK")

@@ -206,6 +206,13 @@ class StoredRecords(RecordLists):
         self._writer.call(write)
         return tags
 
+    def delete(self, id: str) -> None:
+        def write(connection: Connection) -> None:
+            self._row(connection, id)
+            store.delete_experiment(connection, self.project, id)
+
+        self._writer.call(write)
+
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
         made = ControlRequest(id=new_id(), time=time.time(), state="open", answer="", **request.model_dump())
 

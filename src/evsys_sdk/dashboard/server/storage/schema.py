@@ -88,8 +88,6 @@ quarantine = Table(
     Column("reason", Text, nullable=False),
     Column("line", Text, nullable=False),
     Column("at", Double, nullable=False),
-    Column("waits_for", Id),
-    Index(None, "project_id", "waits_for"),
 )
 
 experiment = Table(
@@ -173,8 +171,6 @@ metric_latest = Table(
     Column("key_id", Integer, primary_key=True, autoincrement=False),
     Column("step", BigInteger, nullable=False),
     Column("last", Double),
-    Column("low", Double),
-    Column("high", Double),
     sqlite_with_rowid=False,
 )
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
@@ -16,7 +16,7 @@ from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 from ....errors import DataError, show
 from ....record.values import number
 from ...records import STATEMENTS, check_fields
-from ...shapes.loops import LoopPage
+from ...shapes.loops import CampaignState, LoopPage
 from ...views.rollouts import LONGEST_PREVIEW, text_of
 from ..ingest.wire import LARGEST_NUMBER, Object, check_ids, whole
 from . import schema
@@ -53,6 +53,7 @@ class RunRef:
 
     no: int
     experiment_id: str
+    """Empty until it is reported which experiment it belongs to."""
 
 
 def put_experiment(connection: Connection, project: str, id: str, fields: Mapping[str, Any]) -> None:
@@ -79,28 +80,25 @@ def ensure_experiment(connection: Connection, project: str, id: str) -> None:
 
 
 def put_run(connection: Connection, project: str, id: str, experiment: str | None, fields: Mapping[str, Any]) -> RunRef:
-    """Make a run of an experiment, or change the given fields of it."""
+    """Make a run, or change the given fields of it; without an experiment it waits until that is reported."""
     check_ids(id, experiment)
     columns = _run_columns(fields)
-    known = find_run(connection, project, id)
-    if known is not None:
-        if experiment not in (None, known.experiment_id):
-            raise DataError(
-                f"run {show(id)} belongs to experiment {show(known.experiment_id)}, not {show(experiment)}."
-            )
-        if columns:
-            connection.execute(update(schema.run).where(schema.run.c.no == known.no).values(**columns))
-        return known
-    if experiment is None:
-        raise UnknownRun(id)
-    # Its own record may come later, by another stream.
-    ensure_experiment(connection, project, experiment)
-    name = columns.get("name") or id
-    arm = _free_arm(connection, project, experiment, name)
-    fresh = {"name": name, "run": name, "status": "started"} | columns
-    values = {"project_id": project, "id": id, "experiment_id": experiment, "arm": arm, **fresh}
-    no = connection.execute(insert(schema.run).values(**values).returning(schema.run.c.no)).scalar_one()
-    return RunRef(int(no), experiment)
+    known, table = find_run(connection, project, id), schema.run
+    if known is not None and experiment and known.experiment_id not in ("", experiment):
+        raise DataError(f"run {show(id)} belongs to experiment {show(known.experiment_id)}, not {show(experiment)}.")
+    if known is None or (experiment and not known.experiment_id):
+        name = columns.get("name") or id
+        columns = {"name": name, "run": name, "status": "started"} | columns | {"experiment_id": experiment or ""}
+        if experiment:
+            ensure_experiment(connection, project, experiment)  # its own record may come later, by another stream
+        columns["arm"] = _free_arm(connection, project, experiment, name) if experiment else id
+    if known is None:
+        values = {"project_id": project, "id": id, **columns}
+        no = connection.execute(insert(table).values(**values).returning(table.c.no)).scalar_one()
+        return RunRef(int(no), experiment or "")
+    if columns:
+        connection.execute(update(table).where(table.c.no == known.no).values(**columns))
+    return RunRef(known.no, experiment or known.experiment_id)
 
 
 def find_run(connection: Connection, project: str, id: str) -> RunRef | None:
@@ -110,11 +108,10 @@ def find_run(connection: Connection, project: str, id: str) -> RunRef | None:
 
 
 class UnknownRun(DataError):
-    """Something is reported about a run that was not reported itself, perhaps because it comes by another stream."""
+    """Something is reported about a run that was not reported itself."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"run {show(id)} is not known. Report it first, with the experiment it belongs to.")
-        self.run_id = id
 
 
 def put_score(connection: Connection, run: RunRef, id: str, line: Object) -> dict[str, float | None]:
@@ -197,15 +194,36 @@ def put_anchor(connection: Connection, project: str, experiment: str | None, eve
     connection.execute(insert(schema.anchor).values(**values))
 
 
-def put_loop(connection: Connection, project: str, system: str, at: float, page: Object) -> None:
-    """Keep how a closed loop stood last; what the page could not show is refused."""
+def delete_experiment(connection: Connection, project: str, id: str) -> None:
+    """Delete every row of an experiment; what was witnessed about it stays."""
+    runs = select(schema.run.c.no).where(schema.run.c.project_id == project, schema.run.c.experiment_id == id)
+    for table in (schema.metric_point, schema.metric_latest, schema.score, schema.rollout):
+        connection.execute(delete(table).where(table.c.run_no.in_(runs)))
+    for table, column in (
+        (schema.run, schema.run.c.experiment_id),
+        (schema.event, schema.event.c.experiment_id),
+        (schema.spend_line, schema.spend_line.c.experiment_id),
+        (schema.request, schema.request.c.experiment_id),
+        (schema.experiment_view, schema.experiment_view.c.folder),
+        (schema.experiment_detail, schema.experiment_detail.c.folder),
+        (schema.experiment, schema.experiment.c.id),
+    ):
+        connection.execute(delete(table).where(table.c.project_id == project, column == id))
+
+
+CAMPAIGN: Final = "campaign:"
+"""Begins the name of a campaign among the pages of loops."""
+
+
+def put_page(connection: Connection, project: str, system: str, at: float, page: Object) -> None:
+    """Keep how a closed loop or a campaign stood last; what the page could not show is refused."""
     check_ids(system)
     try:
-        checked = LoopPage.model_validate(page)
+        checked = (CampaignState if system.startswith(CAMPAIGN) else LoopPage).model_validate(page)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(step) for step in problem["loc"])
-        raise DataError(f"the loop {show(system)} cannot be shown: {where}: {problem['msg']}.") from None
+        raise DataError(f"{show(system)} cannot be shown: {where}: {problem['msg']}.") from None
     table = schema.loop
     mine = (table.c.project_id == project, table.c.system == system)
     known = connection.execute(select(table.c.at).where(*mine)).scalar()
@@ -229,26 +247,21 @@ def rewind(connection: Connection, run: RunRef, next_step: int) -> None:
     """Forget what a run reported from a step on: it continues from before it."""
     for table in (schema.metric_point, schema.score, schema.rollout):
         connection.execute(delete(table).where(table.c.run_no == run.no, table.c.step >= next_step))
-    # What was furthest, lowest and highest may be among what is forgotten, so it is found anew.
-    connection.execute(delete(schema.metric_latest).where(schema.metric_latest.c.run_no == run.no))
-    points = schema.metric_point
-    last = select(
-        points.c.key_id, func.max(points.c.step).label("step"), func.min(points.c.value), func.max(points.c.value)
-    )
-    last = last.where(points.c.run_no == run.no).group_by(points.c.key_id)
-    for key, step, low, high in connection.execute(last).all():
+    # What was furthest may be among what is forgotten, so it is found anew.
+    points, latest = schema.metric_point, schema.metric_latest
+    connection.execute(delete(latest).where(latest.c.run_no == run.no))
+    last = select(points.c.key_id, func.max(points.c.step)).where(points.c.run_no == run.no).group_by(points.c.key_id)
+    for key, step in connection.execute(last).all():
         same = (points.c.run_no == run.no, points.c.key_id == key, points.c.step == step)
         value = connection.execute(select(points.c.value).where(*same)).scalar()
-        connection.execute(
-            insert(schema.metric_latest).values(run_no=run.no, key_id=key, step=step, last=value, low=low, high=high)
-        )
+        connection.execute(insert(latest).values(run_no=run.no, key_id=key, step=step, last=value))
     furthest = select(func.max(points.c.step)).where(points.c.run_no == run.no).scalar_subquery()
     ahead = (schema.run.c.no == run.no, schema.run.c.step >= next_step)
     connection.execute(update(schema.run).where(*ahead).values(step=furthest))
 
 
 def touch(connection: Connection, project: str, experiments: Sequence[str]) -> int:
-    """Give experiments that changed a new version, which is what pages are told; returns it."""
+    """Give experiments that changed a new version, which pages receive; returns it."""
     version = int(connection.execute(_COUNT_UP, {"of": project}).scalar_one())
     if experiments:
         now = {"of": project, "now": version, "at": time.time()}

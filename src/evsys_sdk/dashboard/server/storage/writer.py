@@ -97,7 +97,7 @@ class Writer:
                 if not future.done():
                     future.set_exception(error)
             return
-        for future, result in done:  # only now: whoever is told that it is stored can rely on it
+        for future, result in done:  # only now: a record that is reported as stored is stored
             future.set_result(result)
         self._tell(self.after_commit)
 
