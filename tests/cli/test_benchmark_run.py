@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -103,11 +104,9 @@ class Polite:
 """
 
 
-def test_an_agent_of_ones_own_gets_its_params(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_of_ones_own_gets_its_params(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "polite_agent.py").write_text(AGENT, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(project))
+    sys.path.insert(0, str(project))
     agent = ["--agent", "polite_agent:Polite", "--agent-param", "word=b", "--agent-param", "times=2"]
     found = answer(capsys, "letters", *agent)
     assert Parrot.asked == ["b", "b", "b"]
@@ -144,7 +143,7 @@ def test_what_can_be_run_can_be_added(project: Path, capsys: pytest.CaptureFixtu
         (["leters", "--inference", "parrot"], "leters"),
         (["letters", "--inference", "parot"], "did you mean 'parrot'"),
         (["letters", "--inference", "parrot", "--params", "{model"], "not JSON"),
-        (["letters", "--inference", "parrot", "--params", "[]"], "write an object"),
+        (["letters", "--inference", "parrot", "--params", "[]"], "must be a JSON object"),
         (["letters", "--inference", "parrot", "--metrics", "pas@1"], "not registered"),
         (["letters", "--inference", "parrot", "--engine", "warp"], "no rollout engine 'warp'"),
         (["letters", "--inference", "parrot", "--metrics", "pass@3"], "pass@3 needs at least 3 attempts"),
@@ -153,7 +152,7 @@ def test_what_can_be_run_can_be_added(project: Path, capsys: pytest.CaptureFixtu
             ["letters", "--inference", "parrot", "--agent", "bash", "--agent-param", "max_turns=0"],
             "agent.params.max_turns",
         ),
-        (["letters", "--inference", "parrot", "--agent", "bash", "--agent-param", "turns"], "is not KEY=VALUE"),
+        (["letters", "--inference", "parrot", "--agent", "bash", "--agent-param", "turns"], "takes KEY=VALUE"),
         (["letters", "--inference", "parrot", "--agent-param", "turns=1"], "there is no agent to give them to"),
         (["letters", "--inference", "parrot", "--agent", "nowhere.to:Find"], "cannot import the agent"),
     ],

@@ -31,7 +31,7 @@ def test_the_first_time_it_is_written(experiment: Path, capsys: pytest.CaptureFi
     assert main(["conclude", "outputs/e"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("# e-00000000: supported\n")
-    assert shown.endswith("record: outputs/e\nconclusion: conclusion written\n")
+    assert shown.endswith("outputs/e\nconclusion: conclusion written\n")
     assert json.loads((experiment / "conclusion.json").read_text("utf-8"))["verdict"] == "supported"
     assert shown.startswith((experiment / "conclusion.md").read_text("utf-8").rstrip())
 

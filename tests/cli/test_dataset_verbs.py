@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -212,11 +210,3 @@ def test_help_names_every_verb_and_each_has_json(evsys: Evsys, group: str) -> No
     for verb in VERBS:
         assert verb in out
         assert "--json" in evsys(group, verb, "--help")
-
-
-def test_help_imports_neither_pydantic_nor_yaml() -> None:
-    code = (
-        "import sys; from evsys_sdk.cli.main import main; main(['dataset', '--help']); "
-        "sys.exit(any(name in sys.modules for name in ('pydantic', 'yaml', 'numpy', 'rich')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0

@@ -17,7 +17,6 @@ from ..history.recorded import BEGAN, write_experiment
 
 COMMANDS = [
     ["history"],
-    ["history", "--tree"],
     ["show", "rates"],
     ["compare", "rates", "longer"],
     ["context"],
@@ -66,14 +65,6 @@ def test_history_lists_filters_and_counts(root: Path, capsys: pytest.CaptureFixt
     assert answer(capsys, "history", "--search", "nothing like it") == {"total": 0, "trials": {}, "experiments": []}
 
 
-def test_the_tree_puts_children_below(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "history", "--tree")["experiments"]
-    assert [(one["name"], one["depth"]) for one in found] == [("rates", 0), ("longer", 1)]
-    assert "└ longer-0a1b2c3d" in text(capsys, "history", "--tree")
-    orphan = answer(capsys, "history", "--tree", "--limit", "1")["experiments"]
-    assert orphan[0]["missing_parent"] == "rates-0a1b2c3d"
-
-
 def test_an_empty_history_says_where_it_looked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "No experiments found (no folder of experiments was found" in text(capsys, "history")
     assert "No experiments found" in text(capsys, "context")
@@ -98,7 +89,6 @@ def test_an_empty_history_says_where_it_looked(tmp_path: Path, capsys: pytest.Ca
         (["context", "--budget-tokens", "10"], "--budget-tokens"),
         (["show", "rates", "--plot", "x.gif"], "must end in .png or .svg"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_bad_input_is_a_sentence_and_exit_code_1(
     root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
@@ -132,7 +122,7 @@ def test_a_terminal_that_knows_only_ascii_gets_only_ascii(root: Path) -> None:
     write_experiment(root, "umlaut", metadata={"hypothesis": "Größer ist besser → immer."})
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "140"}
     code = "import sys; from evsys_sdk.cli.main import main; sys.exit(main())"
-    for command in (["history", "--tree"], ["compare", "rates", "umlaut"], ["show", "umlaut"], ["context"]):
+    for command in (["history"], ["compare", "rates", "umlaut"], ["show", "umlaut"], ["context"]):
         done = subprocess.run([sys.executable, "-c", code, *command], env=environment, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
         assert done.stdout.isascii()
@@ -149,17 +139,6 @@ def test_json_is_json_whatever_is_recorded_and_whatever_the_terminal_knows(root:
         assert done.returncode == 0, done.stderr
         assert "Größer \ud800 →" in json.dumps(json.loads(done.stdout), ensure_ascii=False)
         assert b"Infinity" not in done.stdout.replace(b'"Infinity"', b"")
-
-
-def test_reading_the_record_imports_nothing_heavy(root: Path) -> None:
-    code = (
-        "import sys; from evsys_sdk.cli.main import main\n"
-        "assert main(['history']) == 0 and main(['context']) == 0\n"
-        "heavy = {'numpy', 'pydantic', 'pydantic_core', 'rich', 'httpx', 'yaml', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_a_record_says_cannot_command_the_terminal(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,11 @@ from evsys_sdk import __version__, get_logger
 from evsys_sdk.cli.main import COMMANDS, GROUPS, evsys, main
 from evsys_sdk.errors import DataError
 
+from ..history.recorded import write_experiment
+
 COMMAND = [sys.executable, "-c", "import sys; from evsys_sdk.cli.main import main; sys.exit(main())"]
-SOURCE = str(Path(__file__).parents[2] / "src")
+ROOT = Path(__file__).parents[2]
+SOURCE = str(ROOT / "src")
 
 
 def run(*arguments: str, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -254,13 +257,22 @@ def test_other_shells_have_their_script(shell: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.e2e
-def test_help_is_there_without_the_libraries_that_do_the_work() -> None:
-    heavy = ["numpy", "pydantic", "rich", "httpx", "yaml"]
+@pytest.mark.parametrize(
+    ("arguments", "needless"),
+    [
+        (["--help"], "numpy pydantic rich httpx yaml"),
+        (["dataset", "--help"], "numpy pydantic rich httpx yaml"),
+        (["history"], "numpy pydantic rich httpx yaml matplotlib"),
+        (["context"], "numpy pydantic rich httpx yaml matplotlib"),
+        (["validate", str(ROOT / "examples/01_quickstart/compare.yaml")], "numpy rich httpx torch"),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(tmp_path: Path, arguments: list[str], needless: str) -> None:
+    write_experiment(tmp_path / "outputs", "rates")
     code = (
-        "import sys; from evsys_sdk.cli.main import main; main(['--help'])\n"
-        f"sys.exit(any(name in sys.modules for name in {heavy}))"
+        f"import sys; from evsys_sdk.cli.main import main; assert main({arguments}) == 0\n"
+        f"assert not (found := set({needless.split()}) & set(sys.modules)), found"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SOURCE}, capture_output=True, check=False
-    )
-    assert done.returncode == 0
+    environment = os.environ | {"PYTHONPATH": SOURCE}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

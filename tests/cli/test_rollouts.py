@@ -75,7 +75,7 @@ def test_the_list_begins_with_the_latest_step_and_says_how_it_went(
         (["--min-reward", "0.5"], ["2/b/1", "1/a/1"]),
         (["--max-reward", "0.5"], ["2/b/1", "1/a/0"]),
         (["--min-reward", "0.5", "--step", "1"], ["1/a/1"]),
-        (["--limit", "1"], ["2/b/0"]),
+        (["--limit", "1"], ["2/b/1"]),
         (["--task", "nobody"], []),
     ],
 )

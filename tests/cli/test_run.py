@@ -224,7 +224,7 @@ def test_ctrl_c_is_exit_130_and_resume_completes_with_the_same_record(project: P
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "r    cancelled" in out
-    assert "Run the same command again to go on." in err
+    assert "Run the same command again to continue." in err
     assert "Traceback" not in err
     resumed = subprocess.run(
         command("--quiet", "--resume"), cwd=project, capture_output=True, text=True, timeout=60, check=False

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,29 @@ def test_commands_without_user_code_start_no_process(tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     assert "forked" not in done.stdout
+
+
+@pytest.mark.slow
+def test_user_code_cannot_report_that_the_command_is_done(tmp_path: Path) -> None:
+    body = "import os; from evsys_sdk.user_code import report_exit; report_exit(0); os._exit(0)"
+    assert evsys(tmp_path, "validate", "c.yaml", "--deep", body=body).returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("after", "code"), [("pass", 0), ("os._exit(0)", 1)])
+def test_a_command_whose_parent_was_stopped_ends_rightly_once_it_is_continued(
+    tmp_path: Path, after: str, code: int
+) -> None:
+    """SIGSTOP cannot be refused: docs/isolation.md promises no more than this."""
+    assert evsys(tmp_path, "list", "transform").returncode == 0  # writes the files
+    body = f"import os, signal; os.kill(os.getppid(), signal.SIGSTOP); {after}"
+    (tmp_path / "own.py").write_text(MODULE.format(body=body, at_import=""), encoding="utf-8")
+    command = [sys.executable, "-m", "evsys_sdk", "validate", "c.yaml", "--deep", "--import", "own.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
+        deadline = time.monotonic() + 60
+        while parent.poll() is None and time.monotonic() < deadline:
+            if Path(f"/proc/{parent.pid}/stat").read_text("ascii").rpartition(") ")[2].startswith("T"):
+                parent.send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+        assert parent.poll() == code

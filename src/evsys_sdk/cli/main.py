@@ -18,49 +18,49 @@ from ..redact import redact_output, redact_text
 from ..user_code import Containment, default_limit_s, isolate_user_code, release_output, report_exit
 
 COMMANDS = {
-    "init-project": ("project.project", "Write a research project that works as it is."),
+    "init-project": ("project.project", "Create a research project that runs as it is."),
     "new-experiment": ("project.project", "Write the next experiment of a project."),
     "validate": ("experiment.validate", "Check a config and report all of its problems."),
-    "contamination": ("data.contamination", "Look for tasks of benchmarks in training rows."),
-    "plan": ("experiment.plan", "Estimate steps, tokens, cost and time beforehand."),
+    "contamination": ("data.contamination", "Find benchmark tasks in training rows."),
+    "plan": ("experiment.plan", "Estimate steps, tokens, cost and time of an experiment."),
     "run": ("experiment.run", "Train and score every arm of an experiment."),
     "status": ("experiment.jobs", "Show the status of one experiment, or list running ones."),
-    "attach": ("experiment.jobs", "Follow an experiment in the background until it has ended."),
-    "approve": ("experiment.jobs", "Let an experiment start that waits for approval."),
-    "alerts": ("experiment.alerts", "Send what needs you to webhooks and commands."),
+    "attach": ("experiment.jobs", "Follow a background experiment until it ends."),
+    "approve": ("experiment.jobs", "Approve or reject what waits for approval."),
+    "alerts": ("experiment.jobs", "Send alerts to webhooks and commands."),
     "cancel": ("experiment.jobs", "Stop a running experiment; it can be resumed."),
-    "logs": ("experiment.jobs", "Show the end of what it prints, measures and answers."),
+    "logs": ("experiment.jobs", "Show the last output, metrics or answers of an experiment."),
     "mutate": ("experiment.plan", "Propose valid neighbours of a config."),
-    "list": ("project.registry", "List what can be named in a config."),
+    "list": ("project.registry", "List the extensions that a config can name."),
     "schema": ("project.registry", "Print the JSON schema of one extension's params."),
     "dataset": ("data.workspace", "List, inspect, add, verify and upload datasets."),
     "benchmark": ("data.benchmark", "List, inspect, add, verify, run and restore benchmarks."),
     "eval": ("experiment.eval", "Score a model without training it."),
-    "conclude": ("record.audit", "Draw the conclusion of an experiment again from its record."),
+    "conclude": ("record.audit", "Recompute the conclusion of an experiment."),
     "audit": ("record.audit", "Recompute an experiment's hashes, scores and conclusion."),
     "history": ("record.history", "List the experiments on this machine."),
-    "import": ("record.import_run", "Record training runs of tinker-cookbook."),
+    "import": ("record.experiments", "Record training runs of tinker-cookbook."),
     "show": ("record.experiments", "Show the result of one experiment, and what to do next."),
-    "rollouts": ("record.rollouts", "Show the rollouts that a run learned from."),
+    "rollouts": ("record.rollouts", "Show the training rollouts of a run."),
     "compare": ("record.experiments", "Compare experiments: config, scores task by task, curves."),
     "errors": ("record.experiments", "Show the answers that an experiment got wrong."),
     "export": ("record.experiments", "Write the best weights of an experiment to a folder."),
     "verify": ("record.experiments", "Check an exported folder against its dossier."),
-    "context": ("record.context", "Sum up all experiments for an agent, within a budget."),
+    "context": ("record.history", "Summarise all experiments for an agent, within a token budget."),
     "note": ("record.experiments", "Add a note to the record of an experiment."),
-    "invalidate": ("record.experiments", "Exclude an experiment from what is known."),
+    "invalidate": ("record.experiments", "Exclude an experiment from the results."),
     "dashboard": ("serve.dashboard", "Show the experiments in a browser, or serve them to others."),
     "sync": ("serve.dashboard", "Send what a dashboard has not received yet."),
     "serve": ("serve.serve", "Serve models: the Tinker protocol and OpenAI's API."),
-    "loop": ("loop.loop", "Run the closed loop of a system in use."),
-    "trigger": ("loop.loop", "Decide whether it is time to learn."),
-    "traces": ("data.traces", "Make data of the conversations of systems in use."),
-    "gate": ("loop.deploy", "Judge whether weights may replace those that are live."),
-    "deploy": ("loop.deploy", "Ship the weights of a run, and record where they went."),
-    "deployments": ("loop.deploy", "List, show and take back what was shipped."),
-    "doctor": ("project.doctor", "Measure what a backend supports, and store it."),
-    "mcp": ("mcp", "Offer tools to coding agents, on stdin and stdout."),
-    "campaign": ("loop.campaign", "Give agents a question with a budget, and track it."),
+    "loop": ("loop.loop", "Run the closed loop of a deployed system."),
+    "trigger": ("loop.loop", "Decide whether new traces justify a training round."),
+    "traces": ("data.traces", "Import conversations of deployed systems as data."),
+    "gate": ("loop.deploy", "Decide whether weights may replace the live ones."),
+    "deploy": ("loop.deploy", "Deploy the weights of a run and record it."),
+    "deployments": ("loop.deploy", "List, show and roll back deployments."),
+    "doctor": ("project.doctor", "Test what a backend supports and store the result."),
+    "mcp": ("mcp", "Serve tools to coding agents (MCP over stdio)."),
+    "campaign": ("loop.campaign", "Run a campaign: a question, a budget, a stopping rule."),
     "skills": ("project.project", "List or install the skills for coding agents."),
     "completion": ("project.project", "Print the shell completion script."),
 }
@@ -117,7 +117,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader (head, less) has gone: nothing to say, and nowhere to say it
+        except BrokenPipeError:  # the reader (head, less) has closed the pipe
             _silence_stdout()
             ctx.exit(0)
 
@@ -127,13 +127,12 @@ class LazyGroup(click.Group):
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
+        "show_default": True,
         "color": False if os.environ.get("NO_COLOR") else None,
     },
 )
 @click.version_option(__version__, "--version", prog_name="evsys", message="%(prog)s %(version)s")
-@click.option(
-    "--log-level", envvar="EVSYS_LOGGING_LEVEL", default="warning", show_default=True, help="How much to log to stderr."
-)
+@click.option("--log-level", envvar="EVSYS_LOGGING_LEVEL", default="warning", help="How much to log to stderr.")
 def evsys(log_level: str) -> None:
     """Turn a coding agent into a model lab: one YAML file is one LLM-training experiment."""
     from ..log import configure_logger
@@ -147,7 +146,7 @@ def evsys(log_level: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; nothing that it prints holds a secret, whoever prints it."""
+    """Run the command line and return its exit code; secrets are redacted from everything that is printed."""
     before = redact_output()
     if argv is None:  # the program itself, and not a call from another one
         isolate_user_code(lambda message: _tell(message, "--json" in sys.argv[1:]), _containment(sys.argv[1:]))
@@ -156,7 +155,7 @@ def main(argv: list[str] | None = None) -> int:
         code = _run(argv)
     finally:
         report_exit(code)
-    # Not after an exception: Python prints it when we are gone, and it may quote anything.
+    # Not after an exception: Python prints it after this function, and it may quote a secret.
     sys.stdout, sys.stderr = before
     return code
 
@@ -172,14 +171,17 @@ _RESTS_ON_TASKS = ("run", "validate", "plan", "eval", "benchmark", "gate", "depl
 
 
 def _report_changed_tasks(arguments: list[str]) -> None:
+    if _verb(arguments) not in _RESTS_ON_TASKS or "restore" in arguments:
+        return
     from ..paths import workspace_dir
     from ..record.layout import SEALS
 
-    if _verb(arguments) in _RESTS_ON_TASKS and "restore" not in arguments and (workspace_dir() / SEALS).exists():
+    if (workspace_dir() / SEALS).exists():
         from ..record.project_files.sealed import find_changed
+        from .output import print_warnings
 
         for one in find_changed():
-            click.echo(f"warning: {one}.", err=True)
+            print_warnings([str(one)])
 
 
 def _verb(arguments: list[str]) -> str:
@@ -229,11 +231,13 @@ def _run(argv: list[str] | None) -> int:
 
 
 def _explain(error: Exception, as_json: bool) -> int | None:
-    """Say what an expected error says, and return its exit code; None for one that is a bug."""
-    from ..errors import EvsysError, clean  # here, because the help needs nothing of it
+    """Print an expected error and return its exit code; None for a bug."""
+    from ..errors import EvsysError, clean  # imported here to keep --help fast
 
     if isinstance(error, EvsysError):
-        for line in redact_text(str(error)).split("\n"):  # as a whole: a secret may have several lines
+        from .output import wrap
+
+        for line in wrap(redact_text(str(error)), err=True).split("\n"):  # as a whole: a secret may have several lines
             click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
         _answer(error.to_dict(), as_json)
         return error.exit_code
@@ -251,9 +255,10 @@ def _explain(error: Exception, as_json: bool) -> int | None:
 def _tell(message: str, as_json: bool) -> None:
     """Report what user code did to its process."""
     from ..errors import clean
+    from .output import say
 
     message = clean(message)
-    click.echo(message, err=True)
+    say(message, err=True)
     _answer({"error": "UserCodeError", "message": message}, as_json)
 
 
@@ -262,7 +267,7 @@ def _answer(error: dict[str, Any], as_json: bool) -> None:
 
     try:
         emit(error, as_json, lambda: None)
-    except OSError:  # stdout cannot be written; stderr has said what is wrong
+    except OSError:  # stdout cannot be written; stderr has the message
         _silence_stdout()
 
 

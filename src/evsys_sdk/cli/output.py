@@ -2,118 +2,100 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
 
+from ..history import text
 from ..user_code import results
 
 
-def json_option[F: Callable[..., Any]](command: F) -> F:
-    """Add `--json` to a command, as the parameter `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
+def emit(value: Any, as_json: bool, render: Callable[[], str | None]) -> None:
+    """Print `value`, or what it returns, as JSON; or what `render` prints or returns for a person."""
+    with results():  # else it would count as output of the project's code
+        if as_json:
+            click.echo(text.printable_json(_as_json(value() if callable(value) else value)))
+        elif (page := render()) is not None:
+            click.echo(text.printable(wrap(page)))
 
 
-def emit(value: Any, as_json: bool, render: Callable[[], None]) -> None:
-    """Print `value` as JSON, or let `render` print it for a person."""
-    with results():
-        if not as_json:
-            render()
-            return
-        import json
+def _as_json(value: Any) -> str:
+    import json
 
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):  # a record may hold what JSON does not know, and the answer is JSON all the same
+        from ..record.jsonable import jsonable
+
+        return json.dumps(jsonable(value), indent=2, ensure_ascii=False)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Rows as aligned columns, plain enough to read, grep and cut."""
-    texts = [[str(cell) for cell in row] for row in (headers, *rows)]
-    widths = [max(len(row[column]) for row in texts) for column in range(len(headers))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in texts]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    return fit_table(headers, rows, width=sys.maxsize, keep_empty=True)
 
 
 def fit_table(
-    headers: Sequence[str], rows: Sequence[Sequence[object]], width: int | None = None, whole: Sequence[str] = ()
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    width: int | None = None,
+    whole: Sequence[str] = (),
+    keep_empty: bool = False,
 ) -> str:
-    """A table for people, no wider than the terminal: empty columns are left out, the widest but `whole` shortened."""
-    from ..history import text
-
+    """A table no wider than the terminal: empty columns are left out, the widest but `whole` shortened."""
     cells = [[str(cell) for cell in row] for row in rows]
-    kept = [column for column in range(len(headers)) if not cells or any(row[column].strip() for row in cells)]
+    kept = [at for at in range(len(headers)) if keep_empty or not cells or any(row[at].strip(" -") for row in cells)]
     found = [[row[column] for column in kept] for row in (headers, *cells)]
     flexible = [at for at, name in enumerate(found[0]) if name not in whole]
     return text.fit_table(found[0], found[1:], width=width or text.terminal_width(), flexible=flexible)
 
 
-def recheck_option[F: Callable[..., Any]](command: F) -> F:
-    """Add `--import` to a command that must not be spoken for: another process imports what it names."""
-    return click.option(
-        "--import",
-        "imports",
-        multiple=True,
-        metavar="MODULE",
-        help="Let your own verifiers and metrics judge again: a module name or a .py file. May be repeated.",
-    )(command)
-
-
-def import_option[F: Callable[..., Any]](command: F) -> F:
-    """Add `--import`, which loads the user's own extensions before the command runs."""
-
-    def load(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not ctx.resilient_parsing:
-            from ..settings import import_project_code
-
-            import_project_code(value)
-        return value
-
-    return click.option(
-        "--import",
-        "imports",
-        multiple=True,
-        metavar="MODULE",
-        callback=load,
-        expose_value=False,
-        is_eager=True,  # before the other options, wherever it stands among them
-        help="Import your own extensions first: a module name or a .py file. May be repeated.",
-    )(command)
-
-
-def read_params(pairs: tuple[str, ...], option: str) -> dict[str, Any]:
-    """The params that an option was given as `KEY=VALUE`, by name; the value as YAML reads it."""
-    import yaml
-
-    from ..errors import ConfigError
-
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{option} takes KEY=VALUE (got {pair!r}).")
-        try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"{option} {key}: {value!r} is no YAML value. Put quotes around a text.") from None
-    return found
-
-
-def say(text: str, *, err: bool = False) -> None:
+def say(sentence: str, *, err: bool = False) -> None:
     """Print sentences; on a terminal they break between words."""
-    import sys
+    click.echo(wrap(sentence, err=err), err=err)
+
+
+def wrap(sentence: str, *, err: bool = False) -> str:
+    """Break long lines between words if they go to a terminal; tables and indented lines stay as they are."""
+    if not (sys.stderr if err else sys.stdout).isatty():
+        return sentence
     import textwrap
 
-    from ..history.text import terminal_width
-
-    if (sys.stderr if err else sys.stdout).isatty():
-        width = terminal_width()
-        text = "\n".join(
-            textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
+    width = text.terminal_width()
+    return "\n".join(
+        line
+        if len(line) <= width or line[:1] in "| \t"
+        else textwrap.fill(
+            line,
+            width,
+            subsequent_indent={"- ": "  ", "> ": "> "}.get(line[:2], ""),
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-    click.echo(text, err=err)
+        for line in sentence.split("\n")
+    )
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
-    """What does not keep an experiment from running, but from meaning what was meant; on stderr."""
+    """What does not stop an experiment but may change what it means; on stderr."""
     for warning in warnings:
         say(f"warning: {warning.rstrip('.')}.", err=True)
+
+
+class ProgressLine:
+    """How many of how many are done, on stderr: in place on a terminal, else in a line for each twentieth."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._live, self._shown = what, sys.stderr.isatty(), -1
+
+    def __call__(self, done: int, total: int, failed: int = 0) -> None:
+        part = done * 20 // max(total, 1)
+        line = f"{self._what}: {done}/{total}" + (f", {failed} failed" if failed else "")
+        if self._live:
+            click.echo(f"\r{line}", nl=done == total, err=True)
+        elif part != self._shown:
+            click.echo(line, err=True)
+        self._shown = part

@@ -5,42 +5,37 @@ Its verb `run` scores any inference client, and continues where that was aborted
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, import_option, json_option, table
-from .foreign_logs import import_logs
+from ..options import AT_LEAST_ONE, POSITIVE, import_option, json_option, quiet_option, read_json, read_params
+from ..output import ProgressLine, emit, table
 from .workspace import upload_verb, workspace_group
 
 if TYPE_CHECKING:
     from ...config.specs import EnvironmentSpec
     from ...eval.benchmark import Benchmark, ScoreSettings
     from ...eval.scores import EvalResult
+    from ...history.pairs import PairedDifference
     from ...rollouts.harness import Harness
-
-
-_POSITIVE = click.FloatRange(min=0, min_open=True)
-_REPORTS = 20
-"""How often progress is told where it cannot be shown in place."""
 
 
 @click.command("run")
 @click.argument("ref", metavar="NAME_OR_PATH")
 @click.option("--inference", "kind", required=True, metavar="KIND", help="Registered inference client to score.")
-@click.option("--params", default="{}", metavar="JSON", help='Its params, e.g. \'{"model": "gpt-4.1"}\'.')
-@click.option("--samples", default=1, show_default=True, type=click.IntRange(min=1), help="Attempts at each task.")
-@click.option("--metrics", default="pass@1", show_default=True, help="Metrics to report, separated by commas.")
-@click.option("--breakdown", default="", metavar="KEYS", help="Metadata keys to report separate scores for.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="By default 0 for one attempt, 1 for several.")
-@click.option("--max-tokens", default=1024, show_default=True, type=click.IntRange(min=1), help="Longest answer.")
-@click.option("--n-tasks", type=click.IntRange(min=1), help="Score only the first this many tasks.")
-@click.option("--concurrency", default=32, show_default=True, type=click.IntRange(min=1), help="Attempts at once.")
+@click.option("--params", metavar="JSON", help='Its params, e.g. \'{"model": "gpt-4.1"}\'.')
+@click.option("--samples", default=1, type=AT_LEAST_ONE, help="Attempts at each task.")
+@click.option("--metrics", default="pass@1", help="Metrics to report, separated by commas.")
 @click.option(
-    "--timeout", "timeout_s", default=600.0, show_default=True, type=_POSITIVE, help="Seconds one attempt may take."
+    "--breakdown", default="", show_default=False, metavar="KEYS", help="Metadata keys to report separate scores for."
 )
+@click.option("--temperature", type=click.FloatRange(min=0), help="By default 0 for one attempt, 1 for several.")
+@click.option("--max-tokens", default=1024, type=AT_LEAST_ONE, help="Longest answer.")
+@click.option("--n-tasks", type=AT_LEAST_ONE, help="Score only the first this many tasks.")
+@click.option("--concurrency", default=32, type=AT_LEAST_ONE, help="Attempts at once.")
+@click.option("--timeout", "timeout_s", default=600.0, type=POSITIVE, help="Seconds one attempt may take.")
 @click.option(
     "--agent",
     metavar="KIND_OR_IMPORT_PATH",
@@ -48,8 +43,8 @@ _REPORTS = 20
 )
 @click.option("--agent-param", "agent_params", multiple=True, metavar="KEY=VALUE", help="A param of the agent.")
 @click.option("--environment", help="Registered environment that the agent's commands run in.")
-@click.option("--engine", default="inline", show_default=True, help="Rollout engine.")
-@click.option("--seed", default=0, show_default=True, help="Decides the samples, as far as the client goes along.")
+@click.option("--engine", default="inline", help="Rollout engine.")
+@click.option("--seed", default=0, help="Decides the samples, as far as the client goes along.")
 @click.option(
     "-o",
     "--output-dir",
@@ -58,10 +53,10 @@ _REPORTS = 20
     type=click.Path(file_okay=False),
     help="Folder of predictions.jsonl and result.json; by default one below outputs/benchmarks.",
 )
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @json_option
 @import_option
-def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_json: bool, **options: Any) -> int:
+def run(ref: str, kind: str, params: str | None, output: str | None, quiet: bool, as_json: bool, **options: Any) -> int:
     """Score an inference client on a benchmark.
 
     NAME_OR_PATH is a JSONL file or folder of tasks, or a name or id in the workspace. The same command again takes up
@@ -72,14 +67,14 @@ def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_js
     from ...eval.scored_model import as_scored_model, open_client
     from ...record.project_files.known_folders import write_scoring
 
-    spec = InferenceSpec(kind=kind, params=_params(params))
+    spec = InferenceSpec(kind=kind, params=read_json(params, "--params"))
     settings = _settings(**options)
     benchmark = _load(ref)
     _check_metrics(settings, benchmark)
     client = open_client(spec.kind, spec.params)
     model = as_scored_model(client, ref=_identity(spec.kind, spec.params))
     folder = Path(output) if output else Path("outputs", "benchmarks", slug(benchmark.name), slug(model.ref))
-    progress = None if quiet else _progress(benchmark.name)
+    progress = None if quiet else ProgressLine(benchmark.name)
     try:
         result = benchmark.score(model, settings, journal=folder / "predictions.jsonl", progress=progress)
     finally:
@@ -89,18 +84,6 @@ def run(ref: str, kind: str, params: str, output: str | None, quiet: bool, as_js
     answer = write_scoring(folder, "benchmark run", {**result.to_dict(), "settings": settled, "output": str(folder)})
     emit(answer, as_json, lambda: _render(result, folder))
     return 2 if result.problem else 0
-
-
-def _params(text: str) -> dict[str, Any]:
-    import json
-
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"this is not JSON: {error}.", param_hint="--params") from None
-    if not isinstance(found, dict):
-        raise click.BadParameter('write an object, e.g. \'{"model": "gpt-4.1"}\'.', param_hint="--params")
-    return found  # pyright: ignore[reportUnknownVariableType]
 
 
 def _settings(
@@ -127,7 +110,7 @@ def _settings(
 
     names = [name for name in metrics.split(",") if name]
     for name in names:
-        build_metric(name)  # a mistake is said before anything is spent
+        build_metric(name)  # an unknown name is refused before anything is spent
     check_engine(engine)
     return ScoreSettings(
         samples=samples,
@@ -148,28 +131,12 @@ def _harness(agent: str | None, given: tuple[str, ...], environment: Environment
     from ...registry import list_agents
     from ...rollouts.harness import build_harness
 
-    params = _key_values(given)
+    params = read_params(given, "--agent-param")
     if agent is not None and agent not in list_agents() and ("." in agent or ":" in agent):
         return build_harness(None, environment, agent_import_path=agent, import_params=params)
     if agent is None and params:
         raise click.BadParameter("there is no agent to give them to. Add --agent.", param_hint="--agent-param")
     return build_harness(AgentSpec(kind=agent, params=params) if agent else None, environment)
-
-
-def _key_values(given: tuple[str, ...]) -> dict[str, Any]:
-    """`max_turns=3`: values are JSON where they can be read as such, else text."""
-    import json
-
-    found: dict[str, Any] = {}
-    for one in given:
-        key, equals, value = one.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(f"'{one}' is not KEY=VALUE, e.g. max_turns=3.", param_hint="--agent-param")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
 
 
 def _check_metrics(settings: ScoreSettings, benchmark: Benchmark) -> None:
@@ -195,7 +162,7 @@ def _load(ref: str) -> Benchmark:
     except WorkspaceError as unknown:
         try:
             return Benchmark.load(id=ref)
-        except WorkspaceError:  # most references are names, so what is said about those helps more
+        except WorkspaceError:  # most references are names, so the message about names helps more
             raise unknown from None
 
 
@@ -208,25 +175,6 @@ def _identity(kind: str, params: dict[str, Any]) -> str:
     others = {key: value for key, value in params.items() if key not in named and "key" not in key.lower()}
     suffix = f"@{digest(others).hex()[:8]}" if others else ""
     return ":".join([kind, *(str(params[key]) for key in named)]) + suffix
-
-
-def _progress(name: str) -> Callable[[int, int], None]:
-    """Tells on stderr how far it is: in place on a terminal, else in a few lines."""
-    import sys
-
-    in_place = sys.stderr.isatty()
-    told = -1
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        part = done * _REPORTS // max(total, 1)
-        if in_place:
-            click.echo(f"\r{name}: {done}/{total}", nl=done == total, err=True)
-        elif part != told:
-            told = part
-            click.echo(f"{name}: {done}/{total}", err=True)
-
-    return tell
 
 
 def _render(result: EvalResult, folder: Path) -> None:
@@ -277,6 +225,44 @@ def restore(paths: tuple[str, ...], keep: bool, as_json: bool) -> int:
 
     emit(answer, as_json, render)
     return 1 if lost else 0
+
+
+_LOG = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("import")
+@click.argument("log", type=_LOG)
+@click.option("--against", type=_LOG, help="Log of another run of the same task, to compare with sample by sample.")
+@click.option("--scorer", metavar="NAME[/KEY]", help="Which score to read, where a log has several.")
+@json_option
+def import_logs(log: Path, against: Path | None, scorer: str | None, as_json: bool) -> int:
+    """Read a log of inspect_ai (.eval or .json), and compare it with another one."""
+    from ...eval.foreign_run import read_inspect_log
+    from ...history.foreign_runs import compare_foreign_runs
+
+    run = read_inspect_log(log, scorer=scorer)
+    result = run.to_result()
+    answer: dict[str, Any] = {**result.to_dict(), "program": run.program, "status": run.status, "by_task": run.by_task}
+    pair = None
+    if against is not None:
+        pair = compare_foreign_runs(read_inspect_log(against, scorer=scorer), run)
+        answer["difference"] = pair.to_dict()
+    emit(answer, as_json, lambda: _render_log(result, pair))
+    return 2 if result.n_failed or run.status != "success" else 0
+
+
+def _render_log(result: EvalResult, pair: PairedDifference | None) -> None:
+    score = result.metrics.get("mean_reward")
+    shown = "no score" if score is None else f"mean_reward {score.value:.4g}"
+    shown += "" if score is None or score.stderr is None else f" (standard error {score.stderr:.2g})"
+    click.echo(f"{result.benchmark}: {result.model}: {shown}, {result.n_tasks} samples")
+    if result.n_failed:
+        click.echo(f"{result.n_failed} of {len(result.predictions)} samples failed and are not counted.")
+    if pair is not None:
+        interval = "" if pair.low is None or pair.high is None else f" [{pair.low:+.3g}, {pair.high:+.3g}]"
+        click.echo(f"difference: {pair.difference:+.3g}{interval}, paired over {pair.n_tasks or 0} samples")
+        if pair.remark:
+            click.echo(f"note: {pair.remark}")
 
 
 benchmark = workspace_group("benchmark", "List, inspect, add, verify, run, import and restore benchmarks.")

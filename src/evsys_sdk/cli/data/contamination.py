@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..output import emit, import_option, json_option, table
+from ..options import import_option, json_option
+from ..output import emit, table
 
 if TYPE_CHECKING:
     from ...experiment.contamination import Scan
@@ -27,19 +28,19 @@ _SHOWN = 20
 def contamination(path: str, benchmark: tuple[str, ...], as_json: bool) -> None:
     """Look in the training rows of PATH, a config or a JSONL file, for tasks of benchmarks.
 
-    Exact copies are found whatever their case, markup, look-alike letters or split over messages; near matches are
-    listed as well. Exits with 2 if there is an exact copy.
+    Copies are found whatever their case, markup, look-alike letters or split over messages; near matches are listed as
+    well. Exits with 2 if there is a copy.
     """
     scans = _scan_file(path, benchmark) if path.endswith((".jsonl", ".jsonl.gz")) else _scan_config(path, benchmark)
     answer = {
         "path": path,
-        "clean": not any(scan.report.exact for scan in scans),
+        "clean": not any(scan.report.copies for scan in scans),
         "sources": [
             {
                 "source": scan.source,
                 "rows": scan.report.n_rows,
                 "tasks": scan.report.n_tasks,
-                "tasks_found": len({(one.benchmark, one.task_id) for one in scan.report.exact}),
+                "tasks_found": len({(one.benchmark, one.task_id) for one in scan.report.copies}),
                 "findings": [finding.to_dict() for finding in scan.report.findings],
             }
             for scan in scans
@@ -85,19 +86,20 @@ def _render(scans: list[Scan]) -> None:
         if not report.findings:
             click.echo(f"{head}: no task occurs in the rows.")
             continue
-        exact, near = ({(one.benchmark, one.task_id) for one in some} for some in (report.exact, report.near))
-        click.secho(f"{head}: {len(exact)} tasks occur in the rows, {len(near - exact)} more resemble some.", bold=True)
+        copies, near = ({(one.benchmark, one.task_id) for one in some} for some in (report.copies, report.near_matches))
+        click.secho(
+            f"{head}: {len(copies)} tasks occur in the rows, {len(near - copies)} more resemble some.", bold=True
+        )
         rows = [
             (
                 f"{one.row + 1}",
                 f"{one.benchmark}/{one.task_id}",
                 one.match,
-                f"{one.share:.0%}",
                 "yes" if one.answer else "no",
                 one.text[:60],
             )
             for one in report.findings[:_SHOWN]
         ]
-        click.echo(table(("row", "task", "match", "share", "answer", "in common"), rows))
+        click.echo(table(("row", "task", "match", "answer", "in common"), rows))
         if len(report.findings) > _SHOWN:
             click.echo(f"… {len(report.findings) - _SHOWN} more; --json has them all.")

@@ -1,4 +1,4 @@
-"""`evsys traces`: conversations of systems in use become data."""
+"""`evsys traces`: conversations of deployed systems become data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, json_option, table
+from ..options import json_option
+from ..output import emit, table
 
 if TYPE_CHECKING:
     from ...loop.traces.store import ImportReport
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
 
 @click.group()
 def traces() -> None:
-    """Import traces of systems in use, and make data of them."""
+    """Import traces of deployed systems, and make data of them."""
 
 
 @traces.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--name", required=True, help="Store to add them to.")
-@click.option("--format", default="auto", show_default=True, help="How the files are written, where it is not obvious.")
+@click.option("--format", default="auto", help="How the files are written, where it is not obvious.")
 @click.option(
     "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
 )
-@click.option("--most-bad", default=0.01, show_default=True, type=click.FloatRange(0, 1), help="Share of bad records.")
-@click.option("--keep-personal", is_flag=True, help="Do not take e-mail addresses, numbers of cards and so on out.")
+@click.option("--most-bad", default=0.01, type=click.FloatRange(0, 1), help="Share of bad records.")
+@click.option("--keep-personal", is_flag=True, help="Keep e-mail addresses, card numbers and other personal data.")
 @json_option
 def import_(
     files: tuple[Path, ...],
@@ -53,7 +54,7 @@ def import_(
 @click.option(
     "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
 )
-@click.option("--keep-personal", is_flag=True, help="Do not take e-mail addresses, numbers of cards and so on out.")
+@click.option("--keep-personal", is_flag=True, help="Keep e-mail addresses, card numbers and other personal data.")
 @json_option
 def feedback(files: tuple[Path, ...], name: str, feedback: tuple[str, ...], keep_personal: bool, as_json: bool) -> int:
     """Join the feedback in FILES to the traces of a store, by the ids of the answers; exits 2 if some fits none."""
@@ -98,9 +99,9 @@ def list_(as_json: bool) -> None:
 
 @traces.command()
 @click.argument("name")
-@click.option("--share", default=0.2, show_default=True, type=float, help="Share of the newest traces to hold out.")
+@click.option("--share", default=0.2, type=float, help="Share of the newest traces to hold out.")
 @click.option("--min-reward", type=float, help="Learn from, and expect, only answers with at least this reward.")
-@click.option("--verifier", default="exact_match", show_default=True, help="How answers to held-out tasks are judged.")
+@click.option("--verifier", default="exact_match", help="How answers to held-out tasks are judged.")
 @json_option
 def seal(name: str, share: float, min_reward: float | None, verifier: str, as_json: bool) -> None:
     """Cut the new traces of NAME by time into a dataset to train on and a benchmark that is never trained on."""
@@ -118,19 +119,6 @@ def seal(name: str, share: float, min_reward: float | None, verifier: str, as_js
             click.echo(f"  left out   {count}: {reason}")
 
     emit(made.to_dict(), as_json, render)
-
-
-def read_key(path: Path, option: str) -> str:
-    """The key in a file that an option names: on the command line itself every user of the machine could read it."""
-    from ...errors import ConfigError
-
-    try:
-        key = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{option} {path} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
-    if not key:
-        raise ConfigError(f"{option} {path} is empty. Write the key into it.")
-    return key
 
 
 def read_rules(feedback: tuple[str, ...]) -> list[RewardRule]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ..output import emit, json_option, table
+from ...history.text import clip, printable, terminal_width
+from ..options import AT_LEAST_ONE, json_option
+from ..output import emit, fit_table, table
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from ...data.profile import ColumnProfile, DatasetProfile
     from ...data.workspace.inventory import Listing, Shown, Verdict
     from ...data.workspace.reference import Kind
 
@@ -47,21 +50,17 @@ def _show_verb(kind: Kind) -> click.Command:
         f"train on it; or where a {kind} comes from, and its first rows. REF is a path, an id, NAME or NAME@v2.",
     )
     @click.argument("ref")
-    @click.option("--rows", default=3, show_default=True, type=click.IntRange(min=0), help="How many rows to show.")
+    @click.option("--rows", default=3, type=click.IntRange(min=0), help="How many rows to show.")
     @click.option("--model", help="Of a path: count tokens as this model does (extra tinker or local).")
-    @click.option("--split", default="train", show_default=True, help="Of a folder: the split to read.")
+    @click.option("--split", default="train", help="Of a folder: the split to read.")
     @json_option
     def show(ref: str, rows: int, model: str | None, split: str, as_json: bool) -> None:
-        from pathlib import Path
-
         from ...data.row_files import kind_of
         from ...data.workspace.inventory import as_json as to_json
         from ...data.workspace.workspace import Workspace
 
         if Path(ref).exists() or kind_of(ref):
-            from .profile import show_profile
-
-            show_profile(Path(ref), model, split, as_json)
+            _show_profile(Path(ref), model, split, as_json)
             return
         found = Workspace().show(kind, ref, rows=rows)
         emit(to_json(found), as_json, lambda: _print_shown(found))
@@ -77,7 +76,7 @@ def _add_verb(kind: Kind) -> click.Command:
     @click.command("add", help=f"Copy a file of rows (or {also}) into the workspace as a {kind}.")
     @click.argument("path", type=click.Path())
     @click.option("--name", required=True, help="What to call it.")
-    @click.option("--version", type=click.IntRange(min=1), help="Its version; by default the next free one.")
+    @click.option("--version", type=AT_LEAST_ONE, help="Its version; by default the next free one.")
     @click.option("--split", help=splits)
     @json_option
     def add(path: str, name: str, version: int | None, split: str | None, as_json: bool) -> None:
@@ -101,8 +100,6 @@ def _add_verb(kind: Kind) -> click.Command:
 @contextmanager
 def _as_rows(kind: Kind, path: str) -> Generator[str | Path]:
     """The path itself, or a file of the tasks in its folders, which continue to name those folders."""
-    from pathlib import Path
-
     from ...data.rows import to_dict
     from ...record.jsonable import dump_line
     from ...rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks
@@ -205,7 +202,72 @@ def _size(count: int) -> str:
     return f"{size:.1f} TB"
 
 
-# `evsys dataset upload` and `evsys benchmark upload`: rows for everybody who uses the same dashboard.
+def _show_profile(path: Path, model: str | None, split: str, as_json: bool) -> None:
+    """Read the file and print its profile."""
+    from ...data.bad_rows import BadRows
+    from ...data.jsonl import cannot_read
+    from ...data.profile import profile_rows
+    from ...data.row_files import read_row_file
+    from ...errors import DataError
+
+    if not path.exists():
+        raise cannot_read(path, FileNotFoundError())
+    if model is None:
+        from ...backends.mock.tokenizer import ByteTokenizer
+
+        tokenizer, unit = ByteTokenizer(), "bytes, as the mock model counts (--model NAME for another)"
+    else:
+        from ...backends.tinker.tokenizers import load_tokenizer
+
+        tokenizer, unit = load_tokenizer(model, model, None), f"tokens of {model}"
+    bad = BadRows(skip=True)
+    rows = list(read_row_file(path, split=split, on_error=bad.note_unread))
+    if not rows:
+        reason = bad.report() if bad.count else f"{path}: it holds no rows. Check that it is the file you meant"
+        raise DataError(f"{reason}.")
+    refused = [f"{bad.count} rows cannot be read: {bad.report()}."] if bad.count else []
+    found = profile_rows(
+        rows, source=str(path), count_tokens=lambda text: len(tokenizer.encode(text)), problems=refused
+    )
+    emit({**asdict(found), "length_unit": unit}, as_json, lambda: _print_profile(found, unit))
+
+
+def _print_profile(found: DatasetProfile, unit: str) -> None:
+    import textwrap
+
+    from ...config.yaml_write import write_yaml
+
+    width = terminal_width()
+    what = "" if found.format == "unknown" else f", {found.format}"
+    first = "" if found.complete else "the first "
+    _title(f"{found.source}: {first}{found.rows} rows, {len(found.columns)} columns{what}", above=False)
+    click.echo(fit_table(("column", "filled", "distinct", "labels"), [_column_cells(one) for one in found.columns]))
+    if found.lengths:
+        _title(f"Length in {unit}")
+        heads = ("", "shortest", "median", "95 %", "longest")
+        lengths = found.lengths.items()
+        cells = [(side, one.shortest, one.median, one.percentile_95, one.longest) for side, one in lengths]
+        click.echo(fit_table(heads, cells))
+        for end, one in found.examples.items():
+            line = f"{end} (row {one['row']}): {one['prompt']!r} -> {one['answer']!r}"
+            click.echo(printable(clip(line, width)))
+    _title("Problems" if found.problems else "No problems found: no nulls, duplicates or spellings of one label.")
+    for problem in found.problems:
+        click.echo(
+            printable(
+                textwrap.fill(problem, width, initial_indent="- ", subsequent_indent="  ", break_long_words=False)
+            )
+        )
+    _title("Data block to paste into a run")
+    click.echo(write_yaml({"data": dict(found.suggestion)}).rstrip())
+
+
+def _column_cells(one: ColumnProfile) -> tuple[object, ...]:
+    return one.name, one.filled, one.distinct, ", ".join(f"{label} {count}" for label, count in one.labels.items())
+
+
+def _title(text: str, *, above: bool = True) -> None:
+    click.echo("\n" * above + click.style(text, bold=True))
 
 
 def upload_verb(kind: Kind) -> click.Command:
@@ -217,8 +279,6 @@ def upload_verb(kind: Kind) -> click.Command:
     @click.option("--split", help="Its split, when REF is a path.")
     @json_option
     def upload(ref: str, name: str | None, split: str | None, as_json: bool) -> None:
-        from pathlib import Path
-
         from ...dashboard.client.connection import Connection
         from ...dashboard.client.remote_data import upload_rows
         from ...data.workspace.reference import content_id
@@ -234,7 +294,7 @@ def upload_verb(kind: Kind) -> click.Command:
             pull = workspace.pull_dataset if kind == "dataset" else workspace.pull_benchmark
             rows = pull(id=manifest.id)
         found = upload_rows(connection, kind, rows)
-        # The dashboard counts versions of its own: the same rows may be another version there, and so another id.
+        # The dashboard has its own version numbers: the same rows may have another version there, and so another id.
         own = content_id(kind, name=rows.name, version=rows.version, split=rows.split, sha256=rows.manifest.sha256)
 
         def render() -> None:

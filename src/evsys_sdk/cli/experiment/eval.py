@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, import_option, json_option
+from ..options import AT_LEAST_ONE, import_option, json_option, quiet_option, read_json
+from ..output import ProgressLine, emit
 
 if TYPE_CHECKING:
     from ...eval import EvalArtifacts, ModelEvalConfig
@@ -22,22 +22,22 @@ eval = click.Group("eval", help="Score a model without training it.")  # named a
 @click.option("--dataset", required=True, type=click.Path(), help="JSONL with a query and a tool_slug in each row.")
 @click.option("--aliases", required=True, type=click.Path(), help="JSON: slug -> slugs that count as the same.")
 @click.option("--secondary-aliases", type=click.Path(), help="JSON: looser aliases, reported apart and never right.")
-@click.option("--output-dir", required=True, type=click.Path(), help="Where results go, and where to go on from.")
+@click.option(
+    "--output-dir", required=True, type=click.Path(), help="Folder of the results; existing answers are kept."
+)
 @click.option("--inference-kind", required=True, help="Who answers; evsys list --kind inference shows all.")
 @click.option("--model-name", required=True, help="The model, as that client calls it.")
 @click.option("--adapter-path", help="Adapter to put on the model.")
 @click.option("--checkpoint-path", help="Checkpoint to answer from, as a run wrote it.")
 @click.option("--inference-params", metavar="JSON", help="Further params of the client, such as its base_url.")
 @click.option("--system", help="System prompt for rows with a query or prompt; '' for none.")
-@click.option("--max-tokens", default=1024, show_default=True, type=click.IntRange(min=1), help="Longest answer.")
-@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0), help="Of the sampling.")
-@click.option(
-    "--max-attempts", default=1, show_default=True, type=click.IntRange(min=1), help="Answers per row: the k of pass@k."
-)
-@click.option("--batch-size", default=8, show_default=True, type=click.IntRange(min=1), help="Questions asked at once.")
-@click.option("--metrics", default="", help="Registered metrics to report beside pass@k, separated by commas.")
+@click.option("--max-tokens", default=1024, type=AT_LEAST_ONE, help="Longest answer.")
+@click.option("--temperature", default=0.0, type=click.FloatRange(min=0), help="Of the sampling.")
+@click.option("--max-attempts", default=1, type=AT_LEAST_ONE, help="Answers per row: the k of pass@k.")
+@click.option("--batch-size", default=8, type=AT_LEAST_ONE, help="Questions asked at once.")
+@click.option("--metrics", default="", show_default=False, help="More metrics to report, separated by commas.")
 @click.option("--fail-on-retries", is_flag=True, help="Exit 2 if any question got no answer in spite of retries.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @json_option
 @import_option
 def model(as_json: bool, fail_on_retries: bool, quiet: bool, **options: Any) -> int:
@@ -45,7 +45,7 @@ def model(as_json: bool, fail_on_retries: bool, quiet: bool, **options: Any) -> 
 
     Answers are kept as they come; the same command continues where an earlier one was stopped.
     """
-    artifacts = _evaluate(options, _Progress() if not quiet else None)
+    artifacts = _evaluate(options, None if quiet else ProgressLine("answers"))
     summary = artifacts.summary
     emit(summary.to_dict(), as_json, lambda: _render(artifacts))
     failures = summary.retry_report.failures
@@ -55,7 +55,7 @@ def model(as_json: bool, fail_on_retries: bool, quiet: bool, **options: Any) -> 
     return 2 if summary.pass_at_1 is None or (fail_on_retries and failures) else 0
 
 
-def _evaluate(options: dict[str, Any], progress: _Progress | None) -> EvalArtifacts:
+def _evaluate(options: dict[str, Any], progress: ProgressLine | None) -> EvalArtifacts:
     from ...eval import AliasMatcher, evaluate_model, load_eval_dataset
     from ...eval.scored_model import client_params, open_client
     from ...record.project_files.sealed import seal_files
@@ -66,14 +66,12 @@ def _evaluate(options: dict[str, Any], progress: _Progress | None) -> EvalArtifa
     config = _config(options)
     weights = {name: options[name] for name in ("model_name", "adapter_path", "checkpoint_path")}
     kind: str = options["inference_kind"]
-    params = client_params(kind, weights, _params(options["inference_params"]))
+    params = client_params(kind, weights, read_json(options["inference_params"], "--inference-params"))
     client = open_client(kind, params, path="inference-params")
     try:
         label, folder = _label(options), options["output_dir"]
         return evaluate_model(client, rows, matcher, config=config, output_dir=folder, model=label, progress=progress)
     finally:
-        if progress is not None:
-            progress.end()
         if callable(close := getattr(client, "close", None)):
             close()
 
@@ -108,41 +106,8 @@ def _label(options: dict[str, Any]) -> str:
     return f"{options['inference_kind']}:{named}"
 
 
-def _params(text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    from ...data.jsonl import parse_json
-    from ...errors import DataError, show
-
-    found = parse_json(text.encode(), "--inference-params")
-    if not isinstance(found, dict):
-        raise DataError(f'--inference-params must be a JSON object, not {show(found)}. Write \'{{"key": "value"}}\'.')
-    return found  # pyright: ignore[reportUnknownVariableType]
-
-
 def _render(artifacts: EvalArtifacts) -> None:
     from ...eval import format_summary_markdown
 
     click.echo(format_summary_markdown(artifacts.summary), nl=False)
     click.echo(f"\nresults: {artifacts.output_dir}")
-
-
-class _Progress:
-    """How far it is, on stderr: one line that changes on a terminal, else a line for each tenth."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._tenth = -1
-
-    def __call__(self, done: int, total: int, failed: int) -> None:
-        text = f"{done}/{total} answers, {failed} failed"
-        if self._live:
-            click.echo(f"\r{text}", err=True, nl=False)
-        elif (tenth := done * 10 // total) != self._tenth:
-            self._tenth = tenth
-            click.echo(text, err=True)
-
-    def end(self) -> None:
-        """Leave the line that changes."""
-        if self._live:
-            click.echo(err=True)

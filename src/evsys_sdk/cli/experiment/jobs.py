@@ -1,4 +1,4 @@
-"""`evsys status`, `attach`, `approve`, `cancel` and `logs`: experiments that run elsewhere."""
+"""`evsys status`, `attach`, `approve`, `cancel`, `logs` and `alerts`: experiments that run in other processes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, fit_table, json_option
-from ..record_options import root_option
+from ...history.text import duration_text
+from ..options import find_folder, json_option, root_option
+from ..output import emit, fit_table
 
 if TYPE_CHECKING:
     from ...experiment.jobs.live_status import ArmStatus, LiveStatus
     from ...history.attention import AttentionItem
+    from ...observers.alerts import Delivery
 
 
 _EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
@@ -44,7 +46,7 @@ def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int
 @root_option
 @json_option
 def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
-    """Follow what EXPERIMENT prints until it has ended. Ctrl-C releases it; it runs on."""
+    """Follow the output of EXPERIMENT until it ends. Ctrl-C stops following, not the experiment."""
     from ...experiment.jobs.background import follow, wait_for_end
     from ...experiment.jobs.live_status import experiment_status
     from ...record.layout import ExperimentFiles
@@ -64,9 +66,9 @@ def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
 @click.command()
 @click.argument("target", required=False)
 @click.argument("subject", required=False)
-@click.option("--reject", is_flag=True, help="Say no; nothing is run.")
-@click.option("--reason", default="", help="Why; it is kept in the record.")
-@click.option("--author", "--by", default="", help="Who says so.")
+@click.option("--reject", is_flag=True, help="Reject it; nothing runs.")
+@click.option("--reason", default="", show_default=False, help="Reason, kept in the record.")
+@click.option("--author", "--by", default="", show_default=False, help="Who decides.")
 @root_option
 @json_option
 def approve(
@@ -97,7 +99,7 @@ def approve(
 
 @click.command()
 @click.argument("experiment")
-@click.option("--wait", "patience_s", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds.")
+@click.option("--wait", "patience_s", type=click.FloatRange(min=0), default=60.0, help="Seconds.")
 @click.option("--kill", is_flag=True, help="End it if it has not stopped by then; it can still be resumed.")
 @root_option
 @json_option
@@ -113,38 +115,35 @@ def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...
 
 def _find(reference: str, roots: tuple[str, ...]) -> Path:
     """The folder of an experiment; of several attempts of that name, the one that is running."""
-    from ...history.find import find_experiment
-
     attempts = re.compile(rf"{re.escape(reference)}(\.\d+)?")  # a later attempt has its number behind the name
     running = [path for path in _find_running(roots) if attempts.fullmatch(path.name)]
-    return running[0] if len(running) == 1 else find_experiment(reference, [Path(root) for root in roots] or None)
+    return running[0] if len(running) == 1 else find_folder(reference, roots)
 
 
 def _find_running(roots: tuple[str, ...]) -> list[Path]:
-    """Every experiment that someone is running."""
+    """Every experiment that is running."""
     from ...history.find import experiment_roots
     from ...record.lock import find_owned
 
-    folders = [Path(root) for root in roots] or experiment_roots()
-    return [path for folder in folders for path in find_owned(folder)]
+    return [path for folder in experiment_roots(roots) for path in find_owned(folder)]
 
 
 def _render(found: LiveStatus) -> None:
     where = f" by process {found.pid} on {found.host}" if found.state == "running" else ""
-    left = f", about {_duration(found.seconds_left)} left" if found.seconds_left is not None else ""
+    left = f", about {duration_text(found.seconds_left)} left" if found.seconds_left is not None else ""
     done = f", {found.done} of {len(found.arms)} arms done" if len(found.arms) > 1 else ""
     click.echo(f"{found.path}: {found.state}{where}{done}{left}")
     metrics = list(dict.fromkeys(name for arm in found.arms for name in (arm.measure, *arm.scores)))
     rows = [_row(arm, metrics) for arm in found.arms]
     click.echo(fit_table(("arm", "state", "step", "left", *metrics), rows))
-    reasons = dict[str, list[str]]()  # each once: what one arm dies of often takes all of them
+    reasons = dict[str, list[str]]()  # each once: arms often fail for the same reason
     for arm in found.arms:
         for said in (*([arm.error] if arm.error else []), *arm.findings):
             reasons.setdefault(said, []).append(arm.arm)
     for reason, arms in reasons.items():
         click.echo(f"{', '.join(arms)}: {reason}")
     if found.state in ("killed", "interrupted", "budget"):
-        click.echo("Run the same command again to go on.", err=True)
+        click.echo("Run the same command again to continue.", err=True)
 
 
 def _render_attention(waiting: list[AttentionItem]) -> None:
@@ -165,7 +164,7 @@ def _render_all(waiting: list[AttentionItem], running: list[LiveStatus]) -> None
         (
             str(one.path),
             ", ".join(f"{number} {state}" for state, number in one.counts.items()),
-            _duration(one.seconds_left),
+            duration_text(one.seconds_left),
             str(one.pid),
         )
         for one in running
@@ -177,13 +176,7 @@ def _row(arm: ArmStatus, metrics: list[str]) -> tuple[str, ...]:
     steps = "" if arm.step is None else f"{arm.step}/{arm.total_steps}" if arm.total_steps else str(arm.step)
     values = arm.scores | ({} if arm.value is None else {arm.measure: arm.value})
     numbers = (f"{values[name]:.4g}" if name in values else "" for name in metrics)
-    return arm.arm, arm.state, steps, _duration(arm.seconds_left), *numbers
-
-
-def _duration(seconds: float | None) -> str:
-    from ...observers.progress.text import duration
-
-    return "" if seconds is None else duration(seconds)
+    return arm.arm, arm.state, steps, duration_text(arm.seconds_left), *numbers
 
 
 def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:
@@ -192,15 +185,15 @@ def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:
     if not outcome["stopped"]:
         return f"{path} has not stopped yet. It finishes its steps; --kill ends it."
     how = "was ended" if outcome["killed"] else "has stopped, with checkpoints"
-    return f"{path} {how}. Run the same command again to go on."
+    return f"{path} {how}. Run the same command again to continue."
 
 
 @click.command()
 @click.argument("experiment")
-@click.option("--arm", default="", help="Which arm; by default the first that has begun.")
+@click.option("--arm", default="", show_default=False, help="Which arm; by default the first that has begun.")
 @click.option("--metrics", "wanted", flag_value="metrics", help="The last steps instead of what it printed.")
 @click.option("--rollouts", "split", metavar="SPLIT", help="The last answers: of val, test or training.")
-@click.option("--last", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many lines.")
+@click.option("--last", type=click.IntRange(1, 1000), default=20, help="How many lines.")
 @root_option
 @json_option
 def logs(
@@ -212,14 +205,11 @@ def logs(
     roots: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show the last lines that EXPERIMENT (a path, an id, its beginning, or a name) left behind."""
-    from pathlib import Path
-
-    from ...history.find import find_experiment
+    """Show the last lines of EXPERIMENT (a path, an id, its beginning, or a name)."""
     from ...record.reader import ExperimentRecord
     from ...record.run_files.logs import last_console, last_metrics, last_rollouts
 
-    record = ExperimentRecord(find_experiment(experiment, [Path(root) for root in roots] or None))
+    record = ExperimentRecord(find_folder(experiment, roots))
     answer: dict[str, Any] = {"path": str(record.folder), "state": record.status}
     if wanted is None and split is None:
         answer |= {"what": "console", "lines": last_console(record.files, last)}
@@ -231,17 +221,16 @@ def logs(
 
 
 def _choose_arm(runs: list[Any], name: str) -> Any:
-    from ...errors import DataError, closest, show
+    from ...errors import DataError, show, suggest
 
     if not name:
         found = next((run for run in runs if run.starts), None) or next(iter(runs), None)
         if found is None:
-            raise DataError("this experiment has no arm yet. See how it gets on with: evsys status")
+            raise DataError("this experiment has no arm yet. See its status with: evsys status")
         return found
     names = {run.name: run for run in runs}
     if name not in names:
-        guess = closest(name, names)
-        hint = f"Did you mean '{guess}'?" if guess else f"Choose one of: {', '.join(list(names)[:5])}."
+        hint = suggest(name, names) or f"Choose one of: {', '.join(list(names)[:5])}."
         raise DataError(f"there is no arm {show(name)}. {hint}")
     return names[name]
 
@@ -253,3 +242,35 @@ def _render_logs(answer: dict[str, Any]) -> None:
         click.echo(line if isinstance(line, str) else json.dumps(line, ensure_ascii=False))
     if not answer["lines"]:
         click.echo(f"{answer['path']} ({answer['state']}) has no {answer['what']}.", err=True)
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Continue while anything runs; evsys run starts this in the background.")
+@click.option("--test", is_flag=True, help="Send every target a test message.")
+@json_option
+def alerts(watch: bool, test: bool, as_json: bool) -> int:
+    """Send what `evsys status` lists under "Needs you", and was not sent before, to the targets in .evsys/alerts.yaml.
+
+    Exits with 2 if a target did not accept an alert; it is sent again, under the same id, the next time.
+    """
+    from ...errors import WorkspaceError
+    from ...observers.alerts import load_alerts, send_due, send_test, watch_alerts
+
+    if (config := load_alerts()) is None:
+        raise WorkspaceError("there is no .evsys/alerts.yaml. Write it like this: alerts: [{webhook: '${NAME}'}]")
+    if watch:
+        watch_alerts()
+        return 0
+    made, left = (send_test(config), 0) if test else send_due(config)
+    found = {"deliveries": [one.to_dict() for one in made], "due": left}
+    emit(found, as_json, lambda: _render_deliveries(made, left))
+    return 2 if any(one.problem for one in made) else 0
+
+
+def _render_deliveries(made: list[Delivery], left: int) -> None:
+    for one in made:
+        click.echo(f"{one.target}  {one.item.experiment}: {one.item.what}: {one.problem or 'delivered'}")
+    if left:
+        click.echo(f"{left} alerts wait for the next attempt or the rate limit.")
+    if not made and not left:
+        click.echo("Nothing to send.")

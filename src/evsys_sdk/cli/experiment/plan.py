@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..output import emit, fit_table, import_option, json_option, print_warnings, say, table
+from ...history.text import duration_text
+from ..options import import_option, json_option
+from ..output import emit, fit_table, print_warnings, say, table
 
 if TYPE_CHECKING:
     from ...experiment.mutation import Child
@@ -62,7 +64,8 @@ def _cells(needs: RunNeeds) -> tuple[str, str, str, str, str]:
     sampled = f"{needs.tokens_sampled:,}"
     if needs.most_sampled > needs.tokens_sampled:
         sampled += f" (at most {needs.most_sampled:,})"
-    return steps, f"{needs.tokens_trained:,}", sampled, usd, _time(needs.wall_s)
+    time = "?" if needs.wall_s is None else duration_text(needs.wall_s)
+    return steps, f"{needs.tokens_trained:,}", sampled, usd, time
 
 
 def _verdict(name: str, limit: LimitPlan) -> str:
@@ -92,12 +95,6 @@ def _sensitivity(plan: ExperimentPlan) -> Iterator[str]:
     yield f"Minimum detectable effect with {seeds} a run: {found.detectable:.3f} (80 % power)."
     if found.claimed is not None and found.claimed < found.detectable:
         yield _seeds_needed(plan, found, found.claimed)
-    if found.split is not None and found.split_detectable is not None:
-        base, each = found.split
-        yield (
-            f"The same {_count(base + each * found.candidates, 'arm')} detect {found.split_detectable:.3f} "
-            f"with baseline_repeats: {base} and n_repeats: {each}."
-        )
 
 
 def _seeds_needed(plan: ExperimentPlan, found: Sensitivity, claimed: float) -> str:
@@ -112,22 +109,14 @@ def _seeds_needed(plan: ExperimentPlan, found: Sensitivity, claimed: float) -> s
     )
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
-    if seconds < 90:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @click.command()
 @click.argument("path", type=click.Path())
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same children.")
-@click.option("--n", "count", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many children.")
+@click.option("--seed", type=int, default=0, help="The same seed gives the same children.")
+@click.option("--n", "count", type=click.IntRange(1, 10_000), default=1, help="How many children.")
 @click.option("-o", "--output", type=click.Path(file_okay=False), help="Write each child to a file in this folder.")
 @click.option("--only", multiple=True, metavar="PATH", help="Change nothing but this. May be repeated.")
 @click.option("--freeze", multiple=True, metavar="PATH", help="Do not change this. May be repeated.")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, fit_table, import_option, json_option, print_warnings, say
+from ..options import AT_LEAST_ONE, import_option, json_option, quiet_option
+from ..output import emit, fit_table, print_warnings, say
 
 if TYPE_CHECKING:
     from ...config import ExperimentConfig
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", type=click.Path())
-@click.option("--dry", is_flag=True, help="Rehearse on the mock backend for a few steps; nothing is spent.")
-@click.option("--steps", type=click.IntRange(min=1), help="Train this many steps instead of what the config says.")
-@click.option("--resume", is_flag=True, help="Go on with the latest attempt, also with what failed in it.")
+@click.option("--dry", is_flag=True, help="Run a few steps on the mock backend; nothing is spent.")
+@click.option("--steps", type=AT_LEAST_ONE, help="Train this many steps instead of what the config says.")
+@click.option("--resume", is_flag=True, help="Continue the latest attempt, including arms that failed.")
 @click.option("--fresh", is_flag=True, help="Start a new attempt, although the latest is not finished.")
 @click.option("--extend", is_flag=True, help="Add the seeds and runs that the finished latest attempt lacks.")
 @click.option("--detach", is_flag=True, help="Run in the background; see evsys status, attach and cancel.")
-@click.option("--plan", "plan_hash", metavar="HASH", help="Run it only if it is still what evsys plan --json planned.")
+@click.option("--plan", "plan_hash", metavar="HASH", help="Run only if it still has this hash of evsys plan --json.")
 @click.option("--until", metavar="TIME", help="End, scored and concluded, by 06:00 or 2026-11-17T06:00.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Also write the JSON summary to this file.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @json_option
 @import_option
 def run(
@@ -57,27 +58,28 @@ def run(
     from ...experiment import Experiment
     from ...experiment.preflight import check_file
     from ...files import write_json
-    from ...loop.campaigns.campaign import campaign_of
+    from ...history.campaigns.campaign import campaign_of
 
     if resume + fresh + extend > 1:
         raise click.UsageError(
-            "--resume goes on with the latest attempt, --fresh starts a new one, --extend adds to it. Give one of them."
+            "--resume continues the latest attempt, --fresh starts a new one, --extend adds to it. Give one of them."
         )
     if extend and dry:
-        raise click.UsageError("--dry rehearses an experiment from the start, so there is nothing to extend.")
+        raise click.UsageError("--dry starts an experiment anew, so there is nothing to extend.")
     deadline = None if until is None else parse_deadline(until)
-    checked = check_file(path, rehearsed=dry, adapt=lambda config: _override(config, dry=dry, steps=steps))
+    checked = check_file(path, dry=dry, adapt=lambda config: _override(config, dry=dry, steps=steps))
     config = checked.config
     print_warnings(checked.warnings)
     if plan_hash is not None:
         from ...experiment.plan.plan_hash import refuse_other_plan
 
         refuse_other_plan(config, plan_hash)
-    if not dry and campaign_of(config) is not None:
+    campaign = None if dry else campaign_of(config)
+    if campaign is not None:
         from ...loop.campaigns.admission import admit
 
         admit(config)
-    if output is not None:  # now, because after hours of training is too late to hear that it cannot be written
+    if output is not None:  # now: after training is too late to find out that it cannot be written
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(config, checked=True) if quiet else _build_watched(config)
     if detach:
@@ -88,12 +90,23 @@ def run(
         start_watcher()
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
         result = experiment.run(resume=resume, fresh=fresh, extend=extend, until=deadline)
+    if campaign is not None:
+        _report_campaign(campaign)
     emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, told=not quiet))
     if not (quiet or as_json):
         _say_what_next(result)
     if output is not None:
         write_json(Path(output), result.to_dict())
     return result.exit_code
+
+
+def _report_campaign(name: str) -> None:
+    """Send the state of a campaign to the dashboard, where there is one."""
+    from ...loop.page import describe_campaign
+    from ..loop.loop import open_dashboard
+
+    with open_dashboard(f"campaign:{name}", lambda: describe_campaign(name)) as report:
+        report()
 
 
 def parse_deadline(given: str) -> float:
@@ -137,7 +150,7 @@ def _render_detached(answer: dict[str, Any]) -> None:
 
 
 def _override(config: ExperimentConfig, *, dry: bool, steps: int | None) -> ExperimentConfig:
-    """The config with what the command line overrides."""
+    """The config with the overrides of the command line."""
     from ...experiment.arms.overrides import as_dry_run, with_steps
 
     if dry:
@@ -148,7 +161,7 @@ def _override(config: ExperimentConfig, *, dry: bool, steps: int | None) -> Expe
 def _build_watched(config: ExperimentConfig) -> Experiment:
     """The experiment with its progress: a board on a terminal, lines where nothing can be redrawn."""
     from ...experiment import Experiment
-    from ...observers.progress.state import is_live_terminal
+    from ...observers.progress.text import is_live_terminal
     from ...registry import get_callback
 
     own = any(spec.kind == "print_progress" for spec in config.callbacks)
@@ -165,7 +178,7 @@ def _build_watched(config: ExperimentConfig) -> Experiment:
 
 
 def _render(result: ExperimentResult, *, told: bool) -> None:
-    """The result for people; `told` says that each reason was shown when it came up."""
+    """Print the result; with `told`, each reason was printed when it occurred."""
     from .score_plot import draw_scores
 
     click.echo(_table(result.runs))
@@ -182,13 +195,13 @@ def _render(result: ExperimentResult, *, told: bool) -> None:
         if steps := result.conclusion.get("next"):
             say(f"To do: {steps[0]}")
     if result.interrupted:
-        click.echo("Interrupted. Run the same command again to go on.", err=True)
+        click.echo("Interrupted. Run the same command again to continue.", err=True)
     if result.status == "budget":  # a limit of time is one, too
-        click.echo("Stopped by the budget. Raise it in the config and run the same command again to go on.", err=True)
+        click.echo("Stopped by the budget. Raise it and run the same command again to continue.", err=True)
 
 
 def _table(runs: Sequence[RunResult]) -> str:
-    """One row a run; what is the same for all of several runs is said once, below."""
+    """One row a run; a value that all runs share is printed once, below."""
     metrics = [_headline(run) for run in runs]
     names = list(dict.fromkeys(name for shown in metrics for name in shown))
     same = {name: metrics[0][name] for name in names if len({shown.get(name) for shown in metrics}) == 1}
@@ -221,7 +234,7 @@ def _findings(runs: Sequence[RunResult]) -> dict[str, list[str]]:
 
 
 def _say_what_next(result: ExperimentResult) -> None:
-    """The commands that show more, for whoever does not know them yet."""
+    """The commands that show more, for a first-time user."""
     from shlex import quote
 
     from ...record.layout import ExperimentFiles
@@ -230,12 +243,12 @@ def _say_what_next(result: ExperimentResult) -> None:
         return
     page = ExperimentFiles(result.path).conclusion_page
     commands = {
-        f"evsys show {quote(result.path.name)}": "scores, checkpoints, and how to go on",
+        f"evsys show {quote(result.path.name)}": "scores, checkpoints, and how to continue",
         f"cat {quote(str(page))}": "the whole conclusion",
         "evsys context": "what is known so far, for the next experiment",
     }
     if any(name in run.metrics for run in result.runs for name in _OWN_ATTEMPTS):
-        commands = {f"evsys rollouts {quote(result.path.name)}": "the attempts it learned from", **commands}
+        commands = {f"evsys rollouts {quote(result.path.name)}": "its training rollouts", **commands}
     longest = max(map(len, commands))
     for command, what in commands.items():
         click.echo(f"next: {command:{longest}}  {what}", err=True)
@@ -250,9 +263,9 @@ def _status(run: RunResult) -> str:
 _SCORES = ("eval/", "val/", "test/", "train_fit/", "retention/", "baseline/")
 """How the names of scores begin."""
 _OWN_ATTEMPTS = ("reward/mean", "teacher/reverse_kl")
-"""What recipes get on by that learn from their own attempts ..."""
+"""Measure of recipes that learn from their own samples ..."""
 _MEASURES = (*_OWN_ATTEMPTS, "final_loss")
-"""... and what others do: the first of these that a run has is shown."""
+"""... and of the others: the first of these that a run has is shown."""
 
 
 def _headline(run: RunResult) -> dict[str, str]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..output import emit, import_option, json_option, print_warnings
+from ..options import import_option, json_option
+from ..output import emit, print_warnings
 
 if TYPE_CHECKING:
     from ...config import ExperimentConfig
@@ -37,11 +38,11 @@ def validate(path: str, deep: bool, as_json: bool) -> None:
 
 def _check(path: str) -> tuple[ExperimentConfig, list[str]]:
     """Everything that `evsys run` would refuse; and what does not keep it from running, but from being believed."""
-    from ...experiment.contamination import contamination_warnings
+    from ...experiment.contamination import find_contamination
     from ...experiment.preflight import check_file
 
     checked = check_file(path)
-    return checked.config, [*checked.warnings, *contamination_warnings(checked.config)]
+    return checked.config, [*checked.warnings, *find_contamination(checked.config)[0]]
 
 
 def _load(path: str) -> tuple[ExperimentConfig, list[str]]:

@@ -1,15 +1,16 @@
-"""`evsys gate`, `deploy`, `deployments`: may weights replace those that are live, shipping them, and the way back."""
+"""`evsys gate`, `deploy`, `deployments`: may weights replace the live ones, deploying them, rolling back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, import_option, json_option, recheck_option, table
+from ...history.text import date_text
+from ..options import import_option, json_option, recheck_option
+from ..output import emit, table
 
 if TYPE_CHECKING:
     from ...deploy.deployments import Deployment, Deployments
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 @click.argument("candidate")
 @click.option("--against", "current", required=True, help="A deployment, an experiment or arm, or base.")
 @click.option("--policy", required=True, type=click.Path(), help="YAML file that says what must hold.")
-@click.option("--checkpoint", default="final", show_default=True, help="final, best, or the name of a checkpoint.")
+@click.option("--checkpoint", default="final", help="final, best, or the name of a checkpoint.")
 @json_option
 @recheck_option
 def gate(candidate: str, current: str, policy: str, checkpoint: str, as_json: bool, imports: tuple[str, ...]) -> None:
-    """Judge CANDIDATE, an experiment or EXPERIMENT/ARM, against what is live, by a policy; the decision is recorded.
+    """Compare CANDIDATE, an experiment or EXPERIMENT/ARM, with what is live, by a policy; the decision is recorded.
 
     Exits with 2 if it is refused. Then evsys deploy --gated ships only what passed.
     """
@@ -49,11 +50,11 @@ def _render_decision(decision: Decision) -> None:
 @click.argument("run")
 @click.option("--to", "kind", required=True, metavar="KIND", help="Deployer; evsys list --kind deployer shows all.")
 @click.option("--name", help="Name under which it goes live.  [default: the name of the experiment]")
-@click.option("--checkpoint", default="final", show_default=True, help="final, best, or the name of a checkpoint.")
+@click.option("--checkpoint", default="final", help="final, best, or the name of a checkpoint.")
 @click.option("--out", type=click.Path(), help="Folder to write to.  [default: .evsys/deployments/NAME/NUMBER]")
 @click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the deployer. May be repeated.")
-@click.option("--gated", is_flag=True, help="Only if the gate let these weights pass against what is live.")
-@click.option("--despite-audit", is_flag=True, help="Ship it although its record does not hold.")
+@click.option("--gated", is_flag=True, help="Only if these weights passed the gate against the live ones.")
+@click.option("--despite-audit", is_flag=True, help="Deploy it although the audit of its record is flagged.")
 @json_option
 @import_option
 def deploy(
@@ -67,13 +68,13 @@ def deploy(
     despite_audit: bool,
     as_json: bool,
 ) -> None:
-    """Ship the weights of RUN: an experiment (its best run), or one of its arms as EXPERIMENT/ARM.
+    """Deploy the weights of RUN: an experiment (its best run), or one of its arms as EXPERIMENT/ARM.
 
     What was shipped, from where and with which hashes is recorded; evsys deployments lists it.
     """
     from ...deploy.ship import ship
     from ...deploy.source import find_source
-    from ..output import read_params
+    from ..options import read_params
 
     source = find_source(run, checkpoint=checkpoint)
     deployment = ship(
@@ -109,7 +110,7 @@ def _render_deployment(deployment: Deployment) -> None:
 
 @click.group()
 def deployments() -> None:
-    """List, show and take back what was shipped."""
+    """List, show and roll back deployments."""
 
 
 @deployments.command("list")
@@ -151,7 +152,7 @@ def show(deployment: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--to", metavar="DEPLOYMENT", help="Go back to this one instead of the one before.")
 @click.option("--to-nothing", is_flag=True, help="Take it down where there is none before it.")
-@click.option("--reason", default="", help="Why, for the record.")
+@click.option("--reason", default="", show_default=False, help="Why, for the record.")
 @json_option
 def rollback(name: str, to: str | None, to_nothing: bool, reason: str, as_json: bool) -> None:
     """Give NAME back to the deployment before the live one."""
@@ -166,7 +167,7 @@ def rollback(name: str, to: str | None, to_nothing: bool, reason: str, as_json: 
 
 def _list(known: Deployments, chosen: list[Deployment]) -> None:
     if not chosen:
-        click.echo("Nothing was shipped yet. Ship something with: evsys deploy RUN --to KIND")
+        click.echo("No deployments yet. Make one with: evsys deploy RUN --to KIND")
         return
     rows = [
         (
@@ -175,7 +176,7 @@ def _list(known: Deployments, chosen: list[Deployment]) -> None:
             one.kind,
             f"{one.source.get('experiment')}/{one.source.get('arm')}",
             one.gate[:8] or "-",
-            _when(one.time),
+            date_text(one.time),
         )
         for one in chosen
     ]
@@ -197,7 +198,3 @@ def _show(found: Deployment, answer: Mapping[str, Any], state: str) -> None:
 
 def _state(known: Deployments, one: Deployment) -> str:
     return "live" if known.live.get(one.name) == one.id else ""
-
-
-def _when(time: float | None) -> str:
-    return "" if time is None else datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M")

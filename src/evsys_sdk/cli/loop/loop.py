@@ -1,4 +1,4 @@
-"""`evsys loop` and `trigger`: the closed loop of a system in use, and whether it is time to learn."""
+"""`evsys loop` and `trigger`: the closed loop of a deployed system, and its decision to learn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...user_code import results
-from ..output import emit, import_option, json_option
+from ..options import import_option, json_option
+from ..output import emit
 
 if TYPE_CHECKING:
     from ...loop.loop import Loop
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("system", type=click.Path())
-@click.option("--follow", is_flag=True, help="Go on when there is nothing to do: look again every --every seconds.")
-@click.option("--every", default=60.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds between looks.")
-@click.option("--status", is_flag=True, help="Show what became of every round, and do nothing.")
-@click.option("--approve", is_flag=True, help="Let the step that waits for a person go on, and do nothing else.")
+@click.option("--follow", is_flag=True, help="Keep running: check for new work every --every seconds.")
+@click.option("--every", default=60.0, type=click.FloatRange(min=0.1), help="Seconds between checks.")
+@click.option("--status", is_flag=True, help="Show the state of every round, and do nothing.")
 @json_option
 @import_option
-def loop(system: str, follow: bool, every: float, status: bool, approve: bool, as_json: bool) -> None:
+def loop(system: str, follow: bool, every: float, status: bool, as_json: bool) -> None:
     """Learn from what happens to SYSTEM, a YAML file: traces, decision, experiment, gate, deployment, watching.
 
     Does what there is to do and ends when it waits for something; every step is done once, also after a crash. Exits
@@ -36,14 +36,12 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
     from ...loop.system import load_system
 
     running = Loop(load_system(system))
-    if approve:
-        approved = running.approve()
-        emit({"approved": approved}, as_json, lambda: click.echo(f"approved: {approved}"))
-        return
     if status:
         _show(running, as_json)
         return
-    with _open_dashboard(running) as report:
+    from ...loop.page import describe_loop
+
+    with open_dashboard(running.system.name, lambda: describe_loop(running)) as report:
         report()  # also a loop that has nothing to do is to be seen there
         while True:
             over = False
@@ -61,8 +59,8 @@ def loop(system: str, follow: bool, every: float, status: bool, approve: bool, a
 
 
 @contextmanager
-def _open_dashboard(running: Loop) -> Generator[Callable[[], None]]:
-    """What reports the loop to the dashboard that the environment names, if it names one and anything has changed.
+def open_dashboard(name: str, describe: Callable[[], dict[str, Any]]) -> Generator[Callable[[], None]]:
+    """What reports the page of a loop or a campaign to the dashboard that the environment names, if it has changed.
 
     The loop continues whatever becomes of that.
     """
@@ -72,19 +70,18 @@ def _open_dashboard(running: Loop) -> Generator[Callable[[], None]]:
     from ...dashboard.client.client import DashboardClient
     from ...errors import EvsysError
     from ...log import get_logger
-    from ...loop.page import describe_loop
 
     told: dict[str, Any] = {}
 
     def report() -> None:
         nonlocal told
         try:
-            page = describe_loop(running)
+            page = describe()
             if page != told:
-                client.log_loop(running.system.name, page)
+                client.log_loop(name, page)
                 told = page
         except EvsysError as error:
-            get_logger(__name__).warning("%s: it could not be reported: %s", running.system.name, error)
+            get_logger(__name__).warning("%s: it could not be reported: %s", name, error)
 
     with DashboardClient(raise_refusals=False) as client:
         yield report
@@ -132,7 +129,7 @@ def _show_round(one: dict[str, Any]) -> None:
 
 @click.group()
 def trigger() -> None:
-    """Decide whether it is time to learn."""
+    """Decide whether new traces justify a training round."""
 
 
 @trigger.command("run")

@@ -140,7 +140,7 @@ class McpServer:
         if tool is None:
             raise _Refused(_PARAMS, f"there is no tool {str(name)[:80]!r}. The tools are: {', '.join(self._tools)}.")
         if key in self._calls:
-            raise _Refused(_REQUEST, f"the request {key} is being answered already. Give each an id of its own.")
+            raise _Refused(_REQUEST, f"the request {key} is being answered already. Give each its own id.")
         if len(self._calls) >= _MOST_WAITING:
             raise _Refused(_BUSY, f"{_MOST_WAITING} calls are waiting already. Wait for some of their answers.")
         self._calls[key] = call = ToolInvocation()

@@ -147,7 +147,7 @@ TOOLS: Final = (
     ),
     Tool(
         "get_experiment",
-        "One experiment: verdict, runs with intervals, failures, config, and how to go on.",
+        "One experiment: verdict, runs with intervals, failures, config, and how to continue.",
         _get_experiment,
         {"experiment": _EXPERIMENT},
         ["experiment"],
@@ -176,7 +176,7 @@ TOOLS: Final = (
     ),
     Tool(
         "status",
-        "How an experiment gets on, arm by arm; without one, all that run. Waits up to wait_s for its end.",
+        "Experiment status, arm by arm; without one, all that run. Waits up to wait_s for its end.",
         _tell_status,
         {"experiment": _EXPERIMENT, "wait_s": {"type": "number", "minimum": 0, "maximum": _MOST_WAIT_S}},
     ),

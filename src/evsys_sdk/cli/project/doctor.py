@@ -1,4 +1,4 @@
-"""`evsys doctor`: find out what a backend really does, once, and remember it; or what sandboxes promise here."""
+"""`evsys doctor`: test what a backend really does and store it; or what sandboxes guarantee here."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, import_option, json_option, read_params, table
+from ..options import import_option, json_option, quiet_option, read_params
+from ..output import emit, table
 
 if TYPE_CHECKING:
-    from ...backends.probes.facts import Facts, Server
+    from ...backends.probes.facts import Facts, ProbedServer
 
 
 @click.command()
-@click.option(
-    "--backend", default="tinker", show_default=True, help="Backend to ask; evsys list --kind backend shows all."
-)
+@click.option("--backend", default="tinker", help="Backend to ask; evsys list --kind backend shows all.")
 @click.option("--base-url", "--server", help="Address of the server, for backends that have one.")
 @click.option("--model", help="Model to ask it for; by default the only one it has.")
 @click.option(
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     "--markdown", is_flag=True, help="Print the losses and operations that are computed as documented, as a table."
 )
 @click.option("--refresh", is_flag=True, help="Ask again although the answer is known.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @json_option
 @import_option
 def doctor(
@@ -50,10 +49,10 @@ def doctor(
     """
     if sandbox:
         return _check_sandbox(as_json)
-    from ...backends.probes.facts import Facts, Server, consequences, list_operations, read_answer
+    from ...backends.probes.facts import Facts, ProbedServer, consequences, list_operations, read_answer
 
     built = _build_backend(backend, base_url, params)
-    server = Server(backend, _address(built), model or _only_model(built))
+    server = ProbedServer(backend, _address(built), model or _only_model(built))
     answer = None if refresh else read_answer(server)
     cached = answer is not None
     if answer is None:
@@ -125,7 +124,7 @@ def _only_model(backend: Any) -> str:
     raise ConfigError(Problem("say which model to ask for", path="--model", hint=known))
 
 
-def _ask(backend: Any, server: Server, quiet: bool) -> dict[str, Any]:
+def _ask(backend: Any, server: ProbedServer, quiet: bool) -> dict[str, Any]:
     import tempfile
     from pathlib import Path
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..output import emit, import_option, json_option, table
+from ..options import import_option, json_option
+from ..output import emit, table
 
 if TYPE_CHECKING:
     from ...scaffold.experiment import NewExperiment
@@ -37,13 +38,13 @@ def _render_project(name: str, root: Path, files: list[str]) -> None:
 
 @click.command()
 @click.argument("slug")
-@click.option("--from", "parent", metavar="EXPERIMENT", help="Go on from this one: path, id or name.")
+@click.option("--from", "parent", metavar="EXPERIMENT", help="Derive it from this one: path, id or name.")
 @click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="With --from: try this in its best run.")
-@click.option("--claim", default="", help="The hypothesis, in a sentence that can turn out wrong.")
-@click.option("--dataset", default="", help="Without --from: train on this dataset of the project.")
-@click.option("--backend", default="mock", show_default=True, help="Without --from: where it is trained.")
-@click.option("--model", default="", help="Without --from: the model that is trained.")
-@click.option("--campaign", default="", help="The campaign that it belongs to.")
+@click.option("--claim", default="", show_default=False, help="The hypothesis, in a sentence that can turn out wrong.")
+@click.option("--dataset", default="", show_default=False, help="Without --from: train on this dataset of the project.")
+@click.option("--backend", default="mock", help="Without --from: where it is trained.")
+@click.option("--model", default="", show_default=False, help="Without --from: the model that is trained.")
+@click.option("--campaign", default="", show_default=False, help="The campaign that it belongs to.")
 @json_option
 @import_option
 def new_experiment(
@@ -109,10 +110,9 @@ def list_(as_json: bool) -> None:
     "--agent",
     type=click.Choice(["claude", "codex", "cursor", "any", "plugin"]),
     default="claude",
-    show_default=True,
     help="Which coding agent reads them; plugin: a folder to install from; any: one of the cross-vendor format.",
 )
-@click.option("--target", type=click.Path(file_okay=False), default=".", show_default=True, help="Root of the project.")
+@click.option("--target", type=click.Path(file_okay=False), default=".", help="Root of the project.")
 @click.option("--force", is_flag=True, help="Replace files that were changed.")
 @json_option
 def install(agent: str, target: str, force: bool, as_json: bool) -> None:

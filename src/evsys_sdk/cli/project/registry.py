@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, import_option, json_option, table
+from ..options import import_option, json_option
+from ..output import emit, table
 
 if TYPE_CHECKING:
     from ...registry import Entry, Registry

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, json_option, recheck_option
+from ..options import find_folder, json_option, recheck_option
+from ..output import emit, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ def conclude(experiment: str, check: bool, as_json: bool) -> int:
     from ...experiment.experiment import journal_conclusion
     from ...record.events import Journal
 
-    path = _folder(experiment)
+    path = find_folder(experiment)
     conclusion = draw(path)
     changed = _find_changes(path, conclusion)
     agrees = None if changed is None else not changed
@@ -42,18 +43,6 @@ def conclude(experiment: str, check: bool, as_json: bool) -> int:
         lambda: _render_conclusion(path, conclusion, changed, check),
     )
     return 2 if check and agrees is not True else 0
-
-
-def _folder(experiment: str) -> Path:
-    from pathlib import Path
-
-    from ...record.layout import ExperimentFiles
-
-    if ExperimentFiles(Path(experiment)).config.is_file():
-        return Path(experiment)
-    from ...history.find import find_experiment
-
-    return find_experiment(experiment)
 
 
 def _find_changes(path: Path, conclusion: Conclusion) -> list[str] | None:
@@ -79,7 +68,7 @@ def _find_changes(path: Path, conclusion: Conclusion) -> list[str] | None:
 def _render_conclusion(path: Path, conclusion: Conclusion, changed: list[str] | None, check: bool) -> None:
     from ...experiment.conclusion.markdown import as_markdown
 
-    click.echo(as_markdown(conclusion).rstrip())
+    say(as_markdown(conclusion).rstrip())
     click.echo(f"\nrecord: {path}")
     if changed is None:
         said = "no conclusion is stored" if check else "conclusion written"

@@ -1,4 +1,4 @@
-"""`evsys show`, `compare`, `errors`, `export`: what came of experiments; `note`, `invalidate`: what is added to it."""
+"""`evsys show`, `compare`, `errors`, `export`, `verify`: read; `note`, `invalidate`, `import`: changes of records."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ..output import emit, import_option, json_option
-from ..record_options import answer, plot_option, root_option
+from ..options import AT_LEAST_ONE, find_folder, import_option, json_option, plot_option, root_option
+from ..output import emit
 
 
 @click.command()
@@ -20,19 +20,17 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
     """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
     from ...history.detail import read_detail
     from ...history.find import experiment_roots, find_experiment
-    from ...history.views.show import find_gain, show_data, show_page
+    from ...history.views.show import show_data, show_page
 
-    searched = experiment_roots(roots)
-    detail = read_detail(find_experiment(experiment, searched))
-    gain = find_gain(detail, searched)
+    detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
     if plot is not None:
         from ...history.views.plots import plot_experiment
 
         plot_experiment(detail, plot)
-    answer(  # of the two forms only the one that is asked for is made
-        lambda: {**show_data(detail, gain), **({"plot": plot} if plot else {})},
-        as_json=as_json,
-        text=lambda: show_page(detail, gain) + (f"\n- plot: {plot}" if plot else ""),
+    emit(
+        lambda: {**show_data(detail), **({"plot": plot} if plot else {})},
+        as_json,
+        lambda: show_page(detail) + (f"\n- plot: {plot}" if plot else ""),
     )
 
 
@@ -61,10 +59,10 @@ def compare(experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ..
         from ...history.views.plots import plot_comparison
 
         plot_comparison(comparison, plot)
-    answer(
+    emit(
         lambda: {**comparison.to_dict(), **({"plot": plot} if plot else {})},
-        as_json=as_json,
-        text=lambda: compare_page(comparison) + (f"\nplot: {plot}" if plot else ""),
+        as_json,
+        lambda: compare_page(comparison) + (f"\nplot: {plot}" if plot else ""),
     )
 
 
@@ -73,8 +71,14 @@ def compare(experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ..
 @click.option("--arm", metavar="NAME", help="Of this run or arm; by default of the best one.")
 @click.option("--step", type=click.IntRange(min=0), help="After this step; by default after the latest scoring.")
 @click.option("--benchmark", metavar="NAME", help="On this benchmark; by default on those that choose among runs.")
-@click.option("--search", metavar="TEXT", default="", help="Only where this occurs in prompt, expected or answer.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many to show at most.")
+@click.option(
+    "--search",
+    metavar="TEXT",
+    default="",
+    show_default=False,
+    help="Only where this occurs in prompt, expected or answer.",
+)
+@click.option("--limit", type=AT_LEAST_ONE, default=20, help="How many to show at most.")
 @root_option
 @json_option
 @import_option
@@ -92,12 +96,12 @@ def errors(
     from ...history.detail import read_detail
     from ...history.views.answers import errors_page, find_errors
 
-    detail = read_detail(_find(experiment, roots))
+    detail = read_detail(find_folder(experiment, roots))
     found = find_errors(detail, arm=arm, step=step, benchmark=benchmark, search=search)
-    answer(
+    emit(
         lambda: found.to_dict(limit),
-        as_json=as_json,
-        text=lambda: errors_page(found, limit),
+        as_json,
+        lambda: errors_page(found, limit),
     )
 
 
@@ -105,7 +109,7 @@ def errors(
 @click.argument("experiment")
 @click.option("-o", "--output", required=True, type=click.Path(), help="Folder to write; it must not be there yet.")
 @click.option("--arm", metavar="NAME", help="Of this run or arm; by default of the best one.")
-@click.option("--checkpoint", default="best", show_default=True, metavar="NAME", help="best, last, or a step.")
+@click.option("--checkpoint", default="best", metavar="NAME", help="best, last, or a step.")
 @root_option
 @json_option
 def export(
@@ -118,7 +122,7 @@ def export(
     from ...history.query import count_trials
     from ...history.views.export import export_weights
 
-    detail = read_detail(_find(experiment, roots))
+    detail = read_detail(find_folder(experiment, roots))
     with HistoryIndex(experiment_roots(roots)) as index:
         trials = count_trials(index)
     found = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint, trials=trials)
@@ -154,7 +158,7 @@ def verify(folder: str, as_json: bool) -> int:
 @click.command()
 @click.argument("experiment")
 @click.argument("text")
-@click.option("--author", default="", help="Who says so.")
+@click.option("--author", default="", show_default=False, help="Author of the note.")
 @root_option
 @json_option
 def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_json: bool) -> None:
@@ -162,23 +166,23 @@ def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_jso
     from ...history.notes import add_note
     from ...record.events import Kind
 
-    folder = _find(experiment, roots)
+    folder = find_folder(experiment, roots)
     event = add_note(folder, text, author=author)
     _tell(folder, Kind.NOTE, event, f"noted in the journal of {folder.name}", as_json)
 
 
 @click.command()
 @click.argument("experiment")
-@click.option("--reason", default="", help="Why its result must not be believed.")
+@click.option("--reason", default="", show_default=False, help="Why its result is wrong.")
 @click.option("--undo", is_flag=True, help="Take the mark back; --reason may say why.")
 @root_option
 @json_option
 def invalidate(experiment: str, reason: str, undo: bool, roots: tuple[str, ...], as_json: bool) -> None:
-    """Mark EXPERIMENT as not to be believed: it stays in the record and never counts as the best."""
+    """Exclude EXPERIMENT: it stays in the record and never counts as the best."""
     from ...history import notes
     from ...record.events import Kind
 
-    folder = _find(experiment, roots)
+    folder = find_folder(experiment, roots)
     if undo:
         event = notes.reinstate(folder, reason)
         _tell(folder, Kind.REINSTATED, event, f"{folder.name} counts again", as_json)
@@ -188,12 +192,32 @@ def invalidate(experiment: str, reason: str, undo: bool, roots: tuple[str, ...],
         _tell(folder, Kind.INVALIDATED, event, told, as_json)
 
 
-def _find(experiment: str, roots: tuple[str, ...]) -> Path:
-    from ...history.find import experiment_roots, find_experiment
-
-    return find_experiment(experiment, experiment_roots(roots))
-
-
 def _tell(folder: Path, kind: str, event: str, told: str, as_json: bool) -> None:
     value: dict[str, Any] = {"path": str(folder), "event": kind, "event_id": event}
-    answer(value, as_json=as_json, text=lambda: told)
+    emit(value, as_json, lambda: told)
+
+
+@click.command("import")
+@click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--name", help="Name of the experiment; by default that of the first folder.")
+@click.option("--output-dir", default="outputs", help="Where experiments are recorded.")
+@json_option
+def import_(folders: tuple[Path, ...], name: str | None, output_dir: str, as_json: bool) -> int:
+    """Record run folders of tinker-cookbook as the runs of one experiment.
+
+    A folder holds config.json, metrics.jsonl and checkpoints.jsonl. history, show, compare and the dashboard show the
+    runs like any other; their backend is `imported`. Nothing is trained or scored.
+    """
+    from ...experiment.imported_run import import_cookbook_runs
+
+    result = import_cookbook_runs(folders, name=name or folders[0].resolve().name, output_dir=output_dir)
+
+    def render() -> None:
+        for run in result.runs:
+            remark = f"; {run.notes.stop_reason}" if run.notes.stop_reason else ""
+            found = run.error or f"{run.metrics['steps']:.0f} steps, {len(run.metrics)} metrics{remark}"
+            click.echo(f"{run.run_id}: {found}")
+        click.echo(f"record: {result.path}")
+
+    emit(result.to_dict(), as_json, render)
+    return result.exit_code

@@ -1,16 +1,13 @@
-"""`evsys history`: the experiments on this machine, filtered, sorted, or as a tree of who was derived from whom."""
+"""`evsys history` and `context`: the experiments on this machine, as a list, or a digest for a coding agent."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ..output import json_option
-from ..record_options import answer, filter_options, read_filters, root_option
-
-if TYPE_CHECKING:
-    from ...history.views.listing import TreeLine
+from ..options import AT_LEAST_ONE, filter_options, json_option, read_filters, root_option
+from ..output import emit
 
 
 @click.command()
@@ -19,19 +16,16 @@ if TYPE_CHECKING:
     "--sort",
     type=click.Choice(["newest", "oldest", "score", "spend", "name"]),
     default="newest",
-    show_default=True,
     help="In which order.",
 )
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many to show at most.")
+@click.option("--limit", type=AT_LEAST_ONE, default=20, help="How many to show at most.")
 @click.option("--all", "everything", is_flag=True, help="Show all of them, however many.")
-@click.option("--tree", is_flag=True, help="Show each below the experiment it was derived from.")
 @root_option
 @json_option
 def history(
     sort: str,
     limit: int,
     everything: bool,
-    tree: bool,
     roots: tuple[str, ...],
     as_json: bool,
     **filters: Any,
@@ -40,21 +34,51 @@ def history(
     from ...history.find import experiment_roots
     from ...history.index import HistoryIndex
     from ...history.query import count, count_trials, select
-    from ...history.views.listing import TreeLine, list_page, tree_lines
+    from ...history.views.listing import list_page
 
     wanted, folders = read_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:
         found = select(index, wanted, sort=sort, limit=None if everything else limit)
         total = len(found) if everything or len(found) < limit else count(index, wanted)
         trials = count_trials(index, wanted) if as_json else {}
-    lines = tree_lines(found) if tree else [TreeLine(one) for one in found]
-    answer(
-        lambda: {"total": total, "trials": trials, "experiments": [_as_dict(line, tree) for line in lines]},
-        as_json=as_json,
-        text=lambda: list_page(lines, total, folders, tree=tree),
+    emit(
+        lambda: {"total": total, "trials": trials, "experiments": [one.to_dict() for one in found]},
+        as_json,
+        lambda: list_page(found, total, folders),
     )
 
 
-def _as_dict(line: TreeLine, tree: bool) -> dict[str, Any]:
-    place = {"depth": line.depth, "missing_parent": line.missing_parent, "in_cycle": line.in_cycle} if tree else {}
-    return {**line.view.to_dict(), **place}
+@click.command()
+@click.option(
+    "--budget-tokens",
+    type=click.IntRange(min=200),
+    default=2000,
+    help="Longest answer, in tokens counted so that no model needs more.",
+)
+@click.option(
+    "--goal", metavar="TEXT", default="", show_default=False, help="What you are working towards, to stand at the top."
+)
+@filter_options
+@root_option
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the result as Markdown.")
+@json_option
+def context(
+    budget_tokens: int, goal: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool, **filters: Any
+) -> None:
+    """Tell an agent what it needs to know: what was tried, what each change did, what is open, failed or untried."""
+    from ...history.context.sections import make_digest
+    from ...history.find import experiment_roots
+    from ...history.index import HistoryIndex
+    from ...history.text import printable_json
+    from ...history.views.listing import explain_nothing
+
+    if as_json and as_markdown:
+        raise click.UsageError("--json and --markdown are two forms of the same answer. Give one of them.")
+    folders = experiment_roots(roots)
+    with HistoryIndex(folders) as index:
+        chosen = read_filters(filters)
+        digest = make_digest(index, goal=goal, budget_tokens=budget_tokens, filters=chosen, elsewhere=not roots)
+    shown = digest.fit("json" if as_json else "markdown" if as_markdown else "text")
+    empty = not any(section.items for section in digest.sections if section.key != "goal")
+    page = printable_json(shown) if as_json else f"{shown}{explain_nothing(0, folders) if empty else ''}".rstrip("\n")
+    emit(None, False, lambda: page)  # JSON with another layout would not keep within the budget

@@ -1,16 +1,17 @@
-"""`evsys rollouts`: the attempts a run learned from, as a list, one of them whole, or two next to each other."""
+"""`evsys rollouts`: the training rollouts of a run as a list, one of them whole, or the difference of two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output import emit, fit_table, json_option
-from ..record_options import root_option
+from ..options import AT_LEAST_ONE, json_option, root_option
+from ..output import emit, fit_table
 
 if TYPE_CHECKING:
     from ...record.runs import RunRecord
@@ -21,12 +22,12 @@ type Line = dict[str, Any]
 @click.command()
 @click.argument("experiment")
 @click.option("--arm", metavar="NAME", help="Only of this arm.")
-@click.option("--step", type=int, help="Only those that this step learned from.")
-@click.option("--task", metavar="ID", help="Only attempts at this task.")
+@click.option("--step", type=int, help="Only those of this training step.")
+@click.option("--task", metavar="ID", help="Only rollouts of this task.")
 @click.option("--failed", is_flag=True, help="Only those that failed, and so have no reward.")
 @click.option("--min-reward", type=float, help="Only those with at least this reward.")
 @click.option("--max-reward", type=float, help="Only those with at most this reward.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="List at most this many.")
+@click.option("--limit", type=AT_LEAST_ONE, default=20, help="List at most this many.")
 @click.option("--show", "shown", metavar="ID", help="Show this one whole: STEP/TASK/SAMPLE, as in the list.")
 @click.option("--diff", nargs=2, metavar="ID ID", help="Show how two of them differ.")
 @root_option
@@ -41,7 +42,7 @@ def rollouts(
     as_json: bool,
     **wanted: Any,
 ) -> None:
-    """List the attempts that EXPERIMENT (a path, an id, a name, or the folder of an arm) learned from.
+    """List the training rollouts of EXPERIMENT (a path, an id, a name, or the folder of an arm).
 
     The latest step comes first. The first column is the ID that --show and --diff take.
     """
@@ -53,21 +54,19 @@ def rollouts(
         [run] = runs
         if diff is not None:
             pair = [_find(run, one) for one in diff]
-            emit({"rollouts": pair, "diff": _diff(*pair)}, as_json, lambda: _print(_render_diff(*pair)))
+            emit({"rollouts": pair, "diff": _diff(*pair)}, as_json, lambda: _render_diff(*pair))
         else:
             one = _find(run, str(shown))
-            emit(one, as_json, lambda: _print(_render_whole(one)))
+            emit(one, as_json, lambda: _render_whole(one))
         return
-    survey = Survey(limit)
-    for line in (line for run in runs for line in _read(run)):
-        survey.add(line, wanted=_is_wanted(line, **wanted))
-    summary, listed = survey.sum_up(), survey.latest
-    emit({**summary, "rollouts": listed}, as_json, lambda: _print(_render_list(summary, listed, several=len(runs) > 1)))
+    lines = (line for run in runs for line in _read(run))
+    summary, listed = _sum_up(lines, limit, partial(_is_wanted, **wanted))
+    emit({**summary, "rollouts": listed}, as_json, lambda: _render_list(summary, listed, several=len(runs) > 1))
 
 
 def _find_runs(reference: str, arm: str | None, roots: tuple[str, ...]) -> list[RunRecord]:
     """The arms of an experiment that have recorded rollouts; the folder of an arm names that one."""
-    from ...errors import DataError, closest
+    from ...errors import DataError, suggest
     from ...history.find import experiment_roots, find_experiment
     from ...record.layout import RunFiles
     from ...record.reader import ExperimentRecord
@@ -78,14 +77,13 @@ def _find_runs(reference: str, arm: str | None, roots: tuple[str, ...]) -> list[
     runs = ExperimentRecord(path).runs_on_disk
     names = [run.name for run in runs]
     if arm is not None and arm not in names:
-        guess = closest(arm, names)
-        hint = f"Did you mean '{guess}'?" if guess else f"It has {', '.join(names) or 'none'}."
+        hint = suggest(arm, names) or f"It has {', '.join(names) or 'none'}."
         raise DataError(f"{path}: there is no arm '{arm}'. {hint}")
     chosen = [run for run in runs if arm in (None, run.name)]
     recorded = [run for run in chosen if run.has_rollouts]
     if not recorded:
         raise DataError(
-            f"{path}: no rollouts are recorded. Recipes that learn from their own attempts (rl, sdft, opd) record "
+            f"{path}: no rollouts are recorded. Recipes that sample (rl, sdft, opd) record "
             "them; answers to benchmarks are in the folder benchmarks/ of each arm."
         )
     return recorded
@@ -98,15 +96,14 @@ def _read(run: RunRecord) -> Iterator[Line]:
 
 
 def _find(run: RunRecord, id: str) -> Line:
-    from ...errors import DataError, closest
+    from ...errors import DataError, suggest
 
     known: list[str] = []
     for line in _read(run):
         if line["id"] == id:
             return line
         known.append(line["id"])
-    guess = closest(id, known)
-    hint = f"Did you mean '{guess}'?" if guess else f"The last one is '{known[-1]}'." if known else ""
+    hint = suggest(id, known) or (f"The last one is '{known[-1]}'." if known else "")
     raise DataError(f"{run.folder}: there is no rollout '{id}'. {hint}".rstrip())
 
 
@@ -129,49 +126,31 @@ def _is_wanted(
     )
 
 
-@dataclass(slots=True)
-class Survey:
-    """Sums up a file that may be larger than memory, and keeps the latest lines that are wanted."""
-
-    limit: int
-    recorded: int = 0
-    found: int = 0
-    _rewards: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
-    """Of each step, in the order of the file."""
-    _kept: dict[int, list[Line]] = field(default_factory=dict[int, list[Line]])
-
-    def add(self, line: Line, *, wanted: bool) -> None:
-        self.recorded += 1
-        rewards = self._rewards.setdefault(line["step"], [])
-        if line.get("reward") is not None:
-            rewards.append(line["reward"])
-        if not wanted:
-            return
-        self.found += 1
-        self._kept.setdefault(line["step"], []).append(line)
-        oldest = min(self._kept)  # goes, with all of its lines, when the later steps fill the list without it
-        if sum(map(len, self._kept.values())) - len(self._kept[oldest]) >= self.limit:
-            del self._kept[oldest]
-
-    @property
-    def latest(self) -> list[Line]:
-        """The wanted lines, those of the last step first."""
-        return [line for step in sorted(self._kept, reverse=True) for line in self._kept[step]][: self.limit]
-
-    def sum_up(self) -> dict[str, Any]:
-        from ...record.run_files.rollouts import mean_reward
-
-        steps = sorted(self._rewards)
-        means = [mean_reward([{"reward": one} for one in self._rewards[step]]) for step in (*steps[:1], *steps[-1:])]
-        return {
-            "recorded": self.recorded,
-            "found": self.found,
-            "failed": self.recorded - sum(map(len, self._rewards.values())),
-            "first_step": steps[0] if steps else None,
-            "last_step": steps[-1] if steps else None,
-            "first_reward": means[0] if means else None,
-            "last_reward": means[-1] if means else None,
-        }
+def _sum_up(lines: Iterator[Line], limit: int, wanted: Callable[[Line], bool]) -> tuple[dict[str, Any], list[Line]]:
+    """Counts and mean rewards of a file that may be larger than memory, and its latest wanted lines."""
+    rewards: dict[int, list[float]] = {}
+    kept = deque[Line](maxlen=limit)
+    recorded = found = 0
+    for line in lines:
+        recorded += 1
+        known = rewards.setdefault(line["step"], [])
+        if (reward := line.get("reward")) is not None:
+            known.append(reward)
+        if wanted(line):
+            found += 1
+            kept.append(line)
+    first, last = min(rewards, default=None), max(rewards, default=None)
+    means: dict[int | None, float] = {step: sum(values) / len(values) for step, values in rewards.items() if values}
+    summary = {
+        "recorded": recorded,
+        "found": found,
+        "failed": recorded - sum(map(len, rewards.values())),
+        "first_step": first,
+        "last_step": last,
+        "first_reward": means.get(first),
+        "last_reward": means.get(last),
+    }
+    return summary, sorted(kept, key=lambda line: -line["step"])
 
 
 def _render_list(summary: dict[str, Any], lines: Sequence[Line], *, several: bool) -> str:
@@ -213,7 +192,7 @@ def _render_diff(one: Line, other: Line) -> str:
     for line in (one, other):
         if "dropped" in line:
             return f"{head}\n\n{line['id']}: {_why_dropped(line)}"
-    return f"{head}\n\n" + ("\n".join(_diff(one, other)) or "They say the same.")
+    return f"{head}\n\n" + ("\n".join(_diff(one, other)) or "Both have the same messages.")
 
 
 def _diff(one: Line, other: Line) -> list[str]:
@@ -238,7 +217,7 @@ def _text(message: Line) -> str:
 
 
 def _outcome(line: Line) -> str:
-    """What the list shows: why it failed, else what the policy said last; a tool's answer is none of its own."""
+    """What the list shows: the error, else the last message of the policy; tool results are skipped."""
     if line.get("reward") is None and line.get("error"):
         return f"failed: {line['error']}"
     messages = line.get("messages") or ()
@@ -253,15 +232,9 @@ def _why_dropped(line: Line) -> str:
         "share": "not kept: rollouts.share of the run is below 1",
         "size": "not kept: rollouts.max_mb of the run was reached",
     }
-    return reasons.get(str(line.get("dropped")), "nothing was said")
+    return reasons.get(str(line.get("dropped")), "not kept")
 
 
 def _reward(line: Line) -> str:
     reward = line.get("reward")
     return "none" if reward is None else f"{reward:.4g}"
-
-
-def _print(text: str) -> None:
-    from ...history.text import printable
-
-    click.echo(printable(text))

@@ -13,22 +13,19 @@ import click
 
 from ...errors import ConfigError
 from ...redact import hand_over
-from ..output import emit, json_option, table
-from ..record_options import root_option
+from ..options import POSITIVE, json_option, root_option
+from ..output import emit, table
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 
 _DEFAULT_DATABASE = ".evsys/dashboard.sqlite3"
-_port = click.option(
-    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
-)
-_host = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+_port = click.option("--port", default=8000, type=click.IntRange(0, 65535), help="0 takes a free one.")
+_host = click.option("--host", default="127.0.0.1", help="Address to listen on.")
 _database = click.option(
     "--database",
     default=_DEFAULT_DATABASE,
-    show_default=True,
     envvar="EVSYS_DASHBOARD_DATABASE",
     help="A file, or postgresql://user@host/name.",
 )
@@ -87,7 +84,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
 @click.option("--allow-host", "hosts", multiple=True, help="A name by which browsers reach it. May be repeated.")
 @json_option
 def serve_command(database: str, host: str, port: int, hosts: tuple[str, ...], as_json: bool) -> None:
-    """Keep what clients send, and show it to whoever has a key (`evsys dashboard key`)."""
+    """Store what clients send, and show it to anyone with a key (`evsys dashboard key`)."""
     _need_server()
     from ...dashboard.server.app import server_app
     from ...dashboard.server.run import list_hosts, listen, serve
@@ -114,13 +111,10 @@ def serve_command(database: str, host: str, port: int, hosts: tuple[str, ...], a
     multiple=True,
     type=click.Choice(["read", "write", "admin"]),
     default=("read", "write"),
-    show_default=True,
     help="What it may be used for. May be repeated.",
 )
-@click.option("--name", default="", help="Who it is for.")
-@click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), help="After how many days it ends; by default never."
-)
+@click.option("--name", default="", show_default=False, help="Who it is for.")
+@click.option("--days", type=POSITIVE, help="After how many days it ends; by default never.")
 @click.option("--list", "listing", is_flag=True, help="List the keys of the project instead.")
 @click.option("--revoke", metavar="ID", help="End a key instead.")
 @_database
@@ -269,7 +263,7 @@ def sync(path: str | None, again: bool, as_json: bool) -> int:
                 f"{one.stream}: {one.new} new records, {one.records} in all" + (one.problem and f"; {one.problem}")
             )
             for reason in one.rejected:
-                click.echo(f"  put aside: {reason}", err=True)
+                click.echo(f"  quarantined: {reason}", err=True)
 
     emit({"streams": [asdict(one) for one in found]}, as_json, render)
     return 1 if any(one.problem or one.rejected for one in found) else 0

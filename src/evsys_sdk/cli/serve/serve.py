@@ -8,25 +8,22 @@ from typing import Any
 import click
 
 from ...errors import ConfigError
-from ..output import import_option, json_option
+from ..options import AT_LEAST_ONE, POSITIVE, import_option, json_option, read_key, read_params
 
 KEY_VARIABLE = "EVSYS_SERVE_API_KEY"
 FEEDBACK_KEY_VARIABLE = "EVSYS_SERVE_FEEDBACK_KEY"
-_POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
-@click.option("--backend", default="mock", show_default=True, help="Who trains; evsys list --kind backend shows all.")
+@click.option("--backend", default="mock", help="Who trains; evsys list --kind backend shows all.")
 @click.option(
     "--model", "models", multiple=True, help="Base model to offer. May be repeated.  [default for mock: tiny]"
 )
 @click.option(
     "--backend-param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the backend. May be repeated."
 )
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; only this machine by default."
-)
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on; only this machine by default.")
+@click.option("--port", default=8000, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option(
     "--api-key-file", type=click.Path(), help=f"File with the key that clients must send; or set {KEY_VARIABLE}."
 )
@@ -35,32 +32,19 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--tokenizer", help="Tokenizer that clients load, a name or a folder on their machine.  [default: the model]"
 )
-@click.option(
-    "--max-models", default=16, show_default=True, type=click.IntRange(min=1), help="Models in training at once."
-)
-@click.option(
-    "--max-queue", default=256, show_default=True, type=click.IntRange(min=1), help="Waiting requests of one model."
-)
-@click.option(
-    "--max-samples", default=2000, show_default=True, type=click.IntRange(min=1), help="Waiting sampling requests."
-)
-@click.option(
-    "--samples-at-once", default=40, show_default=True, type=click.IntRange(min=1), help="Samples drawn together."
-)
+@click.option("--max-models", default=16, type=AT_LEAST_ONE, help="Models in training at once.")
+@click.option("--max-queue", default=256, type=AT_LEAST_ONE, help="Waiting requests of one model.")
+@click.option("--max-samples", default=2000, type=AT_LEAST_ONE, help="Waiting sampling requests.")
+@click.option("--samples-at-once", default=40, type=AT_LEAST_ONE, help="Samples drawn together.")
 @click.option(
     "--max-tokens",
     default=1024,
-    show_default=True,
-    type=click.IntRange(min=1),
+    type=AT_LEAST_ONE,
     help="Length of samples for which a client sets no max_tokens.",
 )
-@click.option("--max-request-mb", default=64.0, show_default=True, type=_POSITIVE, help="Longest request.")
-@click.option(
-    "--idle-s", default=300.0, show_default=True, type=_POSITIVE, help="A client silent for so long is forgotten."
-)
-@click.option(
-    "--grace-s", default=60.0, show_default=True, type=_POSITIVE, help="Longest wait for running work when stopped."
-)
+@click.option("--max-request-mb", default=64.0, type=POSITIVE, help="Longest request.")
+@click.option("--idle-s", default=300.0, type=POSITIVE, help="A client silent for so long is forgotten.")
+@click.option("--grace-s", default=60.0, type=POSITIVE, help="Longest wait for running work when stopped.")
 @click.option(
     "--delay-ms", default=0.0, type=click.FloatRange(min=0), help="Artificial time per operation, for benchmarks."
 )
@@ -97,7 +81,6 @@ def serve(
     from ...server.run import serve as run
     from ...server.settings import ServeSettings
     from ..data.traces import read_rules
-    from ..output import read_params
 
     folder = Path(state_dir) if state_dir else workspace_dir() / "serve"
     catalog = DeployedModels()
@@ -106,7 +89,7 @@ def serve(
     given = read_params(params, "--backend-param")
     keys = {
         "api_key": _key(api_key_file),
-        "feedback_key": _read_key(feedback_key_file, "--feedback-key-file", FEEDBACK_KEY_VARIABLE) or None,
+        "feedback_key": read_key(feedback_key_file, "--feedback-key-file", FEEDBACK_KEY_VARIABLE) or None,
     }
     settings = ServeSettings(state_dir=folder.resolve(), backend_params=given, **keys, **options)
     check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
@@ -143,17 +126,9 @@ def _announce(url: str, settings: Any, as_json: bool) -> None:
 
 
 def _key(file: str | None) -> str | None:
-    key = _read_key(file, "--api-key-file", KEY_VARIABLE)
+    key = read_key(file, "--api-key-file", KEY_VARIABLE)
     if key and not key.startswith(("tml-", "eyJ")):
         from ...log import get_logger
 
         get_logger(__name__).warning("the tinker package takes only keys that start with 'tml-'; this one does not.")
     return key or None
-
-
-def _read_key(file: str | None, option: str, variable: str) -> str:
-    import os
-
-    from ..data.traces import read_key
-
-    return read_key(Path(file), option) if file else os.environ.get(variable, "").strip()
