@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TextIO, cast
 
-from .secret_names import SHORTEST_SECRET, find_secrets, is_secret_name, is_weak_name, split_words
+from .secret_names import SHORTEST_SECRET, find_secrets, is_secret_name, is_weak_name, split_set, split_words
 
 REDACTED = "[redacted]"
 
@@ -43,32 +43,18 @@ _PLACEHOLDER = r"^\$|\$\{\w+\}|^<.*>$|\[redacted\]"
 
 _STARTS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
 """Not inside a word, but also after an escaped line end or character."""
-_DASHED = (
-    *("sk-", "glpat-", "tml-", "xapp-", "nvapi-", "pplx-", "xai-", "tvly-", "pypi-"),
-    *("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"),
-)
-_JOINED = (
-    *(
-        "hf_",
-        "ghp_",
-        "gho_",
-        "ghu_",
-        "ghs_",
-        "ghr_",
-        "fw_",
-        "gsk_",
-        "r8_",
-        "npm_",
-        "e2b_",
-        "shpat_",
-        "dop_v1_",
-        "whsec_",
-    ),
-    *("lin_api_", "sntrys_", "secret_", "sk_live_", "sk_test_", "rk_live_", "rk_test_", "pk_live_", "pk_test_"),
-)
 _SHAPES = {
-    **dict.fromkeys(_DASHED, r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}"),
-    **dict.fromkeys(_JOINED, r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}"),
+    **dict.fromkeys(
+        split_set("sk- glpat- tml- xapp- nvapi- pplx- xai- tvly- pypi- xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs-"),
+        r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}",
+    ),
+    **dict.fromkeys(
+        split_set(
+            "hf_ ghp_ gho_ ghu_ ghs_ ghr_ fw_ gsk_ r8_ npm_ e2b_ shpat_ dop_v1_ whsec_ lin_api_ sntrys_ secret_"
+            " sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_"
+        ),
+        r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}",
+    ),
     **dict.fromkeys(("AKIA", "ASIA"), r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
     **dict.fromkeys(("evk_", "github_pat_", "hvs.", "ya29.", "AIza"), r"[A-Za-z0-9_-]{16,}"),
     "SG.": r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
@@ -107,9 +93,16 @@ _NAME_SPOTS = (
     r"pat[\"'=:\\]", r"b(?=earer)",
 )  # fmt: skip
 """Where the names of secrets may stand in lower-case text."""
+
+
+def _letters(letters: Iterable[str]) -> str:
+    return f"[{''.join(sorted(set(letters)))}]"
+
+
 _SHAPE_SPOTS = (
     *(
-        rf"{end}(?<=[{''.join(sorted({prefix[-2] for prefix in prefixes}))}]{end})"
+        rf"{end}(?<={''.join(_letters(prefix[at] for prefix in prefixes) for at in (-3, -2))}{end})"
+        r"(?=[A-Za-z0-9_-]{16})"
         rf"(?:{'|'.join(f'(?<={re.escape(prefix)})' for prefix in prefixes)})"
         for end in ("-", "_", r"\.")
         if (prefixes := [prefix for prefix in _SHAPES if prefix.endswith(end[-1])])
@@ -171,13 +164,7 @@ def without_secrets(recorded: dict[str, Any]) -> dict[str, Any]:
 def _has_spots(text: str, lower: str) -> bool:
     """Whether anything but a value of the environment may be found in it."""
     names, shapes = _searches()
-    for search in names:
-        if search(lower):
-            return True
-    for search in shapes:
-        if search(text):
-            return True
-    return "://" in lower or "sig=" in lower or "signature=" in lower
+    return any(search(lower) for search in names) or any(search(text) for search in shapes)
 
 
 type _Search = Callable[[str], re.Match[str] | None]
@@ -185,8 +172,9 @@ type _Search = Callable[[str], re.Match[str] | None]
 
 @functools.cache
 def _searches() -> tuple[tuple[_Search, ...], tuple[_Search, ...]]:
-    """Those for names and for shapes, at hand for every line."""
-    names, shapes = (tuple(re.compile(spot).search for spot in spots) for spots in (_NAME_SPOTS, _SHAPE_SPOTS))
+    """Those for lower-case text and for shapes, at hand for every line."""
+    lower = (*_NAME_SPOTS, "://", "sig(?:nature)?=")  # a compiled literal is found twice as fast as with `in`
+    names, shapes = (tuple(re.compile(spot).search for spot in spots) for spots in (lower, _SHAPE_SPOTS))
     return names, shapes
 
 
@@ -326,7 +314,7 @@ def _names_in(text: str, lower: str) -> list[tuple[int, int]]:
 
 
 def _find_given(text: str, name: str, end: int) -> tuple[int, int, str] | None:
-    """What is given to a name that ends at `end`: from where to where it stands, and what to write instead."""
+    """What is given to a name that ends at `end`: its start, its end, and what to write instead."""
     if is_secret_name(name):
         opened = _compile(_OPENED).match(text, end)
         stop = _find_closing(text, opened.end()) if opened else 0
@@ -334,9 +322,7 @@ def _find_given(text: str, name: str, end: int) -> tuple[int, int, str] | None:
         if opened and stop and _compile(_TEXT_INSIDE).search(text, opened.end(), stop):
             return opened.end(), stop, f"{opened[1]}{REDACTED}{opened[1]}"
     given = _compile(_GIVEN).match(text, end)
-    if given is None or (given[1].isspace() and not name.startswith("--")):  # only a command line gives after a space
-        return None
-    if not _is_given(name, given[3], quoted=bool(given[2])):
+    if given is None or not _is_given(name, given):
         return None
     return given.start(3), given.end(3), REDACTED
 
@@ -351,8 +337,11 @@ def _find_closing(text: str, start: int) -> int:
     return 0
 
 
-def _is_given(name: str, value: str, *, quoted: bool) -> bool:
+def _is_given(name: str, given: re.Match[str]) -> bool:
     """Whether what stands behind a name is a secret itself, and not code or words about one."""
+    if given[1].isspace() and not name.startswith("--"):  # only a command line gives after a space
+        return False
+    quoted, value = bool(given[2]), given[3]
     if is_secret_name(name):
         return (quoted and _compile(_LITERAL).fullmatch(value) is not None) or _looks_secret(value)
     return is_weak_name(name) and (quoted or (len(value) >= 12 and value.isalnum())) and _looks_secret(value)

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import re
 
 
-def _set(words: str) -> frozenset[str]:
+def split_set(words: str) -> frozenset[str]:
+    """The words of a text."""
     return frozenset(words.split())
 
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """The words of a name, in snake_case, kebab-case or camelCase."""
-_SECRETS = _set(
+_SECRETS = split_set(
     "secret secrets password passwords passwd pwd passphrase passphrases passcode credential credentials creds"
     " authorization bearer cookie cookies jwt pat apikey apikeys accesskey privatekey secretkey authtoken"
     " accesstoken"
 )
 """Last words of the names of secrets."""
-_OWNERS = _set(
+_OWNERS = split_set(
     "api access private secret auth signing signature encryption ssh master account service session client admin"
     " deploy webhook storage subscription license hub bot openai anthropic claude gemini google gcp hf huggingface"
     " tinker evsys wandb github gitlab gh aws azure fireworks together groq mistral cohere deepseek openrouter"
     " replicate stripe twilio sendgrid slack xai nvidia perplexity tavily modal comet neptune supabase datadog sentry"
 )
 """What stands before `key` or `tokens` in the name of a secret; `sort_key` and `max_tokens` are something else."""
-_TEXTS = _set(
+_TEXTS = split_set(
     "bos eos pad unk sep cls mask stop start end image think special next first last per new previous prev current"
     " target prefix suffix separator delimiter answer begin top best"
 )
 """What stands before `token` where that is a piece of text."""
-_LOOKUPS = _set("public primary foreign sort cache group row column dict index join partition hot")
+_LOOKUPS = split_set("public primary foreign sort cache group row column dict index join partition hot")
 """What stands before `key` where that is looked up."""
 _WEAK_WORDS = ("key", "auth", "tokens", "pass", "dsn", "webhook", "connstr")
 """Names that may hold anything; what stands there has to look like a secret itself."""
@@ -60,10 +60,11 @@ def is_weak_name(name: str) -> bool:
 
 SHORTEST_SECRET = 8
 """Shorter values would also be found in harmless text."""
-_ORDINARY = _set(
+_ORDINARY = split_set(
     "PATH HOME LANG LANGUAGE PWD OLDPWD SHELL TERM USER LOGNAME USERNAME HOSTNAME TZ EDITOR PAGER DISPLAY MAIL SHLVL"
     " PS1 PS2 LS_COLORS COLORTERM TERM_PROGRAM VIRTUAL_ENV MANPATH INFOPATH TMPDIR TEMP TMP SSH_CONNECTION SSH_CLIENT"
-    " SSH_TTY PYTEST_CURRENT_TEST PYTEST_XDIST_TESTRUNUID GITHUB_SHA GITHUB_RUN_ID INVOCATION_ID JOURNAL_STREAM"
+    " SSH_TTY PYTEST_CURRENT_TEST PYTEST_XDIST_TESTRUNUID GITHUB_SHA GITHUB_RUN_ID INVOCATION_ID JOURNAL_STREAM MODEL"
+    " MODEL_NAME BASE_MODEL EVSYS_PROJECT_ID"
 )
 _ORDINARY_PREFIXES = ("LC_", "XDG_", "PYTHON", "CONDA_", "NVIDIA_", "CUDA_", "DBUS_", "GPG_KEY")
 _SECRET_VARIABLE = re.compile(
@@ -71,35 +72,34 @@ _SECRET_VARIABLE = re.compile(
     r"|keys?(?![a-z])|webhook|dsn|connection_?str|(?<![a-z])pat$|mnemonic|phrase|recovery|(?<![a-z])pin(?![a-z])"
 )
 _PIECES = re.compile(r"[^\s\"',;{}()\[\]=&?@:/|<>]+")
-_WORD = re.compile(r"[A-Za-z]*\d{0,3}|\d{0,4}[A-Za-z]{0,8}|[A-Za-z]{1,4}\d{1,4}[A-Za-z]{1,2}|\d+")
-"""Letters with a short number behind, before or among them: `central1`, `256color`, `Xmx2048m`."""
-
-
-_PASSWORD = re.compile(r"(?=.*[A-Za-z])(?=.*\d)(?=.*[@!#$%^&*])(?!.+@[\w-]+(\.[\w-]+)+$)[^\s/:,;=]+")
-"""Letters, digits and a sign in one piece, and no mail address."""
+_LOGIN = re.compile(r"://[^/\s]*:([^/\s@]+)@")
+_PHRASE = re.compile(r"[A-Za-z]+(?:\s+[A-Za-z0-9][\w'-]*){2,}[.!?]?")
+"""Three or more words: a passphrase. Fewer would also be found in honest text."""
+_BETWEEN_WORDS = re.compile(r"[-_.+~/:=,\s]+|@(?=[\w-]+\.|\d{1,2}$)")
+_WORD = re.compile(
+    r"(?:[A-Z]?[a-z]+|[A-Z]{2,4})(?:A?[A-Z][a-z]{2,})*(?:[A-Z]{2,4})?\d{0,3}|[A-Z]+\d{0,3}"
+    r"|\d*[A-Za-z]{0,2}|\d{1,3}[a-z]{3,5}|\d+[A-Za-z]\d+[A-Za-z]?|[A-Za-z]{1,3}\d{1,4}[A-Za-z]{0,2}"
+)
+"""`word`, `SomeName`, `OpenBLAS`, `BUILD12`, and what is short or counts: `135M`, `256color`, `8x7B`, `Xmx2048m`."""
 
 
 def find_secrets(name: str, value: str) -> set[str]:
     """The secrets in an environment variable: its value, and the parts of a structured one that look like keys.
 
-    A secret is told by its value, because no list of names is complete: it is no path, number, word or address without
-    credentials. Under a name that promises a secret, words are secrets too.
+    A secret is recognised by its value, because no list of names is complete: it is no path, no address without
+    credentials, and not made of words and numbers. Under a name that promises a secret, words are secrets too.
     """
     value = value.strip()
     if len(value) < SHORTEST_SECRET or name in _ORDINARY or name.startswith(_ORDINARY_PREFIXES):
         return set()
     if value.startswith(("~/", "./", "../")) or (value[0] == "/" and _is_path(value)):
         return set()
-    parts = {part for part in _PIECES.findall(value) if len(part) >= SHORTEST_SECRET and _is_random(part)}
-    is_named = _SECRET_VARIABLE.search(name) is not None and not value.startswith(("http://", "https://"))
-    if _PASSWORD.fullmatch(value) and not value.startswith(("$", "%", "-")):
-        parts.add(value)
-    has_login = re.search(r"://[^/\s]*:([^/\s@]+)@", value)
-    if has_login and len(has_login[1]) >= SHORTEST_SECRET:
-        parts.add(has_login[1])
-    if not (parts or has_login or (is_named and not value.isdigit())):
-        return set()
-    return {value, *parts}
+    found = {piece for piece in (value, *_PIECES.findall(value)) if not _is_ordinary(piece)}
+    found.update(_LOGIN.findall(value))
+    is_named = _SECRET_VARIABLE.search(name) and not value.startswith(("http://", "https://")) and not value.isdigit()
+    if found or is_named or _PHRASE.fullmatch(value):
+        found.add(value)
+    return {piece for piece in found if len(piece) >= SHORTEST_SECRET}
 
 
 def _is_path(value: str) -> bool:
@@ -107,18 +107,9 @@ def _is_path(value: str) -> bool:
     return len(value) < 4096 and (value.count("/") > 2 or os.path.exists(value.partition(os.pathsep)[0]))
 
 
-def _is_random(part: str) -> bool:
-    """Whether a piece of text is no word, number or name made of them, as far as its characters show."""
-    if any(_is_random_word(word) for word in re.split(r"[-_.+~]", part)):
-        return True
-    return len(re.findall(r"[!#$%^&*]", part)) > 0 and not part.startswith(("$", "%", "--"))
-
-
-def _is_random_word(word: str) -> bool:
-    changes = sum(one.islower() and other.isupper() for one, other in itertools.pairwise(word))
-    if _WORD.fullmatch(word):
-        return changes > 2 and len(word) < 5 * changes  # letters of a key; `CamelCaseNames` change less often
-    return len(word) >= SHORTEST_SECRET
+def _is_ordinary(text: str) -> bool:
+    """Whether a text is made of words and numbers, as far as its characters show."""
+    return all(_WORD.fullmatch(word) for word in _BETWEEN_WORDS.split(text))
 
 
 def split_words(name: str) -> list[str]:

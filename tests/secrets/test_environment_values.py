@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -40,6 +41,9 @@ SECRET = {
     "SYMBOLS": "Tr0ub4dor&3zebra",
     "WITH_DASHES": f"{noise(8)}-{noise(8)}-{noise(8)}",
     "MNEMONIC": "legal winner thank year wave sausage worth useful",
+    "GREETING": "correct horse battery staple",
+    "MOTTO": "Never gonna give you up!",
+    "BACKUP_TEXT": "purple Monkey 42 dishwasher",
     "RECOVERY_CODES": "abcd-efgh-ijkl-mnop",
     "ROOT_PIN": "anothersecretword",
     "SIGN_AND_DIGIT": "P@ssw0rd",
@@ -50,6 +54,12 @@ SECRET = {
     "OTP": "otpauth://totp/x?secret=JBSWY3DPEHPK3PXP",
     "HTPASSWD": "admin:$apr1$abcd1234$1234567890abcdef",
     "WIREGUARD": "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=",
+    "SHORT": "NqVwYS81",
+    "GROUPS": "8b8V-w2zb-JYAx-yL1a",
+    "SIGNS": "a!b@c#d$e%",
+    "TABBED": "9iMfw0\t5Qaygu",
+    "CAPITALS": "OrUbmkLCNPloWR",
+    "KEY_OF_LINES": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{noise(64)}\n{noise(64)}\n-----END OPENSSH PRIVATE KEY-----",
     "BASE64": base64.b64encode(bytes(range(60, 90))).decode(),
 }
 
@@ -69,7 +79,7 @@ def test_ordinary_values_change_no_text(monkeypatch: pytest.MonkeyPatch) -> None
         assert redact_text(text) == text
 
 
-FORMS = {
+FORMS: dict[str, Callable[[str], str]] = {
     "as it is": lambda value: f"failed with {value}!",
     "JSON": lambda value: json.dumps({"note": value}),
     "repr": lambda value: repr([value]),
