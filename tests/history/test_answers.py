@@ -111,15 +111,14 @@ def test_what_is_not_there_is_refused_with_what_is(project: Path, arguments: tup
 
 def test_compare_shows_the_tasks_that_changed_sides_with_both_answers(project: Path) -> None:
     (flips,) = answer("compare", "rate", "epochs-again")["flips"]
-    before, after = (right_tasks(share, 0) for share in (0.65, 0.6))  # by most of the seeds
     assert flips["n_tasks"] == N_TASKS
     assert flips["gained"] == []
-    assert [one["task"] for one in flips["lost"]] == [f"routing-{place}" for place in range(after, before)]
-    lost = flips["lost"][0]
+    assert [one["task"] for one in flips["lost"]] == [f"routing-{place}" for place in range(23, 27)]  # by some seeds
+    lost = flips["lost"][1]
     assert (lost["first_answer"], lost["expected"]) == ("yes", "yes")
-    assert lost["prompt"].startswith(f"routing {after}: ")
+    assert lost["prompt"].startswith("routing 24: ")
     shown = call("compare", "rate", "epochs-again").stdout
-    assert "of 40 tasks, B gains 0 and loses 2." in shown
+    assert "of 40 tasks, B gains 0 and loses 4." in shown
     assert "- lost routing-24: 1 -> 0.3333" in shown
 
 
@@ -151,7 +150,7 @@ def test_checkpoints_are_named_by_words_steps_and_names(project: Path, name: str
 def test_an_arm_without_a_result_exports_the_checkpoint_that_scored_best(project: Path) -> None:
     found = answer("export", "slow", "-o", "out")
     assert (found["arm"], found["step"], found["score"]) == ("one__seed42", 4, right_tasks(0.575, 0) / N_TASKS)
-    assert found["warnings"] == ["Trained with one seed only: luck may explain its score."]
+    assert found["warnings"] == ["Trained with one seed only: seed variance may explain its score."]
 
 
 def test_weights_that_are_elsewhere_or_gone_are_refused_with_the_reason(project: Path) -> None:

@@ -172,7 +172,7 @@ QUESTIONS: dict[str, Callable[[Reader], bool]] = {
         "refuted by rl-rate on mock"
     ),
     "the most promising open claim, and what it needs": lambda it: it.below("Open")[0].startswith(
-        "A constant rate helps: promising by lucky on mock. Next: Repeat `one`"
+        "A constant rate helps: promising by lucky on mock. Next: Repeat all runs"
     ),
     "the cheapest thing untried": lambda it: (
         it.below("Untried")[0] == "about $0.05 an arm: Q1 sft batch_size=32 with learning_rate=0.01 (each helped alone)"
@@ -181,7 +181,7 @@ QUESTIONS: dict[str, Callable[[Reader], bool]] = {
     "what was trained on its own benchmark": lambda it: (
         "dirty: flagged by its audit: contamination" in it.below("Do not count")
     ),
-    "which results rest on one seed": lambda it: it.below("Do not count")[-1].endswith("luck may explain them: lucky"),
+    "which results rest on one seed": lambda it: it.below("Do not count")[-1].endswith("may explain them: lucky"),
     "why arms failed, and how many": lambda it: (
         it.below("What failed")[0].startswith("6x OutOfMemoryError: tried to allocate")
         and it.below("What failed")[0].endswith("(last in larger)")

@@ -11,8 +11,6 @@ import pytest
 from evsys_sdk import DataError
 from evsys_sdk.history.index import HistoryIndex
 from evsys_sdk.history.query import ORDERS, Filters, check_status, check_verdict, count, parse_since, select
-from evsys_sdk.history.views.listing import tree_lines
-from evsys_sdk.record.view.model import ExperimentView
 
 from .recorded import BEGAN, DAY, write_experiment
 
@@ -89,32 +87,3 @@ def test_times_may_be_dates_or_ages() -> None:
     assert time.time() - parse_since("1.5h") == pytest.approx(5400, abs=5)
     with pytest.raises(DataError, match=r"this is no date\. Write one as 2026-01-31"):
         parse_since("yesterday")
-
-
-def one(name: str, parent: str = "", started: float = 0.0) -> ExperimentView:
-    return ExperimentView(f"{name}-1", name, f"/{name}", "completed", started=started, parent_id=parent)
-
-
-def shape(*experiments: ExperimentView) -> list[tuple[str, int]]:
-    return [(line.view.name, line.depth) for line in tree_lines(experiments)]
-
-
-def test_children_stand_below_their_parents_named_by_id_folder_or_name() -> None:
-    found = shape(one("c", "a-1"), one("a"), one("d", "c"), one("b"), one("e", "a"))
-    assert found == [("a", 0), ("c", 1), ("d", 2), ("e", 1), ("b", 0)]
-
-
-def test_a_missing_parent_is_named() -> None:
-    (line,) = tree_lines([one("a", "lost-9")])
-    assert (line.missing_parent, line.depth, line.in_cycle) == ("lost-9", 0, False)
-
-
-def test_cycles_lose_nobody_and_end() -> None:
-    lines = tree_lines([one("a", "c-1"), one("b", "a-1"), one("c", "b-1"), one("below", "b-1"), one("self", "self-1")])
-    assert sorted(line.view.name for line in lines) == ["a", "b", "below", "c", "self"]
-    assert [line.view.name for line in lines if line.in_cycle] == ["a"]
-
-
-def test_a_very_deep_tree_is_walked() -> None:
-    lines = tree_lines([one(f"n{number}", f"n{number - 1}-1" if number else "") for number in range(5000)])
-    assert lines[-1].depth == 4999

@@ -12,7 +12,7 @@ from evsys_sdk import DataError
 from evsys_sdk.history.detail import read_detail
 from evsys_sdk.history.pairs import PairedDifference, compare_sides
 from evsys_sdk.history.views.compare import compare_experiments, compare_page, config_differences
-from evsys_sdk.history.views.show import find_gain, show_data, show_page
+from evsys_sdk.history.views.show import show_data, show_page
 
 from .recorded import write_experiment, write_scores
 
@@ -56,7 +56,7 @@ def test_show_tells_what_search_budget_and_retries_decided(tmp_path: Path) -> No
         {"id": "3", "time": 3.0, "kind": "budget_stop", "limit": {"usd": 1}, "spent": {"usd": 1.1}},
     ]
     page = show_page(read_detail(write_experiment(tmp_path, "rates", events=events)))
-    assert "- base__seed42 was taken up again: lost worker" in page
+    assert "- base__seed42 was resumed: lost worker" in page
     assert "- search rung 1: went on: base" in page
     assert '- stopped by the budget: limit {"usd": 1}, spent {"usd": 1.1}' in page
 
@@ -255,54 +255,6 @@ def test_experiments_without_anything_in_common_say_so(tmp_path: Path) -> None:
     assert "no scored metric in common" in compare_page(compare_experiments([read_detail(one), read_detail(two)]))
 
 
-def write_child(root: Path, **model: str) -> Path:
-    path = write_experiment(root, "child", runs={"only": 0.75}, parent_experiment_id="parent-0a1b2c3d")
-    config = json.loads((path / "config.json").read_text("utf-8"))
-    config["runs"][0]["model"] |= model
-    (path / "config.json").write_text(json.dumps(config), "utf-8")
-    return path
-
-
-def test_a_gain_is_told_against_the_best_run_of_the_parent(tmp_path: Path) -> None:
-    write_experiment(tmp_path, "parent", runs={"base": 0.4, "changed": 0.6})
-    gain = find_gain(read_detail(write_child(tmp_path)), [tmp_path])
-    assert gain is not None
-    assert (gain.parent, gain.run, gain.step) == ("parent-0a1b2c3d", "changed", None)
-    assert gain.difference.difference == pytest.approx(0.15)
-    assert (gain.difference.n_tasks, gain.difference.low is not None) == (20, True)
-    page = show_page(read_detail(tmp_path / "child"), gain)
-    assert "Against its parent parent-0a1b2c3d (changed, its best run): +0.15" in " ".join(page.split())
-
-
-def test_a_gain_is_told_against_the_checkpoint_that_the_run_started_from(tmp_path: Path) -> None:
-    parent = write_experiment(tmp_path, "parent", runs={"base": 0.4, "changed": 0.6})
-    line = {"name": "step000005", "next_step": 5, "state": "somewhere/state", "sampler": "somewhere/sampler"}
-    (parent / "base__seed42" / "checkpoints.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
-    gain = find_gain(read_detail(write_child(tmp_path, init_from_checkpoint="somewhere/state")), [tmp_path])
-    assert gain is not None
-    assert (gain.run, gain.step, gain.difference.first) == ("base__seed42", 5, 0.2)  # half of what it scored in the end
-    assert show_data(read_detail(tmp_path / "child"), gain)["gain_over_parent"]["step"] == 5
-
-
-def test_a_run_that_started_from_an_exported_folder_started_from_the_checkpoint_it_is_a_copy_of(tmp_path: Path) -> None:
-    parent = write_experiment(tmp_path / "outputs", "parent", runs={"base": 0.4, "changed": 0.6})
-    line = {"name": "step000005", "next_step": 5, "state": "x/state", "sampler": "x/sampler"}
-    (parent / "base__seed42" / "checkpoints.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
-    (tmp_path / "exported").mkdir()
-    (tmp_path / "exported" / "evsys_export.json").write_text('{"checkpoint": "x/sampler"}', "utf-8")
-    child = write_child(tmp_path / "outputs", init_from_checkpoint=str(tmp_path / "exported"))
-    gain = find_gain(read_detail(child), [tmp_path / "outputs"])
-    assert gain is not None
-    assert (gain.run, gain.step) == ("base__seed42", 5)
-
-
-def test_there_is_no_gain_over_a_parent_that_is_gone_or_was_measured_otherwise(tmp_path: Path) -> None:
-    child = read_detail(write_child(tmp_path))
-    assert find_gain(child, [tmp_path]) is None
-    write_experiment(tmp_path, "parent", metric="reward")
-    assert find_gain(child, [tmp_path]) is None
-
-
 def write_interrupted(root: Path) -> Path:
     """A search that was interrupted: `base` ended, `one` and `two` were stopped after their scorings."""
     path = write_experiment(root, "search", runs={"base": 0.4}, seeds=(42,), verdict=None, status="interrupted")
@@ -316,8 +268,8 @@ def write_interrupted(root: Path) -> Path:
             (path / name / "starts.jsonl").write_text('{"time": 1.0}\n', "utf-8")
             result = {"run_id": name, "status": "cancelled", "metrics": {"steps": 4.0}, "artifacts": {}}
             (path / name / "run_result.json").write_text(json.dumps(result), "utf-8")
-            ended = {"id": name, "time": 2.0, "kind": "arm_ended", "arm": name, "status": "cancelled", "metrics": {}}
-            journal.write(json.dumps(ended) + "\n")
+            ended = {"id": name, "time": 2.0, "kind": "arm_ended", "arm": name, "status": "cancelled"}
+            journal.write(json.dumps({**ended, "metrics": {}}) + "\n")
     return path
 
 

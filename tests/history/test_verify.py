@@ -15,7 +15,27 @@ from evsys_sdk.experiment import Experiment
 ROWS = [
     {"messages": [{"role": "user", "content": f"q{at}"}, {"role": "assistant", "content": f"a{at}"}]} for at in range(6)
 ]
-FACTS = ("experiment", "model", "backend", "algorithm", "seed", "verdict", "checkpoint", "arm")
+FACTS = (
+    "experiment",
+    "model",
+    "backend",
+    "algorithm",
+    "seed",
+    "verdict",
+    "checkpoint",
+    "arm",
+    "data",
+    "metric",
+    "low",
+    "high",
+    "step",
+    "score",
+    "warnings",
+    "config_sha256",
+    "files",
+    "run",
+    "unknown",
+)
 
 
 @pytest.fixture
@@ -67,6 +87,12 @@ def remove_file(folder: Path) -> None:
     (folder / "manifest.json").unlink()
 
 
+def cut_journal(folder: Path) -> None:
+    file = folder / "dossier" / "journal.jsonl"
+    kept = [line for line in file.read_text("utf-8").splitlines(keepends=True) if '"concluded"' not in line]
+    file.write_text("".join(kept[: len(kept) - 1]), encoding="utf-8")
+
+
 ALTERED: dict[str, Callable[[Path], None]] = {
     **{name: change_fact(name) for name in FACTS},
     "weights": append_to("weights.npz"),
@@ -76,6 +102,10 @@ ALTERED: dict[str, Callable[[Path], None]] = {
     "model in config": replace_in("config.json", '"tiny"', '"other"'),
     "data in config": replace_in("config.json", "q1", "q9"),
     "conclusion": append_to("dossier/conclusion.md"),
+    "conclusion as data": append_to("dossier/conclusion.json"),
+    "page": append_to("README.md"),
+    "journal without its end": cut_journal,
+    "journal without a line": replace_in("journal.jsonl", '"kind": "arm_started"', '"kind": "arm_began"'),
     "claim": replace_in("journal.jsonl", '"hypothesis_sha256"', '"hypothesis_sha257"'),
     "status": replace_in("journal.jsonl", '"completed"', '"cancelled"'),
     "hash of weights": replace_in("journal.jsonl", '"weights": {"', '"weights": {"_'),

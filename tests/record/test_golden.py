@@ -151,7 +151,13 @@ def test_a_killed_record_is_taken_up_by_the_same_command_and_ends_as_if_nothing_
     assert (after.status, after.format, len(after.events) > len(before.events)) == ("completed", 2, True)
     assert after.conclusion["verdict"] == "inconclusive"
     assert finish("sweep.yaml", "--fresh") == 0
-    assert results("killed") == results("sweep.2")  # the same runs, but for how slow their backend is
+    resumed, fresh = results("killed"), results("sweep.2")  # the same runs, but for how slow their backend is
+    assert {name: status for name, (status, _) in resumed.items()} == {
+        name: status for name, (status, _) in fresh.items()
+    }
+    for name, (_, metrics) in resumed.items():
+        # The first steps of `killed` were computed on another machine, whose processor rounds float32 sums differently.
+        assert metrics == pytest.approx(fresh[name][1], rel=1e-6), name
     # What was written before it had hashes stays as it was, and what came after is chained to it.
     [told] = verify_chain(after.files.journal)
     assert f"{len(before.events)} events are of version 1" in told

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, closest, show
+from ..errors import DataError, show, suggest
 from ..record.events import Event, Kind
 from ..record.project_files.journals import broken_promotions, promotions_file, read_promotions
 from ..record.values import Object, items, number, text
@@ -138,8 +138,7 @@ class Deployments:
         found = next((one for one in self.all if one.id == reference), None) or self.live_under(reference)
         if found is None:
             known = [*self.live, *(one.id for one in self.all)]
-            guess = closest(reference, known)
-            hint = f"Did you mean '{guess}'?" if guess else "List them with: evsys deployments list"
+            hint = suggest(reference, known) or "List them with: evsys deployments list"
             raise DataError(f"there is no deployment {show(reference)}. {hint}")
         return found
 

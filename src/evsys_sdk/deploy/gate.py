@@ -220,7 +220,7 @@ def _check_record(source: Source, policy: GatePolicy, imports: Sequence[str]) ->
         else:
             yield GateCheck("contamination", "ok", "no task was found in its training rows.")
     if reason := source.detail.record.invalidated:
-        yield GateCheck("not invalid", "failed", f"its experiment was marked as not to be believed: {reason}")
+        yield GateCheck("not invalid", "failed", f"its experiment was excluded: {reason}")
 
 
 def _check_audit(report: AuditReport, wanted: str) -> GateCheck:

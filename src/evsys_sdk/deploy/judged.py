@@ -107,7 +107,7 @@ class Gap:
 
 
 def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float, lower_is_better: bool) -> Gap | str:
-    """The difference with its interval, over the luck of the tasks alone: the weights are what they are. Or why not."""
+    """The difference with its interval, over task sampling variance alone; or the reason why there is none."""
     tasks = sorted(set(candidate.by_task) & set(current.by_task))
     if other := _find_difference(candidate.question, current.question):
         return other
@@ -116,7 +116,7 @@ def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float,
     if len(tasks) < max(len(candidate.by_task), len(current.by_task)):
         return f"only {len(tasks)} of {max(len(candidate.by_task), len(current.by_task))} tasks have both scores"
     names = [candidate.clusters.get(task) or f"task {task}" for task in tasks]
-    # Tasks of one cluster share their luck; where every task stands alone there is nothing to group.
+    # Tasks of one cluster are correlated; tasks without clusters need no grouping.
     clusters = np.unique(names, return_inverse=True)[1] if len(set(names)) < len(names) else None
     sign = -1.0 if lower_is_better else 1.0
     both = [np.array([[sign * one.by_task[task] for task in tasks]]) for one in (current, candidate)]

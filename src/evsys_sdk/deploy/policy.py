@@ -92,7 +92,7 @@ class GatePolicy(Strict):
     integrity: Integrity = Integrity()
     """What must hold of the record."""
     error: float = Field(default=0.025, gt=0, lt=0.5)
-    """How often luck alone may let weights pass that are no better, over all candidates judged on one set of tasks."""
+    """False positive rate over all candidates that are judged on one set of tasks."""
     watch: Watch = Watch()
     """What happens after it went live, in `evsys loop`."""
 

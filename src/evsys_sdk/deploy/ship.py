@@ -149,7 +149,7 @@ def _clear(shelf: Path, number: int) -> Path:
 def _build(deployer: Deployer, source: Source, place: Path, audit: AuditReport) -> Built:
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise DataError(f"{place}: there is something already. Name an empty folder with --out.")
-    # Built next to its place under a hidden name and renamed at the end, which is one step: whoever looks finds nothing
+    # Built next to its place under a hidden name and renamed at the end, which is one step: a reader finds nothing
     # or all of it, and what a killed process leaves is swept away by the next deployment.
     staged = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     staged.mkdir(parents=True)

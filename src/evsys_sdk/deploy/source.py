@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.jsonl import read_json
-from ..errors import DataError, closest, show
+from ..errors import DataError, show, suggest
 from ..history.detail import Detail, read_detail
 from ..history.find import find_experiment
 from ..record.evidence import check_weights
@@ -126,8 +126,7 @@ def _choose_arm(detail: Detail, name: str) -> RunRecord:
         arms = [arm for arm in detail.arms if arm.run == name]  # a run, of which the first seed is meant
     if not arms:
         known = [arm.name for arm in detail.arms]
-        guess = closest(name, known)
-        hint = f"Did you mean '{guess}'?" if guess else f"It has {', '.join(known) or 'none'}."
+        hint = suggest(name, known) or f"It has {', '.join(known) or 'none'}."
         raise DataError(f"{detail.folder}: there is no arm {show(name)}. {hint}")
     done = [arm for arm in arms if arm.status == "completed"]
     if not done:
@@ -145,8 +144,7 @@ def _find_weights(arm: RunRecord, wanted: str) -> tuple[str, Path]:
     if "best" not in refs and "final" in refs:
         refs["best"] = refs["final"]
     if wanted not in refs:
-        guess = closest(wanted, refs)
-        hint = f"Did you mean '{guess}'?" if guess else f"It has {', '.join(refs) or 'none'}."
+        hint = suggest(wanted, refs) or f"It has {', '.join(refs) or 'none'}."
         raise DataError(f"{arm.folder}: there is no checkpoint {show(wanted)}. {hint}")
     ref = Path(refs[wanted])
     if "://" in refs[wanted]:

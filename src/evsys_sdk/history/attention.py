@@ -17,16 +17,21 @@ from typing import Any
 
 from ..record.approvals import list_project_approvals
 from ..record.events import Kind, read_events
-from ..record.project_files.journals import read_promotions
+from ..record.lock import lock_owner
+from ..record.project_files.journals import campaign_dir, list_campaigns, read_campaign, read_promotions
 from ..record.reader import ExperimentRecord
 from ..record.values import items, number, part, text
 from ..record.view.model import ExperimentView
+from .campaigns.campaign import Campaign, tell_campaign
+from .campaigns.progress import OPEN, CampaignProgress, judge_progress
 
 ATTENTION_DAYS = 7
 """How long an experiment that has ended stays on the list."""
 _NEARLY = 0.9
 """Share of a limit from which on it is nearly reached."""
-_ORDER = ("waiting", "damaged", "failed", "killed", "refused", "deadline", "nearly_spent", "flagged", "budget")
+_ORDER = ("waiting", "damaged", "failed", "killed", "refused", "deadline", "nearly_spent", "flagged", "budget", "ended")
+_ENDED_DAYS = 1
+"""How long a campaign that was closed stays on the list."""
 _WHAT = {
     "waiting": "waits for approval",
     "damaged": "its record cannot be read",
@@ -59,13 +64,15 @@ def read_attention(roots: Sequence[str | Path] = ()) -> list[AttentionItem]:
     from .history import History
 
     with History(roots) as history:
-        found = find_attention(history.select(since=time.time() - ATTENTION_DAYS * 86_400))
-    return in_order([*found, *find_project_attention()])
+        views = list(history.select(since=time.time() - ATTENTION_DAYS * 86_400))
+    return in_order([*find_attention(views), *find_project_attention(views)])
 
 
-def find_project_attention() -> list[AttentionItem]:
+def find_project_attention(views: Iterable[ExperimentView]) -> list[AttentionItem]:
     """What needs a person next to experiments: campaigns, loops and promotions of this project."""
-    return [*_waiting_in_project(), *_refused_by_gate()]
+    views = list({one.id: one for one in views}.values())
+    campaigns = (one for name in list_campaigns() for one in _look_at_campaign(name, views, time.time()))
+    return [*_waiting_in_project(), *_refused_by_gate(), *campaigns]
 
 
 def find_attention(views: Iterable[ExperimentView]) -> list[AttentionItem]:
@@ -83,7 +90,7 @@ def in_order(found: Iterable[AttentionItem]) -> list[AttentionItem]:
 
 
 def _kind(one: ExperimentView) -> tuple[str, str] | None:
-    """The kind, and what is said."""
+    """The kind and the text."""
     if one.status in _WHAT:
         reason = f": {one.failures[0].arm}: {one.failures[0].reason}" if one.failures else ""
         return one.status, _WHAT[one.status] + (reason if one.status == "failed" else "")
@@ -120,6 +127,52 @@ def _waiting_in_project() -> Iterator[AttentionItem]:
         command = f"evsys approve {target} {quote(one.subject)}"
         key = f"{target}/waiting/{one.subject}/{round(one.time)}"
         yield AttentionItem(key, "waiting", target, "", f"waits for approval: {about}"[:160], command)
+
+
+def _look_at_campaign(name: str, views: Sequence[ExperimentView], now: float) -> Iterator[AttentionItem]:
+    """A campaign that ended or stopped, whose families failed, whose driver was killed, or that is near a limit."""
+    events = read_campaign(name)
+    if not events or events[0].kind != Kind.CAMPAIGN_OPENED:
+        return
+    campaign = tell_campaign(name, events)
+    mine = sorted((one for one in views if campaign.tag in one.tags), key=lambda one: one.started or 0.0)
+    progress = judge_progress(campaign, mine, now)
+
+    def item(kind: str, key: object, what: str, command: str = f"evsys campaign show {name}") -> AttentionItem:
+        first = (what.splitlines() or [""])[0][:160]
+        return AttentionItem(f"campaign:{name}/{kind}/{key}", kind, f"campaign:{name}", "", first, command)
+
+    if campaign.closed:
+        if campaign.closed_at > now - _ENDED_DAYS * 86_400:
+            yield item("ended", "closed", f"ended: {campaign.closed}")
+        return
+    if progress.state != OPEN:
+        close = f"evsys campaign close {name} --reason ..."
+        yield item("ended", f"{progress.state}/{len(mine)}", f"{progress.state}: {progress.why}", close)
+    for event in campaign.decisions:
+        if event.text("action") == "blocked":
+            yield item("failed", event.id, f"failed: {event.text('family')}: {event.text('reason')}")
+    for kind, limit, told in _near_limits(campaign, progress, now):
+        yield item(kind, limit, told)
+    last = campaign.decisions[-1] if campaign.decisions else None
+    if last is not None and last.text("by") == "policy" and last.text("action") != "blocked":
+        is_done = any((one.ended or 0.0) > (last.time or 0.0) for one in mine)
+        if not is_done and lock_owner(campaign_dir(name)) is None:
+            told = f"was killed in the step '{last.text('action')} {last.text('family')}'"
+            yield item("killed", last.id, told, f"evsys campaign run {name}")
+
+
+def _near_limits(campaign: Campaign, progress: CampaignProgress, now: float) -> Iterator[tuple[str, str, str]]:
+    """Kind, name and text of each limit that is nearly reached; one that is reached has ended the campaign."""
+    for limit, left in progress.left.items():
+        spent = progress.spent[limit]
+        if limit != "experiments" and left > 0 and spent >= _NEARLY * (spent + left):
+            told = f"budget nearly spent: {spent:,.4g} of {spent + left:,.4g} {limit}"
+            yield "nearly_spent", f"{limit}/{spent + left:g}", told
+    deadline = campaign.deadline
+    if deadline is not None and now >= deadline - (1 - _NEARLY) * (deadline - (campaign.decisions[0].time or 0.0)):
+        told = time.strftime("%H:%M:%S", time.localtime(deadline))
+        yield "deadline", f"{deadline:.0f}", f"deadline near: it ends at {told}"
 
 
 def _refused_by_gate() -> Iterator[AttentionItem]:

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ..record.layout import HISTORY_CACHE
-from ..record.view.model import ArmView, ExperimentView, RunView
+from ..record.values import Note
+from ..record.view.model import ArmView, Difference, ExperimentView, Failure, RunView
+from ..record.view.question import Question
 from .effects import Contrast
 
-_FORMAT = 9
+_FORMAT = 10
 """Raise it when views of the same folder come out differently."""
 _KEPT_FAILURES = 5
 """Reasons that digests are made from."""
@@ -205,7 +207,7 @@ class ViewCache:
         self._db = self._open()
 
     def _write(self, rows: list[NewRow], names: list[tuple[str]]) -> None:
-        with self._db:  # one transaction: whoever reads meanwhile sees all of it or nothing
+        with self._db:  # one transaction: concurrent readers see all of it or nothing
             for table, columns in _TABLES.items():
                 several = table in ("runs", "effects")
                 # Without a key of their own such rows cannot be replaced: the old ones go first.
@@ -353,7 +355,8 @@ def _version() -> int:
 
 def view_version() -> int:
     """Changes with the fields of a view: one that was stored with another version is made again."""
-    return _checksum([_FORMAT, *(one.name for kind in (ExperimentView, RunView, ArmView) for one in fields(kind))])
+    kinds = (ExperimentView, RunView, ArmView, Question, Difference, Failure, Note)
+    return _checksum([_FORMAT, *(one.name for kind in kinds for one in fields(kind))])
 
 
 def _checksum(shape: list[Any]) -> int:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, closest, show
+from ..errors import DataError, show, suggest
 from ..record.reader import ExperimentRecord
 from ..record.runs import RunRecord
 from ..record.values import Object, items, number, text
@@ -94,8 +94,7 @@ def read_detail(folder: Path, known: ExperimentView | None = None, *, run: str =
     found = Detail(record, known or view(record), run)
     if run and not found.chosen_arms:
         names = list(dict.fromkeys(arm.run for arm in found.arms))
-        guess = closest(run, names)
-        hint = f"Did you mean '{guess}'?" if guess else f"It has: {', '.join(names[:12])}."
+        hint = suggest(run, names) or f"It has: {', '.join(names[:12])}."
         raise DataError(f"{found.view.id} has no run {show(run)}. {hint}")
     return found
 

@@ -95,7 +95,7 @@ class Effect:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves zero out, and the luck of training is in it."""
+        """Whether the interval excludes zero and covers seed variance."""
         interval = self.interval
         return interval is not None and (interval[0] > 0 or interval[1] < 0) and self.seeds > 1
 

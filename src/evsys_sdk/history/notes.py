@@ -24,7 +24,7 @@ def add_note(folder: Path, text: str, *, author: str = "") -> str:
 
 
 def invalidate(folder: Path, reason: str) -> str:
-    """Mark an experiment as not to be believed, so that it never counts as the best."""
+    """Invalidate an experiment, so that it never counts as the best."""
     reason = _require_text(reason, "An experiment is invalidated for a reason. Say it with --reason.")
     return _append(folder, Kind.INVALIDATED, reason=reason)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from ..record.view.model import ExperimentView
 from ..record.view.question import is_score
@@ -54,6 +54,43 @@ class PairedDifference:
         """Whether the interval excludes zero and covers the variance between seeds."""
         clear = self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
         return clear and "seeds" in self.covers
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTask:
+    """One task of a benchmark, as two runs did on it: the mean over their seeds."""
+
+    task: str
+    a: float | None
+    b: float | None
+    change: Literal["gained", "lost", "same", "unpaired"]
+    prompt: str = ""
+    """The beginning of what it asks; empty where that is not known."""
+
+
+_SHOWN_FIRST = ("lost", "gained", "unpaired", "same")
+
+
+def compare_tasks(first: SetScores | None, second: SetScores | None) -> list[ComparedTask]:
+    """Every task of one metric, those that got worse first."""
+    left, right = _task_means(first), _task_means(second)
+    found: list[ComparedTask] = []
+    for task in dict.fromkeys([*left, *right]):
+        a, b = left.get(task), right.get(task)
+        if a is None or b is None:
+            found.append(ComparedTask(task, a, b, "unpaired"))
+        else:
+            found.append(ComparedTask(task, a, b, "gained" if b > a else "lost" if b < a else "same"))
+    return sorted(found, key=lambda one: (_SHOWN_FIRST.index(one.change), one.task))
+
+
+def _task_means(scores: SetScores | None) -> dict[str, float]:
+    """Each task's mean over the seeds that were scored on it."""
+    seen: dict[str, list[float]] = {}
+    for by_task in scores.by_task if scores is not None else ():
+        for task, value in by_task.items():
+            seen.setdefault(task, []).append(value)
+    return {task: sum(values) / len(values) for task, values in seen.items()}
 
 
 def compare_sides(first: Side, second: Side) -> list[PairedDifference]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..errors import DataError, closest, show
+from ..errors import DataError, show, suggest
 from ..record.view.model import STATUSES, VERDICTS, ExperimentView
 from .cache import SEARCHED, Row
 
@@ -164,8 +164,7 @@ def check_word(value: str, known: Sequence[str], option: str) -> str:
     """`value`, if it is one of the words an option takes."""
     if value in known:
         return value
-    guess = closest(value, known)
-    hint = f"Did you mean '{guess}'?" if guess else f"Choose among {', '.join(known)}."
+    hint = suggest(value, known) or f"Choose among {', '.join(known)}."
     raise DataError(f"{option} {show(value)}: there is no such value. {hint}")
 
 

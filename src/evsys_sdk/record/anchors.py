@@ -2,7 +2,7 @@
 
 A chain proves that its lines follow each other; it does not prove that lines are missing at its end, or that all of it
 was not written anew. An anchor does: it says how many events there were at a moment, and the hash of the last of them.
-The one in the project's own `.evsys/` is noted without being asked for. Whoever writes the journal can write that too;
+The one in the project's own `.evsys/` is noted without being asked for. A writer of the journal can change that too;
 but who restores an old record, or cuts off a mark, has to know.
 """
 
@@ -20,7 +20,7 @@ from ..log import get_logger
 from ..paths import workspace_dir
 from .events import digest
 from .jsonl_file import JsonlFile, complete_lines, read_records
-from .layout import HEADS, REHEARSALS, ExperimentFiles
+from .layout import DRY_RUNS, HEADS, ExperimentFiles
 from .project_files.known_folders import is_lasting
 from .reader import experiment_id
 
@@ -46,12 +46,18 @@ def anchor_in_file(experiment_dir: Path, file: Path) -> dict[str, Any]:
 def note_head(experiment_dir: Path) -> None:
     """Note the head of a journal in the project's workspace; nothing fails because of it."""
     folder, file = experiment_dir.resolve(), workspace_dir() / HEADS
-    if not is_lasting(folder.parent) or folder.parent.name == REHEARSALS:
+    if not is_lasting(folder.parent) or folder.parent.name == DRY_RUNS:
         return
     try:
         anchor_in_file(folder, file)
     except (OSError, EvsysError) as error:
         get_logger(__name__).warning("%s: the end of %s could not be noted: %s", file, folder, error)
+
+
+def is_head_noted(experiment_dir: Path, *, at_most: int) -> bool:
+    """Whether the project's workspace has noted the head of a journal while it had at most so many events."""
+    mine, noted = experiment_id(experiment_dir), read_records(workspace_dir() / HEADS)
+    return mine is not None and any(one.get("experiment") == mine and one["events"] <= at_most for one in noted)
 
 
 def anchor_in_git(experiment_dir: Path) -> dict[str, Any]:

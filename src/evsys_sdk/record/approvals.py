@@ -1,7 +1,7 @@
 """Approvals: what waits for a person, and what was decided. One kind for experiments, campaigns and loops.
 
 Each is an event in the journal of whatever waits, so that it does not matter where a person is asked: `evsys approve`,
-the page, a dashboard. Whoever waits only reads.
+the page, a dashboard. The waiting process only reads.
 
     ask_approval(folder, "deploy of round 3", about="...")
     decide_approval(folder, approve=True, author="ann")

@@ -2,7 +2,7 @@
 
 Each line is an event with an id, so that history, uploads and resume are projections of it, and none of them ever
 counts an event twice. Nothing in it is changed or removed, also not by a resumed or repeated run. Each event carries
-the hash of the line before it, so that whoever does change something leaves a trace (`verify_chain`).
+the hash of the line before it, so that a change leaves a trace (`verify_chain`).
 
     with Journal.of(folder) as journal:
         journal.append(Kind.ARM_STARTED, arm="sft__seed1")
@@ -31,8 +31,6 @@ FORMAT = 2
 _CHAINED_SINCE = 2
 _DIGITS = 32
 """How much of a sha256 is kept: half of it, which no one can aim at either."""
-_OWN = ("format", "id", "time", "kind", "prev")
-"""Fields that every event has; the others are its payload."""
 
 
 class Kind(StrEnum):
@@ -90,9 +88,10 @@ class Event:
     @classmethod
     def of(cls, line: Object) -> Self:
         """The event in a line of the journal, however little of it is as it should be."""
-        payload = line.copy()  # and what is not of it taken out: quicker than gathering the rest
-        version, own_id, at, kind, prev = [payload.pop(name, None) for name in _OWN]
-        return cls(text(kind), text(own_id), number(at), payload, int(number(version) or 1), text(prev))
+        payload = line.copy()
+        take = payload.pop
+        kind, own_id, at = text(take("kind", None)), text(take("id", None)), number(take("time", None))
+        return cls(kind, own_id, at, payload, int(number(take("format", None)) or 1), text(take("prev", None)))
 
     def get(self, name: str) -> Any:
         """A field of the payload, as it was written."""
@@ -224,7 +223,7 @@ def count_events(experiment_dir: Path) -> int:
 
 
 def digest(line: bytes) -> str:
-    """What the event after a line says of it; nothing is said of no line."""
+    """The hash of a line in the event after it; empty for no line."""
     return hashlib.sha256(line).hexdigest()[:_DIGITS] if line else ""
 
 

@@ -83,22 +83,27 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, inner in value.items():
         name = f"{prefix}{key}"
-        if isinstance(inner, dict):
+        if isinstance(inner, str):
+            found[name] = inner if len(inner) <= _LONGEST else shorten(inner, _LONGEST)
+        elif isinstance(inner, dict):
             found |= scalars(part(inner), f"{name}.")
         elif isinstance(inner, list):
             found[name] = shorten(json.dumps(inner, default=str), _LONGEST)
         elif inner is not None and not (isinstance(inner, float) and number(inner) is None):
-            found[name] = shorten(inner, _LONGEST) if isinstance(inner, str) else inner
+            found[name] = inner
     return found
 
 
-def find_varied_paths(runs: Sequence[Object], most: int = 8) -> list[str]:
-    """The dotted paths in which the runs of an experiment differ."""
-    first, *others = runs[:200] or [{}]  # a sweep of thousands shows in its first runs what it varies
+def find_varied(runs: Sequence[Object], most: int = 8) -> tuple[list[str], list[dict[str, Any]]]:
+    """The dotted paths in which the runs of an experiment differ, and the values of each run there."""
+    if not runs:
+        return [], []
+    first, *others = runs
     same = {"name", *(key for key, value in first.items() if all(run.get(key) == value for run in others))}
-    flat = [scalars({key: value for key, value in run.items() if key not in same}) for run in (first, *others)]
+    flat = [scalars({key: value for key, value in run.items() if key not in same}) for run in runs]
     names = dict.fromkeys(name for one in flat for name in one)
-    return [name for name in names if any(one.get(name) != flat[0].get(name) for one in flat)][:most]
+    varied = [name for name in names if any(one.get(name) != flat[0].get(name) for one in flat)][:most]
+    return varied, [{name: one.get(name) for name in varied} for one in flat]
 
 
 def shorten(value: str, most: int) -> str:

@@ -70,14 +70,14 @@ def begin_run(run_dir: Path, config: Object) -> int:
     files.folder.mkdir(parents=True, exist_ok=True)
     files.result.unlink(missing_ok=True)  # what continues has no result yet
     write_json(files.config, config)
-    # After the config: whoever finds that a run was started finds what was started.
+    # After the config: a reader that finds the start also finds the config.
     with JsonlFile(files.starts) as starts:
         starts.append({"time": time.time(), "pid": os.getpid()})
     return sum(1 for _ in complete_lines(files.starts))
 
 
 def note_length(run_dir: Path, total_steps: int | None, *, measure: str = "loss", mode: str = "min") -> None:
-    """Note how many steps a run is going to take, what it gets on by, and whether less or more of that is better."""
+    """Record the planned steps of a run, its progress metric, and the direction of that."""
     write_json(RunFiles(run_dir).progress, {"total_steps": total_steps, "measure": measure, "mode": mode})
 
 

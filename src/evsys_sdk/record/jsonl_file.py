@@ -100,7 +100,7 @@ class JsonlFile:
         self.drop(lambda record: isinstance(step := record.get("step"), int | float) and step >= next_step)
 
     def drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop some records; lines that are damaged are set aside in `<name>.damaged`, and that is said."""
+        """Drop some records; lines that are damaged are set aside in `<name>.damaged`, with a warning."""
         with self._lock:
             records = [parse_object(line) for line in _lines(self.path)]
             keep = [record is not None and not unwanted(record) for record in records]
@@ -172,7 +172,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parse_lines(lines: Iterable[tuple[int, bytes]], path: Path | str) -> Iterator[dict[str, Any]]:
-    """The records in numbered lines of a file; a damaged one is passed over, and that is said."""
+    """The records in numbered lines of a file; a damaged one is skipped with a warning."""
     for number, line in lines:
         record = parse_object(line)
         if record is not None:

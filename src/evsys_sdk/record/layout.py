@@ -8,7 +8,7 @@
     RunFiles(run_dir).scores              <run_dir>/scores.jsonl
     ExperimentFiles.journal.name          journal.jsonl
 
-No other module spells one of these names; whoever needs a path asks here.
+No other module spells one of these names; paths come from here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RunFiles:
     starts = Place("starts.jsonl")
     """When it was started, and how often."""
     progress = Place("progress.json")
-    """How many steps it is going to take, for whoever watches from outside."""
+    """The planned steps, for observers."""
     datasets = Place("datasets.json")
     """Which rows it used."""
     examples = Place("rendered_examples.md")
@@ -141,8 +141,6 @@ class ExperimentFiles:
     console = Place("console.log")
     """What an experiment in the background prints."""
     lock = Place(".lock")
-    token = Place(".seen")
-    """By this file a worker on another machine knows that it sees the same disk."""
     _baselines = Place(".baselines")
 
     def run(self, arm: str) -> RunFiles:
@@ -165,7 +163,7 @@ RESERVED_NAMES = tuple(place.name for place in vars(ExperimentFiles).values() if
 """Files that stand next to the folders of the arms."""
 
 DEFAULT_ROOT = "outputs"
-REHEARSALS = "dry"
+DRY_RUNS = "dry"
 """Below the default root, what `evsys run --dry` leaves: nothing to learn from."""
 HISTORY_CACHE = ".history.sqlite3"
 """In each root: what `evsys history` read there."""

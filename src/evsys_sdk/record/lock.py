@@ -19,7 +19,7 @@ from ..log import get_logger
 from .layout import ExperimentFiles, find_locked
 
 # `flock`, not `lockf`: it belongs to the open file, so that two parts of one process keep each other out as well, and
-# closing the file elsewhere in the process does not let go of it.
+# closing the file elsewhere in the process does not release it.
 try:
     import fcntl
 except ImportError:  # Windows: files still change atomically; two owners of a folder are then the user's care
@@ -47,7 +47,7 @@ def exclusive(path: Path, what: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def exclusive_use(descriptor: int) -> Generator[None]:
-    """Hold the lock of an open file for a moment; waits for whoever has it."""
+    """Hold the lock of an open file for a moment; waits for its owner."""
     if fcntl is None:
         yield
         return
@@ -60,7 +60,7 @@ def exclusive_use(descriptor: int) -> Generator[None]:
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, *, what: str, patience_s: float = 2.0, remedy: str = "") -> Generator[None]:
-    """Hold the lock of a folder; wait at most `patience_s` for whoever holds it, or only looks whether someone does."""
+    """Hold the lock of a folder; wait at most `patience_s` for its owner, or only check whether there is one."""
     import socket
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -249,10 +249,9 @@ class ExperimentRecord:
         return [flag for flag in items(audited.get("flags")) if isinstance(flag, str)]
 
     @property
-    def remarks(self) -> list[str]:
-        """What its last audit noticed next to the flags."""
-        audited = next((event for event in reversed(self.events) if event.kind == Kind.AUDITED), Event(Kind.AUDITED))
-        return [remark for remark in items(audited.get("remarks")) if isinstance(remark, str)]
+    def near_matches(self) -> list[str]:
+        """Sentences about training rows that resemble evaluation tasks, as they were found before the first step."""
+        return [one for one in items(self.start.get("near_matches")) if isinstance(one, str)]
 
     @property
     def awaits_approval(self) -> bool:

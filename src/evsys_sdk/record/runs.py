@@ -170,7 +170,7 @@ class RunRecord:
 
     @property
     def measure(self) -> tuple[str, str]:
-        """What it gets on by, and whether less (`min`) or more (`max`) of it is better."""
+        """The progress metric, and whether less (`min`) or more (`max`) of it is better."""
         return text(self._progress.get("measure")) or "loss", text(self._progress.get("mode")) or "min"
 
     @cached_property
@@ -226,11 +226,11 @@ def plain_spend(spend: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name in SPEND if name in spend and (value := number(spend[name])) is not None}
 
 
-def add_spend(*bills: Mapping[str, Any]) -> dict[str, float]:
-    """Several bills as one; what has no known price counts for nothing."""
+def add_spend(*bills: Mapping[str, float]) -> dict[str, float]:
+    """The sum of bills that `plain_spend` made; what has no known price counts for nothing."""
     total: dict[str, float] = {}
     for bill in bills:
-        for name, value in plain_spend(bill).items():
+        for name, value in bill.items():
             total[name] = total.get(name, 0.0) + value
     return total
 

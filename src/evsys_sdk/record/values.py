@@ -111,7 +111,7 @@ def number(value: Any) -> float | None:
     """`value` as a finite number, if it is one."""
     if type(value) is float:  # most are, and there are many
         return value if math.isfinite(value) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, (int, float))):
         return None
     try:
         found = float(value)

@@ -298,7 +298,7 @@ def _list_distrusted(ask: _Ask) -> Section:
     if single:
         names, count = [row[1] for row in single[:_MOST_ITEMS]], ask.count(once)
         more = f" and {count - len(names):,} more" if count > len(names) else ""
-        line = f"one seed, so luck may explain them: {', '.join(map(ask.name, names))}{more}"
+        line = f"one seed; noise may explain them: {', '.join(map(ask.name, names))}{more}"
         items.append(Item(line, {"ids": names, "count": count, "reason": "one seed"}))
         total += 1
     return Section("distrusted", "Do not count on these", items, 0.06, "evsys history --all", total)
@@ -327,7 +327,7 @@ def _list_unfinished(ask: _Ask) -> Section:
     condition = f"status IN ({','.join('?' * len(_UNFINISHED))})"
     items = [_describe_unfinished(ask, one) for one in ask.top(condition, _UNFINISHED)]
     command = f"evsys history {' '.join(f'--status {status}' for status in _UNFINISHED)}"
-    title = "Unfinished (evsys run CONFIG --resume goes on)"
+    title = "Unfinished (evsys run CONFIG --resume continues)"
     return Section("unfinished", title, items, 0.04, command, ask.count(condition, _UNFINISHED))
 
 

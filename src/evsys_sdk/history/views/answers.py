@@ -13,17 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...errors import DataError, EvsysError, closest, show
+from ...errors import DataError, EvsysError, show, suggest
 from ...record.runs import RunRecord
 from ...record.values import Object, number, part, text
-from ...record.view.task_scores import SetScores
 from ..detail import Detail
+from ..pairs import ComparedTask, compare_tasks
 from ..text import TextPage, clip, score_text
 
 _PASS = 1.0
 """An answer that earns less is wrong."""
-_HALF = 0.5
-"""A run answers a task right if more than half of its seeds and samples are right."""
 _LONGEST = 600
 _MOST_PAIRS = 5
 
@@ -178,8 +176,7 @@ def choose_arm(detail: Detail, name: str | None) -> RunRecord:
     own = [arm for arm in detail.arms if name in (arm.name, arm.run)]
     if not own:
         known = list(dict.fromkeys(one for arm in detail.arms for one in (arm.run, arm.name)))
-        guess = closest(name, known)
-        hint = f"Did you mean '{guess}'?" if guess else f"There are: {', '.join(known[:12])}."
+        hint = suggest(name, known) or f"There are: {', '.join(known[:12])}."
         raise DataError(f"--arm {show(name)}: {detail.view.id} has no such run or arm. {hint}")
     return next((arm for arm in own if arm.name == name or arm.score_lines), own[0])
 
@@ -276,7 +273,7 @@ def _by_task(answers: Iterable[TaskAnswer]) -> dict[str, TaskAnswer]:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One task that one experiment gets right and the other wrong."""
+    """One task that one experiment scores higher on than the other."""
 
     task: str
     first: float
@@ -307,31 +304,25 @@ class Flips:
 
 
 def find_flips(first: Detail, second: Detail) -> Flips | None:
-    """The tasks that only the second gets right, and those that only the first does; None without common tasks."""
+    """The tasks that the second scores higher on, and those that the first does; None without common tasks."""
     left, right = first.scores, second.scores
     shared = [metric for metric in (first.view.metric, second.view.metric) if metric in left and metric in right]
     if not shared:
         return None
     metric = shared[0]
-    before, after = _means(left[metric]), _means(right[metric])
-    common = [task for task in before if task in after]
-    flipped = [task for task in common if (before[task] > _HALF) is not (after[task] > _HALF)]
-    if not common:
+    paired = [one for one in compare_tasks(left[metric], right[metric]) if one.change != "unpaired"]
+    if not paired:
         return None
+    flipped = [one for one in paired if one.change != "same"]
     # Answers and tasks are read from the disk for this, which is spared where no task changed sides.
     answers = [_answers(detail, metric) if flipped else {} for detail in (first, second)]
-    flips = [_flip(task, before[task], after[task], answers[0].get(task), answers[1].get(task)) for task in flipped]
-    gained = [one for one in flips if one.second > one.first]
-    return Flips(metric, len(common), gained, [one for one in flips if one.second < one.first])
-
-
-def _means(scores: SetScores) -> dict[str, float]:
-    tasks = scores.by_task[0] if scores.by_task else {}
-    return {
-        task: sum(seed[task] for seed in scores.by_task) / len(scores.by_task)
-        for task in tasks
-        if all(task in seed for seed in scores.by_task)
+    flips = {
+        change: [
+            _flip(one, answers[0].get(one.task), answers[1].get(one.task)) for one in flipped if one.change == change
+        ]
+        for change in ("gained", "lost")
     }
+    return Flips(metric, len(paired), flips["gained"], flips["lost"])
 
 
 def _answers(detail: Detail, metric: str) -> dict[str, TaskAnswer]:
@@ -344,7 +335,7 @@ def _answers(detail: Detail, metric: str) -> dict[str, TaskAnswer]:
     return _by_task(read_answers(detail, arm, [latest])[0])
 
 
-def _flip(task: str, before: float, after: float, first: TaskAnswer | None, second: TaskAnswer | None) -> Flip:
+def _flip(one: ComparedTask, first: TaskAnswer | None, second: TaskAnswer | None) -> Flip:
     known = first or second
     prompt, expected = (None, None) if known is None else (known.prompt, known.expected)
-    return Flip(task, before, after, prompt, expected, first and first.got, second and second.got)
+    return Flip(one.task, one.a or 0.0, one.b or 0.0, prompt, expected, first and first.got, second and second.got)

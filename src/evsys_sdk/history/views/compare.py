@@ -39,7 +39,7 @@ class RunComparison:
     pairs: list[list[PairedDifference]]
     """For each experiment but the first."""
     flips: list[Flips | None]
-    """For each experiment but the first: the tasks that only one of the two gets right."""
+    """For each experiment but the first: the tasks that one of the two scores higher on."""
     loss: list[Curve]
     scores: list[Curve]
 

@@ -19,6 +19,7 @@ from ...record.flat_config import data_source, settings_of
 from ...record.layout import ExperimentFiles
 from ...record.runs import RunRecord, config_runs
 from ...record.values import Object, find_row, number, part, text
+from ...record.view.model import ExperimentView
 from ..detail import Detail
 from ..text import interval_text, score_text
 from .answers import choose_arm
@@ -96,15 +97,6 @@ def export_weights(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return found
-
-
-def read_exported(reference: str) -> str:
-    """The checkpoint that an exported folder is a copy of; any other reference as it is."""
-    try:
-        origin: Any = json.loads((Path(reference) / ORIGIN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return reference
-    return text(part(origin).get("checkpoint")) or reference
 
 
 def describe_page(found: Export) -> str:
@@ -193,34 +185,35 @@ def _find_files(detail: Detail, sampler: str) -> Path:
     return path
 
 
+def describe_run(shown: ExperimentView, config: Object, name: str) -> dict[str, Any]:
+    """The facts of an export that its dossier repeats."""
+    settings = settings_of(find_row(config_runs(config), "name", name))
+    scored = next((one for one in shown.runs if one.run == name), None)
+    warnings = [f"Invalidated: {shown.invalidated}"] if shown.invalidated else []
+    warnings += [f"Flagged by its audit: {', '.join(shown.flags)}"] if shown.flags else []
+    one_seed = scored is not None and scored.n_seeds == 1
+    warnings += ["Trained with one seed only: seed variance may explain its score."] if one_seed else []
+    return {
+        "experiment": shown.id,
+        "backend": json.loads(settings.get("backend.kind", '""')),
+        "model": json.loads(settings.get("model.name", '""')),
+        "algorithm": json.loads(settings.get("algorithm.kind", '""')),
+        "data": data_source(settings),
+        "metric": shown.metric,
+        "low": scored.low if scored else None,
+        "high": scored.high if scored else None,
+        "verdict": shown.verdict,
+        "warnings": warnings,
+        "config_sha256": shown.config_sha256,
+    }
+
+
 def _describe(detail: Detail, run: RunRecord, line: Object, sampler: str, folder: Path, files: list[str]) -> Export:
-    summary, settings = detail.view, settings_of(find_row(config_runs(detail.config), "name", run.run))
-    scored = next((one for one in detail.view.runs if one.run == run.run), None)
     step, ended = _step(line), run.metrics if line.get("final") is True else {}
-    warnings = [f"Invalidated: {summary.invalidated}"] if summary.invalidated else []
-    warnings += [f"Flagged by its audit: {', '.join(summary.flags)}"] if summary.flags else []
-    warnings += ["Trained with one seed only: luck may explain its score."] if scored and scored.n_seeds == 1 else []
-    return Export(
-        folder=str(folder),
-        files=files,
-        experiment=summary.id,
-        run=run.run,
-        arm=run.name,
-        seed=run.seed,
-        step=step,
-        checkpoint=sampler,
-        backend=json.loads(settings.get("backend.kind", '""')),
-        model=json.loads(settings.get("model.name", '""')),
-        algorithm=json.loads(settings.get("algorithm.kind", '""')),
-        data=data_source(settings),
-        metric=detail.view.metric,
-        score=_scores_by_step(detail, run).get(step, ended.get(detail.view.metric)),
-        low=scored.low if scored else None,
-        high=scored.high if scored else None,
-        verdict=summary.verdict,
-        warnings=warnings,
-        config_sha256=summary.config_sha256,
-    )
+    score = _scores_by_step(detail, run).get(step, ended.get(detail.view.metric))
+    place = {"folder": str(folder), "files": files, "run": run.run, "arm": run.name, "seed": run.seed}
+    facts = describe_run(detail.view, detail.config, run.run)
+    return Export(**place, step=step, checkpoint=sampler, score=score, **facts)  # pyright: ignore[reportArgumentType]
 
 
 def _step(line: Object) -> int:

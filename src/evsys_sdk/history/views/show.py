@@ -1,27 +1,19 @@
-"""`evsys show`: one experiment as data, as text and as a page, and what it gained over the one it was derived from.
-
-Where its run started from a checkpoint of the parent, the gain is told against what that very checkpoint scored; else
-against the parent's best run. Only the same metric on the same tasks is compared.
-"""
+"""`evsys show`: one experiment as data and as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
-from ...errors import DataError
 from ...record.events import Kind
 from ...record.flat_config import scalars
-from ...record.runs import RunRecord, config_runs
+from ...record.runs import config_runs
 from ...record.values import find_row, items, number, part, text
 from ...record.view.model import RunView
-from ...record.view.task_scores import SetScores, add_score
-from ..detail import Detail, checkpoints, commands, read_detail
+from ..detail import Detail, checkpoints, commands
 from ..effects import contrasts_of
-from ..find import find_experiment, shortest
-from ..pairs import PairedDifference, pair_scores
+from ..find import shortest
 from ..text import (
     TextPage,
     clip,
@@ -33,7 +25,6 @@ from ..text import (
     spend_text,
     text_or_json,
 )
-from .export import read_exported
 
 _RUN_HEADERS = ("run", "seeds", "score", "95 % interval", "differs by", "failed", "spend")
 _MOST_FAILURES = 10
@@ -41,43 +32,12 @@ _MOST_CHECKPOINTS = 5
 _MOST_ARMS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """The best run of an experiment minus where it comes from."""
-
-    parent: str
-    run: str
-    """Of the parent."""
-    step: int | None
-    """Of the parent's checkpoint that it started from; None where it is compared with the parent's best run."""
-    difference: PairedDifference
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return asdict(self)
-
-    def tell(self) -> str:
-        """In one sentence."""
-        found = self.difference
-        start = (
-            f"its checkpoint after step {self.step}, where this one started"
-            if self.step is not None
-            else "its best run"
-        )
-        interval = interval_text(found.low, found.high, found.covers)
-        scores = f"{found.metric} {score_text(found.first)} -> {score_text(found.second)}"
-        told = " ".join(filter(None, (f"{found.difference:+.3g}", interval)))
-        remark = f"; {found.remark}" if found.remark else ""
-        return f"Against its parent {self.parent} ({self.run}, {start}): {told} ({scores}{remark})"
-
-
-def show_data(detail: Detail, gain: Gain | None = None) -> dict[str, Any]:
-    """The JSON form; `gain` is what it gained over its parent."""
+def show_data(detail: Detail) -> dict[str, Any]:
+    """The JSON form."""
     best = detail.best_arm
     return {
         **detail.view.to_dict(),
         "contrasts": [asdict(one) for one in contrasts_of(detail.record, detail.view)],
-        "gain_over_parent": gain.to_dict() if gain else None,
         "best_arm": best.name if best else None,
         "artifacts": best.artifacts if best else {},
         "checkpoints": checkpoints(best) if best else [],
@@ -88,12 +48,14 @@ def show_data(detail: Detail, gain: Gain | None = None) -> dict[str, Any]:
     }
 
 
-def show_page(detail: Detail, gain: Gain | None = None) -> str:
+def show_page(detail: Detail) -> str:
     """The page."""
     page, view = TextPage(), detail.view
     page.add(f"{view.id}: {view.status}{_when(detail)}")
     if view.invalidated:
         page.paragraph(f"INVALIDATED: {view.invalidated}")
+    for remark in view.remarks:
+        page.paragraph(f"Remark: {remark}")
     if view.flags:
         page.paragraph(f"FLAGGED by its last audit: {', '.join(view.flags)} (evsys audit {view.id} says why)")
     if view.hypothesis:
@@ -102,8 +64,6 @@ def show_page(detail: Detail, gain: Gain | None = None) -> str:
         page.paragraph(view.description)
     said = view.sentence or view.verdict
     page.paragraph(f"Verdict: {said}" if said else "No conclusion was written; scores are plain means over seeds.")
-    if gain is not None and not _is_told(detail, gain):
-        page.paragraph(gain.tell())
     page.heading("Runs")
     columns = len(_RUN_HEADERS) - (page.width < 100)  # names matter more than the spend, which is below as a total
     page.table(_RUN_HEADERS[:columns], [_run_row(run)[:columns] for run in view.runs], (0,))
@@ -120,11 +80,6 @@ def show_page(detail: Detail, gain: Gain | None = None) -> str:
     page.heading("Record")
     page.add(*_facts(detail))
     return str(page)
-
-
-def _is_told(detail: Detail, gain: Gain) -> bool:
-    """Whether the conclusion compares with the same run of the parent already."""
-    return gain.step is None and any(run.run == f"{gain.run} of {gain.parent}" for run in detail.view.runs)
 
 
 def _write_unfinished(detail: Detail) -> list[str]:
@@ -173,7 +128,7 @@ def _decision(event: dict[str, Any]) -> str:
     """What search, budget or a retry decided."""
     told = {name: value for name, value in event.items() if name not in ("format", "id", "time", "kind", "prev")}
     if event.get("kind") == Kind.ARM_RETRIED:
-        return f"{told.get('arm')} was taken up again: {told.get('reason')}"
+        return f"{told.get('arm')} was resumed: {told.get('reason')}"
     if event.get("kind") == Kind.SEARCH_DECISION:
         return _search_decision(told)
     if event.get("kind") == Kind.LOOKED:
@@ -230,47 +185,3 @@ def _facts(detail: Detail) -> list[str]:
         **commands(detail),
     }
     return [f"- {name}: {value}" for name, value in facts.items() if value]
-
-
-def find_gain(detail: Detail, roots: Sequence[Path]) -> Gain | None:
-    """What it gained; None without a parent on record that has a score by the same metric on the same tasks."""
-    if not detail.view.parent_id:
-        return None
-    try:
-        parent = read_detail(find_experiment(detail.view.parent_id, roots))
-    except DataError:  # it was removed, or its name now means several
-        return None
-    metric = detail.view.metric
-    own = detail.scores.get(metric)
-    started = _find_start(detail, parent)
-    before = parent.scores.get(metric) if started is None else _scores_after(*started, metric)
-    if own is None or before is None or parent.folder == detail.folder:  # its parent's name may mean itself by now
-        return None
-    if own.sha256 and before.sha256 and own.sha256 != before.sha256:  # other tasks, so that no difference says anything
-        return None
-    run, step = (parent.chosen_run, None) if started is None else (started[0].name, started[1])
-    return Gain(parent.view.id, run, step, pair_scores(metric, before, own))
-
-
-def _find_start(detail: Detail, parent: Detail) -> tuple[RunRecord, int] | None:
-    """The arm and the step of the parent whose weights the best run started from."""
-    model = part(find_row(config_runs(detail.config), "name", detail.chosen_run), "model")
-    reference = text(model.get("init_from_checkpoint")) or text(model.get("load_checkpoint_path"))
-    reference = read_exported(reference) if reference else ""
-    for arm in parent.arms if reference else ():
-        for line in arm.checkpoints:
-            names = {text(line.get("state")), text(line.get("sampler"))}
-            step = number(line.get("next_step"))
-            if step is not None and reference in names:
-                return arm, int(step)
-        if Path(reference).resolve() == arm.folder.resolve() and arm.checkpoints:  # a run stands for its last one
-            return arm, int(number(arm.checkpoints[-1].get("next_step")) or 0)
-    return None
-
-
-def _scores_after(arm: RunRecord, step: int, metric: str) -> SetScores | None:
-    found: dict[str, SetScores] = {}
-    for name, at, line, value in arm.scores:
-        if name == metric and at == step:
-            add_score(found, metric, line, value)
-    return found.get(metric)

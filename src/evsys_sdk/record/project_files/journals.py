@@ -71,7 +71,7 @@ class PromotionLog(Journal):
 
 
 def lock_promotions(start: Path | None = None) -> AbstractContextManager[None]:
-    """Hold this while something is judged by the list and then added to it; waits for whoever has it."""
+    """Hold this while something is judged by the list and then added to it; waits for its owner."""
     file = promotions_file(start)
     return exclusive(lock_beside(file), str(file))
 

@@ -19,7 +19,7 @@ from ...errors import EvsysError
 from ...files import write_json, write_text
 from ...log import get_logger
 from ...paths import project_root, workspace_dir
-from ..layout import DEFAULT_ROOT, OUTPUT_ROOTS, REHEARSALS, SCORING, SCORINGS, STANDALONE, lock_beside
+from ..layout import DEFAULT_ROOT, DRY_RUNS, OUTPUT_ROOTS, SCORING, SCORINGS, STANDALONE, lock_beside
 from ..lock import exclusive
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_ROOTS, _MOST_SCORINGS = 200, 500
 """A project that writes to more folders of experiments than this names them with --root."""
-_LOOKED_AT_ANYWAY = (DEFAULT_ROOT, f"{DEFAULT_ROOT}/{REHEARSALS}")
+_LOOKED_AT_ANYWAY = (DEFAULT_ROOT, f"{DEFAULT_ROOT}/{DRY_RUNS}")
 
 
 def remember_output_root(path: str | Path, *, start: Path | None = None) -> None:

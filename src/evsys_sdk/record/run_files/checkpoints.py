@@ -183,7 +183,7 @@ class CheckpointLog:
         return best or kept[-1]
 
     def repair(self) -> None:
-        """Cut off an unfinished last line: whoever continues has already decided by what was read without it."""
+        """Cut off an unfinished last line: a resumed run has already decided without it."""
         if self.path.exists():
             repair_last_line(self.path, keep_whole=False)
 
@@ -194,5 +194,5 @@ class CheckpointLog:
             except (ValueError, TypeError) as error:
                 raise TrainingError(
                     f"{self.path}:{number}: this checkpoint line is damaged ({error}). Remove it and all after it "
-                    "to go on from the checkpoint before."
+                    "to continue from the checkpoint before."
                 ) from None

@@ -1,7 +1,7 @@
 """The `logs/` folder of a run: metrics, scores and predictions line by line, as log stores and callbacks write them.
 
 A resumed run drops the lines of the steps it repeats, so what can be reproduced ends up byte for byte as in an
-undisturbed run. The ends of these files, and of what is printed, are for whoever looks on while it continues.
+undisturbed run. The ends of these files, and of what is printed, are for observers of a live run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RunLogs:
         self._has_rows = False
 
     def add_metrics(self, files: LogFiles, step: int, metrics: Mapping[str, float], **labels: str) -> None:
-        """Record the numbers of a step or a scoring as one line; what measures the machine as one of its own."""
+        """Record the numbers of a step or a scoring as one line; machine metrics as another one."""
         results, timing = split_timing(metrics)
         if results or not timing:  # a step without any number has its line, too: it happened
             self.append(files.metrics, metrics_record(step, results, **labels))

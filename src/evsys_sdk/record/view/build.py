@@ -14,7 +14,7 @@ from ...redact import redact_text
 from ..flat_config import (
     Settings,
     data_source,
-    find_varied_paths,
+    find_varied,
     read_setting,
     scalars,
     short_axis,
@@ -26,7 +26,7 @@ from ..runs import PENDING, STARTED, RunRecord, add_spend, config_runs
 from ..values import UNFINISHED, Object, find_row, items, number, part, text
 from .model import ArmView, Difference, ExperimentView, Failure, RunView
 from .outcome import Outcome, RunScore, best_of, latest_score, outcome_of
-from .question import Question, describe_tasks, is_score, models_and_backends, split_of
+from .question import Question, describe_tasks, is_score, joined, split_of
 
 _LONGEST_TEXT = 600
 
@@ -49,9 +49,11 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
     status = status_of(record, liveness)
     best, problems = outcome.best or RunScore(""), [arm for arm in arms if arm.problem]
     baseline = _baseline(record.conclusion, metadata, runs)
-    varied = find_varied_paths(runs)
-    differing = {name: _varied(run, varied) for name, run in _named(runs)}
-    run_views = _run_views(record, record.settings, outcome, baseline, differing)
+    varied, values = find_varied(runs)
+    differing = {name: own for (name, _), own in zip(_named(runs), values, strict=True)}
+    models, backends = _kinds(runs, "model", "name"), _kinds(runs, "backend", "kind")
+    arm_views = [_arm_view(record, arm, status, outcome.metric) for arm in arms]
+    run_views = _run_views(record, arm_views, outcome, baseline, differing)
     return ExperimentView(
         id=record.experiment_id or record.folder.name,
         name=text(config.get("name")) or start.text("name") or record.folder.name,
@@ -61,7 +63,7 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         ended=record.ended,
         hypothesis=_short(hypothesis_of(config)),
         description=_short(text(config.get("description"))),
-        question=Question.of(start.part("question")) or _derive_question(outcome, runs, run_views),
+        question=Question.of(start.part("question")) or _derive_question(outcome, models, backends, run_views),
         verdict=outcome.verdict,
         sentence=_short(outcome.sentence),
         next=_short(outcome.next),
@@ -79,7 +81,7 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         best_covers=best.covers,
         best_step=best.step,
         runs=run_views,
-        arms=[_arm_view(record, arm, status, outcome.metric) for arm in arms],
+        arms=arm_views,
         n_runs=len({arm.run for arm in arms}),
         n_arms=len(arms),
         n_seeds=max(Counter(arm.run for arm in arms).values(), default=0),
@@ -92,10 +94,10 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         notes=record.notes,
         invalidated=record.invalidated,
         flags=record.flags,
-        remarks=record.remarks,
-        models=_kinds(runs, "model", "name"),
+        remarks=record.near_matches,
+        models=models,
         algorithms=_kinds(runs, "algorithm", "kind"),
-        backends=_kinds(runs, "backend", "kind"),
+        backends=backends,
         params=_best_params(runs, outcome),
         varied=varied,
         config_sha256=start.text("config_sha256") or (_hash_config(config) if config else ""),
@@ -159,13 +161,15 @@ def _arm_view(record: ExperimentRecord, arm: RunRecord, experiment: str, metric:
 # Question and baseline
 
 
-def _derive_question(outcome: Outcome, runs: Sequence[Object], scored: Sequence[RunView]) -> Question:
+def _derive_question(
+    outcome: Outcome, models: Sequence[str], backends: Sequence[str], scored: Sequence[RunView]
+) -> Question:
     """The question of a record whose journal does not hold one, from what was scored."""
     if not outcome.metric:
         return Question()
     own = [run for run in scored if run.n_arms]
     tasks = next((run.tasks for run in own if run.is_best), "") or next((run.tasks for run in own), "")
-    return Question(outcome.metric, split_of(outcome.metric), tasks, outcome.mode, *models_and_backends(runs))
+    return Question(outcome.metric, split_of(outcome.metric), tasks, outcome.mode, joined(models), joined(backends))
 
 
 def _baseline(conclusion: Object, metadata: Object, runs: Sequence[Object]) -> str:
@@ -182,26 +186,26 @@ def _baseline(conclusion: Object, metadata: Object, runs: Sequence[Object]) -> s
 
 def _run_views(
     record: ExperimentRecord,
-    settings: Mapping[str, Settings],
+    arm_views: Sequence[ArmView],
     outcome: Outcome,
     baseline: str,
     varied: Mapping[str, dict[str, Any]],
 ) -> list[RunView]:
     """Every run over its seeds; the best one of each model says where its weights are."""
+    settings = record.settings
     differences = {text(row.get("run")): row for row in map(part, items(record.conclusion.get("comparisons")))}
     of_model: dict[str, list[RunScore]] = {}
     for run in outcome.runs:
         if run.score is not None and run.run in settings:  # a run of the parent has no settings here
             of_model.setdefault(read_setting(settings[run.run], "model.name"), []).append(run)
     best = {best_of([run for run in runs if not run.failures], outcome.mode) for runs in of_model.values()}
-    by_run: dict[str, list[RunRecord]] = {}
-    for arm in record.runs:
-        by_run.setdefault(arm.run, []).append(arm)
+    by_run: dict[str, list[tuple[RunRecord, ArmView]]] = {}
+    for arm in zip(record.runs, arm_views, strict=True):
+        by_run.setdefault(arm[0].run, []).append(arm)
     found: list[RunView] = []
     for run in outcome.runs:
         own, arms = settings.get(run.run, {}), by_run.get(run.run, [])
         data = data_source(own)
-        scores = [score[0] for arm in arms if (score := latest_score(arm, outcome.metric)) is not None]
         found.append(
             RunView(
                 run=run.run,
@@ -220,7 +224,7 @@ def _run_views(
                 covers=run.covers,
                 step=run.step,
                 selection_score=run.selection_score,
-                seed_scores=scores,
+                seed_scores=[arm.score for _, arm in arms if arm.score is not None],
                 n_seeds=run.n_seeds,
                 n_tasks=run.n_tasks,
                 n_samples=run.n_samples,
@@ -228,7 +232,7 @@ def _run_views(
                 difference=_difference(differences.get(run.run)),
                 checkpoint=_best_weights(arms, outcome) if run.run in best else "",
                 n_arms=len(arms),
-                spend=add_spend(*(record.spend_of(arm) for arm in arms)),
+                spend=add_spend(*(arm.spend for _, arm in arms)),
             )
         )
     return found
@@ -246,20 +250,20 @@ def _difference(row: Object | None) -> Difference | None:
     return Difference(value, number(row.get("low")), number(row.get("high")), number(row.get("p")))
 
 
-def _tasks_text(record: ExperimentRecord, run: RunScore, arms: Sequence[RunRecord], metric: str) -> str:
+def _tasks_text(record: ExperimentRecord, run: RunScore, arms: Sequence[tuple[RunRecord, ArmView]], metric: str) -> str:
     """Which tasks a score is about, for a reader: how many, and the beginning of their hash."""
     sha256, n_tasks = text(record.conclusion.get("report_sha256")), run.n_tasks
     if not sha256:
-        lines = (line for arm in arms for name, _, line, _ in arm.scores if name == metric)
+        lines = (line for arm, _ in arms for name, _, line, _ in arm.scores if name == metric)
         line = next(lines, dict[str, Any]())
         sha256, n_tasks = text(line.get("sha256")), n_tasks or len(items(line.get("tasks"))) or None
     return describe_tasks(n_tasks, sha256)
 
 
-def _best_weights(arms: Sequence[RunRecord], outcome: Outcome) -> str:
+def _best_weights(arms: Sequence[tuple[RunRecord, ArmView]], outcome: Outcome) -> str:
     """The weights of the best seed of a run: its best checkpoint, its final one, or the last it wrote."""
     sign = 1 if outcome.mode == "min" else -1
-    ranked = [(sign * score[0], arm) for arm in arms if (score := latest_score(arm, outcome.metric)) is not None]
+    ranked = [(sign * seen.score, arm) for arm, seen in arms if seen.score is not None]
     for _, arm in sorted(ranked, key=lambda pair: pair[0]):
         if not os.path.isdir(f"{arm.experiment}/{arm.name}"):  # a record that was copied without its arms
             continue
@@ -278,13 +282,6 @@ def _best_params(runs: Sequence[Object], outcome: Outcome) -> dict[str, Any]:
 
 def _named(runs: Sequence[Object]) -> list[tuple[str, Object]]:
     return [(text(run.get("name")), run) for run in runs]
-
-
-def _varied(run: Object, paths: Sequence[str]) -> dict[str, Any]:
-    # Only the blocks that differ: to flatten the others takes longer than all else here.
-    blocks = {path.partition(".")[0] for path in paths}
-    flat = scalars({key: value for key, value in run.items() if key.partition(".")[0] in blocks})
-    return {path: flat.get(path) for path in paths}
 
 
 def _kinds(runs: Sequence[Object], block: str, key: str) -> list[str]:

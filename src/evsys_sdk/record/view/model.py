@@ -173,7 +173,7 @@ class ExperimentView:
     flags: list[str] = field(default_factory=list[str])
     """The facts of its last audit that contradict its record."""
     remarks: list[str] = field(default_factory=list[str])
-    """What the last audit noticed next to; remarks change no verdict."""
+    """What is worth knowing and changes no verdict, such as training rows that resemble evaluation tasks."""
     models: list[str] = field(default_factory=list[str])
     algorithms: list[str] = field(default_factory=list[str])
     backends: list[str] = field(default_factory=list[str])
@@ -210,43 +210,37 @@ class ExperimentView:
         return _plain(self)
 
     def to_json(self) -> str:
-        """As one line, for the cache."""
+        """As one line for the cache: the values of all fields, in their order."""
         return _COMPACT.encode(self)
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Self:
-        """The view that `to_dict` wrote; raises ValueError, TypeError or KeyError on anything else."""
-        kept = dict(plain)
-        kept["question"] = Question(**kept["question"])
-        kept["arms"] = [ArmView(**one) for one in kept["arms"]]
-        kept["failures"] = [Failure(**one) for one in kept["failures"]]
-        kept["notes"] = [Note(**one) for one in kept["notes"]]
-        kept["runs"] = [_read_run(**one) for one in kept["runs"]]
-        return cls(**kept)
-
-    @classmethod
     def from_json(cls, line: str, **changes: Any) -> Self:
-        """The view that `to_json` wrote, with `changes`."""
-        return cls.from_dict(json.loads(line) | changes)
+        """The view that `to_json` wrote, with `changes`; ValueError, TypeError or KeyError on anything else."""
+        kept = dict(zip(cls.__slots__, json.loads(line), strict=True))
+        kept["question"] = Question(*kept["question"])
+        for name, kind in (("arms", ArmView), ("failures", Failure), ("notes", Note)):
+            kept[name] = [kind(*one) for one in kept[name]]
+        kept["runs"] = [_read_run(one) for one in kept["runs"]]
+        return cls(**kept | changes)
 
 
-def _read_run(difference: dict[str, Any] | None, **fields: Any) -> RunView:
-    return RunView(**fields, difference=Difference(**difference) if difference else None)
-
-
-def _fields(one: Any) -> dict[str, Any]:
-    """The fields of a dataclass; the encoder asks for those in it by itself."""
-    names, read = _make_reader(one.__class__)
-    return dict(zip(names, read(one), strict=True))
+def _read_run(values: list[Any]) -> RunView:
+    fields = dict(zip(RunView.__slots__, values, strict=True))
+    difference = fields.pop("difference")
+    return RunView(**fields, difference=Difference(*difference) if difference else None)
 
 
 @cache
-def _make_reader(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    names = tuple(kind.__dataclass_fields__)
-    return names, attrgetter(*names)
+def _make_reader(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    return attrgetter(*kind.__dataclass_fields__)
 
 
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, default=_fields)
+def _values(one: Any) -> tuple[Any, ...]:
+    """The fields of a dataclass without their names, which a cache would hold thousands of times."""
+    return _make_reader(one.__class__)(one)
+
+
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, default=_values)
 
 
 def _plain(one: Any) -> dict[str, Any]:
