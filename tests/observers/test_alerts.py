@@ -18,10 +18,12 @@ from evsys_sdk.cli.main import main
 from evsys_sdk.config.load import load_settings
 from evsys_sdk.errors import ConfigError
 from evsys_sdk.history.attention import AttentionItem
+from evsys_sdk.history.campaigns.campaign import Terms, load_campaign, open_campaign
 from evsys_sdk.observers.alerts import AlertsConfig, send_due, watch_alerts
 from evsys_sdk.record.approvals import ask_approval, decide_approval
 
 from ..http_stand_in import JsonHandler, LoopbackServer
+from ..loop.test_portfolio import write_project
 
 
 class Hook(LoopbackServer):
@@ -166,6 +168,20 @@ run:
 """
 
 
+def kill_watcher(folder: Path) -> None:
+    """Wait for the watcher that a command started, and kill it."""
+    owner = dict[str, Any]()
+
+    def has_owner() -> bool:
+        for file in folder.glob("*lock*") if folder.is_dir() else ():
+            content = file.read_text("utf-8")
+            owner.update(json.loads(content) if content else {})
+        return "pid" in owner
+
+    wait_for(has_owner)
+    os.kill(owner["pid"], 9)
+
+
 @pytest.mark.slow
 def test_a_killed_run_and_a_killed_watcher_lose_no_alert(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
@@ -173,19 +189,9 @@ def test_a_killed_run_and_a_killed_watcher_lose_no_alert(tmp_path: Path) -> None
         write_alerts(tmp_path, {"webhook": server.url})
         command = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        lock = tmp_path / ".evsys" / "alerts"
         # The watcher that the run started is killed first, then the run: nobody is left who knows.
         wait_for(lambda: (tmp_path / "outputs" / "long" / "journal.jsonl").exists())
-        owner = dict[str, Any]()
-
-        def has_owner() -> bool:
-            for file in lock.glob("*lock*") if lock.is_dir() else ():
-                content = file.read_text("utf-8")
-                owner.update(json.loads(content) if content else {})
-            return "pid" in owner
-
-        wait_for(has_owner)
-        os.kill(owner["pid"], 9)
+        kill_watcher(tmp_path / ".evsys" / "alerts")
         process.kill()
         process.wait()
         assert server.received == []
@@ -196,3 +202,26 @@ def test_a_killed_run_and_a_killed_watcher_lose_no_alert(tmp_path: Path) -> None
         assert "/killed/" in id
         watch_alerts()
         assert len(server.received) == 1
+
+
+@pytest.mark.slow
+def test_a_killed_campaign_and_its_end_reach_the_webhook(tmp_path: Path, hook: Hook) -> None:
+    write_project(tmp_path)
+    write_alerts(tmp_path, {"webhook": hook.url})
+    open_campaign("night", Terms("?", tokens=40_000, portfolio="portfolio.yaml"))
+    command = [sys.executable, "-m", "evsys_sdk", "campaign", "run", "night"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: len(load_campaign("night").decisions) >= 2)
+    kill_watcher(tmp_path / ".evsys" / "alerts")
+    process.kill()
+    process.wait()
+
+    def received(kind: str) -> set[str]:
+        return {id for id, body in list(hook.received) if json.loads(body)["kind"] == kind and "campaign:night" in id}
+
+    watch_alerts()
+    assert len(received("killed")) == 1
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120, check=True)
+    watch_alerts()
+    wait_for(lambda: received("ended"))
+    assert received("ended") == {"campaign:night/ended/closed"}

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evsys_sdk.observers.callbacks.print_progress import PrintProgress
-from evsys_sdk.observers.progress.plain import PlainDisplay, progress_line
-from evsys_sdk.observers.progress.state import ProgressSnapshot, ProgressState, is_live_terminal
-from evsys_sdk.observers.progress.text import count, duration, number
+from evsys_sdk.observers.progress.text import count, duration, is_live_terminal, number
 from evsys_sdk.protocols import RunResult
 from evsys_sdk.training.callback import EvalRecord, RunControl
 
@@ -131,10 +129,12 @@ def test_the_headline_is_what_the_recipe_gets_on_by(make_info: MakeInfo, capsys:
     assert lines[-1] == "[arm-a] completed: 10 steps in 0:10, reward/mean 0.1000 -> 1.0000"
 
 
-def test_a_day_of_training_is_a_few_hundred_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    display = PlainDisplay("arm-a", every_seconds=10)
+def test_a_day_of_training_is_a_few_hundred_lines(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+    callback, clock = plain_progress()
+    callback.on_run_start(make_info(total_steps=86_400), RunControl())
     for step in range(1, 86_401):
-        display.update(ProgressSnapshot(done=step, total=86_400, headline="loss", value=1.0), now=float(step))
+        clock.now += 1
+        callback.on_step(step, {"loss": 1.0})
     assert 100 < len(capsys.readouterr().err.splitlines()) < 400
 
 
@@ -160,10 +160,14 @@ def test_a_run_of_unknown_length_shows_no_bar_and_no_end(
     ]
 
 
-def test_the_time_left_is_that_of_this_attempt_not_of_the_steps_before_it() -> None:
-    state = ProgressState(total=100, steps_done=90)
-    state.start(0.0)
-    assert state.observe(91, {"loss": 1.0}, 2.0).seconds_left == 18.0
+def test_the_time_left_is_that_of_this_attempt_not_of_the_steps_before_it(
+    make_info: MakeInfo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback, clock = plain_progress()
+    callback.on_run_start(make_info(total_steps=100, steps_done=90), RunControl())
+    clock.now += 2
+    callback.on_step(91, {"loss": 1.0})
+    assert "0:18 left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -221,14 +225,16 @@ def test_a_pipe_is_never_redrawn(capfd: pytest.CaptureFixture[str]) -> None:
     assert is_live_terminal({"TERM": "xterm"}) is False
 
 
-def test_an_empty_batch_neither_becomes_the_headline_nor_hides_it() -> None:
-    state = ProgressState(total=4)
-    assert progress_line(state.observe(1, {"empty_batch": 1.0}, 1.0)) == "1/4 (25%)  empty_batch 1.0000"
-    assert progress_line(state.observe(2, {"loss": 0.5}, 1.0)) == "2/4 (50%)  loss 0.5000"
-    last = state.observe(3, {"empty_batch": 1.0}, 1.0)
-    assert progress_line(last) == "3/4 (75%)  loss 0.5000"
-    assert last.first_value == 0.5
-
-
-def test_progress_needs_no_metrics_at_all() -> None:
-    assert progress_line(ProgressState(total=3).observe(1, {}, 1.0)) == "1/3 (33%)"
+def test_an_empty_batch_neither_becomes_the_headline_nor_hides_it(
+    make_info: MakeInfo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback, _ = plain_progress(every_steps=1)
+    callback.on_run_start(make_info(total_steps=5), RunControl())
+    for step, metrics in enumerate(({}, {"empty_batch": 1.0}, {"loss": 0.5}, {"empty_batch": 1.0}), 1):
+        callback.on_step(step, metrics)
+    assert [line.removeprefix("[arm-a] ") for line in capsys.readouterr().err.splitlines()[1:]] == [
+        "1/5 (20%)",
+        "2/5 (40%)  empty_batch 1.0000",
+        "3/5 (60%)  loss 0.5000",
+        "4/5 (80%)  loss 0.5000",
+    ]

@@ -12,7 +12,7 @@ import pytest
 from evsys_sdk.record.events import Journal, Kind, read_events
 from evsys_sdk.rollouts.rollout import Rollout, Turn
 from evsys_sdk.training.callback import RunControl, RunInfo
-from evsys_sdk.training.diagnosis import Diagnosis, gives_answer_away
+from evsys_sdk.training.diagnosis import Diagnosis
 
 
 def rollout(reward: float | None, *, task: str = "t", text: str = "", n_tokens: int = 10, cut: bool = False) -> Rollout:
@@ -117,49 +117,6 @@ def test_answers_that_grow_and_end_by_themselves_are_healthy() -> None:
     short = [step_of(coins(0.5, 16, step), n_tokens=40) for step in range(6)]
     long = [step_of(coins(0.6, 16, step), n_tokens=200) for step in range(6)]
     assert diagnose([*short, *long]) == []
-
-
-def task(instruction: str, expected: Any, **more: Any) -> dict[str, Any]:
-    return {"task_id": "t", "instruction": instruction, "verifier": {"fn_name": "x", "expected": expected}, **more}
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        task("What is 6 * 7? (answer: 42)", 42),
-        task("Name the tool.\nExpected = set_alarm", "set_alarm"),
-        task("Solve it. The correct answer is: **blue**", "blue"),
-        task("Say it", "x", metadata={"context_messages": [{"role": "system", "content": "solution: x"}]}),
-        task(f"Write a poem.\n{'roses are red ' * 8}", "roses are red " * 8),
-    ],
-)
-def test_an_answer_that_is_given_away_is_seen(row: dict[str, Any]) -> None:
-    assert gives_answer_away(row)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        task("Colours:\n- red\n- green\nAnswer with one of them.", "green"),
-        task("What is 6 * 7?", 42),
-        task("Is 42 even? Answer yes or no.", "yes"),
-        task("The answer: 420 is wrong. Why?", "42"),
-        task("anything", None),
-        task("anything", {"a": 1}),
-        {"messages": [{"role": "user", "content": "answer: x"}]},
-    ],
-)
-def test_an_answer_that_is_one_of_the_choices_or_not_there_is_no_leak(row: dict[str, Any]) -> None:
-    assert not gives_answer_away(row)
-
-
-def test_leaking_tasks_are_named_before_the_first_step_if_they_are_many() -> None:
-    leak, clean = task("2 + 2? Answer: 4", "4"), task("2 + 2?", "4")
-    few, many = Diagnosis(), Diagnosis()
-    few.on_data([leak, clean, clean])
-    many.on_data([leak, leak, clean])
-    assert few.findings() == []
-    assert "stands in the question of 2 of 3 tasks" in many.findings()[0]
 
 
 def test_a_finding_goes_into_the_log_and_once_into_the_journal(

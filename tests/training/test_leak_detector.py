@@ -75,7 +75,7 @@ def test_a_short_task_is_a_whole_message_or_line_as_in_the_scan_before_the_run()
     assert seen.summarise() == {"test/tools": {"n": 1, "first": ["t-2"]}}
     index = TaskIndex(ProbeTask(id, "tools", text) for id, text in tasks["test/tools"].items())
     scanned = index.scan([["hello, find mail 7", "MAIL"], ["Find taxi 60", "TAXI"]])
-    assert [one.task_id for one in scanned.exact] == ["t-2"]
+    assert [one.task_id for one in scanned.copies] == ["t-2"]
 
 
 def test_what_is_too_short_to_tell_is_not_looked_for() -> None:

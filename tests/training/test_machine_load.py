@@ -19,10 +19,6 @@ def test_processor_and_memory_are_read() -> None:
         assert 0.001 < found["system/memory_gib"] < 1024
 
 
-def test_nothing_is_read_before_it_is_time() -> None:
-    assert MachineLoad(every_s=3600.0).read() == {}
-
-
 def test_they_are_kept_with_what_differs_from_run_to_run() -> None:
     same, machine = split_timing({"loss": 1.0, "time/step_s": 0.1, "system/cpu_percent": 97.0})
     assert (same, set(machine)) == ({"loss": 1.0}, {"time/step_s", "system/cpu_percent"})

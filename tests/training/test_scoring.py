@@ -12,7 +12,7 @@ from evsys_sdk.backends.client import ModelSpec, SamplingClient, TrainingClient
 from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.training.callback import Callback, EvalRecord, Observers
-from evsys_sdk.training.scoring import BackgroundScoring, Scoring
+from evsys_sdk.training.scoring import BackgroundScoring, StepScores
 
 
 class Heard(Callback):
@@ -41,15 +41,15 @@ def scoring_of(heard: Heard, folder: Path, score: Any) -> BackgroundScoring:
     return BackgroundScoring(score, lambda step: step % 5 == 0, Observers([heard]), CheckpointLog.in_dir(folder))
 
 
-def passes(step: int, sampler: SamplingClient, everything: bool) -> list[Scoring]:
+def passes(step: int, sampler: SamplingClient, everything: bool) -> list[StepScores]:
     record = EvalRecord("set", "val", step, {"pass@1": step / 10, "tasks": 1.0})
-    return [Scoring(record, record.named_metrics)]
+    return [StepScores(record, record.named_metrics)]
 
 
 async def test_nothing_is_recorded_before_it_is_collected(heard: Heard, client: TrainingClient, tmp_path: Path) -> None:
     done = threading.Event()
 
-    def score(step: int, sampler: SamplingClient, everything: bool) -> list[Scoring]:
+    def score(step: int, sampler: SamplingClient, everything: bool) -> list[StepScores]:
         done.set()
         return passes(step, sampler, everything)
 
@@ -87,7 +87,7 @@ async def test_scores_reach_the_checkpoint_that_was_written_before_them(
 async def test_the_live_model_is_scored_once_for_a_step(heard: Heard, client: TrainingClient, tmp_path: Path) -> None:
     asked: list[bool] = []
 
-    def score(step: int, sampler: SamplingClient, everything: bool) -> list[Scoring]:
+    def score(step: int, sampler: SamplingClient, everything: bool) -> list[StepScores]:
         asked.append(everything)
         return passes(step, sampler, everything)
 
@@ -101,7 +101,7 @@ async def test_the_live_model_is_scored_once_for_a_step(heard: Heard, client: Tr
 async def test_a_failure_is_kept_and_the_next_scoring_goes_well(
     heard: Heard, client: TrainingClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def score(step: int, sampler: SamplingClient, everything: bool) -> list[Scoring]:
+    def score(step: int, sampler: SamplingClient, everything: bool) -> list[StepScores]:
         if step == 5:
             raise RuntimeError("no luck")
         return passes(step, sampler, everything)

@@ -47,7 +47,7 @@ _GIVE_UP_S = 3600.0
 _FORMATS = {"hooks.slack.com": "slack", "discord.com": "discord", "discordapp.com": "discord", "ntfy.sh": "ntfy"}
 
 type AlertKind = Literal[
-    "waiting", "damaged", "failed", "killed", "refused", "deadline", "nearly_spent", "flagged", "budget"
+    "waiting", "damaged", "failed", "killed", "refused", "deadline", "nearly_spent", "flagged", "budget", "ended"
 ]
 
 

@@ -104,7 +104,7 @@ class SpendLedger:
         try:
             while self._unsaved:
                 line = self._unsaved[0]
-                if os.write(self._open(), line) < len(line) - 1:  # the next record brings a line end of its own
+                if os.write(self._open(), line) < len(line) - 1:  # the next record brings its own line end
                     raise OSError("only a part could be written")
                 self._unsaved.pop(0)
         except OSError as error:

@@ -208,14 +208,15 @@ def meter_for(ledger: SpendLedger, run: RunConfig, config: ExperimentConfig) -> 
 
 
 def gpus_held(run: RunConfig, price: Tariff | None) -> float:
-    """How many GPUs an arm holds: one of this machine's for `local`, or the one that is paid for by the hour."""
+    """How many GPUs an arm holds: its `devices` for `local`, or the one that is paid for by the hour."""
     backend = backend_of(run)
     if backend == "mock":
         return 0.0
     if backend == "local":
         torch: Any = sys.modules.get("torch")  # loaded where it is used; asking must not cost its import
         wanted = run.backend.params.get("device") != "cpu"
-        return 1.0 if wanted and torch is not None and torch.cuda.is_available() else 0.0
+        held = wanted and torch is not None and torch.cuda.is_available()
+        return float(run.backend.params.get("devices", 1)) if held else 0.0
     return 1.0 if price is not None and price.gpu_hour else 0.0
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 STOPPED_ON_DASHBOARD = "stopped on the dashboard: "
 """How the reason of a stop begins that was asked for over a dashboard."""
 DEADLINE = "budget: deadline"
-"""How the reason of a stop begins that left time to score: the run is complete, and goes on when it gets more time."""
+"""Prefix of the reason of a stop that left time to score: the run is complete, and continues when it gets more time."""
 _FAILURES_BEFORE_SILENCE = 3
 
 
@@ -269,7 +269,7 @@ class Observers(Callback):
                 try:
                     callback.restore(state[self._key(index)])
                 except Exception as error:
-                    raise _unusable(callback, "go on from its saved state", error) from error
+                    raise _unusable(callback, "continue from its saved state", error) from error
 
     def _key(self, index: int) -> str:
         # Two callbacks of one kind have a state each, and another list of callbacks must not get them.

@@ -1,14 +1,13 @@
 """Looks at the attempts that a run learns from and says in one sentence what is wrong with them.
 
-Each thing is said once: in the log, in the journal of the experiment while the run goes on, and in its result. Nothing
-here ends a run. A run that has got worse is told from a noisy one by the scatter of its own steps; a run that has
+Each finding is reported once: in the log, in the journal during the run, and in its result. Nothing
+here ends a run. The scatter of its steps distinguishes a run that has got worse from a noisy one; a run that has
 learned all there is to learn is well, although its rewards no longer differ.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from logging import INFO, WARNING
@@ -16,9 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ..log import get_logger
-from ..protocols import Row
 from ..record.events import note_finding
-from ..rollouts.rollout import text_of
 from .callback import Callback, RunControl, RunInfo
 from .saturation import RewardSaturation, StepSummary
 
@@ -39,10 +36,6 @@ _LEARNED_LOSS = 0.3
 """... unless there is little left to learn."""
 _LASTING = 3
 """For how many steps in a row it must be."""
-_LONG_ANSWER = 80
-"""An expected answer of this length does not stand in a question by accident."""
-_GIVEN_AWAY = re.compile(r"(?i)\b(?:answer|solution|expected|target|label|correct)\b[\s\w\"'`*>]{0,12}[:=>]\W{0,8}$")
-"""What stands before an answer that is given away."""
 
 
 @dataclass(slots=True)
@@ -67,17 +60,6 @@ class Diagnosis(Callback):
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         self._info = info
-
-    def on_data(self, rows: Sequence[Row]) -> None:
-        leaking = [row for row in rows if gives_answer_away(row)]
-        if leaking and 2 * len(leaking) >= len(rows):
-            example = str(leaking[0].get("task_id", "the first"))
-            self._say(
-                "leaking",
-                f"the answer that the verifier expects stands in the question of {len(leaking)} of {len(rows)} tasks "
-                f"(for one, '{example}'), so that copying it earns the reward. Take it out of the prompt, unless "
-                "copying is what is to be learned.",
-            )
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Look whether the loss has fallen, once, after the first steps at the full learning rate."""
@@ -132,7 +114,7 @@ class Diagnosis(Callback):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._said = {**state["said"], **self._said}  # the rows were looked at again before this
+        self._said = dict(state["said"])
         self._first = [StepSummary(**one) for one in state["first"]]
         self._last = [StepSummary(**one) for one in state["last"]]
         self._best, self._worse_for = list(state["best"]), int(state["worse_for"])
@@ -196,22 +178,6 @@ class Diagnosis(Callback):
         step = self._last[-1].step if self._last else 0
         is_news = self._info is None or note_finding(self._info.run_dir, step=step, finding=what, text=text)
         get_logger(__name__).log(WARNING if is_news else INFO, "%s", text)
-
-
-def gives_answer_away(row: Row) -> bool:
-    """Whether a task's prompt holds the answer its verifier expects, announced as such or too long to be chance."""
-    verifier: Any = row.get("verifier")
-    expected: Any = verifier.get("expected") if isinstance(verifier, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    if isinstance(expected, bool) or not isinstance(expected, str | int | float) or not str(expected).strip():
-        return False
-    answer = str(expected).strip()
-    metadata: Any = row.get("metadata")
-    context: Any = metadata.get("context_messages") if isinstance(metadata, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    asked = [text_of(one) for one in context or () if isinstance(one, dict) and one.get("role") != "assistant"]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
-    prompt = "\n".join([*asked, str(row.get("instruction", ""))])
-    found = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", prompt)]
-    # 60 characters are more than the pattern can span; over the whole prompt it would be looked for at every place.
-    return any(len(answer) >= _LONG_ANSWER or _GIVEN_AWAY.search(prompt[max(at - 60, 0) : at]) for at in found)
 
 
 def _steps(summaries: Sequence[StepSummary]) -> str:

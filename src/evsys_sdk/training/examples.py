@@ -92,7 +92,8 @@ def render_chats(
     warn_left_out(left_out, "examples")
     if not kept:
         raise DataError(
-            "no row gives anything to learn from. Check data.path and data.transforms with `evsys dataset show`."
+            "no row gives anything to learn from. Check data.path and data.transforms with `evsys dataset show`, and "
+            "whether max_length cuts the answers off."
         )
     return kept
 

@@ -11,7 +11,7 @@ from ..backends.datum import Datum
 from ..backends.future import Operation, gather
 from ..backends.seeds import stream_of
 from ..data import TargetFormat, parse_rows
-from ..errors import BackendError, DataError, closest, show
+from ..errors import BackendError, DataError, show, suggest
 from ..inference.renderer import Renderer, Supervise, decode
 from ..rollouts.rollout import Message, Turn, text_of
 from .examples import LengthLimit, render_chats, to_datums
@@ -277,8 +277,7 @@ def check_options(call: str, given: Mapping[str, Any], known: type) -> None:
     """Refuse options that a call does not have; type checkers do the same."""
     names = list(known.__annotations__)
     for unknown in given.keys() - set(names):
-        guess = closest(unknown, names) or {"lr": "learning_rate"}.get(unknown)
-        hint = f"Did you mean '{guess}'?" if guess else f"It takes {', '.join(names)}."
+        hint = suggest({"lr": "learning_rate"}.get(unknown, unknown), names) or f"It takes {', '.join(names)}."
         raise BackendError(f"{call}() takes no {unknown!r}. {hint}")
 
 

@@ -297,7 +297,7 @@ class TrainingLoop:
         except OSError as error:
             raise TrainingError(
                 f"the checkpoint '{name}' could not be stored: {error}. Earlier ones are intact; when there is room "
-                "and access again, go on with --resume."
+                "and access again, continue with --resume."
             ) from error
         self.last_saved = checkpoint
         self.observers.on_checkpoint(asdict(checkpoint))

@@ -40,7 +40,7 @@ class MachineLoad:
 
 
 def _read_gpu() -> dict[str, float]:
-    """The first GPU that this process may use, whoever else uses it."""
+    """The first GPU that this process may use, also if it is shared."""
     nvml = _open_nvml()
     if nvml is None:
         return {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PATIENCE = 3
 """Steps in a row after which equal rewards are no accident, where they were never different or are perfect ..."""
 _LONGER = 5
-"""... and where a few equal ones may be bad luck."""
+"""... and where a few equal ones may be chance."""
 _HIGH = 0.8
 """Share of the range of rewards from which a constant reward counts as learned."""
 _LOW_ENTROPY = 0.05

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from ..backends.client import SamplingClient, TrainingClient
     from ..record.run_files.checkpoints import CheckpointLog
 
-type ScoreSnapshot = Callable[[int, SamplingClient, bool], Sequence[Scoring]]
+type ScoreSnapshot = Callable[[int, SamplingClient, bool], Sequence[StepScores]]
 """Scores a sampler that was taken after a step, on what is due then or on everything; runs on its own thread."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class StepScores:
     """What came of scoring one set of tasks."""
 
     record: EvalRecord
@@ -40,7 +40,7 @@ class Scoring:
 class _Running:
     step: int
     sampler: str
-    result: Future[Sequence[Scoring]]
+    result: Future[Sequence[StepScores]]
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class BackgroundScoring:
         """Begin to score; the one before must have been collected."""
         assert self._running is None
         self.awaited.clear()
-        # In the context of the run: whoever pays for it pays for the answers of judges as well.
+        # In the context of the run: its budget also pays for the answers of judges.
         result = self._thread.submit(copy_context().run, self.score, step, sampler, everything)
         self._running = _Running(step, sampler.ref, result)
 

@@ -16,7 +16,6 @@ for byte as in an undisturbed run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,6 @@ from ...protocols import Row, RunResult
 from ...record.layout import LogFiles, RunFiles
 from ...record.run_files.logs import RunLogs, last_scores, last_step
 from ...record.run_files.metrics import restore_nonfinite
-from ...record.runs import RunRecord
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 
 
@@ -49,10 +47,9 @@ class LocalLogger(Callback):
         self.cfg = LocalLoggerConfig(**params)
         self._info: RunInfo | None = None
         self._control = RunControl()
-        self._checkpoints: list[Mapping[str, Any]] = []
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        """Make the tree, or take up the one that an earlier attempt left."""
+        """Make the tree, or continue the one of an earlier attempt."""
         self._info, self._control = info, control
         self._logs = RunLogs(RunFiles(info.run_dir).logs)
         said = (info.hypothesis or "").strip() or "None was given for this run."
@@ -80,24 +77,17 @@ class LocalLogger(Callback):
             # in front for the order of the keys, and behind so that no prediction says something else
             self._logs.append(own.rollouts, where | dict(prediction) | where)
 
-    def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        self._checkpoints.append(checkpoint)
-
     def on_run_end(self, result: RunResult) -> None:
         if self._info is None:
             return
-        story = RunStory(
-            experiment=self._info.experiment,
-            run_id=self._info.run_id,
-            result=result,
-            total_steps=self._info.total_steps,
+        page = write_page(
+            self._info,
+            result,
             stop_reason=self._control.stop_reason,
-            last_step=last_step(self._training),
+            steps=(last_step(self._training) or {"step": 0})["step"],
             scores=list(last_scores(self._logs.files)),  # read from disk, because an earlier attempt may have some
-            checkpoints=RunRecord(self._info.run_dir.parent, self._info.run_dir.name, "").checkpoints
-            or self._checkpoints,
         )
-        self._logs.write_page(self._logs.files.conclusion, write_up(story))
+        self._logs.write_page(self._logs.files.conclusion, page)
 
     def close(self) -> None:
         if self._info is not None:
@@ -114,83 +104,37 @@ def _is_about(scoring: EvalRecord, line: Mapping[str, Any]) -> bool:
     return (line.get("step"), line.get("name")) == (scoring.step, scoring.name) and same_split
 
 
-# What happened in one run, in words: the page `local_logger` leaves behind.
-#
-# It reports; it does not judge. Whether the hypothesis holds is decided over all arms and seeds of the experiment.
-
-
-@dataclass(frozen=True, slots=True)
-class RunStory:
-    """Everything the page is written from."""
-
-    experiment: str
-    run_id: str
-    result: RunResult
-    total_steps: int | None = None
-    stop_reason: str | None = None
-    last_step: Mapping[str, Any] | None = None
-    """The last line of training metrics."""
-    scores: Sequence[Mapping[str, Any]] = ()
-    """The last line of each benchmark, with its `split`."""
-    checkpoints: Sequence[Mapping[str, Any]] = ()
-
-
-def write_up(story: RunStory) -> str:
-    """The page as Markdown."""
-    last_metrics = restore_nonfinite(story.last_step).items() if story.last_step else ()
+def write_page(
+    info: RunInfo,
+    result: RunResult,
+    *,
+    stop_reason: str | None,
+    steps: int,
+    scores: Sequence[Mapping[str, Any]],
+) -> str:
+    """What happened in one run, as Markdown. Whether the hypothesis holds is decided over all arms and seeds."""
+    planned = "" if info.total_steps is None else f" of {info.total_steps}"
+    verb = {"completed": "It completed", "failed": "It failed", "cancelled": "It was cancelled"}[result.status]
+    story = [f"{verb} after {steps}{planned} steps."]
+    story += [f"It was stopped before its planned end: {stop_reason}."] if stop_reason else []
+    story += [] if scores else ["Nothing was scored, so this run says nothing about task performance."]
+    error = "\n".join(f"    {line}" for line in (result.error or "").splitlines())
     parts = [
-        f"# Conclusion of run `{story.run_id}`: {story.result.status}",
-        _what_happened(story),
-        _error(story.result),
-        _table("Last training metrics", ("metric", "value"), last_metrics),
-        _table("Last scores", ("split", "benchmark", "step", "metric", "value"), _scores(story)),
-        _table("Result", ("metric", "value"), story.result.metrics.items()),
-        _table("Artifacts", ("name", "path"), story.result.artifacts.items()),
-        _checkpoints(story),
-        f"This page is about one run of experiment `{story.experiment}`; one run alone does not decide a hypothesis.",
+        f"# Conclusion of run `{info.run_id}`: {result.status}",
+        " ".join(story),
+        f"## Error\n\n{error}" if error else "",
+        _table("Last scores", ("split", "benchmark", "step", "metric", "value"), _scores(scores)),
+        _table("Result", ("metric", "value"), result.metrics.items()),
+        f"This page is about one run of experiment `{info.experiment}`; one run alone does not decide a hypothesis.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _what_happened(story: RunStory) -> str:
-    done = story.last_step["step"] if story.last_step else 0
-    planned = "" if story.total_steps is None else f" of {story.total_steps}"
-    verb = {"completed": "It completed", "failed": "It failed", "cancelled": "It was cancelled"}[story.result.status]
-    lines = [f"{verb} after {done}{planned} steps."]
-    if story.stop_reason:
-        lines.append(f"It was stopped before its planned end: {story.stop_reason}.")
-    if not story.scores:
-        lines.append("Nothing was scored, so this run says nothing about task performance.")
-    return " ".join(lines)
-
-
-def _error(result: RunResult) -> str:
-    if not result.error:
-        return "" if result.status != "failed" else "## Error\n\nNo reason was recorded."
-    return "## Error\n\n" + "\n".join(f"    {line}" for line in result.error.splitlines())
-
-
-def _scores(story: RunStory) -> Iterable[tuple[Any, ...]]:
-    for line in story.scores:
+def _scores(lines: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Any, ...]]:
+    for line in lines:
         record = restore_nonfinite(line)
-        split, name, step = record.pop("split"), record.pop("name"), record.pop("step")
-        if not record:
-            yield split, name, step, "(no score)", ""
-        for metric, value in record.items():
-            yield split, name, step, metric, value
-
-
-def _checkpoints(story: RunStory) -> str:
-    if not story.checkpoints:
-        return "## Checkpoints\n\nNone was written."
-    last = story.checkpoints[-1]
-    step = last.get("next_step", last.get("step"))
-    best = story.result.artifacts.get("best_checkpoint")
-    lines = [
-        f"{len(story.checkpoints)} written; the last one is `{last.get('name')}`, after step {step}.",
-        f"Best by validation: `{best}`." if best else "None was chosen as the best one.",
-    ]
-    return "## Checkpoints\n\n" + " ".join(lines)
+        place = record.pop("split"), record.pop("name"), record.pop("step")
+        yield from ((*place, metric, value) for metric, value in (record or {"(no score)": ""}).items())
 
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

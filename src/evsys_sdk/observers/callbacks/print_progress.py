@@ -1,7 +1,12 @@
-"""Reports the progress of a run in plain lines on stderr. `evsys run` shows a board on a terminal instead."""
+"""Reports the progress of a run in plain lines on stderr. `evsys run` shows a board on a terminal instead.
+
+[run-a] 120/200 (60%)  loss 0.4123  lr 1.0e-04  12.3k tok/s  0:28 left
+"""
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,13 +15,17 @@ from pydantic import Field
 
 from ...config.base import Strict
 from ...protocols import RunResult
+from ...record.run_files.metrics import TIMING
+from ...record.values import part, text
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
-from ..progress import plain
-from ..progress.plain import PlainDisplay
-from ..progress.state import ProgressSnapshot, ProgressState
+from ..progress.text import count, duration, number
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0
 """A quick run that saves at every step must not flood the screen; scores are all shown."""
+_SHARE_OF_ELAPSED = 1 / 50
+"""The longer a run, the rarer its lines: a day of training has a few hundred."""
+_MEASURES = ("loss", "reward", "reward/mean", "score")
+"""The first of these that a run logs is shown, unless the recipe names another metric."""
 
 
 class PrintProgressConfig(Strict):
@@ -27,7 +36,7 @@ class PrintProgressConfig(Strict):
     every_steps: int | None = Field(default=None, ge=1)
     """Write a line every this many steps instead."""
     metrics: list[str] = []
-    """Further metrics to show next to what the recipe gets on by (loss, reward, ...), e.g. [grad_norm]."""
+    """Further metrics to show next to the one that the recipe improves (loss, reward, ...), e.g. [grad_norm]."""
 
 
 class PrintProgress(Callback):
@@ -39,51 +48,120 @@ class PrintProgress(Callback):
     def __init__(self, **params: Any) -> None:
         self.cfg = PrintProgressConfig(**params)
         self._clock = time.monotonic
+        self._info: RunInfo | None = None
         self._control = RunControl()
-        self._display: PlainDisplay | None = None
-        self._state = ProgressState(total=None)
-        self._snapshot = ProgressSnapshot()
-        self._began = 0.0
+        self._done = self._lines = 0
+        self._began = self._line_at = self._tokens = 0.0
+        self._measure, self._value, self._first = "", math.nan, math.nan
         self._scores: dict[str, Mapping[str, float]] = {}
         self._shown: set[tuple[str, int]] = set()
         """Scorings by label and step."""
-        self._saved_at = -1e9  # long ago, so that the first one is shown
+        self._saved_at = -math.inf
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        self._control = control
-        self._began = self._clock()
-        self._state = ProgressState(info.total_steps, info.steps_done, self.cfg.metrics, info.measure)
-        self._snapshot = self._state.start(self._began)
-        self._display = PlainDisplay(info.run_id, self.cfg.every_seconds, self.cfg.every_steps)
-        self._display.start(plain.describe_start(info), self._snapshot)
+        self._info, self._control, self._done, self._began = info, control, info.steps_done, self._clock()
+        self._write(f"start: {describe_start(info)}")
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         now = self._clock()
-        self._snapshot = self._state.observe(step, metrics, now)
-        if self._display is not None:
-            self._display.update(self._snapshot, now)
+        self._done, self._tokens = step, self._tokens + float(metrics.get("tokens", 0.0))
+        self._follow_measure(metrics)
+        if self._is_due(now):
+            self._line_at, self._lines = now, self._lines + 1
+            self._write("  ".join(one for one in self._describe_step(metrics, now - self._began) if one))
 
     def on_scored(self, record: EvalRecord) -> None:
         """Show a score when it is there; the run itself hears of it at a fixed step."""
-        label = plain.eval_label(record)
+        label = f"{record.split}/{record.name}" if record.name else record.split
         before, self._scores[label] = self._scores.get(label, {}), record.metrics
         self._shown.add((label, record.step))
-        if self._display is not None:
-            self._display.event("eval", label, plain.scores(record, before), record.step)
+        self._write(f"step {record.step}  eval {label}  {describe_scores(record, before)}")
 
     def on_eval(self, record: EvalRecord) -> None:
-        if (plain.eval_label(record), record.step) not in self._shown:
+        if (f"{record.split}/{record.name}" if record.name else record.split, record.step) not in self._shown:
             self.on_scored(record)
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        step, now = int(checkpoint.get("step", self._snapshot.done)), self._clock()
-        is_last = self._snapshot.total is not None and step >= self._snapshot.total
-        if self._display is not None and (is_last or now - self._saved_at >= _SECONDS_BETWEEN_CHECKPOINTS):
+        step, now = int(checkpoint.get("step", self._done)), self._clock()
+        is_last = self._total is not None and step >= self._total
+        if is_last or now - self._saved_at >= _SECONDS_BETWEEN_CHECKPOINTS:
             self._saved_at = now
-            self._display.event("checkpoint", str(checkpoint.get("name", "")), "", step)
+            self._write(f"step {step}  checkpoint {checkpoint.get('name', '')}")
 
     def on_run_end(self, result: RunResult) -> None:
-        if self._display is not None:
-            seconds = self._clock() - self._began
-            text = plain.describe_end(result, self._snapshot, seconds, self._control.stop_reason)
-            self._display.end(result.status, text)
+        reason = self._control.stop_reason
+        parts = [f"{self._done} step{'' if self._done == 1 else 's'} in {duration(self._clock() - self._began)}"]
+        if math.isfinite(self._first):
+            parts.append(f"{self._measure} {number(self._first)} -> {number(self._value)}")
+        parts += [f"stopped: {reason}"] if reason else []
+        error = (result.error or "").strip().splitlines()[-1:]
+        parts += error if error != [reason] else []
+        self._write(f"{result.status}: {', '.join(parts)}")
+
+    @property
+    def _total(self) -> int | None:
+        return self._info.total_steps if self._info else None
+
+    def _is_due(self, now: float) -> bool:
+        """The first step, the last one, and in between as often as was asked for."""
+        if not self._lines or self._done == self._total:
+            return True
+        if self.cfg.every_steps is not None:
+            return self._done % self.cfg.every_steps == 0
+        return now - self._line_at >= max(self.cfg.every_seconds, (now - self._began) * _SHARE_OF_ELAPSED)
+
+    def _follow_measure(self, metrics: Mapping[str, float]) -> None:
+        """The best known name so far; a step without it, as after an empty batch, keeps the last value."""
+        known = [name for name in ((self._info.measure if self._info else ""), *_MEASURES) if name]
+        found = next((name for name in (*known, *metrics) if name in metrics and not name.startswith(TIMING)), "")
+        rank = {name: at for at, name in enumerate(known)}
+        if not self._measure or rank.get(found, len(known)) < rank.get(self._measure, len(known)):
+            self._measure, self._first = found, math.nan
+        if self._measure in metrics:
+            self._value = float(metrics[self._measure])
+            self._first = self._value if math.isnan(self._first) else self._first
+
+    def _describe_step(self, metrics: Mapping[str, float], seconds: float) -> list[str]:
+        done, total = self._done, self._total
+        steps = done - (self._info.steps_done if self._info else 0)
+        rate = metrics.get("learning_rate", metrics.get("lr"))
+        left = seconds / steps * (total - done) if total and steps > 0 and seconds > 0 else 0.0
+        return [
+            f"{done}/{total} ({min(1, done / total):.0%})" if total else f"step {done}",
+            f"{self._measure} {number(self._value)}" if self._measure else "",
+            *(f"{name} {number(metrics[name])}" for name in self.cfg.metrics if name in metrics),
+            "" if rate is None else f"lr {number(rate)}",
+            f"{count(self._tokens / seconds)} tok/s" if self._tokens and seconds > 0 else "",
+            f"{duration(left)} left" if left > 0 else "",
+        ]
+
+    def _write(self, line: str) -> None:
+        sys.stderr.write(f"[{self._info.run_id if self._info else 'run'}] {line}\n")
+        sys.stderr.flush()
+
+
+def describe_start(info: RunInfo) -> str:
+    """`arithmetic, sft on mock, Qwen/Qwen3-4B, 200 steps`."""
+    algorithm, backend = (text(part(info.config, block).get("kind")) for block in ("algorithm", "backend"))
+    parts = [
+        info.experiment,
+        " on ".join(one for one in (algorithm, backend) if one),
+        text(part(info.config, "model").get("name")),
+        "" if info.total_steps is None else f"{info.total_steps} steps",
+        f"resumed after step {info.steps_done}" if info.steps_done else "",
+    ]
+    return ", ".join(one for one in parts if one)
+
+
+def describe_scores(record: EvalRecord, before: Mapping[str, float]) -> str:
+    """`pass@1 0.4120 (+0.0310)  48 tasks`: the scores, their change since the last time, and the number of tasks."""
+    texts: list[str] = []
+    for name, value in record.metrics.items():
+        if "/" in name or name == "tasks":  # standard errors and parts of a breakdown are for the record
+            continue
+        change = value - before.get(name, math.nan)
+        moved = f" ({'+' if change >= 0 else '-'}{number(abs(change))})" if math.isfinite(change) else ""
+        texts.append(f"{name} {number(value)}{moved}")
+    tasks = record.metrics.get("tasks")
+    counted = [] if tasks is None else [f"{tasks:.0f} task{'' if tasks == 1 else 's'}"]
+    return "  ".join([*(texts or ["no score"]), *counted])

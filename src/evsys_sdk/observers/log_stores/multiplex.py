@@ -87,7 +87,7 @@ class MultiplexLogStore:
                 said = f"{type(error).__name__}: {error}"
                 if len(self.failures[label]) < _NOTED_FAILURES:  # else a full disk would be reported at every step
                     self.failures[label].append(said)
-                    get_logger(__name__).warning("log store '%s' failed, the others go on: %s", label, said)
+                    get_logger(__name__).warning("log store '%s' failed, the others continue: %s", label, said)
         if len(errors) == len(self._children):
             reasons = "; ".join(f"{label}: {error}" for label, error in errors.items())
             raise EvsysError(f"no log store took the record. {reasons}") from next(iter(errors.values()))

@@ -1,1 +1,1 @@
-"""How a run shows itself while it runs: what is known of it, as plain lines or as a live display."""
+"""The board of running arms, and how numbers are written on it."""

@@ -71,7 +71,7 @@ class Changes:
 
 @dataclass(slots=True)
 class Repeats:
-    """Knows the sentences that were printed: what every arm has to say is said once."""
+    """Knows the sentences that were printed: what every arm reports is shown once."""
 
     count: int = 0
     _known: set[str] = field(default_factory=set[str])
@@ -217,9 +217,9 @@ def _look_regularly(path: Path, look: Look, show: Callable[[LiveStatus], None]) 
 
 @contextmanager
 def _terminal_behind_a_pipe() -> Generator[tuple[Any, Callable[[Callable[[str], None]], None]]]:
-    """The terminal as a file, while everything written to stdout and stderr, by whoever, comes out line by line.
+    """The terminal as a file, while everything written to stdout and stderr comes out line by line.
 
-    The second value takes who is told each line.
+    The second value takes the function that gets each line.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -238,7 +238,7 @@ def _terminal_behind_a_pipe() -> Generator[tuple[Any, Callable[[Callable[[str], 
         def pass_on() -> None:
             with open(read, "rb", closefd=False) as lines:
                 for line in lines:
-                    with suppress(Exception):  # whoever writes would wait forever if no one read any more
+                    with suppress(Exception):  # writers would block if no one read any more
                         tell(line.decode("utf-8", "replace").rstrip("\n"))
 
         reader = threading.Thread(target=pass_on, name="evsys-terminal", daemon=True)
