@@ -17,3 +17,4 @@ def test_phrases_are_found_with_their_lines(tmp_path: Path) -> None:
     page.write_text("A worker that does not exit.\nThe run goes on for ever.\n", "utf-8")
     assert [(line, phrase) for line, phrase, _ in module.find_phrases(page)] == [(2, "goes on"), (2, "for ever")]
     assert module.list_files(tmp_path) == [page]
+    assert module.count_page_words()["README.md"] > 100

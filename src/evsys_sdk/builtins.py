@@ -133,6 +133,7 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "tools": Builtin("rollouts.agents.tools:ToolsAgent"),
         "bash": Builtin("rollouts.agents.bash:BashAgent"),
         "program": Builtin("rollouts.agents.program:ProgramAgent"),
+        "verifiers": Builtin("rollouts.agents.verifiers:VerifiersAgent", extra="verifiers"),
         "terminus_2": Builtin("rollouts.harbor.native:Terminus2", extra="harbor"),
     },
     "inference_client": {
@@ -140,8 +141,8 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
         "tinker": Builtin("inference.clients.sampled:TinkerClient", extra="tinker"),
         "local": Builtin("inference.clients.sampled:LocalClient", extra="local"),
         "openai": Builtin("inference.clients.openai:OpenAIClient"),
-        "claude": Builtin("inference.clients.claude:ClaudeClient"),
-        "gemini": Builtin("inference.clients.gemini:GeminiClient"),
+        "claude": Builtin("inference.clients.openai:ClaudeClient"),
+        "gemini": Builtin("inference.clients.openai:GeminiClient"),
     },
     "algorithm": {
         "sft": Builtin("algorithms.sft:SFT"),

@@ -56,6 +56,12 @@ def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     return by_folded[matches[0]] if matches else None
 
 
+def suggest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """`Did you mean 'sft'?`, or nothing if no known name is similar."""
+    guess = closest(name, known, cutoff=cutoff)
+    return f"Did you mean '{guess}'?" if guess else ""
+
+
 def show(value: object) -> str:
     """`value` as a reader of an error message wants to see it: one line, not endless, and without its secrets."""
     text = repr(redact(value))

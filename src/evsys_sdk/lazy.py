@@ -39,7 +39,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(f".{homes[name]}", package), name)
-        setattr(sys.modules[package], name, value)  # from now on Python finds it there, and does not ask again
+        setattr(sys.modules[package], name, value)  # so that Python calls this once per name
         return value
 
     return load
@@ -48,7 +48,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 def find_entry_points(group: str) -> Iterable[EntryPoint]:
     """The entry points of a group, in every package that Python finds.
 
-    `importlib.metadata` takes longer to import than most commands take to run, and hardly anyone has such a package.
+    `importlib.metadata` takes longer to import than most commands take to run, and such packages are rare.
     """
     if not _is_installed(b"[evsys_sdk."):
         return ()
@@ -58,9 +58,9 @@ def find_entry_points(group: str) -> Iterable[EntryPoint]:
 
 
 def spare_pydantic_its_plugins() -> None:
-    """Where no package brings a plugin for pydantic, answer so in its place, as it would after importing much more.
+    """Replace pydantic's plugin loader where no package has a plugin for it.
 
-    It asks `importlib.metadata` for them before it builds its first model, which takes a quarter of a quick command.
+    The loader imports `importlib.metadata` before the first model is built: a quarter of the time of a quick command.
     """
     loader = "pydantic.plugin._loader"
     if loader in sys.modules or _is_installed(b"[pydantic]"):
@@ -68,7 +68,7 @@ def spare_pydantic_its_plugins() -> None:
     answer = ModuleType(loader)
 
     def load_whole(name: str) -> Any:
-        """Whatever else is asked of it; the import itself asks for `__path__`, which no module has."""
+        """Load the real module for any other name; the import itself looks up `__path__`."""
         if name.startswith("__"):
             raise AttributeError(name)
         del sys.modules[loader]
@@ -87,7 +87,7 @@ def _brings(folder: str, section: bytes) -> bool:
     """Whether a place that Python imports from may hold a package with such entry points."""
     try:
         return _mentions(folder, section, os.stat(folder).st_mtime_ns)
-    except NotADirectoryError:  # an archive: it can be looked into, by who knows how
+    except NotADirectoryError:  # an archive; assume that it has some
         return True
     except OSError:
         return False
@@ -95,7 +95,7 @@ def _brings(folder: str, section: bytes) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _mentions(folder: str, section: bytes, changed: int) -> bool:
-    del changed  # a part of the key: what was found holds until something is installed
+    del changed  # part of the cache key: an installation changes it
     for name in os.listdir(folder):
         if name.endswith(".egg"):
             return True

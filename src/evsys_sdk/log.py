@@ -24,6 +24,17 @@ class _Redacted(logging.Formatter):
         return clean(redact_text(super().format(record)))
 
 
+class _WithoutSecrets(logging.Filter):
+    """Keeps secrets out of the messages of a logger, whoever handles them: a program need not configure ours."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = redact_text(record.getMessage()), ()
+        return True
+
+
+_FILTER = _WithoutSecrets()
+
+
 class _ToStderr(logging.StreamHandler[TextIO]):
     """Writes to what stderr is at that moment: tests and notebooks replace it."""
 
@@ -34,7 +45,9 @@ class _ToStderr(logging.StreamHandler[TextIO]):
 
 def get_logger(name: str = ROOT) -> logging.Logger:
     """A logger below `evsys_sdk`."""
-    return logging.getLogger(name if name.startswith(ROOT) else f"{ROOT}.{name}")
+    logger = logging.getLogger(name if name.startswith(ROOT) else f"{ROOT}.{name}")
+    logger.addFilter(_FILTER)  # the same filter is added once
+    return logger
 
 
 def configure_from_environment() -> None:

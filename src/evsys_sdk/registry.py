@@ -66,7 +66,7 @@ class Registry:
         self._broken: dict[str, Entry] = {}
         self._entry_points_loaded = False
         self._loading = threading.local()
-        # Never held while something is imported: another thread may be in the middle of that import, and register.
+        # Not held during imports: another thread may be importing the same module and registering.
         self._lock = threading.Lock()
 
     @property
@@ -119,7 +119,7 @@ class Registry:
         return name in self._registered
 
     def extensions_of_projects(self) -> dict[str, Extension]:
-        """Extensions that are here because this process imported their modules, and not by themselves."""
+        """Extensions that this process registered by importing modules of a project."""
         with self._lock:
             return {
                 name: extension
@@ -184,20 +184,20 @@ class Registry:
         extension = builtin.load()
         if name not in self._builtins:
             return extension.member(name)
-        with self._lock:  # another thread may have been faster, and there is one class of a name
+        with self._lock:  # another thread may have been faster
             return self._registered.setdefault(name, extension)
 
     def _load_entry_points(self) -> None:
         if self._entry_points_loaded or getattr(self._loading, "here", False):
             return
-        self._loading.here = True  # an entry point may look something up while it is imported
+        self._loading.here = True  # an entry point may use the registry while it is imported
         try:
             for point in find_entry_points(self.group):
                 with user_code(f"loading the entry point '{point.value}'", limit_s=default_limit_s()):
                     self._load_entry_point(point)
         finally:
             self._loading.here = False
-        # Last: a thread that asks meanwhile must load them as well, and not take them for missing.
+        # Last: until then other threads load them too instead of reporting them as missing.
         self._entry_points_loaded = True
 
     def _load_entry_point(self, point: EntryPoint) -> None:
@@ -208,7 +208,7 @@ class Registry:
                 extension.name = point.name  # pyright: ignore[reportAttributeAccessIssue]
             self._add(point.name, extension, may_replace=False)
             self._packages[point.name] = package
-        except (Exception, SystemExit) as error:  # someone else's package must not break ours; it is reported instead
+        except (Exception, SystemExit) as error:  # a broken package is reported and breaks nothing else
             problem = f"entry point '{point.value}' of package '{package}' failed: {type(error).__name__}: {error}"
             self._broken[point.name] = Entry(self.kind, point.name, package, problem=problem)
             from .log import get_logger
@@ -254,7 +254,7 @@ def _is_being_imported(module: str) -> bool:
 def config_model(extension: Extension) -> Any | None:
     """The pydantic model that validates an extension's params, or None when it takes none.
 
-    It is the extension's own `Config`; a class without one is asked what its `__init__` takes.
+    It is the extension's `Config`, else derived from the signature of `__init__`.
     """
     config = getattr(extension, "Config", None)
     if hasattr(config, "model_validate"):
@@ -293,7 +293,7 @@ def _signature_model(cls: type) -> Any | None:
 
 
 def _plain_type(hint: Any) -> Any:
-    """A type that YAML can hold; of any other, nothing is known that could be checked."""
+    """A type that YAML can hold; `Any` for all others, which cannot be checked."""
     from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
     from pydantic.errors import PydanticInvalidForJsonSchema
 
@@ -313,7 +313,7 @@ def summary_of(extension: Extension) -> str:
 def _same_definition(one: Extension, other: Extension) -> bool:
     """Whether both are the same source definition, as after a module reload."""
     name = getattr(one, "__qualname__", "<lambda>")
-    if "<lambda>" in name:  # has no name of its own
+    if "<lambda>" in name:  # has no name
         return False
     return (one.__module__, name) == (getattr(other, "__module__", ""), getattr(other, "__qualname__", ""))
 

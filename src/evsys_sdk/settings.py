@@ -1,4 +1,4 @@
-"""What a project tells the SDK outside of its experiments: which of its modules register extensions.
+"""Settings of a project outside of its experiments: which of its modules register extensions.
 
 # pyproject.toml of a project
 [tool.evsys]
@@ -38,7 +38,7 @@ _named: list[str] = []
 
 
 def imported_by_name() -> list[str]:
-    """What was imported next to what the project's settings name: who repeats a command needs it again."""
+    """Modules that were imported with `--import`: a repeated command needs them again."""
     return list(_named)
 
 
@@ -74,7 +74,7 @@ def requires_gate(root: Path | None = None) -> bool:
 def _evsys_table(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
-        if b"evsys" not in content:  # reading TOML takes longer than everything else here
+        if b"evsys" not in content:  # importing tomllib takes longer than the rest of this module
             return {}
         import tomllib
 

@@ -6,7 +6,7 @@ decides the exit code. A child that ends without having reported one has failed,
 Commands without user code start no process, and neither does a Python program that uses the SDK.
 
 A `Containment` limits a command as a whole: how long it may go without progress, and what it may print next to its
-results. `run` has none, because each of its arms has a process with limits of its own; its other calls are limited one
+results. `run` has none, because each of its arms has a process with its own limits; its other calls are limited one
 by one.
 
     with user_code("importing 'src'", limit_s=60):
@@ -326,7 +326,7 @@ class _Parent:
             self._sections.pop(int(message["end"]), None)
         elif "keep" in message:
             self._kept.add(int(message["keep"]))
-        elif "exit" in message:
+        elif "exit" in message and not (message["exit"] == 0 and self._sections.keys() - {-1}):  # not from within
             self._code = int(message["exit"])
             self._deadline = time.monotonic() + _EXIT_S
 
@@ -352,7 +352,7 @@ class _Parent:
             os.kill(self._pid, number)
 
     def _pause(self) -> None:
-        """Ctrl-Z stops both; whoever continues this process continues the child."""
+        """Ctrl-Z stops both; continuing this process continues the child."""
         self._pass_on(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._pass_on(signal.SIGCONT)

@@ -16,12 +16,10 @@ import pytest
 from evsys_sdk.cli.main import main
 from evsys_sdk.config import load_yaml
 from evsys_sdk.errors import EvsysError
-from evsys_sdk.loop.campaigns.admission import CampaignRefusal, admit
-from evsys_sdk.loop.campaigns.campaign import (
+from evsys_sdk.history.campaigns.campaign import (
     Admission,
     Campaign,
     Terms,
-    approve,
     campaign_of,
     close_campaign,
     load_campaign,
@@ -29,7 +27,8 @@ from evsys_sdk.loop.campaigns.campaign import (
     propose,
     take,
 )
-from evsys_sdk.loop.campaigns.progress import judge_progress
+from evsys_sdk.history.campaigns.progress import judge_progress
+from evsys_sdk.loop.campaigns.admission import CampaignRefusal, admit
 from evsys_sdk.record.approvals import ask_approval
 from evsys_sdk.record.events import Kind
 from evsys_sdk.record.project_files.journals import campaign_dir, change_campaign, list_campaigns
@@ -53,7 +52,8 @@ def experiment(name: str, score: float | None, verdict: str = "supported", **mor
 
 
 def campaign(**terms: Any) -> Campaign:
-    return Campaign("c", Terms("better?", **{"experiments": 9, **terms}), 0.0)
+    terms.setdefault("experiments", 9)
+    return Campaign("c", Terms("better?", **terms), 0.0)
 
 
 def test_only_experiments_with_the_same_question_are_compared() -> None:
@@ -155,7 +155,6 @@ def test_a_closed_campaign_stays_closed(workspace: Path) -> None:
     close_campaign("better", "answered")
     for act in (
         lambda: propose("better", "x"),
-        lambda: approve("better", "h", by="ada"),
         lambda: close_campaign("better", ""),
     ):
         with pytest.raises(EvsysError, match="is closed"):
@@ -234,10 +233,10 @@ def test_an_experiment_is_let_in_while_something_is_left(workspace: Path) -> Non
     open_campaign("better", Terms("?", experiments=2, tokens=20_000, approve_tokens=10))
     with pytest.raises(CampaignRefusal, match="tokens left, and this may take"):
         admit(large)
-    with pytest.raises(CampaignRefusal, match=r"evsys campaign approve better [0-9a-f]{16} --by NAME") as asked:
+    with pytest.raises(CampaignRefusal, match=r"evsys approve campaign:better [0-9a-f]{16} --by NAME") as asked:
         admit(first)
     plan = str(asked.value).split()[-3]
-    approve("better", plan, by="ada")
+    assert main(["approve", "campaign:better", plan, "--by", "ada"]) == 0
     assert admit(first) == 1
     assert admit(first) == 2
     with pytest.raises(CampaignRefusal, match="nothing is left of its experiments"):

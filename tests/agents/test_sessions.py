@@ -365,7 +365,7 @@ def test_claude_validates_installs_and_lists_the_plugin(plugin: Path, tmp_path: 
     [listed] = json.loads(ask("list", "--json"))
     assert (listed["id"], listed["enabled"]) == ("evsys@evsys-sdk", True)
     details = ask("details", "evsys")
-    assert "Skills (6)" in details
+    assert "Skills (7)" in details
     assert "Agents (2)" in details
     assert "Hooks (3)" in details
     always = re.search(r"Always-on:\s+~(\d+) tok", details)

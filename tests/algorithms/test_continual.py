@@ -127,18 +127,7 @@ def run_config(**more: Any) -> RunConfig:
     return RunConfig.model_validate({"name": "r", "model": {"name": "m"}, "continual": {"stages": STAGES}, **more})
 
 
-def test_adapter_rank_and_pinned_backend_are_those_of_the_recipe() -> None:
-    continual = Continual(run_config(algorithm={"kind": "mock_sft", "params": {"lora_rank": 8}}))
-    traits = continual.traits()
-    assert (traits.lora_rank, traits.pinned_backend) == (8, "mock")
-
-
 def test_stages_cannot_have_adapters_of_their_own() -> None:
     stages = [STAGES[0], stage("sounds", SOUNDS, params={"lora_rank": 4})]
     with pytest.raises(ConfigError, match=r"adapters of different rank.*one adapter"):
         Continual(run_config(algorithm={"kind": "sft"}, continual={"stages": stages}))
-
-
-def test_an_algorithm_with_a_train_of_its_own_cannot_be_staged() -> None:
-    with pytest.raises(ConfigError, match=r"algorithm\.kind: .* cannot be a stage \(got 'combo'\)"):
-        Continual(run_config(algorithm={"kind": "combo", "params": {"phases": [{"kind": "sft"}]}}))

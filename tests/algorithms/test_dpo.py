@@ -104,7 +104,7 @@ async def test_texts_and_messages_mean_the_same(
     [
         ({"prompt": "p", "chosen": "c"}, "row 2: it has no 'rejected'; its keys are prompt, chosen"),
         ({"prompt": "p", "chosen": 5, "rejected": "r"}, r"row 2: messages\[1\]\.content must be text"),
-        ({"prompt": "p", "chosen": [], "rejected": "r"}, "row 2: 'chosen' has messages of nobody after the prompt"),
+        ({"prompt": "p", "chosen": [], "rejected": "r"}, "row 2: 'chosen' has no message after the prompt"),
         ({"prompt": "p", "chosen": [answer("a"), USER, answer("b")], "rejected": "r"},
          "row 2: 'chosen' has messages of assistant, user, assistant after the prompt. Put everything before"),
         ({"prompt": "p", "chosen": "c", "rejected": [USER]}, "row 2: 'rejected' has messages of user"),

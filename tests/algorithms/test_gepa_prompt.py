@@ -193,85 +193,17 @@ def test_it_is_refused_together_with_run_eval() -> None:
     assert "remove run.eval" in (run.error or "")
 
 
-def combo(*phases: dict[str, Any], **metadata: Any) -> ExperimentConfig:
-    given = config(budget=150).model_dump()
-    given["run"]["algorithm"] = {"kind": "combo", "params": {"phases": list(phases)}}
-    return ExperimentConfig.model_validate({**given, "metadata": metadata})
-
-
-CHATS = [
-    {"messages": [{"role": "user", "content": f"word {word}"}, {"role": "assistant", "content": "right"}]}
-    for word in WORDS
-] * 4
 TUNE: dict[str, Any] = {
     "kind": "gepa_prompt",
     "params": {"reflection": {"kind": "mentor"}, "task": {"kind": "pupil"}, "seed_prompt": "Go", "budget": 150},
 }
-TRAIN: dict[str, Any] = {"kind": "sft", "params": {"max_steps": 3}, "data": {"source_kind": "in_memory", "rows": CHATS}}
-FOLDER = Path("outputs/tuned/prompt")
 
 
-def result_on_disk() -> dict[str, Any]:
-    return json.loads((FOLDER / "run_result.json").read_text("utf-8"))
-
-
-def test_in_combo_the_tuned_prompt_feeds_the_phases_after_it() -> None:
-    verifier = {"kind": "in_process", "fn_name": "format_only", "params": {"pattern": ".*"}}
-    tasks = [{"task_id": f"t{n}", "instruction": f"say {n}", "verifier": verifier} for n in range(6)]
-    Path("tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), "utf-8")
-    benchmark = {"name": "b", "path": "tasks.jsonl", "split": "test", "metrics": ["pass@1"]}
-    [run] = Experiment(combo(TUNE, TRAIN, benchmark=benchmark)).run().runs
-    assert run.status == "completed", run.error
-    best = json.loads((FOLDER / "stages/phase0_gepa_prompt/prompts.json").read_text("utf-8"))["best"]
-    assert all(word in best for word in WORDS)
-    assert best in (FOLDER / "stages/phase1_sft/rendered_examples.md").read_text("utf-8")
-    assert result_on_disk()["extras"]["system_prompt"] == best
-    assert run.metrics["test/b/pass@1"] == 1.0
-    [line] = [json.loads(one) for one in (FOLDER / "scores.jsonl").read_text("utf-8").splitlines()]
-    assert re.search(r" [0-9a-f]{12}$", line["model"])  # scored with the prompt
-    lines = [json.loads(one) for one in (FOLDER / "checkpoints.jsonl").read_text("utf-8").splitlines()]
-    assert [(one["stage"], one["final"]) for one in lines] == [(0, True), (1, True)]
-    assert lines[1]["next_step"] == lines[0]["next_step"] + 3
-
-
-def test_in_combo_a_prompt_may_be_tuned_for_trained_weights() -> None:
-    [run] = Experiment(combo(TRAIN, TUNE)).run().runs
-    assert run.status == "completed", run.error
-    assert run.metrics["val/score"] == 1.0
-    assert all(word in result_on_disk()["extras"]["system_prompt"] for word in WORDS)
-    assert "Go" not in (FOLDER / "stages/phase0_sft/rendered_examples.md").read_text("utf-8")
-
-
-def test_a_combo_that_was_killed_after_the_search_goes_on_with_its_prompt() -> None:
-    Experiment(combo(TUNE, TRAIN)).run()
-    whole, asked = result_on_disk(), Pupil.calls + Mentor.calls
-    rendered = (FOLDER / "stages/phase1_sft/rendered_examples.md").read_text("utf-8")
-    log = FOLDER / "checkpoints.jsonl"
-    log.write_text(log.read_text("utf-8").splitlines(keepends=True)[0], "utf-8")
-    (FOLDER / "run_result.json").unlink()
-    (FOLDER / "stages/phase1_sft/rendered_examples.md").unlink()
-    [run] = Experiment(combo(TUNE, TRAIN)).run(resume=True).runs
-    assert run.status == "completed", run.error
-    again = result_on_disk()
-    assert (again["metrics"], again["extras"]["system_prompt"]) == (whole["metrics"], whole["extras"]["system_prompt"])
-    assert (FOLDER / "stages/phase1_sft/rendered_examples.md").read_text("utf-8") == rendered
-    assert Pupil.calls + Mentor.calls == asked
-
-
-def test_in_combo_it_is_refused_together_with_run_eval() -> None:
-    given = combo(TUNE, TRAIN).model_dump()
-    held_out = {"source_kind": "in_memory", "rows": CHATS}
-    given["run"]["eval"] = {"metrics": [{"kind": "exact_match"}], "eval_data": held_out}
-    [run] = Experiment(ExperimentConfig.model_validate(given)).run().runs
-    assert "remove run.eval" in (run.error or "")
-    assert Pupil.calls == 0
-
-
-def test_it_is_no_stage_of_a_continual_run() -> None:
+def test_it_is_no_stage_of_a_combo_or_a_continual_run() -> None:
     from evsys_sdk.algorithms.stages import stage_algorithm
     from evsys_sdk.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="trains no weights that the next stage could go on from"):
+    with pytest.raises(ConfigError, match="cannot be a stage"):
         stage_algorithm("gepa_prompt", TUNE["params"], path="x")
 
 
@@ -287,12 +219,3 @@ def test_a_plan_says_what_a_search_may_take() -> None:
     assert own.each.tokens_sampled == 1500
     with pytest.raises(ConfigError, match="Use 50 or more"):
         plan_experiment(config(budget=40))
-
-
-def test_a_plan_of_a_combo_counts_its_search() -> None:
-    alone = plan_experiment(combo(TRAIN)).runs[0].each
-    both = plan_experiment(combo({**TUNE, "params": {**TUNE["params"], "task": None}}, TRAIN)).runs[0]
-    assert both.each.steps == alone.steps == 3
-    assert both.each.tokens_trained == alone.tokens_trained
-    assert both.each.tokens_sampled == (alone.tokens_sampled or 0) + 150 * 256
-    assert any("mentor" in note for note in both.notes)

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from evsys_sdk import register_verifier
 from evsys_sdk.algorithms.distillation import reverse_kl
 from evsys_sdk.record.layout import RunFiles
 from evsys_sdk.record.reader import ExperimentRecord
 from evsys_sdk.record.run_files.rollouts import mean_reward, read_rollouts
-from evsys_sdk.registry import REGISTRIES
 
 type Train = Callable[..., Any]
 
@@ -91,21 +89,6 @@ def test_an_answer_without_room_is_recorded_with_the_reason(train: Train, chats:
     assert "no room" in failed["error"]
 
 
-def test_rollouts_of_a_step_that_failed_altogether_are_there_to_be_looked_at(train: Train) -> None:
-    with REGISTRIES["verifier"].isolated():
-
-        @register_verifier("breaks")
-        def breaks(completion: str, expected: Any, **_: Any) -> float:  # pyright: ignore[reportUnusedFunction]
-            raise KeyError("the judge is out")
-
-        trained = train("rl", [task(0, "breaks")], params={**SHORT, "group_size": 4, "batch_size": 1})
-    assert trained.result.status == "failed"
-    lines = by_step(trained.run_dir)[1]
-    assert [(line["status"], line["reward"]) for line in lines] == [("infra", None)] * 4
-    assert all("the judge is out" in line["error"] and line["messages"] for line in lines)
-    assert "all 4 attempts of step 1 failed" in trained.result.notes.findings[0]
-
-
 def test_later_stages_count_on(train: Train, chats: list[dict[str, Any]]) -> None:
     stages = [
         {"kind": "sdft", "params": {**SHORT, "max_steps": 2}},
@@ -127,8 +110,3 @@ def test_a_finding_is_in_the_result_and_in_the_record(train: Train) -> None:
     assert run.findings == (finding,)
     assert run.result is not None
     assert run.result["extras"]["findings"] == [finding]
-
-
-def test_a_healthy_run_has_no_findings(train: Train) -> None:
-    trained = train("rl", TASKS, params={**SHORT, "group_size": 8, "max_steps": 12})
-    assert trained.result.notes.findings is None

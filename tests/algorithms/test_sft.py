@@ -153,26 +153,6 @@ def test_the_defaults_are_a_good_run(train: Callable[..., Any], chats: list[dict
     assert "shout" in (trained.run_dir / "rendered_examples.md").read_text(encoding="utf-8")
 
 
-def test_mock_sft_is_sft_on_the_mock_backend_whatever_the_config_names(
-    train: Callable[..., Any], chats: list[dict[str, Any]]
-) -> None:
-    from evsys_sdk import register_backend
-
-    @register_backend("costly")
-    class Costly:
-        name = "costly"
-
-        def prepare(self, **_: Any) -> dict[str, Any]:
-            raise AssertionError("must not be used")
-
-        def teardown(self, handles: dict[str, Any]) -> None: ...
-
-    pinned = train("mock_sft", chats, backend={"kind": "costly"}, params={"max_steps": 3})
-    plain = train("sft", chats, params={"max_steps": 3})
-    assert pinned.result.status == "completed", pinned.result.error
-    assert pinned.curve("loss") == plain.curve("loss")
-
-
 @pytest.mark.parametrize("what", ["order", "init"])
 def test_a_seed_repeats_a_run_and_another_seed_does_not(
     what: str, train: Callable[..., Any], chats: list[dict[str, Any]]
@@ -182,12 +162,6 @@ def test_a_seed_repeats_a_run_and_another_seed_does_not(
     curves = [train("sft", chats, params=params, seed=seed).curve("loss") for seed in (5, 5, 6)]
     assert curves[0] == curves[1]
     assert curves[0] != curves[2]
-
-
-@pytest.mark.parametrize("fractions", [[0.0], [1.5], [-0.25]])
-def test_save_fractions_outside_the_run_are_refused(fractions: list[float]) -> None:
-    with pytest.raises(ValueError, match="save_at_fractions"):
-        SFT(save_at_fractions=fractions)
 
 
 def test_eval_every_without_anything_to_score_is_not_ignored_silently(
@@ -201,21 +175,3 @@ def test_eval_every_without_anything_to_score_is_not_ignored_silently(
 def test_scores_on_training_rows_may_not_select_a_checkpoint() -> None:
     with pytest.raises(ValueError, match="training rows must not choose a checkpoint"):
         SFT(selection_metric="train_fit/exact_match")
-
-
-def test_the_planned_steps_are_unknown_where_rows_may_be_left_out(
-    train: Callable[..., Any], chats: list[dict[str, Any]]
-) -> None:
-    from evsys_sdk import register_callback
-    from evsys_sdk.training.callback import Callback, RunControl, RunInfo
-
-    planned: list[int | None] = []
-
-    @register_callback("planned")
-    class Planned(Callback):
-        def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-            planned.append(info.total_steps)
-
-    for params in ({}, {"too_long": "skip"}, {"too_long": "skip", "max_steps": 2}):
-        train("sft", chats, params={"batch_size": 4, **params}, callbacks=[{"kind": "planned"}])
-    assert planned == [3, None, 2]

@@ -7,7 +7,6 @@ Each file in `broken/` is named for its mistake and says at its top what must be
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import shutil
@@ -16,14 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evsys_sdk import ConfigError, validate_yaml
 from evsys_sdk.cli.main import main
-from evsys_sdk.config.load import load_document
-from evsys_sdk.config.yaml_text import read_yaml
-from evsys_sdk.config.yaml_write import write_yaml
 from evsys_sdk.errors import Problem
 from evsys_sdk.registry import registry
 
@@ -62,19 +56,17 @@ def test_a_mistake_is_reported_at_its_place_with_the_remedy(file: Path) -> None:
         assert expected.remedy in problem.hint
         assert str(problem).startswith(f"{file}:{expected.line}:")
         assert problem.path in str(problem)
+        assert_is_sentences(str(problem))
 
 
-@pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
-def test_a_message_is_sentences_for_people(file: Path) -> None:
-    for problem in problems_of(file):
-        text = str(problem)
-        assert "\n" not in text
-        assert re.search(r"[.?!\"]$", text), text
-        assert not re.search(r"pydantic|Traceback|type=|Input should|validation error|\.\.|\. \.|  ", text), text
-        assert len(text) < 1_000, text
+def assert_is_sentences(text: str) -> None:
+    assert "\n" not in text
+    assert re.search(r"[.?!\"]$", text), text
+    assert not re.search(r"pydantic|Traceback|type=|Input should|validation error|\.\.|\. \.|  ", text), text
+    assert len(text) < 1_000, text
 
 
-@pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", CORPUS[::12], ids=lambda file: file.stem)
 def test_the_command_line_says_the_same_and_exits_with_1(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,96 +178,3 @@ def test_a_default_that_is_not_there_is_reported_too(tmp_path: Path, monkeypatch
     (problem,) = problems_of(path)
     assert (problem.path, problem.line) == ("run.backend.kind", 2)
     assert "backend 'tinker' is not registered" in problem.message
-
-
-WHOLE = """\
-version: 1
-name: whole
-description: all there is
-output_dir: out
-data_store: { kind: local, params: { root: . } }
-log_store: { kind: multiplex, params: { children: [{ kind: jsonl }] } }
-callbacks: [{ kind: early_stopping, params: { metric: loss } }]
-n_repeats: 2
-base_seed: 1
-budget: null
-metadata:
-  hypothesis: { claim: it helps }
-  success_metric: { name: pass@1 }
-  tags: [a]
-  benchmark: [{ name: b, split: val, run_every: 5 }]
-"""
-A_RUN = """\
-  name: r
-  data: { source_kind: in_memory, rows: [{ q: a }], transforms: [{ kind: dedupe, params: { key: [q] } }] }
-  model: { name: tiny }
-  algorithm: { kind: sft, params: { num_epochs: 1 } }
-  backend: { kind: mock, params: {} }
-  eval: { metrics: [{ kind: exact_match }], eval_data: { path: v.jsonl, transforms: [{ kind: identity }] } }
-  seed: 3
-"""
-MATRIX = """\
-matrix:
-  axes: { algorithm.params.num_epochs: [1, 2], seed: [1] }
-  name_template: "{base}{seed}{algorithm.params.num_epochs}"
-  max_arms: 9
-"""
-CONTINUAL = """\
-run:
-  name: r
-  model: { name: tiny }
-  algorithm: { kind: sft }
-  backend: { kind: mock }
-  continual: { stages: [{ name: a, data: { path: a }, params: { num_epochs: 1 } }, { name: b, data: { path: b } }] }
-"""
-STARTS = [f"{WHOLE}run:\n{A_RUN}", f"{WHOLE}{MATRIX}base_run:\n{A_RUN}", f"{WHOLE}{CONTINUAL}"]
-WRONG = st.sampled_from([None, True, 0, -1, 2.5, "", "x", "../y", [], [None], ["x"], [[]], {}, {"x": 1}, {"kind": "x"}])
-
-
-def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every path into plain data."""
-    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
-
-
-def damage(data: Any, draw: st.DrawFn) -> None:
-    """Replace, remove, rename or repeat one value somewhere in `data`."""
-    path = draw(st.sampled_from([place for place in places(data) if place]))
-    parent = data
-    for step in path[:-1]:
-        parent = parent[step]
-    action = draw(
-        st.sampled_from(["replace", "remove", "rename"] if isinstance(parent, dict) else ["replace", "repeat"])
-    )
-    if action == "replace":
-        parent[path[-1]] = copy.deepcopy(draw(WRONG))
-    elif action == "repeat":
-        parent.append(copy.deepcopy(parent[path[-1]]))
-    else:
-        value = parent.pop(path[-1])
-        if action == "rename":
-            parent[f"{path[-1]}x"] = value
-
-
-@given(st.data())
-def test_a_damaged_config_is_valid_or_refused_in_words(draws: st.DataObject) -> None:
-    document = read_yaml(draws.draw(st.sampled_from(STARTS)))
-    for _ in range(draws.draw(st.integers(1, 3))):
-        damage(document.data, draws.draw)
-    text = write_yaml(document.data)
-    try:
-        config = load_document(read_yaml(text, file="c.yaml"), deep=True)
-    except ConfigError as error:
-        lines = [problem.line for problem in error.problems]
-        assert lines == sorted(lines)  # pyright: ignore[reportArgumentType]
-        for problem in error.problems:
-            assert problem.file == "c.yaml"
-            assert problem.message
-            assert problem.hint, problem
-    else:
-        assert config.all_runs()
-
-
-@pytest.mark.parametrize("text", STARTS, ids=["run", "matrix", "continual"])
-def test_the_configs_that_are_damaged_above_are_valid(text: str) -> None:
-    assert load_document(read_yaml(text), deep=True).all_runs()

@@ -147,8 +147,8 @@ MEANING = [
     ("a: &x\n  <<: *x\n", 1, 4, "stands inside what it refers to", "itself"),
     ("a: 1\n---\nb: 2\n", 2, 1, "a second document starts here", "'---'"),
     ("a: 1\n...\n---\nb: 2\n", 3, 1, "a second document starts here", "'---'"),
-    ("a:\n- b\n - c\n", 2, 3, "goes on over the '- '", "Align"),
-    ("a: b\n  - c\n", 1, 4, "goes on over the '- '", "Align"),
+    ("a:\n- b\n - c\n", 2, 3, "continues over the '- '", "Align"),
+    ("a: b\n  - c\n", 1, 4, "continues over the '- '", "Align"),
 ]
 
 

@@ -1,8 +1,4 @@
-"""Several recipes in a row, each starting from the weights of the one before: SFT then DPO, for instance.
-
-A phase `gepa_prompt` leaves the weights as they are. The phases after it train with the prompt that it found, and the
-model is scored and shipped with it.
-"""
+"""Several recipes in a row, each starting from the weights of the one before: SFT then DPO, for instance."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ from ..config.fields import searched
 from ..config.run import refuse_repeated_names
 from ..protocols import AlgorithmTraits, RunContext, RunResult
 from ..training.services import services_of
-from .gepa_prompt import refuse_evaluation
-from .stages import Stage, build_phase, stage_traits, train_stages
+from .stages import Stage, stage_algorithm, stage_traits, train_stages
 
 
 class ComboPhase(AlgorithmConfig):
@@ -47,7 +42,7 @@ class Combo:
             refuse_repeated_names(self.labels, "phases")
             for index, phase in enumerate(self.phases):
                 if "lora_rank" in phase.params:
-                    message = "all phases train one adapter. Set lora_rank beside phases, not inside one."
+                    message = "all phases train one adapter. Set lora_rank next to phases, not inside one."
                     raise MisplacedValue(message, "phases", index, "params", "lora_rank")
             return self
 
@@ -59,7 +54,7 @@ class Combo:
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
         self.stages = [
-            build_phase(phase.kind, phase.params, path=f"algorithm.params.phases[{index}].kind")
+            stage_algorithm(phase.kind, phase.params, path=f"algorithm.params.phases[{index}].kind")
             for index, phase in enumerate(self.cfg.phases)
         ]
 
@@ -69,8 +64,6 @@ class Combo:
 
     def train(self, ctx: RunContext) -> RunResult:
         """Train all phases in order."""
-        if any(phase.kind == "gepa_prompt" for phase in self.cfg.phases):
-            refuse_evaluation(services_of(ctx))
         load_rows, own = services_of(ctx).load_rows, ctx.extras["train_rows"]
         rows = [load_rows(phase.data) if phase.data else own for phase in self.cfg.phases]
         return train_stages(ctx, [Stage(*stage) for stage in zip(self.cfg.labels, self.stages, rows, strict=True)])

@@ -145,7 +145,7 @@ def _answer(value: Any, field: str, prompt: Sequence[Any]) -> Any:
     roles = [cast("Row", message).get("role") if isinstance(message, dict) else message for message in own]
     if roles != ["assistant"]:
         raise DataError(
-            f"'{field}' has messages of {', '.join(map(str, roles)) or 'nobody'} after the prompt. "
+            f"'{field}' has {f'messages of {", ".join(map(str, roles))}' if roles else 'no message'} after the prompt. "
             "Put everything before the answer into 'prompt', and leave one assistant message."
         )
     return own[0]

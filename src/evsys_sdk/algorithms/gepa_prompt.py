@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -88,17 +87,15 @@ class GepaPrompt:
     def train(self, ctx: RunContext) -> RunResult:
         """Search until the budget, a perfect score or the patience ends it."""
         services = services_of(ctx)
-        refuse_evaluation(services)
-        return self._conclude(ctx, services, self.search(ctx.extras["train_rows"], services, ctx.output_dir))
-
-    def search(self, rows: Sequence[Row], services: RunServices, folder: Path) -> dict[str, Any]:
-        """The best prompt for the model as it is now, with all candidates; every call is kept in a folder."""
-        train, val = self._split(rows)
-        calls = PromptCalls(folder)
+        if services.evaluate is not None:  # it would score the model without the prompt
+            message = "gepa_prompt trains no weights that run.eval could score"
+            raise ConfigError(Problem(message, path="run.eval", hint="Use metadata.benchmark, and remove run.eval."))
+        train, val = self._split(ctx.extras["train_rows"])
+        calls = PromptCalls(ctx.output_dir)
         asking = _Search(self.cfg, services, calls)
         try:
             outcome = asking.run(train, val, services.seed)
-            return {**outcome, "file": str(calls.conclude(outcome))}
+            return self._conclude(ctx, services, outcome, str(calls.conclude(outcome)))
         finally:
             calls.close()
             asking.close()
@@ -120,11 +117,6 @@ class GepaPrompt:
             note=f"tuning the prompt scores at most {cfg.budget} answers; {asked}, whose price is not in the sum",
         )  # fmt: skip
 
-    def metrics_of(self, outcome: Mapping[str, Any]) -> dict[str, float]:
-        """How a search went."""
-        scores = {"val/score": outcome["best_score"], "val/seed_score": outcome["seed_score"]}
-        return {**scores, "steps": float(outcome["proposals"]), "metric_calls": float(outcome["metric_calls"])}
-
     def _split(self, rows: Sequence[Row]) -> tuple[list[HarborTask], list[HarborTask]]:
         tasks = [_as_task(row, at) for at, row in enumerate(rows)]
         n_val = max(1, round(len(tasks) * self.cfg.val_share))
@@ -139,9 +131,10 @@ class GepaPrompt:
             raise ConfigError(Problem(message, path="algorithm.params.budget", value=self.cfg.budget, hint=hint))
         return train, val
 
-    def _conclude(self, ctx: RunContext, services: RunServices, outcome: dict[str, Any]) -> RunResult:
-        artifacts = {"prompts": outcome["file"]}
-        metrics, steps = self.metrics_of(outcome), int(outcome["proposals"])
+    def _conclude(self, ctx: RunContext, services: RunServices, outcome: dict[str, Any], file: str) -> RunResult:
+        artifacts, steps = {"prompts": file}, int(outcome["proposals"])
+        scores = {"val/score": outcome["best_score"], "val/seed_score": outcome["seed_score"]}
+        metrics = {**scores, "steps": float(steps), "metric_calls": float(outcome["metric_calls"])}
         services.observers.on_step(steps, metrics)
         renderer = services.renderer.name if services.renderer else None
         if self.cfg.task is None and services.client is not None:
@@ -156,13 +149,6 @@ class GepaPrompt:
         prompt = outcome["best"] if self.cfg.task is None else None
         notes = RunNotes(renderer=renderer, selection_metric="val/score", selection_mode="max", system_prompt=prompt)
         return RunResult(ctx.run_id, "completed", metrics, artifacts, notes=notes)
-
-
-def refuse_evaluation(services: RunServices) -> None:
-    """A prompt is no weights: `run.eval` would score the model without it."""
-    if services.evaluate is not None:
-        message = "gepa_prompt trains no weights that run.eval could score"
-        raise ConfigError(Problem(message, path="run.eval", hint="Use metadata.benchmark, and remove run.eval."))
 
 
 def _as_task(row: Row, at: int) -> HarborTask:

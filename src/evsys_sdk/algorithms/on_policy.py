@@ -278,7 +278,7 @@ def info_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def conversation_of(row: Row) -> list[Message]:
-    """Everything that is said in a row: a task's opening, an example's inputs, or a whole conversation."""
+    """The text of a row: a task's opening, an example's inputs, or a whole conversation."""
     shape = detect_format(row)
     if shape == "harbor_task":
         [task] = parse_rows([row], TargetFormat.HARBOR_TASK)

@@ -1,14 +1,12 @@
 """Training in stages: one for a plain recipe, several for `combo` and `continual`.
 
 Each stage begins with the weights of the one before and a fresh optimizer. All stages share one `checkpoints.jsonl`, so
-a killed run goes on in the stage and at the step it had reached. `setup` always sees the weights its stage began with,
-also when the run resumes: a reference model must not drift. A stage that tunes the prompt leaves the weights as they
-are; the stages after it train with that prompt.
+a killed run resumes in the stage and at the step it had reached. `setup` always sees the weights its stage began with,
+also when the run resumes: a reference model must not drift.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import BackendError, ConfigError, Problem, TrainingError, closest
-from ..inference.renderer import PromptedRenderer
 from ..log import get_logger
 from ..protocols import Algorithm, AlgorithmTraits, Row, RunContext, RunNotes, RunResult, traits_of
 from ..record.run_files.checkpoints import Checkpoint, CheckpointLog
@@ -27,7 +24,6 @@ from ..training.callback import is_deadline_stop
 from ..training.loop import TrainingLoop
 from ..training.services import RunServices, services_of
 from .base import BaseAlgorithm
-from .gepa_prompt import GepaPrompt
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient
@@ -41,7 +37,7 @@ class Stage:
     """One recipe on one set of rows."""
 
     name: str
-    algorithm: BaseAlgorithm | GepaPrompt
+    algorithm: BaseAlgorithm
     rows: Sequence[Row]
     at_end: Score | None = None
     """Scores the model when the stage is finished; the metrics go into its final checkpoint."""
@@ -54,21 +50,10 @@ def train_stages(ctx: RunContext, stages: Sequence[Stage]) -> RunResult:
 
 def stage_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm:
     """A recipe that can be one of several stages; `path` is where the config names it."""
-    algorithm = build_phase(kind, params, path=path)
-    if isinstance(algorithm, GepaPrompt):
-        hint = "Use it as a phase of `combo`, or as a run of its own."
-        raise ConfigError(
-            Problem("this algorithm trains no weights that the next stage could go on from", path, kind, hint)
-        )
-    return algorithm
-
-
-def build_phase(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm | GepaPrompt:
-    """A recipe that can be a phase of `combo`: one that trains weights, or one that tunes the prompt."""
     algorithm: object = get_algorithm(kind)(**params)
-    if not isinstance(algorithm, BaseAlgorithm | GepaPrompt):
-        hint = "Subclass BaseAlgorithm and define build_batch, or train it as a run of its own."
-        raise ConfigError(Problem("this algorithm has a train() of its own and cannot be a stage", path, kind, hint))
+    if not isinstance(algorithm, BaseAlgorithm):
+        hint = "Subclass BaseAlgorithm and define build_batch, or train it as a separate run."
+        raise ConfigError(Problem("this algorithm has its own train() and cannot be a stage", path, kind, hint))
     return algorithm
 
 
@@ -146,12 +131,9 @@ class StagedRun:
         algorithm, client = stage.algorithm, self.client
         if index > 0:
             await client.load_state(self.finals[index - 1].state, with_optimizer=False)
-        if isinstance(algorithm, GepaPrompt):
-            return await self._tune_prompt(index, stage, algorithm, offset)
-        prompt = self._prompt_of(index)
         algorithm.bind(
             client=client,
-            renderer=PromptedRenderer(self.renderer, prompt) if prompt else self.renderer,
+            renderer=self.renderer,
             rows=stage.rows,
             seed=self.services.seed,
             run_dir=self.ctx.output_dir / "stages" / stage.name if len(self.stages) > 1 else self.ctx.output_dir,
@@ -161,35 +143,6 @@ class StagedRun:
             return await self._set_up_and_run(index, stage, algorithm, offset)
         finally:
             algorithm.close()
-
-    async def _tune_prompt(self, index: int, stage: Stage, algorithm: GepaPrompt, offset: int) -> Checkpoint:
-        """Search a prompt for the weights of the stage before; those after train, and all is scored, with it."""
-        folder = self.ctx.output_dir / "stages" / stage.name
-        # On a thread: the search waits for models, and blocks while it does.
-        outcome = await asyncio.to_thread(algorithm.search, stage.rows, self.services, folder)
-        metrics = algorithm.metrics_of(outcome)
-        end = offset + int(outcome["proposals"])
-        self.services.observers.on_step(end, metrics)
-        name = f"stage{index}-prompted"
-        found = Checkpoint(
-            name,
-            end,
-            await self.client.save_state(name),
-            (await self.client.sampler(name)).ref,
-            stage=index,
-            final=True,
-            builder={"system_prompt": outcome["best"]},
-            metrics=metrics,
-            renderer=self.renderer.name,
-            tokens=dict(self.finals[-1].tokens) if self.finals else {},
-        )
-        self.checkpoints.append(found)
-        return found
-
-    def _prompt_of(self, index: int) -> str:
-        """The prompt that was tuned last before a stage."""
-        found = (one.builder.get("system_prompt") for one in reversed(self.finals[:index]))
-        return next((str(one) for one in found if one), "")
 
     async def _set_up_and_run(self, index: int, stage: Stage, algorithm: BaseAlgorithm, offset: int) -> Checkpoint:
         await algorithm.setup()
@@ -288,7 +241,6 @@ class StagedRun:
                 tokens=last.tokens,
                 stop_reason=stop_reason,
                 untrained_stages=untrained if stop_reason is not None and untrained else None,
-                system_prompt=self._prompt_of(len(self.finals)) or None,
             ),
         )
 
@@ -296,8 +248,6 @@ class StagedRun:
         """What chooses among checkpoints, and which end of it is better: the config's choice, else the recipe's own."""
         algorithm, chosen = self.stages[stage].algorithm, self.services.selection
         own = traits_of(algorithm)
-        if isinstance(algorithm, GepaPrompt):
-            return own.selection_metric, own.selection_mode
         cfg = algorithm.cfg
         metric = cfg.selection_metric or (chosen.metric if chosen else own.selection_metric)
         if cfg.selection_mode is not None:
@@ -310,8 +260,7 @@ class StagedRun:
 
     def _make_room(self, stage: int) -> None:
         """Remove the weights of checkpoints that are neither among the newest nor among the best."""
-        algorithm = self.stages[stage].algorithm
-        keep = None if isinstance(algorithm, GepaPrompt) else algorithm.cfg.keep_checkpoints
+        keep = self.stages[stage].algorithm.cfg.keep_checkpoints
         if keep is None:
             return
         there = self.checkpoints.read_kept()

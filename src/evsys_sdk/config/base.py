@@ -50,7 +50,7 @@ class Strict(BaseModel):
     """Base of every config model: unknown keys are refused, values cannot change after loading.
 
     The text under each field becomes its description in the JSON schema. It is read from the source only when a schema
-    is asked for, because reading it for every model would cost each command more than all of its own work.
+    is asked for, because reading it for every model would cost each command more than its own work.
     """
 
     model_config = ConfigDict(

@@ -120,7 +120,7 @@ def _step(annotation: Any, part: str | int) -> list[Any]:
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    if isinstance(annotation, TypeAliasType):  # what `type Name = ...` makes is an object of its own
+    if isinstance(annotation, TypeAliasType):  # `type Name = ...` makes another object
         return _alternatives(annotation.__value__)
     if get_origin(annotation) in (Union, UnionType):
         return [inner for member in get_args(annotation) for inner in _alternatives(member)]

@@ -44,21 +44,21 @@ def dump_yaml(config: ExperimentConfig, path: str | Path | None = None) -> str:
     return text
 
 
-def validate_yaml(path: str | Path, *, deep: bool = False, rehearsed: bool = False) -> ExperimentConfig:
+def validate_yaml(path: str | Path, *, deep: bool = False, dry: bool = False) -> ExperimentConfig:
     """Load a file and, with `deep`, also check every kind and its params; raises with all problems.
 
-    With `rehearsed`, backends that are not installed here are no problem.
+    With `dry`, backends that are not installed here are no problem.
     """
-    return load_document(read_yaml_file(Path(path)), deep=deep, rehearsed=rehearsed)
+    return load_document(read_yaml_file(Path(path)), deep=deep, dry=dry)
 
 
-def load_document(document: Document, *, deep: bool = False, rehearsed: bool = False) -> ExperimentConfig:
+def load_document(document: Document, *, deep: bool = False, dry: bool = False) -> ExperimentConfig:
     """Turn a parsed YAML document into a config, or report all its problems with their lines."""
     data = document.data
     if not isinstance(data, dict):
         message, hint = "the file must hold a mapping of keys to values", "Start with 'name: my_experiment'."
         raise ConfigError(locate_problem(Problem(message, value=data, hint=hint), document))
-    config, problems = _load(cast("dict[str, Any]", data), _check_kinds(rehearsed) if deep else None)
+    config, problems = _load(cast("dict[str, Any]", data), _check_kinds(dry) if deep else None)
     if problems or config is None:
         raise _collect_error(problems, document)
     return config
@@ -80,7 +80,7 @@ def load_settings[M: Strict](path: str | Path, model: type[M]) -> M:
 
 def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConfig | None, list[Problem]]:
     problems: list[Problem] = []
-    # Each of these looks at the raw data, whatever the others found, so that all problems are told at once.
+    # Each of these looks at the raw data, whatever the others found, so that all problems are reported at once.
     config = _validate(data, problems)
     known = {problem.path for problem in problems}
     for path in map(join_path, find_credentials(data)):
@@ -102,10 +102,10 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
     return config, problems
 
 
-def _check_kinds(rehearsed: bool) -> KindCheck:
+def _check_kinds(dry: bool) -> KindCheck:
     from .checks.deep import KindCheck  # it knows the registry, and a shallow look needs none of it
 
-    return KindCheck(rehearsed=rehearsed)
+    return KindCheck(dry=dry)
 
 
 def _validate(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfig | None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from pydantic import Field, ValidationError
 
-from ..errors import MISSING, ConfigError, Problem, closest, show
+from ..errors import MISSING, ConfigError, Problem, closest, show, suggest
 from .base import Strict
 from .checks.remedies import how_to_write
 from .fields import Path, child, find_unknown_part, join_path, models_at, split_dotted
@@ -68,7 +68,7 @@ def _template(matrix: MatrixSpec, beside: dict[str, Any] | None) -> tuple[dict[s
         hint = "Add base_run with what all runs share (data, model, algorithm)."
         return {}, [Problem("the matrix has no base_run", path="matrix", hint=hint)]
     if matrix.base_run is not None and beside is not None:
-        message = "base_run stands both inside and beside the matrix"
+        message = "base_run is given both inside and next to the matrix"
         return {}, [Problem(message, path="matrix.base_run", hint="Keep one of them.")]
     where, base = ("matrix.base_run", matrix.base_run) if beside is None else ("base_run", beside)
     name = (base or {}).get("name", "")
@@ -119,8 +119,7 @@ def _path_problems(axis: str, where: str) -> list[Problem]:
     part, parent = str(path[index]), join_path(path[:index]) or "a run"
     if not known:
         return [Problem(f"'{parent}' has nothing below it called '{part}'", path=where, hint="Check the dotted path.")]
-    guess = closest(part, known)
-    hint = f"Did you mean '{guess}'?" if guess else f"Known: {', '.join(known)}."
+    hint = suggest(part, known) or f"Known: {', '.join(known)}."
     if part in known:
         hint = f"'{parent}' is a list: say which item, as in '{parent}[0].{part}'."
     # Written from the top of the file, as paths in error messages are.
@@ -133,10 +132,10 @@ def _overlaps(axes: Collection[str]) -> list[Problem]:
     """Axes that would overwrite what another axis sets."""
     problems: list[Problem] = []
     paths = {axis: split_dotted(axis) for axis in axes}
-    for (one, outer), (other, inner) in permutations(paths.items(), 2):
+    for (one, beside), (other, inner) in permutations(paths.items(), 2):
         # Both orders of each pair are looked at; two axes for one path would be reported twice.
-        same_twice = outer == inner and list(axes).index(one) > list(axes).index(other)
-        if inner[: len(outer)] == outer and not same_twice:
+        same_twice = beside == inner and list(axes).index(one) > list(axes).index(other)
+        if inner[: len(beside)] == beside and not same_twice:
             message = f"this axis sets a part of what the axis '{one}' sets"
             problems.append(Problem(message, path=f"matrix.axes.{other}", hint="Keep one of the two."))
     return problems

@@ -216,7 +216,7 @@ class Metadata(Strict):
         for index, entry in enumerate(self.benchmark):
             label = (entry.role, entry.label)
             if label in labels:
-                message = f"two benchmarks would report their scores as '{entry.label}'. Give each a 'name' of its own."
+                message = f"two benchmarks would report their scores as '{entry.label}'. Give each its own 'name'."
                 raise MisplacedValue(message, "benchmark", index)
             labels.add(label)
         return self

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
-from ..log import get_logger
 from .base import MisplacedValue, Strict
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def find_tariff(kind: str, model: str, *tables: Prices) -> Tariff | None:
 
 def price_of(run: RunConfig, budget: Budget) -> Tariff | None:
     """What the model of a run costs on its backend; None where that is not known."""
-    return find_tariff(backend_of(run), run.model.name, budget.prices, _prices_of_backend(run))
+    return find_tariff(backend_of(run), run.model.name, budget.prices)
 
 
 def backend_of(run: RunConfig) -> str:
@@ -152,24 +151,6 @@ def backend_of(run: RunConfig) -> str:
     from ..registry import get_algorithm
 
     return getattr(get_algorithm(run.algorithm.kind), "pinned_backend", None) or run.backend.kind
-
-
-def _prices_of_backend(run: RunConfig) -> Prices:
-    """Prices that stand in the params of the backend, which is where they were set before `budget.prices`."""
-    found = run.backend.params.get("prices")
-    if not found:
-        return {}
-    _say_that_prices_moved(run.backend.kind)
-    return {run.backend.kind: Price.model_validate(found)}
-
-
-@functools.cache
-def _say_that_prices_moved(kind: str) -> None:
-    get_logger(__name__).warning(
-        "backend.params.prices is deprecated. Write the same under budget.prices: { %s: { train: ..., input: ..., "
-        "output: ... } }.",
-        kind,
-    )
 
 
 def list_prices(kind: str) -> Prices:

@@ -210,7 +210,7 @@ class _Reader:
         written = slice(node.start_mark.index, node.end_mark.index)
         if node.style in (None, "") and "\n" in self._text[written] and _SWALLOWED_ITEM.search(self._text[written]):
             hint = "Align the '-' with the other items of its list; for text of several lines use '|' or quotes."
-            self._add("this unquoted text goes on over the '- ' on a line below", node, hint, _excerpt(text))
+            self._add("this unquoted text continues over the '- ' on a line below", node, hint, _excerpt(text))
         if kind in ("str", "merge"):
             return text
         if kind not in PATTERNS:

@@ -25,9 +25,9 @@ from ..data.rows import detect_format
 from ..data.workspace.local_folder import LocalFile, LocalFolder, read_metadata
 from ..errors import ConfigError, Problem, WorkspaceError, show
 from ..files import write_text
+from ..history.campaigns.campaign import TAG, load_campaign
 from ..history.detail import Detail, read_detail
 from ..history.find import find_experiment
-from ..loop.campaigns.campaign import TAG, load_campaign
 from ..record.runs import config_runs
 from ..record.values import items, part
 from ..registry import registry
@@ -97,7 +97,7 @@ def write_experiment(folder: Path, text: str) -> tuple[Path, Path]:
 
 
 def place_experiment(root: Path, slug: str, *, today: date | None = None) -> Path:
-    """The folder of a new experiment; several agents may ask at once, and each gets one of its own."""
+    """The folder of a new experiment; concurrent agents get different ones."""
     if not _SLUG.fullmatch(slug):
         proposal = re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-") or "longer-training"
         raise WorkspaceError(
@@ -142,7 +142,7 @@ def _benchmark_lines(root: Path, dataset: str) -> list[str]:
     lines: list[str] = []
     for file in sorted(own, key=lambda one: (one.split != "val", one.name)):
         metadata = read_metadata(file.metadata_path)
-        why = "to choose by, while training goes on" if file.split == "val" else "to report on, once after training"
+        why = "to choose by, during training" if file.split == "val" else "to report on, once after training"
         lines += [f"    - name: {file.name}              # {why}", f"      split: {file.split}", "      max_tokens: 24"]
         lines.append(f"      run_every: {_RUN_EVERY}" if file.split == "val" else "      models: [base]")
         for key in ("metrics", "breakdown_keys"):
@@ -237,7 +237,7 @@ def _parse_changes(changes: Sequence[str]) -> dict[str, Any]:
 
 def _head(detail: Detail, question: str) -> str:
     """What a reader must know of the parent, as comments."""
-    told = [f"Goes on from {detail.view.id}, whose verdict was: {detail.view.verdict or 'none'}."]
+    told = [f"Derived from {detail.view.id}, whose verdict was: {detail.view.verdict or 'none'}."]
     told += [detail.view.sentence] if detail.view.sentence else []
     told += [f"Left open: {question}"] if question else []
     lines = [line for sentence in told for line in wrap(sentence, 116)]

@@ -19,13 +19,14 @@ from ..files import write_json, write_text
 
 _PACKAGED = Path(__file__).parent / "plugin"
 _CHECKOUT = Path(__file__).parents[3]
-_HOOKS = ("context.sh", "evsys_hook.py")
+_HOOK = "evsys_hook.py"
 _MANIFEST = ".agents/plugin.json"
 """Of the cross-vendor format. At the root it would take the place of Codex's own manifest, and its hooks away."""
 _PLUGIN = (
     *(_MANIFEST, ".agents/plugins/marketplace.json", ".claude-plugin/plugin.json", ".claude-plugin/marketplace.json"),
     *(".codex-plugin/plugin.json", ".cursor-plugin/plugin.json", "mcp.json"),
-    *(f"hooks/{name}" for name in (*_HOOKS, "hooks.json", "codex.json")),
+    f"hooks/{_HOOK}",
+    "hooks/hooks.json",
 )
 _BY_PLUGIN = "evsys skills install --agent plugin --target FOLDER"
 
@@ -58,7 +59,7 @@ HOMES = {
         ".cursor/skills",
         ".cursor/agents",
         mcp=".cursor/mcp.json",
-        note="Hooks are not set up: Cursor has a form of its own.",
+        note="Hooks are not set up: Cursor has another format.",
     ),
     "any": Home(
         "skills",
@@ -152,8 +153,7 @@ def _copies(home: Home, source: Path, target: Path) -> Iterator[tuple[Path, str]
     for name, place in home.files:
         yield target / place, (source / name).read_text("utf-8")
     if home.settings is not None:
-        for name in _HOOKS:
-            yield target / Path(home.settings).parent / "hooks" / name, (source / "hooks" / name).read_text("utf-8")
+        yield target / Path(home.settings).parent / "hooks" / _HOOK, (source / "hooks" / _HOOK).read_text("utf-8")
 
 
 def _hooks(source: Path) -> dict[str, Any]:

@@ -43,8 +43,8 @@ def deep_problems(config: ExperimentConfig) -> list[Problem]:
 class KindCheck:
     """Checks the `{kind, params}` blocks of models or raw data, and remembers what it has seen."""
 
-    def __init__(self, *, rehearsed: bool = False) -> None:
-        self._rehearsed = rehearsed
+    def __init__(self, *, dry: bool = False) -> None:
+        self._dry = dry
         """Backends that are not installed do not matter: none of them will be used."""
         self._seen: dict[tuple[str, str, str], list[Problem]] = {}
 
@@ -63,7 +63,7 @@ class KindCheck:
         key = (spec.registry, spec.kind, repr(spec.params))  # raw params may hold what cannot be hashed
         if key not in self._seen:
             # What is inside a block is looked at once its own model accepts it, which reports the rest by itself.
-            left_out = self._rehearsed and spec.registry == "backend" and _lacks_its_extra(spec)
+            left_out = self._dry and spec.registry == "backend" and _lacks_its_extra(spec)
             self._seen[key] = [] if left_out else _spec_problems(spec) or list(self._inner_problems(spec))
         return self._seen[key]
 
@@ -83,7 +83,7 @@ class KindCheck:
             if algorithm is None or not isinstance(params, dict):
                 continue
             merged = algorithm.model_copy(update={"params": {**algorithm.params, **cast("dict[str, Any]", params)}})
-            # What is wrong with the algorithm itself is said there, and not again at each stage.
+            # Problems of the algorithm itself are reported there, and not again at each stage.
             new = [problem for problem in self._check(merged) if problem not in self._check(algorithm)]
             yield from _place(new, (*path, "continual", "stages", index))
 

@@ -61,11 +61,11 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path
     where = join_path((*at, *loc))
     value: Any = detail["input"]
     if kind == "extra_forbidden":
-        beside = functools.reduce(child, loc[:-1], data)
+        siblings = functools.reduce(child, loc[:-1], data)
         if value is None and isinstance(loc[-1], str) and " " in loc[-1].strip():  # `{ claim: Better, and faster }`
             hint = "If it belongs to the text before the comma, put that whole text in quotes."
             return Problem(f"unknown key '{loc[-1]}'", path=where, hint=hint)
-        return Problem(f"unknown key '{loc[-1]}'", path=where, hint=where_the_key_belongs(model, loc, beside))
+        return Problem(f"unknown key '{loc[-1]}'", path=where, hint=where_the_key_belongs(model, loc, siblings))
     if kind == "missing":
         return _describe_missing(model, loc, where)
     if kind == "value_error":  # of our own check, whose exception pydantic hands on

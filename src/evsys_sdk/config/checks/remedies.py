@@ -19,14 +19,14 @@ _OTHER_NAMES = {
 """Keys by which other documents call a block -> what to write."""
 
 
-def where_the_key_belongs(root: type[BaseModel], loc: Path, beside: Collection[str]) -> str:
+def where_the_key_belongs(root: type[BaseModel], loc: Path, siblings: Collection[str]) -> str:
     """The remedy for an unknown key at `loc`: the block it belongs to, or the key that was probably meant."""
     models, key = models_at(root, loc[:-1]), str(loc[-1])
     fields = {name: field.annotation for model in models for name, field in model.model_fields.items()}
     blocks = {name: [*models_in(type_), *item_models_in(type_)] for name, type_ in fields.items()}
     below = [name for name, inner in blocks.items() if any(key in model.model_fields for model in inner)]
     # Of several blocks that know the key, the one that the file has is the one that was meant.
-    below = [name for name in below if name in beside] or below
+    below = [name for name in below if name in siblings] or below
     if key in _OTHER_NAMES and not below:
         return _OTHER_NAMES[key]
     if below:
@@ -35,7 +35,7 @@ def where_the_key_belongs(root: type[BaseModel], loc: Path, beside: Collection[s
         return f"Did you mean '{guess}'?"
     for level in range(len(loc) - 2, -1, -1):
         if any(key in model.model_fields for model in models_at(root, loc[:level])):
-            return f"Move it beside '{loc[level]}'."
+            return f"Move it next to '{loc[level]}'."
     if any(issubclass(model, KindSpec) for model in models):
         return "Move it into 'params'."
     return f"Known keys here: {', '.join(sorted(fields))}." if fields else "Remove it."
