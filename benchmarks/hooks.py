@@ -19,11 +19,11 @@ from evsys_sdk.scaffold.project import init_project
 
 AIM_MS, TIMES = 100.0, 20
 HOOK = Path(__file__).parents[1] / "hooks" / "evsys_hook.py"
-CALLS = {
+CALLS: dict[str, tuple[str, dict[str, object]]] = {
     "guard, a harmless edit": ("guard", {"tool_input": {"file_path": "src/metrics.py"}}),
     "guard, a reminder": ("guard", {"tool_input": {"file_path": "data/benchmark/tickets_test/tasks.jsonl"}}),
     "check, a file that is no config": ("check", {"tool_input": {"file_path": "src/metrics.py"}}),
-    "context, while no record has changed": ("context.sh", {}),
+    "context": ("context", {}),
 }
 
 
@@ -42,8 +42,9 @@ def call(what: str, event: dict[str, object], root: Path) -> tuple[float, float]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     text = json.dumps({"cwd": str(root), **event})
-    command = ["sh", str(HOOK.with_name(what))] if what.endswith(".sh") else ["python3", str(HOOK), what]
-    subprocess.run(command, cwd=root, input=text, text=True, capture_output=True, env=environment, check=True)
+    subprocess.run(
+        ["python3", str(HOOK), what], cwd=root, input=text, text=True, capture_output=True, env=environment, check=True
+    )
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return 1e3 * wall, 1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 

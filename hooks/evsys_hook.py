@@ -1,4 +1,4 @@
-"""What a coding agent's hooks run: `python3 evsys_hook.py guard|check`, with the event as JSON on stdin.
+"""What a coding agent's hooks run: `python3 evsys_hook.py context|guard|check`, with the event as JSON on stdin.
 
 Standard library only, so that it starts at once and needs nothing installed. It fails open: whatever goes wrong here
 never keeps the agent from working. It is a reminder; what holds is the audit of the record (`evsys audit`) and the
@@ -20,8 +20,6 @@ SEALED = ("data/benchmark/", "data/validation/")
 WORKSPACE = ".evsys"
 JOURNAL = "journal.jsonl"
 PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
-CHECKED = os.path.join(WORKSPACE, ".configs_checked")
-"""As old as the last look at configs that nobody named."""
 
 
 def project_of(folder: str) -> str | None:
@@ -47,24 +45,27 @@ def why_sealed(path: str, root: str) -> str | None:
 
 
 def _is_recorded(path: str) -> bool:
-    folder = os.path.dirname(path)
-    return any(os.path.exists(os.path.join(place, JOURNAL)) for place in (folder, *_above(folder, 4)))
+    """Whether a folder above, five at most, has a journal."""
+    for _ in range(5):
+        path = os.path.dirname(path)
+        if os.path.exists(os.path.join(path, JOURNAL)):
+            return True
+    return False
 
 
-def _above(folder: str, levels: int) -> list[str]:
-    found: list[str] = []
-    for _ in range(levels):
-        folder = os.path.dirname(folder)
-        found.append(folder)
-    return found
-
-
-def read_input(given: dict[str, Any]) -> tuple[str, list[str]]:
-    """The command of a tool call, and the files that it edits, by name or by patch."""
-    command = given.get("command") or given.get("cmd") or given.get("input") or ""
-    command = " ".join(command) if isinstance(command, list) else str(command)
+def edited_files(given: dict[str, Any]) -> list[str]:
+    """The files that a tool call edits, by name or by patch."""
+    patch = given.get("command") or given.get("input") or ""
     paths = [given[key] for key in ("file_path", "notebook_path", "path") if isinstance(given.get(key), str)]
-    return command, [path.strip() for path in (*paths, *PATCHED.findall(command))]
+    return [path.strip() for path in (*paths, *PATCHED.findall(str(patch)))]
+
+
+def context(event: dict[str, Any]) -> None:
+    """Put what the experiments have shown before an agent, when a session starts or was compacted."""
+    root = project_of(event.get("cwd") or os.getcwd())
+    said = run_evsys(root, "context", "--budget-tokens", "1500", "--markdown") if root is not None else None
+    if said is not None:
+        print(f"What the experiments of this project have shown (evsys context):\n{said.stdout}", end="")
 
 
 def guard(event: dict[str, Any]) -> None:
@@ -73,8 +74,7 @@ def guard(event: dict[str, Any]) -> None:
     root = project_of(cwd)
     if root is None:
         return
-    _, paths = read_input(event.get("tool_input") or {})
-    reasons = [why_sealed(os.path.join(cwd, path), root) for path in paths]
+    reasons = [why_sealed(os.path.join(cwd, path), root) for path in edited_files(event.get("tool_input") or {})]
     if reason := next((one for one in reasons if one), None):
         answer = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": f"{reason}."}
         print(json.dumps({"hookSpecificOutput": answer}))
@@ -84,10 +84,8 @@ def check(event: dict[str, Any]) -> None:
     """Validate a config that was just edited, and say what is wrong with it."""
     cwd = event.get("cwd") or os.getcwd()
     root = project_of(cwd)
-    command, paths = read_input(event.get("tool_input") or {})
+    paths = edited_files(event.get("tool_input") or {})
     path = next((os.path.join(cwd, one) for one in paths if os.path.basename(one) == "config.yaml"), None)
-    if root is not None and path is None and command:
-        path = find_edited(root)
     if root is None or path is None or not os.path.exists(path):
         return
     said = run_evsys(root, "validate", path, "--deep")
@@ -95,19 +93,6 @@ def check(event: dict[str, Any]) -> None:
         told = f"evsys validate refuses {os.path.relpath(path, root)}:\n{said.stderr.strip()[:4000]}"
         answer = {"hookEventName": "PostToolUse", "additionalContext": told}
         print(json.dumps({"hookSpecificOutput": answer}))
-
-
-def find_edited(root: str) -> str | None:
-    """A config that was written since the last look: by a shell, or by a patch of which no hook was told afterwards."""
-    import time
-
-    mark = os.path.join(root, CHECKED)
-    since = os.path.getmtime(mark) if os.path.exists(mark) else time.time() - 60
-    with open(mark, "w", encoding="utf-8"):
-        os.utime(mark)
-    folder = os.path.join(root, "experiments")
-    configs = [os.path.join(folder, name, "config.yaml") for name in os.listdir(folder)]
-    return next((path for path in configs if os.path.exists(path) and os.path.getmtime(path) > since), None)
 
 
 def find_program(root: str) -> str | None:
@@ -141,6 +126,6 @@ def run_evsys(root: str, *arguments: str) -> Any:
 
 if __name__ == "__main__":
     try:
-        {"guard": guard, "check": check}[sys.argv[1]](json.load(sys.stdin))
+        {"context": context, "guard": guard, "check": check}[sys.argv[1]](json.load(sys.stdin))
     except Exception as error:  # fail open, and leave a word for whoever looks
         print(f"evsys hook: {error}", file=sys.stderr)
