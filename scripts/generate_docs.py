@@ -57,10 +57,10 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("algorithm", "script"): {"file": "my_loop.py", "args": {"learning_rate": 0.002}},
     ("algorithm", "combo"): {"phases": [{"kind": "sft"}, {"kind": "sft", "params": {"learning_rate": 0.0001}}]},
 }
-"""Params for the example of a kind that needs some and whose docstring has no example of its own."""
+"""Params for the example of a kind that needs some and whose docstring has no example."""
 
 REQUIRED_AROUND: dict[tuple[str, ...], dict[str, Any]] = {("metadata", "benchmark"): {"name": "held_out"}}
-"""What must stand beside the example of a kind, by place."""
+"""What the example of a kind needs around it, by place."""
 
 EXIT_CODES = {
     0: "Done.",
@@ -95,7 +95,7 @@ def configuration_page() -> str:
     models += [model for model in others if model not in models]
     names = frozenset(model.__name__ for model in models)
     parts = [
-        "Every key of a config file, in the order in which a file meets them. How they work together is told in "
+        "Every key of a config file, in the order in which a file meets them. How they work together is described in "
         "[configuration](../configuration.md). Unknown keys are refused everywhere except below `metadata`."
     ]
     for model in models:
@@ -167,12 +167,12 @@ class ParamSections:
 
 
 def _description(extension: Any, name: str, builtin: Builtin, key: str) -> Iterator[str]:
-    """What is said about an extension: its docstring, that of its module, and the extra it needs."""
+    """The description of an extension: its docstring, that of its module, and the extra it needs."""
     yield docstring(extension).split("\n\n")[0]
     if builtin.extra:
         yield f"Needs the extra `{builtin.extra}`. {install_hint(builtin.extra).replace(': ', ': `')}`"
     if builtin.replaceable:
-        yield "A project may register a class of its own under this name."
+        yield "A project may register its own class under this name."
     for paragraph in _paragraphs(extension, name):
         indented = all(line.startswith("    ") or not line for line in paragraph.split("\n"))
         is_code = indented or paragraph.startswith(f"{key}:")
@@ -208,7 +208,7 @@ def _example_in(paragraph: str, key: str) -> dict[str, Any] | None:
     item = text if text.startswith("-") else textwrap.dedent(text.partition(":")[2]).strip()
     try:
         found = read_yaml(item).data
-    except ConfigError:  # a line about the command beside it, say
+    except ConfigError:  # for example a line about the next command
         return None
     return found if hasattr(found, "keys") else found[0]
 
@@ -270,7 +270,7 @@ def _is_refused(extension: Any, block: dict[str, Any]) -> bool:
 
 def cli_page() -> str:
     """The help of every command."""
-    parts = ["What `--help` prints. How the commands are used is told in [command line](../cli.md)."]
+    parts = ["What `--help` prints. How to use the commands: [command line](../cli.md)."]
     parts += [part for path, text in _help(evsys, "evsys", None) for part in (f"## {path}", fenced("text", text))]
     return page("Command line", parts)
 
@@ -368,7 +368,7 @@ def page(title: str, parts: Sequence[str], between: str = "\n\n") -> str:
 
 
 def with_note(text: str) -> str:
-    """The page with a remark for whoever wants to edit it."""
+    """The page with a remark for people who want to edit it."""
     title, _, rest = text.partition("\n\n")
     return f"{title}\n\n{NOTE}\n\n{rest}"
 

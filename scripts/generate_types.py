@@ -21,7 +21,7 @@ export type Json = null | boolean | number | string | Json[] | { [key: string]: 
 export type Dict = { [key: string]: Json };
 export type Amounts = { [name: string]: number };
 """
-SENT = ("NewControlRequest", "NewNote", "ApiProblem", "ApiShape")
+SENT = ("NewControlRequest", "NewProjectRequest", "NewNote", "ApiProblem", "ApiShape")
 """What the page sends, or needs no type for."""
 _PLAIN = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean", "null": "null"}
 

@@ -46,7 +46,7 @@ class Schema:
         return _PLAIN.get(str(spec.get("type")), "any")
 
     def bounds_of(self, spec: dict[str, Any]) -> Iterator[str]:
-        """What a value must satisfy beside its type."""
+        """What a value must satisfy besides its type."""
         if "$ref" in spec:
             target = self._target(spec)[1]
             yield from () if "properties" in target else self.bounds_of(target)
