@@ -30,7 +30,7 @@ test-slow: dev ## Run what takes longer: attacks, faults, kills, simulations, le
 unit: dev ## Run the fast tests only
 	$(PYTEST) -m "not slow and not docs and not e2e"
 
-# A tier needs packages that others must do without, so it has an environment of its own: `its-packages` are the extras in it,
+# A tier needs packages that others must do without, so it has its own environment: `its-packages` are the extras in it,
 # `its-before` prepares it, `its-with` is what its tests find in their environment.
 TIERS := local harbor ray ecosystem verifiers lm-eval tinker cookbook skyrl fireworks dashboard clients agents trackio slurm
 env = $$(bash scripts/env.sh $(1))/bin/python
@@ -40,6 +40,8 @@ $(addprefix test-,$(TIERS)): test-%:
 		$(its-with) $$python -m pytest -q $(its-tests)
 
 test-harbor: its-packages = dev harbor
+test-harbor: its-before = mini=$(call env,litellm)
+test-harbor: its-with = EVSYS_MINI_SWE_PYTHON=$$mini
 test-harbor: its-tests = -m harbor tests/harbor
 test-harbor: ## Run the tests of the Harbor engine
 
@@ -56,9 +58,10 @@ test-verifiers: its-tests = tests/ecosystem/test_verifiers.py
 test-verifiers: ## Run the tests with the real verifiers, which asks for older packages than the others
 
 test-lm-eval: its-name = lm_eval
-test-lm-eval: its-packages = dev local lm-eval
-test-lm-eval: its-tests = tests/ecosystem/test_lm_eval.py
-test-lm-eval: ## Run the tests with the real lm-eval, next to its own model for transformers (torch, some GB)
+test-lm-eval: its-packages = dev local lm-eval reasoning-gym
+test-lm-eval: its-before = { $$python examples/17_local_sft/prepare.py --cached || true; }
+test-lm-eval: its-tests = tests/ecosystem/test_lm_eval.py tests/ecosystem/test_reasoning_gym_local.py
+test-lm-eval: ## Run the tests with the real lm-eval, and reasoning-gym on the backend local (torch, some GB)
 
 test-slurm: its-name = main
 test-slurm: its-packages = dev
@@ -139,14 +142,14 @@ types: dev ## Check types
 lines: dev ## Count the code lines of each package, and the class names that exist more than once
 	@$(BIN)/python scripts/count_lines.py
 
-words: dev ## Count the phrases that the writing guide replaces, by phrase and by package
+words: dev ## List phrases that the writing guide replaces, and the words of each page
 	@$(BIN)/python scripts/count_words.py
 
 docs: dev ## Generate the reference pages from the code
 	$(BIN)/python scripts/generate_docs.py
 
 # Also writes a Markdown twin of every page, llms.txt and llms-full.txt, and fails if any link or anchor leads nowhere.
-site: ## Build the documentation site into build/site, in an environment of its own
+site: ## Build the documentation site into build/site, in its own environment
 	$(call env,site) -m scripts.build_site
 
 bench: dev ## Measure against peers and update benchmarks/RESULTS.md
