@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 import httpx
@@ -81,21 +81,25 @@ class Project:
         with engine.execution_options(writes=True).begin() as connection:
             make_project(connection, self.id)
         self.key = self.new_key("read", "write")
-        self.http = Api(url, self.key)
+        self._opened = ExitStack()
+        self.http = self.client(self.key)
 
     def new_key(self, *scopes: str, **options: Any) -> str:
         with self.engine.execution_options(writes=True).begin() as connection:
             return make_key(connection, self.id, scopes, **options)[1]
 
     def client(self, key: str | None) -> Api:
-        return Api(self.url, key)
+        """A client that is closed with the project, if not before."""
+        made = Api(self.url, key)
+        self._opened.callback(made.close)
+        return made
 
     def send(self, *records: dict[str, Any], stream: str | None = None, seq: int = 0) -> dict[str, Any]:
         """Store records by a stream of their own."""
         return self.http.send_records(stream or secrets.token_hex(8), seq, records)
 
     def close(self) -> None:
-        self.http.close()
+        self._opened.close()
 
 
 class Api(httpx.Client):
