@@ -119,7 +119,7 @@ def test_tool_calls_and_answers_of_tools_are_content_too(name: str) -> None:
 
 
 def test_a_role_cannot_hold_a_control_token() -> None:
-    with pytest.raises(DataError, match=r"messages\[0\]\.role is .* holds a control token"):
+    with pytest.raises(DataError, match=r"messages\[0\]\.role is .* Use assistant"):
         get_renderer(ByteTokenizer()).prompt([{"role": f"user{EVIL}", "content": "hi"}])
 
 

@@ -88,9 +88,25 @@ def test_content_that_is_neither_text_nor_blocks_is_refused() -> None:
         text_messages([{"role": "user", "content": 7}])
 
 
-def test_a_message_without_role_is_refused() -> None:
-    with pytest.raises(DataError, match=r"messages\[1\] has no role \(got None\)"):
-        text_messages([QUESTION, {"content": "x"}])
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"content": "x"}, r"messages\[1\]\.role is None\. Use"),
+        ({"role": "function", "content": "x"}, r"messages\[1\]\.role is 'function'\. Use"),
+        (
+            {"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]},
+            "role user and calls tools",
+        ),
+        ({"role": "assistant", "function_call": {"name": "f"}}, r"messages\[1\] has function_call"),
+    ],
+)
+def test_what_no_template_writes_is_refused(message: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        text_messages([QUESTION, message])
+
+
+def test_a_developer_is_what_templates_call_system() -> None:
+    assert text_messages([{"role": "developer", "content": "Be brief."}])[0]["role"] == "system"
 
 
 def test_which_turns_carry_loss() -> None:

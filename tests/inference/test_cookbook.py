@@ -25,7 +25,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '
 class ModelTokenizer(ByteTokenizer):
     """Has the tokens that named renderers rely on, and takes the options they pass."""
 
-    own_template_only = False
+    own_template_only = False  # pyright: ignore[reportGeneralTypeIssues]
     name_or_path = "ada/model"
     bos_token = None
 
@@ -58,10 +58,10 @@ class StandInRenderer:
 
     def turn(self, message: dict[str, Any], *, last: bool) -> tuple[list[int], list[int]]:
         assert "trainable" not in message
-        if message["role"] == "alien":
-            raise KeyError("no such role")
-        content = message["content"]
-        if isinstance(content, list):
+        if message["content"] == "alien":
+            raise KeyError("no such text")
+        content: Any = message["content"]
+        if not isinstance(content, str):
             if self.text_only:
                 raise ValueError("Expected text content.")
             shown = [f"<think>{part['thinking']}</think>" if "thinking" in part else part["text"] for part in content]
@@ -204,21 +204,21 @@ def test_tool_calls_that_the_renderer_would_drop_are_refused() -> None:
         get_renderer(ModelTokenizer(), "role_colon").render(conversation)
 
 
-@pytest.mark.parametrize(
-    ("sampled", "message"),
-    [
-        ("b<|im_end|>", {"content": "b"}),
-        ("b<|im_end|>c<|im_end|>", {"content": "b"}),
-        ("cut", {"content": "cut"}),
-        ("<think></think>cut", {"content": "cut"}),
-        ("<think>hm</think>b<|im_end|>", {"content": "<think>\nhm\n</think>\n\nb"}),
-        ("b<call>bad</call><|im_end|>", {"content": "b<call>bad</call>"}),
-        (
-            "b<call>{}</call><|im_end|>",
-            {"content": "b", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},
-        ),
-    ],
-)
+SAMPLED: list[tuple[str, dict[str, Any]]] = [
+    ("b<|im_end|>", {"content": "b"}),
+    ("b<|im_end|>c<|im_end|>", {"content": "b"}),
+    ("cut", {"content": "cut"}),
+    ("<think></think>cut", {"content": "cut"}),
+    ("<think>hm</think>b<|im_end|>", {"content": "<think>\nhm\n</think>\n\nb"}),
+    ("b<call>bad</call><|im_end|>", {"content": "b<call>bad</call>"}),
+    (
+        "b<call>{}</call><|im_end|>",
+        {"content": "b", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("sampled", "message"), SAMPLED)
 def test_a_sample_becomes_a_plain_message(renderer: Renderer, sampled: str, message: dict[str, Any]) -> None:
     assert renderer.parse(ModelTokenizer().encode(sampled)) == {"role": "assistant", **message}
 
@@ -230,9 +230,9 @@ def test_fields_the_package_does_not_know_are_not_passed_on(renderer: Renderer) 
 
 def test_what_the_renderer_refuses_is_said_with_its_reason(renderer: Renderer) -> None:
     with pytest.raises(
-        DataError, match=r"cookbook:qwen3 refuses this conversation: 'no such role'\. Change the messages"
+        DataError, match=r"cookbook:qwen3 refuses this conversation: 'no such text'\. Change the messages"
     ):
-        renderer.prompt(say("alien: a"))
+        renderer.prompt(say("user: alien"))
     with pytest.raises(DataError, match="no assistant turn to learn from"):
         renderer.render(say("user: a"))
     with pytest.raises(DataError, match="the model has no vision here"):

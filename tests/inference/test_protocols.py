@@ -10,7 +10,15 @@ import pytest
 from evsys_sdk.inference.messages import FunctionCall
 from evsys_sdk.inference.protocols import CHAT_EXCHANGES, describe_error
 from evsys_sdk.inference.protocols.completions import TextCompletion
-from evsys_sdk.inference.protocols.exchange import ChatQuery, Exchange, Reply, RequestRefused, TokenScore, chat_reply
+from evsys_sdk.inference.protocols.exchange import (
+    ChatQuery,
+    Exchange,
+    Reply,
+    RequestRefused,
+    TokenScore,
+    chat_reply,
+    read_object,
+)
 
 CHAT, MESSAGES, RESPONSES = CHAT_EXCHANGES
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -219,24 +227,46 @@ def test_log_probabilities_of_an_echoed_prompt() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "param"),
-    [
-        (CHAT, {"messages": CONVERSATION, "best_of": 3}, "best_of"),
-        (CHAT, {"messages": CONVERSATION, "tool_choice": "required"}, "tool_choice"),
-        (CHAT, {"messages": CONVERSATION, "response_format": {"type": "xml"}}, "response_format"),
-        (MESSAGES, {"messages": [{"role": "tool", "content": "x"}]}, "messages"),
-        (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages"),
-        (MESSAGES, {"messages": [{"role": "user", "content": "x"}], "mcp_servers": [{}]}, "mcp_servers"),
-        (RESPONSES, {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
-        (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input"),
-        (RESPONSES, {"input": []}, "input"),
-    ],
-)
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (CHAT, {"messages": CONVERSATION, "best_of": 3}, "best_of"),
+    (CHAT, {"messages": CONVERSATION, "tool_choice": "required"}, "tool_choice"),
+    (CHAT, {"messages": CONVERSATION, "response_format": {"type": "xml"}}, "response_format"),
+    (MESSAGES, {"messages": [{"role": "tool", "content": "x"}]}, "messages"),
+    (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages"),
+    (MESSAGES, {"messages": [{"role": "user", "content": "x"}], "mcp_servers": [{}]}, "mcp_servers"),
+    (RESPONSES, {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+    (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+    (RESPONSES, {"input": []}, "input"),
+    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text", "text": None}]}]}, "input"),
+    (RESPONSES, {"input": [{"type": "function_call", "call_id": "1", "arguments": "{}"}]}, "input"),
+    (RESPONSES, {"input": "x", "tools": [{"name": "f"}]}, "tools"),
+    (CHAT, {"messages": CONVERSATION, "stream": "yes"}, "stream"),
+    (CHAT, {"messages": CONVERSATION, "max_tokens": "5"}, "max_tokens"),
+    (CHAT, {"messages": CONVERSATION, "n": True}, "n"),
+    (CHAT, {"messages": CONVERSATION, "seed": 2**64}, "seed"),
+    (CHAT, {"messages": CONVERSATION, "stop": ["a", ""]}, "stop"),
+    (CHAT, {"messages": CONVERSATION, "stream_options": {"include_usage": True}}, "stream_options"),
+    (CHAT, {"messages": CONVERSATION, "stream": True, "stream_options": {"x": 1}}, "stream_options"),
+    (CHAT, {"messages": CONVERSATION, "tools": [{"type": "function", "function": FUNCTION}] * 2}, "tools"),
+    (CHAT, {"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages"),
+    (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]}, "messages"),
+    (MESSAGES, {"messages": [{"role": "user", "content": "x", "name": "y"}]}, "messages"),
+    (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": 5}]}]}, "messages"),
+    (MESSAGES, {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}, "messages"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), REFUSED)
 def test_what_cannot_be_done_is_refused_by_name(path: str, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestRefused) as refused:
         read(path, **fields)
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b'{"a": NaN}', b'{"a": -Infinity}', b"[" * 100_000])
+def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(RequestRefused, match=r"the body is .* Send a JSON object\."):
+        read_object(body)
 
 
 def test_errors_are_in_the_shape_of_their_api() -> None:

@@ -130,9 +130,9 @@ def check_sampling(prompt: Sequence[int], num_samples: int, params: SamplingPara
         f"on_token follows one sample (got num_samples {show(num_samples)})": params.on_token is not None
         and num_samples != 1,
         f"max_tokens must be 1 or more (got {show(params.max_tokens)})": params.max_tokens < 1,
-        f"temperature must be 0 or more and finite (got {show(params.temperature)})": not 0
-        <= params.temperature
-        < np.inf,
+        # Below, the logits divided by it overflow.
+        f"temperature must be 0 or 0.0001 to 1000000 (got {show(params.temperature)})": params.temperature != 0
+        and not 1e-4 <= params.temperature <= 1e6,
         f"top_k must be -1 (all tokens) or at least 1 (got {show(params.top_k)})": params.top_k < 1
         and params.top_k != -1,
         f"top_p must lie in (0, 1] (got {show(params.top_p)})": not 0 < params.top_p <= 1,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Literal, cast
 
 from ..data.chat import block_to_image_src
-from ..data.shapes import is_object
+from ..data.shapes import ROLES, is_object
 from ..data.types import ChatMessagesRow, Message
 from ..errors import DataError, show
 
@@ -49,9 +49,15 @@ def text_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     found: list[Message] = []
     for index, message in enumerate(messages):
         role = message.get("role")
-        if not isinstance(role, str) or not role:
-            raise DataError(f"messages[{index}] has no role (got {show(role)}). Use system, user, assistant or tool.")
-        text: Message = {**message, "content": message_text(message, index)}
+        if role not in ROLES:
+            raise DataError(f"messages[{index}].role is {show(role)}. Use {', '.join(sorted(ROLES))}.")
+        # "developer" is OpenAI's newer word for "system"; templates know the older one, and may drop other roles.
+        text: Message = {**message, "role": "system" if role == "developer" else role}
+        text["content"] = message_text(message, index)
+        if role != "assistant" and message.get("tool_calls"):
+            raise DataError(f"messages[{index}] is of the role {role} and calls tools. Only the assistant does.")
+        if message.get("function_call"):
+            raise DataError(f"messages[{index}] has function_call, OpenAI's older form. Write the call as tool_calls.")
         thinking = text.pop("reasoning_content", None)
         if isinstance(thinking, str) and role == "assistant" and not split_thinking(text["content"])[0]:
             text["content"] = join_thinking(thinking.strip("\n"), text["content"])

@@ -137,9 +137,10 @@ class Renderer(ABC):
 
     def _read_texts(self, messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         """The messages as plain text, with the system prompt."""
-        if self.system_prompt and not (messages and messages[0].get("role") == "system"):
-            messages = [{"role": "system", "content": self.system_prompt}, *messages]
-        return text_messages(messages)
+        found = text_messages(messages)
+        if self.system_prompt and not (found and found[0]["role"] == "system"):
+            return [{"role": "system", "content": self.system_prompt}, *found]
+        return found
 
 
 def get_renderer(tokenizer: Tokenizer, renderer_name: str | None = None) -> Renderer:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, StringConstraints
 
+from ...config.base import Strict
 from ...data.shapes import is_object
 from ...errors import show
 from .exchange import (
+    ChatApiRequest,
     ChatQuery,
     Exchange,
     Query,
@@ -18,16 +20,22 @@ from .exchange import (
     RequestRefused,
     SamplingRequest,
     TokenScore,
-    choose_tools,
     error_type,
     event,
     function_tool,
     mapping,
-    read_schema,
+    read_format,
 )
 
 type Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 DONE: Final = b"data: [DONE]\n\n"
+
+
+class StreamOptions(Strict):
+    """What a stream holds besides the answer."""
+
+    include_usage: bool | None = False
+    include_obfuscation: bool | None = False
 
 
 class OpenAIRequest(SamplingRequest):
@@ -35,12 +43,12 @@ class OpenAIRequest(SamplingRequest):
 
     ignored: ClassVar[frozenset[str]] = frozenset(("store", "service_tier", "prompt_cache_key"))
 
-    stream_options: dict[str, Any] | None = None
-    top_k: int | None = Field(default=None, ge=-1)
+    stream_options: StreamOptions | None = None
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
     n: int | None = Field(default=None, ge=1, le=128)
     best_of: int | None = None
-    seed: int | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: Stop | list[Stop] | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
@@ -49,7 +57,7 @@ class OpenAIRequest(SamplingRequest):
 
     @property
     def wants_usage(self) -> bool:
-        return bool((self.stream_options or {}).get("include_usage"))
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def common(self) -> dict[str, Any]:
         """The fields of a `Query`; refuses what would change the answer and cannot be done."""
@@ -58,6 +66,8 @@ class OpenAIRequest(SamplingRequest):
                 raise _unsupported(name)
         if self.best_of not in (None, self.n or 1):
             raise _unsupported("best_of")
+        if self.stream_options is not None and not self.stream:
+            raise RequestRefused("stream_options needs stream: true.", param="stream_options")
         return super().common() | {
             "samples": self.n or 1,
             "top_k": self.top_k or -1,
@@ -70,7 +80,7 @@ def _unsupported(name: str) -> RequestRefused:
     return RequestRefused(f"{name} is not supported here. Leave it out.", param=name, code="unsupported_value")
 
 
-class ChatRequest(OpenAIRequest):
+class ChatRequest(OpenAIRequest, ChatApiRequest):
     """The body of `POST /v1/chat/completions`."""
 
     ignored: ClassVar[frozenset[str]] = OpenAIRequest.ignored | {
@@ -82,7 +92,6 @@ class ChatRequest(OpenAIRequest):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = False
     top_logprobs: int | None = Field(default=None, ge=0)
-    tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
     response_format: dict[str, Any] | None = None
@@ -93,33 +102,22 @@ class ChatRequest(OpenAIRequest):
             raise RequestRefused("only text is answered here.", param="modalities")
         if self.top_logprobs and not self.logprobs:
             raise RequestRefused("top_logprobs needs logprobs: true.", param="top_logprobs")
-        tools, forced = choose_tools(self._tools(), *self._choice())
-        return ChatQuery(
-            **self.common(),
-            messages=[_clean(message) for message in self.messages],
+        return self.read_chat(
+            *self._choice(),
+            messages=[_clean(message, f"messages[{at}]") for at, message in enumerate(self.messages)],
             max_tokens=self.max_completion_tokens or self.max_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-            tools=tools,
-            forced=forced,
             parallel=self.parallel_tool_calls is not False,
-            output_schema=read_response_format(self.response_format),
-            metadata=self.metadata or {},
+            output_schema=read_format(self.response_format, "response_format", "json_schema"),
         )
 
-    def _tools(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for at, tool in enumerate(self.tools or ()):
-            function = tool.get("function")
-            if tool.get("type", "function") != "function" or not is_object(function):
-                raise RequestRefused(
-                    f"tools[{at}] is {show(tool)}; give type function and a function with a name.", param="tools"
-                )
-            found.append(
-                function_tool(
-                    function.get("name"), function.get("description"), function.get("parameters"), f"tools[{at}]"
-                )
+    def _tool(self, tool: dict[str, Any], where: str) -> dict[str, Any]:
+        function = tool.get("function")
+        if tool.get("type", "function") != "function" or not is_object(function):
+            raise RequestRefused(
+                f"{where} is {show(tool)}; give type function and a function with a name.", param="tools"
             )
-        return found
+        return function_tool(function, "parameters", where)
 
     def _choice(self) -> tuple[str, list[str] | None]:
         choice = self.tool_choice
@@ -139,31 +137,12 @@ def _chosen(choice: Any) -> str:
     return str(function.get("name"))
 
 
-def _clean(message: dict[str, Any]) -> dict[str, Any]:
-    """A field that is null is one left out; "developer" is the newer word for "system", which templates know.
-
-    vLLM and OpenRouter call thinking `reasoning`, DeepSeek and SGLang `reasoning_content`.
-    """
+def _clean(message: dict[str, Any], where: str) -> dict[str, Any]:
+    """Without fields that are null. vLLM and OpenRouter call thinking `reasoning`."""
     kept = {key: value for key, value in message.items() if value is not None}
-    if "reasoning" in kept:
-        kept = {"reasoning_content": kept.pop("reasoning"), **kept}
-    return {**kept, "role": "system"} if kept.get("role") == "developer" else kept
-
-
-def read_response_format(given: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The schema that `response_format` asks for."""
-    match (given or {}).get("type", "text"):
-        case "text":
-            return None
-        case "json_object":
-            return {"type": "object"}
-        case "json_schema":
-            inner = mapping((given or {}).get("json_schema"), "response_format.json_schema", "response_format")
-            return read_schema(inner.get("schema", {}), "response_format.json_schema.schema")
-        case other:
-            raise RequestRefused(
-                f"response_format.type is {show(other)}. Use text, json_object or json_schema.", param="response_format"
-            )
+    if "audio" in kept:
+        raise RequestRefused(f"{where} has audio, and only text is read here. Remove it.", param="messages")
+    return {"reasoning_content": kept.pop("reasoning"), **kept} if "reasoning" in kept else kept
 
 
 class OpenAIExchange[Q: Query](Exchange[Q]):
@@ -172,9 +151,9 @@ class OpenAIExchange[Q: Query](Exchange[Q]):
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
 
-    def __init__(self, query: Q, *, with_usage: bool = False) -> None:
-        super().__init__(query)
-        self._with_usage = with_usage
+    @property
+    def _with_usage(self) -> bool:
+        return self._request is not None and self._request.wants_usage
 
     @classmethod
     def error(cls, status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
@@ -209,11 +188,7 @@ class ChatCompletion(OpenAIExchange[ChatQuery]):
     prefix: ClassVar[str] = "chatcmpl-"
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
-
-    @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        request = ChatRequest.read(fields)
-        return cls(request.query(), with_usage=request.wants_usage)
+    Request = ChatRequest
 
     def _choice(self, at: int, reply: Reply) -> dict[str, Any]:
         content = reply.text if reply.text or not reply.calls else None

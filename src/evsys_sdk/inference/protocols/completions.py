@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -46,11 +46,7 @@ class TextCompletion(OpenAIExchange[TextQuery]):
     prefix: ClassVar[str] = "cmpl-"
     kind: ClassVar[str] = "text_completion"
     chunk_kind: ClassVar[str] = "text_completion"
-
-    @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        request = CompletionRequest.read(fields)
-        return cls(request.query(), with_usage=request.wants_usage)
+    Request = CompletionRequest
 
     def _choice(self, at: int, reply: Reply) -> dict[str, Any]:
         logprobs = self._logprobs(reply.scores)

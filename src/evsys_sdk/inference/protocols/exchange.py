@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Never, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from ...config.base import Strict
+from ...config.checks.problems import problems_in
 from ...data.shapes import is_object
 from ...data.types import Message
 from ...errors import EvsysError, show
@@ -98,32 +101,31 @@ class Reply:
     """What the model thought aloud before its answer."""
 
 
-class ApiRequest(BaseModel):
-    """The JSON of a request. Unknown fields are refused; fields in `ignored` have no effect on the answer."""
+class SamplingRequest(Strict):
+    """The JSON of a request for an answer. Unknown fields are refused; those in `ignored` have no effect."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     ignored: ClassVar[frozenset[str]] = frozenset()
-
-    @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        """Check a request; raises `RequestRefused`, which names the field."""
-        try:
-            return cls.model_validate({key: value for key, value in fields.items() if key not in cls.ignored})
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            param = ".".join(str(part) for part in first["loc"][:1])
-            code = "unknown_parameter" if first["type"] == "extra_forbidden" else "invalid_value"
-            raise RequestRefused(f"{param or 'the body'}: {first['msg']}.", param=param or None, code=code) from None
-
-
-class SamplingRequest(ApiRequest):
-    """What requests for an answer have in common, whichever API they are in."""
 
     model: str = Field(min_length=1, max_length=500)
     stream: bool | None = False
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)
     metadata: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """Check a request; raises `RequestRefused`, which names the field."""
+        given = {key: value for key, value in fields.items() if key not in cls.ignored}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            problem = problems_in(error, model=cls, data=given)[0]
+            code = "unknown_parameter" if problem.message.startswith("unknown key") else "invalid_value"
+            raise RequestRefused(str(problem), param=re.split(r"[.\[]", problem.path)[0] or None, code=code) from None
+
+    @abstractmethod
+    def query(self) -> Query:
+        """What it asks; refuses what cannot be done."""
 
     def common(self) -> dict[str, Any]:
         """These fields as those of a `Query`."""
@@ -136,15 +138,33 @@ class SamplingRequest(ApiRequest):
         }
 
 
+class ChatApiRequest(SamplingRequest):
+    """What requests to continue a conversation have in common."""
+
+    tools: list[dict[str, Any]] | None = None
+
+    def read_chat(self, mode: str, names: Sequence[str] | None, **more: Any) -> ChatQuery:
+        """The query, with the tools that `mode` (auto, none or required) and `names` choose."""
+        found = [tool for at, one in enumerate(self.tools or ()) if (tool := self._tool(one, f"tools[{at}]"))]
+        tools, forced = choose_tools(found, mode, names)
+        return ChatQuery(**self.common(), tools=tools, forced=forced, metadata=self.metadata or {}, **more)
+
+    @abstractmethod
+    def _tool(self, tool: dict[str, Any], where: str) -> dict[str, Any] | None:
+        """A tool in OpenAI's form; None for one that only its provider's servers run."""
+
+
 class Exchange[Q: Query](ABC):
     """One request, and how its answer is written: whole by `answer`, as a stream by the others in their order."""
 
     path: ClassVar[str]
     prefix: ClassVar[str]
     """Of ids."""
+    Request: ClassVar[type[SamplingRequest]]
 
-    def __init__(self, query: Q) -> None:
+    def __init__(self, query: Q, request: Any = None) -> None:
         self.query = query
+        self._request = request
         self.model = query.model
         """The name that answers carry; a server that resolves names may set another."""
         self.id = f"{self.prefix}{secrets.token_hex(12)}"
@@ -153,9 +173,10 @@ class Exchange[Q: Query](ABC):
         """Thinking and text of each answer of the stream so far."""
 
     @classmethod
-    @abstractmethod
     def read(cls, fields: Mapping[str, Any]) -> Self:
         """Read a request; raises `RequestRefused`."""
+        request = cls.Request.read(fields)
+        return cls(cast(Q, request.query()), request)
 
     @abstractmethod
     def answer(self, replies: Sequence[Reply], prompt_tokens: int) -> dict[str, Any]:
@@ -232,12 +253,16 @@ def chat_reply(
 def read_object(body: bytes) -> dict[str, Any]:
     """The JSON object that a request is."""
     try:
-        fields: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        raise RequestRefused("the body is not JSON.", code="invalid_json") from None
+        fields: Any = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RequestRefused(f"the body is not JSON: {error}. Send a JSON object.", code="invalid_json") from None
     if not is_object(fields):
-        raise RequestRefused("the body must be a JSON object.")
+        raise RequestRefused(f"the body is {show(fields)}. Send a JSON object.")
     return fields
+
+
+def _refuse_constant(word: str) -> Never:
+    raise ValueError(f"{word} is no JSON number")  # Python reads it, and would write it into the answer
 
 
 def event(value: Mapping[str, Any], name: str = "") -> bytes:
@@ -254,13 +279,14 @@ def error_type(status: int, otherwise: str) -> str:
     return _ERROR_TYPES.get(status) or ("invalid_request_error" if status < 500 else otherwise)
 
 
-def function_tool(name: Any, description: Any, parameters: Any, where: str) -> dict[str, Any]:
-    """A tool in OpenAI's form."""
+def function_tool(tool: Mapping[str, Any], schema_key: str, where: str) -> dict[str, Any]:
+    """A tool in OpenAI's form; its schema is at `schema_key`."""
+    name, description, parameters = tool.get("name"), tool.get("description"), tool.get(schema_key)
     if not isinstance(name, str) or not name:
         raise RequestRefused(f"{where} has no name (got {show(name)}). Name the function.", param="tools")
     if parameters is not None and not is_object(parameters):
         raise RequestRefused(f"{where}: its parameters are {show(parameters)}, not a JSON schema.", param="tools")
-    described = {"description": str(description)} if description else {}
+    described = {"description": text_at(description, f"{where}.description", "tools")} if description else {}
     function = {"name": name, **described, "parameters": parameters or {"type": "object", "properties": {}}}
     return {"type": "function", "function": function}
 
@@ -281,6 +307,8 @@ def choose_tools(
                 f"tool_choice names {show(unknown[0])}, which is not among the tools ({known}).", param="tool_choice"
             )
         tools = [tool for tool in tools if tool["function"]["name"] in names]
+    if len(set(tool_names(tools))) < len(tools):
+        raise RequestRefused(f"tools have names twice ({', '.join(tool_names(tools))}). Rename one.", param="tools")
     if mode not in ("auto", "none", "required"):
         raise RequestRefused(f"tool_choice is {show(mode)}. Use auto, none, required or a tool.", param="tool_choice")
     if mode == "required" and not tools:
@@ -297,6 +325,26 @@ def mapping(value: Any, where: str, param: str | None = None) -> dict[str, Any]:
     return value
 
 
-def read_schema(schema: Any, where: str) -> dict[str, Any]:
-    """The JSON schema of an answer."""
-    return mapping(schema, where, where.partition(".")[0])
+def text_at(value: Any, where: str, param: str) -> str:
+    """A text; anything else is refused."""
+    if not isinstance(value, str):
+        raise RequestRefused(f"{where} is {show(value)}. Give text.", param=param)
+    return value
+
+
+def read_format(given: Any, where: str, inner: str = "") -> dict[str, Any] | None:
+    """The schema of an answer of a form: `{"type": "json_schema", "schema": {...}}`, with `inner` one level below."""
+    param = where.partition(".")[0]
+    form = mapping(given or {"type": "text"}, where, param)
+    match form.get("type"):
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            if inner:
+                where = f"{where}.{inner}"
+                form = mapping(form.get(inner), where, param)
+            return mapping(form.get("schema"), f"{where}.schema", param)
+        case other:
+            raise RequestRefused(f"{where}.type is {show(other)}. Use text, json_object or json_schema.", param=param)

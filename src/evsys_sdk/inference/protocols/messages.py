@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, StringConstraints
 
@@ -14,18 +14,18 @@ from ...data.types import Message
 from ...errors import show
 from ..messages import FunctionCall
 from .exchange import (
+    ChatApiRequest,
     ChatQuery,
     Exchange,
     Reply,
     RequestRefused,
-    SamplingRequest,
     TokenScore,
-    choose_tools,
     error_type,
     event,
     function_tool,
     mapping,
-    read_schema,
+    read_format,
+    text_at,
 )
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "required"}
@@ -34,7 +34,7 @@ _SIGNATURE = "unsigned"
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class MessagesRequest(SamplingRequest):
+class MessagesRequest(ChatApiRequest):
     """The body of `POST /v1/messages`."""
 
     ignored: ClassVar[frozenset[str]] = frozenset((
@@ -46,8 +46,7 @@ class MessagesRequest(SamplingRequest):
     max_tokens: int | None = Field(default=None, ge=1)
     system: str | list[dict[str, Any]] | None = None
     stop_sequences: list[Annotated[str, StringConstraints(min_length=1, max_length=1000)]] | None = None
-    top_k: int | None = Field(default=None, ge=0)
-    tools: list[dict[str, Any]] | None = None
+    top_k: int | None = Field(default=None, ge=0, lt=2**31)
     tool_choice: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
@@ -56,18 +55,16 @@ class MessagesRequest(SamplingRequest):
         choice = self.tool_choice or {"type": "auto"}
         mode = _CHOICES.get(str(choice.get("type")), str(choice.get("type")))
         names = [str(choice.get("name"))] if choice.get("type") == "tool" else None
-        tools, forced = choose_tools([_tool(tool, at) for at, tool in enumerate(self.tools or ())], mode, names)
-        return ChatQuery(
-            **self.common(),
+        form = self.output_format or (self.output_config or {}).get("format")
+        return self.read_chat(
+            mode,
+            names,
             messages=self._conversation(),
             max_tokens=self.max_tokens,
             top_k=self.top_k or -1,
             stops=tuple(self.stop_sequences or ()),
-            tools=tools,
-            forced=forced,
             parallel=not choice.get("disable_parallel_tool_use"),
-            output_schema=self._schema(),
-            metadata=self.metadata or {},
+            output_schema=read_format(form, "output_config.format"),
         )
 
     def _conversation(self) -> list[Message]:
@@ -77,6 +74,8 @@ class MessagesRequest(SamplingRequest):
         for at, message in enumerate(self.messages):
             role, content = message.get("role"), message.get("content")
             where = f"messages[{at}]"
+            if unknown := sorted(set(message) - {"role", "content"}):
+                raise RequestRefused(f"{where} has the key {show(unknown[0])}. Use role and content.", param="messages")
             if role not in ("user", "assistant", "system"):
                 raise RequestRefused(f"{where}.role is {show(role)}. Use user or assistant.", param="messages")
             if isinstance(content, str):
@@ -86,42 +85,39 @@ class MessagesRequest(SamplingRequest):
             else:
                 blocks = [mapping(block, f"{where}.content[{n}]") for n, block in enumerate(content)]
                 found += _assistant(blocks, where) if role == "assistant" else _user(role, blocks, where)
+        if found[-1]["role"] == "assistant":
+            raise RequestRefused(
+                "the last message is the assistant's, and no answer is continued here. End with a user message.",
+                param="messages",
+            )
         return found
 
-    def _schema(self) -> dict[str, Any] | None:
-        given: Any = self.output_format or (self.output_config or {}).get("format")
-        if not given:
-            return None
-        if not is_object(given) or given.get("type") != "json_schema":
-            raise RequestRefused(f"the output format is {show(given)}. Use json_schema.", param="output_config")
-        return read_schema(given.get("schema"), "output_config.format.schema")
-
-
-def _tool(tool: dict[str, Any], at: int) -> dict[str, Any]:
-    if tool.get("type") not in (None, "custom"):
-        raise RequestRefused(
-            f"tools[{at}].type is {show(tool['type'])}. Only tools with a name and an input_schema are known here.",
-            param="tools",
-        )
-    return function_tool(tool.get("name"), tool.get("description"), tool.get("input_schema"), f"tools[{at}]")
+    def _tool(self, tool: dict[str, Any], where: str) -> dict[str, Any]:
+        if tool.get("type") not in (None, "custom"):
+            raise RequestRefused(
+                f"{where}.type is {show(tool['type'])}. Only tools with a name and an input_schema are known here.",
+                param="tools",
+            )
+        return function_tool(tool, "input_schema", where)
 
 
 def _assistant(blocks: Sequence[dict[str, Any]], where: str) -> list[Message]:
     thinking, text, calls = "", list[str](), list[dict[str, Any]]()
     for at, block in enumerate(blocks):
+        place = f"{where}.content[{at}]"
         match block.get("type"):
             case "text":
-                text.append(str(block.get("text", "")))
+                text.append(_field(block, "text", place))
             case "thinking":
-                thinking += str(block.get("thinking", ""))
+                thinking += _field(block, "thinking", place)
             case "redacted_thinking":
                 continue  # encrypted by its provider, for that provider only
             case "tool_use":
-                arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-                function = {"name": str(block.get("name")), "arguments": arguments}
-                calls.append({"id": str(block.get("id")), "type": "function", "function": function})
+                arguments = json.dumps(mapping(block.get("input"), f"{place}.input"), ensure_ascii=False)
+                function = {"name": _field(block, "name", place), "arguments": arguments}
+                calls.append({"id": _field(block, "id", place), "type": "function", "function": function})
             case _:
-                raise _unknown_block(block, f"{where}.content[{at}]")
+                raise _unknown_block(block, place)
     message: Message = {"role": "assistant", "content": "\n\n".join(text)}
     message |= {"reasoning_content": thinking} if thinking else {}
     return [{**message, "tool_calls": calls} if calls else message]
@@ -133,22 +129,26 @@ def _user(role: str, blocks: Sequence[dict[str, Any]], where: str) -> list[Messa
         place = f"{where}.content[{at}]"
         if block.get("type") == "tool_result":
             content = _join_text(block.get("content") or "", f"{place}.content")
-            results.append({"role": "tool", "tool_call_id": str(block.get("tool_use_id")), "content": content})
+            results.append({"role": "tool", "tool_call_id": _field(block, "tool_use_id", place), "content": content})
         else:
-            text.append(_join_text([block], where))
+            text.append(_join_text([block], f"{where}.content", at))
     said: list[Message] = [{"role": role, "content": "\n\n".join(text)}] if text or not results else []
     return [*results, *said]
 
 
-def _join_text(content: str | Sequence[Any], where: str) -> str:
-    """Text blocks as one text."""
-    if isinstance(content, str):
-        return content
+def _field(block: Mapping[str, Any], key: str, where: str) -> str:
+    return text_at(block.get(key), f"{where}.{key}", where.partition("[")[0])
+
+
+def _join_text(content: Any, where: str, first: int = 0) -> str:
+    """Text blocks as one text; the first of them has the number `first`."""
+    if not is_list(content):
+        return text_at(content, where, where.partition("[")[0])
     texts: list[str] = []
-    for at, block in enumerate(content):
+    for at, block in enumerate(content, first):
         if not is_object(block) or block.get("type") != "text":
             raise _unknown_block(block, f"{where}[{at}]")
-        texts.append(str(block.get("text", "")))
+        texts.append(_field(block, "text", f"{where}[{at}]"))
     return "\n\n".join(texts)
 
 
@@ -166,17 +166,15 @@ class AnthropicMessage(Exchange[ChatQuery]):
     path: ClassVar[str] = "/v1/messages"
     prefix: ClassVar[str] = "msg_"
 
-    def __init__(self, query: ChatQuery) -> None:
-        super().__init__(query)
+    Request = MessagesRequest
+
+    def __init__(self, query: ChatQuery, request: Any = None) -> None:
+        super().__init__(query, request)
         self._blocks = 0
         """Content blocks of the stream so far."""
         self._open = ""
         """Type of the content block that is being written."""
         self._end: dict[str, Any] = {}
-
-    @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        return cls(MessagesRequest.read(fields).query())
 
     @classmethod
     def error(cls, status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:

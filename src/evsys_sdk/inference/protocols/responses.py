@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -15,17 +15,17 @@ from ...errors import show
 from ..messages import FunctionCall
 from .chat_completions import ChatCompletion, describe_score
 from .exchange import (
+    ChatApiRequest,
     ChatQuery,
     Exchange,
     Reply,
     RequestRefused,
-    SamplingRequest,
     TokenScore,
-    choose_tools,
     event,
     function_tool,
     mapping,
-    read_schema,
+    read_format,
+    text_at,
 )
 
 _TEXTS: Final = ("input_text", "output_text", "reasoning_text", "text")
@@ -33,7 +33,7 @@ _CUSTOM_INPUT: Final = "input"
 """The one argument of a tool that takes free text."""
 
 
-class ResponsesRequest(SamplingRequest):
+class ResponsesRequest(ChatApiRequest):
     """The body of `POST /v1/responses`."""
 
     ignored: ClassVar[frozenset[str]] = frozenset((
@@ -47,7 +47,6 @@ class ResponsesRequest(SamplingRequest):
     top_logprobs: int | None = Field(default=None, ge=0)
     include: list[str] | None = None
     store: bool | None = None
-    tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
     text: dict[str, Any] | None = None
@@ -66,18 +65,14 @@ class ResponsesRequest(SamplingRequest):
                     param=name,
                     code="unsupported_parameter",
                 )
-        tools, forced = choose_tools(self._tools(), *self._choice())
         wants_logprobs = "message.output_text.logprobs" in (self.include or ())
-        return ChatQuery(
-            **self.common(),
+        return self.read_chat(
+            *self._choice(),
             messages=self._conversation(),
             max_tokens=self.max_output_tokens,
             logprobs=(self.top_logprobs or 0) if wants_logprobs or self.top_logprobs else None,
-            tools=tools,
-            forced=forced,
             parallel=self.parallel_tool_calls is not False,
-            output_schema=self._schema(),
-            metadata=self.metadata or {},
+            output_schema=read_format((self.text or {}).get("format"), "text.format"),
         )
 
     @property
@@ -85,18 +80,12 @@ class ResponsesRequest(SamplingRequest):
         """Names of tools that take free text instead of JSON."""
         return frozenset(str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "custom")
 
-    def _tools(self) -> list[dict[str, Any]]:
-        """Functions and custom tools; what only the provider's own servers run (web search ...) is not offered."""
-        found: list[dict[str, Any]] = []
-        for at, tool in enumerate(self.tools or ()):
-            name, described, where = tool.get("name"), tool.get("description"), f"tools[{at}]"
-            if tool.get("type") == "function":
-                found.append(function_tool(name, described, tool.get("parameters"), where))
-            elif tool.get("type") == "custom":
-                one = {_CUSTOM_INPUT: {"type": "string"}}
-                schema = {"type": "object", "properties": one, "required": [_CUSTOM_INPUT]}
-                found.append(function_tool(name, described, schema, where))
-        return found
+    def _tool(self, tool: dict[str, Any], where: str) -> dict[str, Any] | None:
+        kind = text_at(tool.get("type"), f"{where}.type", "tools")
+        if kind == "custom":
+            one = {_CUSTOM_INPUT: {"type": "string"}}
+            tool = {**tool, "parameters": {"type": "object", "properties": one, "required": [_CUSTOM_INPUT]}}
+        return function_tool(tool, "parameters", where) if kind in ("function", "custom") else None
 
     def _choice(self) -> tuple[str, list[str] | None]:
         choice = self.tool_choice
@@ -106,20 +95,6 @@ class ResponsesRequest(SamplingRequest):
             tools: list[Any] = choice.get("tools") or []
             return str(choice.get("mode", "auto")), [str(mapping(tool, "tool_choice").get("name")) for tool in tools]
         return "required", [str(choice.get("name"))]
-
-    def _schema(self) -> dict[str, Any] | None:
-        given = mapping((self.text or {}).get("format") or {"type": "text"}, "text.format", "text")
-        match given.get("type"):
-            case "text":
-                return None
-            case "json_object":
-                return {"type": "object"}
-            case "json_schema":
-                return read_schema(given.get("schema"), "text.format.schema")
-            case other:
-                raise RequestRefused(
-                    f"text.format.type is {show(other)}. Use text, json_object or json_schema.", param="text"
-                )
 
     def _conversation(self) -> list[Message]:
         found: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []
@@ -133,8 +108,8 @@ class ResponsesRequest(SamplingRequest):
     def _add(self, found: list[Message], item: dict[str, Any], where: str) -> None:
         match item.get("type", "message"):
             case "message":
-                role = "system" if item.get("role") == "developer" else item.get("role")
-                if role not in ("system", "user", "assistant"):
+                role = item.get("role")
+                if role not in ("system", "developer", "user", "assistant"):
                     raise RequestRefused(f"{where}.role is {show(role)}. Use system, user or assistant.", param="input")
                 content = _text(item.get("content"), f"{where}.content")
                 if role == "assistant" and found and _only_thinks(found[-1]):
@@ -142,18 +117,19 @@ class ResponsesRequest(SamplingRequest):
                 else:
                     found.append({"role": role, "content": content})
             case "function_call" | "custom_tool_call" as kind:
-                text = item.get("arguments")
                 if kind == "custom_tool_call":
-                    text = json.dumps({_CUSTOM_INPUT: item.get("input")}, ensure_ascii=False)
-                function = {"name": str(item.get("name")), "arguments": str(text or "{}")}
-                call = {"id": str(item.get("call_id")), "type": "function", "function": function}
+                    text = json.dumps({_CUSTOM_INPUT: _field(item, "input", where)}, ensure_ascii=False)
+                else:
+                    text = _field(item, "arguments", where) or "{}"
+                function = {"name": _field(item, "name", where), "arguments": text}
+                call = {"id": _field(item, "call_id", where), "type": "function", "function": function}
                 # What was said before a call, and calls made together, are one turn.
                 if not found or found[-1]["role"] != "assistant":
                     found.append({"role": "assistant", "content": ""})
                 found[-1] = {**found[-1], "tool_calls": [*found[-1].get("tool_calls", []), call]}
             case "function_call_output" | "custom_tool_call_output":
                 output = _text(item.get("output"), f"{where}.output")
-                found.append({"role": "tool", "tool_call_id": str(item.get("call_id")), "content": output})
+                found.append({"role": "tool", "tool_call_id": _field(item, "call_id", where), "content": output})
             case "reasoning":
                 # What is encrypted or summarised by its provider is nothing that a model here has said.
                 if thinking := _text(item.get("content") or [], f"{where}.content"):
@@ -169,17 +145,19 @@ def _only_thinks(message: Message) -> bool:
     return "reasoning_content" in message and not message["content"] and "tool_calls" not in message
 
 
+def _field(item: dict[str, Any], key: str, where: str) -> str:
+    return text_at(item.get(key), f"{where}.{key}", "input")
+
+
 def _text(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
     if not is_list(content):
-        raise RequestRefused(f"{where} is {show(content)}; give text or a list of text parts.", param="input")
+        return text_at(content, where, "input")
     texts: list[str] = []
     for at, part in enumerate(content):
         given = mapping(part, f"{where}[{at}]", "input")
         if given.get("type") not in _TEXTS:
             raise RequestRefused(f"{where}[{at}] is {show(given.get('type'))}; only text is read here.", param="input")
-        texts.append(str(given.get("text", "")))
+        texts.append(_field(given, "text", f"{where}[{at}]"))
     return "".join(texts)
 
 
@@ -189,9 +167,10 @@ class OpenAIResponse(Exchange[ChatQuery]):
     path: ClassVar[str] = "/v1/responses"
     prefix: ClassVar[str] = "resp_"
 
-    def __init__(self, query: ChatQuery, request: ResponsesRequest) -> None:
-        super().__init__(query)
-        self._request = request
+    Request = ResponsesRequest
+
+    def __init__(self, query: ChatQuery, request: Any = None) -> None:
+        super().__init__(query, request)
         self._number = 0
         """Of the next event."""
         self._output: list[dict[str, Any]] = []
@@ -202,11 +181,6 @@ class OpenAIResponse(Exchange[ChatQuery]):
         """Type of the item that is being written."""
         self._scores: list[dict[str, Any]] = []
         self._reply: Reply | None = None
-
-    @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> Self:
-        request = ResponsesRequest.read(fields)
-        return cls(request.query(), request)
 
     @classmethod
     def error(cls, status: int, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...backends import checks
 from ...backends.client import Sample, SamplingParams, TokenFilter, TopLogprobs
 from ...backends.seeds import seed_of_later
-from ...data.types import Message, ToolDefinition
+from ...data.types import ToolDefinition
 from ...errors import EvsysError
 from ...inference.conversation import held_back
 from ...inference.grammar import answer_grammar
@@ -55,11 +55,8 @@ class AnswerRequest:
     @classmethod
     def of_chat(cls, service: Service, model: OfferedModel, query: ChatQuery, client: str) -> AnswerRequest:
         """A conversation to continue."""
-        messages: list[Message] = query.messages
-        if model.system_prompt and messages[0].get("role") != "system":
-            messages = [{"role": "system", "content": model.system_prompt}, *messages]
         try:
-            prompt = model.renderer.prompt(messages, query.tools)
+            prompt = model.renderer.prompt(query.messages, query.tools)
         except EvsysError as error:
             raise RequestRefused(str(error), param="messages") from None
         drawing = cls.of(service, model, query, prompt, client)

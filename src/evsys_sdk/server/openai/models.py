@@ -30,7 +30,6 @@ class OfferedModel:
     renderer: Renderer
     context_length: int
     top_logprobs: int
-    system_prompt: str = ""
 
 
 @dataclass(slots=True)
@@ -40,8 +39,8 @@ class OfferedModels:
     engine: Engine
     checkpoints: Checkpoints
     catalog: Catalog = field(default_factory=EmptyCatalog)
-    _open: OrderedDict[tuple[str, str, str], tuple[SamplingClient, Renderer]] = field(
-        default_factory=OrderedDict[tuple[str, str, str], tuple[SamplingClient, Renderer]]
+    _open: OrderedDict[tuple[str, ...], tuple[SamplingClient, Renderer]] = field(
+        default_factory=OrderedDict[tuple[str, ...], tuple[SamplingClient, Renderer]]
     )
 
     async def describe_all(self) -> list[dict[str, Any]]:
@@ -71,11 +70,12 @@ class OfferedModels:
         """The model of a name; refused as OpenAI's clients expect it where there is none."""
         # On a thread: deployments and saved weights are looked up in files.
         offer = await asyncio.to_thread(self._find, name)
-        key = (offer.base_model, offer.ref, offer.renderer or "")
+        key = (offer.base_model, offer.ref, offer.renderer or "", offer.system_prompt)
         try:
             if key not in self._open:
                 client = await self.engine.open_sampler(offer.base_model, offer.ref or None)
-                self._open[key] = (client, get_renderer(client.tokenizer, offer.renderer))
+                renderer = get_renderer(client.tokenizer, offer.renderer)
+                self._open[key] = (client, renderer.with_system_prompt(offer.system_prompt))
         except EvsysError as error:
             raise RequestRefused(f"the weights of {show(name)} cannot be opened: {error}", status=500) from error
         self._open.move_to_end(key)
@@ -84,13 +84,7 @@ class OfferedModels:
         client, renderer = self._open[key]
         able = self.engine.capabilities(offer.base_model)
         return OfferedModel(
-            offer.version or name,
-            offer.base_model,
-            client,
-            renderer,
-            able.context_length,
-            able.top_k_logprobs,
-            offer.system_prompt,
+            offer.version or name, offer.base_model, client, renderer, able.context_length, able.top_k_logprobs
         )
 
     def _find(self, name: str) -> Offer:
