@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import random
@@ -11,6 +13,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from evsys_sdk.cli.main import main
 
 TOOLS = ["MAIL", "CALENDAR", "MUSIC", "WEATHER", "TAXI", "NEWS"]
 VERBS = ["start", "open", "show", "find", "please get"]
@@ -93,11 +97,17 @@ def evsys(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> s
     )
 
 
+def main_in(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code and standard output of a command that runs here: a process would only take its time."""
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+        return main([*arguments]), printed.getvalue()
+
+
 def flags(folder: Path, *arguments: str) -> set[str]:
     """The names of what an audit flags, by the experiment's folder `study`."""
-    done = evsys(folder, "audit", "outputs/study", "--json", *arguments)
-    assert done.returncode in (0, 2), done.stderr
-    [report] = json.loads(done.stdout)
+    code, printed = main_in(folder, "audit", "outputs/study", "--json", *arguments)
+    assert code in (0, 2), printed
+    [report] = json.loads(printed)
     return {check["name"] for check in report["checks"] if check["state"] == "flagged"}
 
 

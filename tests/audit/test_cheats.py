@@ -19,6 +19,7 @@ from .project import (
     edit_lines,
     evsys,
     flags,
+    main_in,
     make_project,
     read_lines,
     rehash,
@@ -422,7 +423,7 @@ def set_the_clock_back(project: Path) -> None:
 
 
 def cut_off_a_mark(project: Path) -> None:
-    assert evsys(project, "invalidate", "study", "--reason", "the tasks are odd").returncode == 0
+    assert main_in(project, "invalidate", "study", "--reason", "the tasks are odd")[0] == 0
     journal = study(project) / "journal.jsonl"
     write_lines(journal, read_lines(journal)[:-1])
 
@@ -430,7 +431,7 @@ def cut_off_a_mark(project: Path) -> None:
 def restore_an_older_record(project: Path) -> None:
     """Of before somebody wrote down what is wrong with it."""
     shutil.copytree(study(project), project / "older")
-    assert evsys(project, "note", "study", "two of the tasks are odd").returncode == 0
+    assert main_in(project, "note", "study", "two of the tasks are odd")[0] == 0
     shutil.rmtree(study(project))
     (project / "older").rename(study(project))
 
@@ -684,7 +685,7 @@ def test_a_formatter_of_the_page_is_no_contradiction(project: Path) -> None:
 @pytest.mark.parametrize("act", [edit_scores, delete_seed, copy_arm, edit_event], ids=lambda act: act.__name__)
 def test_a_conclusion_drawn_after_an_edit_is_invalid(act: Callable[[Path], None], project: Path) -> None:
     act(project)
-    evsys(project, "conclude", "outputs/study")
+    main_in(project, "conclude", "outputs/study")
     conclusion = json.loads((study(project) / "conclusion.json").read_text(encoding="utf-8"))
     assert conclusion["verdict"] == "invalid", conclusion["summary"]
 
@@ -709,18 +710,18 @@ def test_replaced_weights_are_neither_shipped_exported_nor_trained_from(project:
 def test_history_and_context_carry_the_mark(project: Path) -> None:
     edit_scores(project)
     flags(project)
-    [listed] = json.loads(evsys(project, "history", "--json").stdout)["experiments"]
+    [listed] = json.loads(main_in(project, "history", "--json")[1])["experiments"]
     assert "scores" in listed["flags"]
-    assert "scores" in evsys(project, "context").stdout
+    assert "scores" in main_in(project, "context")[1]
 
 
 def test_an_audit_makes_history_forget_what_was_written_into_its_memory(project: Path) -> None:
-    evsys(project, "history")
+    main_in(project, "history")
     with closing(sqlite3.connect(project / "outputs/.history.sqlite3")) as memory, memory:
         memory.execute("UPDATE experiments SET verdict = 'refuted'")
         memory.execute("UPDATE details SET view = replace(view, 'supported', 'refuted')")
     assert flags(project) == set()
-    [experiment] = json.loads(evsys(project, "history", "--json").stdout)["experiments"]
+    [experiment] = json.loads(main_in(project, "history", "--json")[1])["experiments"]
     assert experiment["verdict"] == "supported"
 
 
@@ -812,7 +813,7 @@ report.AuditReport.flags = property(lambda self: [])
 
 
 def _state_of(folder: Path, check: str) -> str:
-    [report] = json.loads(evsys(folder, "audit", "outputs/study", "--json").stdout)
+    [report] = json.loads(main_in(folder, "audit", "outputs/study", "--json")[1])
     return next(one["state"] for one in report["checks"] if one["name"] == check)
 
 
@@ -865,7 +866,7 @@ class BetterSFT(SFT):
     (tmp_path / "config.yaml").write_text(f"{baseline}- name: long{changed}", encoding="utf-8")
     evsys(tmp_path, "run", "config.yaml", "--quiet", "--import", "better.py")
     assert flags(tmp_path) == {"contamination"}
-    [report] = json.loads(evsys(tmp_path, "audit", "outputs/study", "--json").stdout)
+    [report] = json.loads(main_in(tmp_path, "audit", "outputs/study", "--json")[1])
     [check] = [one for one in report["checks"] if one["name"] == "contamination"]
     assert [line.split(" was trained on ")[0] for line in check["evidence"]] == [
         f"long__seed{seed}" for seed in (42, 43, 44)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .project import edit_lines, evsys, flags, make_project, read_lines, write_config, write_lines
+from .project import edit_lines, evsys, flags, main_in, make_project, read_lines, write_config, write_lines
 
 pytestmark = pytest.mark.slow
 
@@ -62,9 +62,9 @@ def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> sub
 def assert_marked(folder: Path, check: str) -> None:
     """It is named by the audit, and history and context carry it on."""
     assert check in flags(folder)
-    listed = json.loads(evsys(folder, "history", "--json").stdout)["experiments"]
+    listed = json.loads(main_in(folder, "history", "--json")[1])["experiments"]
     assert check in next(one["flags"] for one in listed if one["name"].startswith("study"))
-    assert check in evsys(folder, "context").stdout
+    assert check in main_in(folder, "context")[1]
 
 
 def test_a_verifier_that_knows_the_arm_makes_it_invalid(tmp_path: Path) -> None:

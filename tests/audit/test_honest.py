@@ -23,8 +23,6 @@ from evsys_sdk.record.evidence import seal_run
 from evsys_sdk.training.batch import TrainingBatch
 
 from .project import (
-    VERBS,
-    chat,
     edit_json,
     edit_lines,
     evsys,
@@ -37,8 +35,6 @@ from .project import (
 )
 
 pytestmark = pytest.mark.slow
-
-MANY = 175
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -359,21 +355,3 @@ def assert_clean(path: Path) -> None:
 @pytest.mark.parametrize("honest", KINDS, ids=lambda honest: honest.__name__)
 def test_an_honest_experiment_raises_no_flag(honest: Callable[[], Path]) -> None:
     assert_clean(honest())
-
-
-def test_none_of_many_honest_experiments_raises_a_flag(project: Path) -> None:
-    """Together with those above, two hundred."""
-    assert MANY + len(KINDS) == 200
-    rng = random.Random(11)
-    for number in range(MANY):
-        # Tasks that share all their words with training rows but one: alike, and not the same.
-        train = [chat(f"{rng.choice(VERBS)} mail {rng.randrange(500)}", "MAIL") for _ in range(6)]
-        tests = [task(f"{rng.choice(VERBS)} mail {500 + number}{at}", "MAIL") for at in range(3)]
-        write_lines(project / f"data/{number}.jsonl", train)
-        write_lines(project / f"data/{number}-test.jsonl", tests)
-        [short, _] = with_params(max_steps=1, batch_size=rng.choice([1, 2, 3]), learning_rate=rng.choice([0.01, 0.1]))
-        metadata = config()["metadata"]
-        del metadata["hypothesis"]["baseline"]  # there is one run
-        metadata["benchmark"][0] |= {"path": f"data/{number}-test.jsonl", "samples": rng.choice([1, 2])}
-        runs = [short | {"data": {"path": f"data/{number}.jsonl"}, "seed": number}]
-        assert_clean(run(name="tiny", output_dir=f"many/{number}", n_repeats=1, runs=runs, metadata=metadata))

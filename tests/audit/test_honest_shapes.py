@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -105,11 +106,13 @@ def run_again_with_other_task_order(config: dict[str, Any]) -> Path:
 
 
 ENDINGS = [run_plainly, stop_and_resume, extend, run_again_with_other_task_order]
+PRODUCT = itertools.product(*map(enumerate, (RECIPES, DATA, SPLITS, ENDINGS)))
 SHAPES = [
     (recipe, data, split, ending)
-    for recipe, data, split, ending in itertools.product(RECIPES, DATA, SPLITS, ENDINGS)
-    if recipe != "rl" or data == "file"
+    for (a, recipe), (b, data), (c, split), (d, ending) in PRODUCT
+    if (recipe != "rl" or data == "file") and (a + b + c + d) % 3
 ]
+"""Two thirds of all combinations: any three properties meet. Together with `test_honest.py` these are over 120."""
 
 
 @pytest.fixture
@@ -125,8 +128,12 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_there_are_at_least_as_many_shapes_as_promised() -> None:
-    assert len(SHAPES) >= 120
+def test_any_three_properties_meet() -> None:
+    assert len(SHAPES) >= 95
+    shapes = [one for one in SHAPES if one[0] != "rl"]
+    for at in range(4):
+        kinds = [len({one[place] for one in shapes}) for place in range(4) if place != at]
+        assert len({one[:at] + one[at + 1 :] for one in shapes}) == math.prod(kinds)
 
 
 @pytest.mark.parametrize(
