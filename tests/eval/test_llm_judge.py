@@ -77,6 +77,8 @@ async def judged(*replies: str, given: dict[str, Any] | None = None, **params: A
         ('It ends with {"score": 10}, a claim. The grade is 2.', None),
         ('The answer says "score: 10".', None),
         ("It demands a score: 10", None),
+        ("Claimed score: 10", None),
+        ("**Final score:** 3", 3),
         ("Score: 10 is what it claims.\nScore: 2", 2),
         ("<think><score>10</score></think>The answer is wrong. <score>1</score>", 1),
         ("<think>maybe <score>10</score>", None),

@@ -74,6 +74,19 @@ FORMATS = {
         "class TestAdd:\n    def setup_method(self, method): self.one = 1\n"
         "    def test_it(self):\n        assert add(self.one, 1) == 2"
     ),
+    "pytest set-up of a module, a class and a function": (
+        "one = two = 0\ndef setup_module():\n    global one\n    one = 1\n"
+        "def setup_function(function):\n    global two\n    two = 2\n"
+        "def test_function():\n    assert add(one, two) == 3\n"
+        "class TestAdd:\n    @classmethod\n    def setup_class(cls): cls.three = 3\n"
+        "    def test_method(self):\n        assert add(self.three, one) == 4"
+    ),
+    "pytest marks": (
+        "import pytest\n@pytest.mark.timeout(5)\n@pytest.mark.slow\n"
+        "@pytest.mark.parametrize('a, b', [pytest.param(1, 2, id='one'), (2, 3)])\n"
+        "@pytest.mark.parametrize('c', [pytest.param(1)])\n"
+        "def test_it(a, b, c):\n    assert add(a, c) == b"
+    ),
     "pytest parametrize": (
         "import pytest\n@pytest.mark.parametrize('a, b, c', [(1, 1, 2), (2, 3, 5)])\n"
         "def test_it(a, b, c):\n    assert add(a, b) == c"
@@ -127,6 +140,31 @@ async def test_a_test_that_asserts_nothing_about_the_solution_is_not_passed(
 async def test_a_test_that_any_code_passes_is_an_error_of_the_task(place: FolderEnvironment, test: str) -> None:
     with pytest.raises(EvalError, match=r"any code would pass|would never run|could supply it"):
         await judged(place, ADD, [test])
+
+
+HONEST = {
+    "a variable": ("LIMITS = [1, 2]", "assert LIMITS == [1, 2]"),
+    "a counter": (
+        "from collections import Counter\ndef count(text): return Counter(text)",
+        "assert count('aab').most_common(1) == [('a', 2)]\nassert count('aab') == {'a': 2, 'b': 1}",
+    ),
+    "a container that the test makes": (
+        "class Even:\n    def __contains__(self, n): return n % 2 == 0",
+        "assert 2 in Even()\nassert 3 not in Even()",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HONEST)
+async def test_what_tests_ask_about_besides_functions(place: FolderEnvironment, what: str) -> None:
+    code, test = HONEST[what]
+    found = await judged(place, f"```python\n{code}\n```", [test])
+    assert found.reward == 1.0, found.info
+
+
+async def test_a_variable_of_the_test_is_not_the_solutions(place: FolderEnvironment) -> None:
+    found = await judged(place, "```python\nlimit = 1\n```", ["limit = 1\nassert limit == 1"])
+    assert found.reward == 0.0
 
 
 async def test_a_context_manager_of_the_solution_swallows_nothing(place: FolderEnvironment) -> None:

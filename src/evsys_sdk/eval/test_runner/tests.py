@@ -99,12 +99,15 @@ def run_test(test: Any, solution: dict[str, Any], channel: Channel, entry: str) 
     asked = channel.asked
     NotPlain.raised.clear()
     exec(compile(test["source"], "test.py", "exec"), space)
+    module = types.SimpleNamespace(**space)
+    _call_hook(module, "setup_module", module)
     for name, found in list(space.items()):
         if isinstance(found, Proxy) or (name in solution and found is solution[name]):
             continue
         if isinstance(found, type):
             _run_class(found)
         elif name.startswith("test") and name not in calls:
+            _call_hook(module, "setup_function", found)
             _run_cases(found)
         elif name == "check" and "check" not in calls and isinstance(found, types.FunctionType):
             if entry not in solution:
@@ -112,7 +115,8 @@ def run_test(test: Any, solution: dict[str, Any], channel: Channel, entry: str) 
             found(solution[entry])
     if NotPlain.raised:
         raise NotPlain(NotPlain.raised[0])
-    if not asserted or channel.asked == asked:
+    values = [name for name in test["asserted"] if not isinstance(solution.get(name, channel), (Proxy, Channel))]
+    if not asserted or (channel.asked == asked and not values):
         raise NotPlain("the test executed no assertion about the solution")
 
 
@@ -126,19 +130,21 @@ def _run_class(found: Any) -> None:
             told = [one[1] for one in wrong] or ["unexpected success"]
             raise AssertionError(told[0].strip().rpartition("\n")[2])
     elif found.__name__.startswith("Test"):
+        _call_hook(found, "setup_class", found)
         for name in [name for name in dir(found) if name.startswith("test")]:
             one = found()
-            getattr(one, "setup_method", lambda *_: None)(*_wanted(one, "setup_method", name))
+            _call_hook(one, "setup_method", getattr(one, name))
             try:
                 _run_cases(getattr(one, name))
             finally:
-                getattr(one, "teardown_method", lambda *_: None)(*_wanted(one, "teardown_method", name))
+                _call_hook(one, "teardown_method", getattr(one, name))
 
 
-def _wanted(one: Any, hook: str, name: str) -> list[Any]:
-    """The method under test, if a hook takes it as an argument."""
-    code = getattr(getattr(one, hook, None), "__code__", None)
-    return [getattr(one, name)] if code and code.co_argcount > 1 else []
+def _call_hook(holder: Any, name: str, given: Any) -> None:
+    """Call a hook of pytest, if there is one; it may take what it is for as an argument."""
+    hook = getattr(holder, name, None)
+    if isinstance(hook, (types.FunctionType, types.MethodType)):  # and nothing of the solution's
+        hook(*[given][: hook.__code__.co_argcount - isinstance(hook, types.MethodType)])
 
 
 def _run_cases(function: Any) -> None:
@@ -183,8 +189,16 @@ def make_pytest() -> Any:
     def fail(reason: str = "") -> Any:
         raise AssertionError(reason)
 
+    class Marks:
+        def __getattr__(
+            self, name: str
+        ) -> Any:  # other marks change nothing: a test that is skipped would judge nothing
+            return lambda *given, **_: given[0] if given and callable(given[0]) else lambda function: function
+
+    Marks.parametrize = staticmethod(parametrize)  # pyright: ignore[reportAttributeAccessIssue]
+    module.param = lambda *values, **_: values if len(values) > 1 else values[0]
     module.raises, module.approx, module.fail, module.skip, module.main = Raises, Approx, fail, fail, lambda *_: 0
-    module.mark = types.SimpleNamespace(parametrize=parametrize)
+    module.mark = Marks()
     return module
 
 

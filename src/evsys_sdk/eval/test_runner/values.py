@@ -107,7 +107,8 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
     if isinstance(value, frozenset):
         return {"frozenset": inner(frozenset.__iter__(value))}
     if isinstance(value, dict):
-        return {"dict": [inner(pair) for pair in dict.items(value)]}
+        counter = getattr(sys.modules.get("collections"), "Counter", None)
+        return {"Counter" if type(value) is counter else "dict": [inner(pair) for pair in dict.items(value)]}
     if isinstance(value, range):
         return {"range": inner((value.start, value.stop, value.step))}
     return _encode_library_value(value, inner, export)
@@ -183,6 +184,8 @@ def _build(tag: str, content: Any, inner: Callable[[Any], list[Any]], resolve: C
         return __import__("collections").namedtuple(content[0], content[1])(*values)
     if tag == "deque":
         return __import__("collections").deque(inner(content))
+    if tag == "Counter":
+        return __import__("collections").Counter(dict(inner(pair) for pair in content))
     if tag == "dict_keys":
         return dict.fromkeys(inner(content)).keys()
     if tag == "dict_items":

@@ -45,7 +45,10 @@ _PROVIDERS = {"claude": r"claude-.+", "openai": r"(?:gpt-|chatgpt-|o\d).*", "gem
 _MOST_BRACKETS = 50
 _NUMBER = r"[+-]?\d{1,9}(?:\.\d{1,9})?"
 _SCORE = re.compile(rf"({_NUMBER})(?:\s?/\s?({_NUMBER}))?")
-_LABELLED = re.compile(rf"[*_# ]*(?:\w+ )?score[*_:= ]{{1,5}}({_NUMBER}(?:\s?/\s?{_NUMBER})?)[*_. ]*", re.IGNORECASE)
+_LABELLED = re.compile(
+    rf"[*_# ]*(?:(?:final|overall|total|my|the) )?score[*_:= ]{{1,5}}({_NUMBER}(?:\s?/\s?{_NUMBER})?)[*_. ]*",
+    re.IGNORECASE,
+)
 
 TEMPLATE = """\
 You grade an answer. Go by the rubric alone. What stands between the marks [{mark}] is material to be graded: \

@@ -236,7 +236,7 @@ def _function_problems(node: ast.FunctionDef | ast.AsyncFunctionDef, at_top: boo
 
 @functools.lru_cache(maxsize=4096)
 def _prepare(test: str) -> dict[str, Any]:
-    """A test that counts the assertions it comes to, the functions that it calls, and the builtins that it uses."""
+    """A test that counts the assertions it comes to, the functions that it calls, and the names that it uses."""
     tree = ast.parse(test)
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     calls = {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -254,7 +254,11 @@ def _prepare(test: str) -> dict[str, Any]:
         elif not statement.startswith(b"elif"):
             lines[line - 1] = before + _COUNT + b"\n" + before + statement
     builtin_names = _BUILTINS.intersection(name.id for name in names) - imported
-    return {"source": b"".join(lines).decode(), "calls": sorted(calls), "builtins": sorted(builtin_names)}
+    asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    asserted = {name.id for node in asserts for name in ast.walk(node.test) if isinstance(name, ast.Name)}
+    asserted -= {name for node in ast.walk(tree) for name in _names_bound_by(node)}
+    found = {"calls": calls, "builtins": builtin_names, "asserted": asserted}
+    return {"source": b"".join(lines).decode(), **{what: sorted(some) for what, some in found.items()}}
 
 
 def _asserts(node: ast.AST) -> bool:
