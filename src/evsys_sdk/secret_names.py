@@ -68,17 +68,21 @@ _ORDINARY = split_set(
 )
 _ORDINARY_PREFIXES = ("LC_", "XDG_", "PYTHON", "CONDA_", "NVIDIA_", "CUDA_", "DBUS_", "GPG_KEY")
 _SECRET_VARIABLE = re.compile(
-    r"(?i)passw|passphrase|passcode|(?<![a-z])pass(?![a-z])|pwd$|secret|tokens?(?![a-z])|auth(?!or)|cred|jwt|cookie"
+    r"(?i)passw|passphrase|passcode|(?<![a-z])pass(?![a-z])|(?<![a-z])pw(?![a-z])|pwd$|secret|tokens?(?![a-z])|auth(?!or)|cred|jwt|cookie"
     r"|keys?(?![a-z])|webhook|dsn|connection_?str|(?<![a-z])pat$|mnemonic|phrase|recovery|(?<![a-z])pin(?![a-z])"
 )
 _PIECES = re.compile(r"[^\s\"',;{}()\[\]=&?@:/|<>]+")
 _LOGIN = re.compile(r"://[^/\s]*:([^/\s@]+)@")
-_PHRASE = re.compile(r"[A-Za-z]+(?:\s+[A-Za-z0-9][\w'-]*){2,}[.!?]?")
-"""Three or more words: a passphrase. Fewer would also be found in honest text."""
+_PHRASE = re.compile(
+    r"[A-Za-z]+(?:\s+[A-Za-z0-9][\w'-]*){2,}[.!?]?|[A-Za-z]{3,}(?:[-_, ]+[A-Za-z]{3,}){3,}|(?:[A-Z][a-z]{2,}){4,}"
+)
+"""Three or more words, or four that are joined: a passphrase. Fewer would also be found in honest text, and addresses
+of machines are joined by points."""
 _BETWEEN_WORDS = re.compile(r"[-_.+~/:=,\s]+|@(?=[\w-]+\.|\d{1,2}$)")
 _WORD = re.compile(
+    r"(?![A-Za-z]*(?i:[b-df-hj-np-tv-xz]{6}))(?:"  # no word, and no name of a thing, has so many consonants in a row
     r"(?:[A-Z]?[a-z]+|[A-Z]{2,4})(?:A?[A-Z][a-z]{2,})*(?:[A-Z]{2,4})?\d{0,3}|[A-Z]+\d{0,3}"
-    r"|\d*[A-Za-z]{0,2}|\d{1,3}[a-z]{3,5}|\d+[A-Za-z]\d+[A-Za-z]?|[A-Za-z]{1,3}\d{1,4}[A-Za-z]{0,2}"
+    r"|\d*[A-Za-z]{0,2}|\d{1,3}[a-z]{3,5}|\d+[A-Za-z]\d+[A-Za-z]?|[A-Za-z]{1,3}\d{1,4}[A-Za-z]{0,2})"
 )
 """`word`, `SomeName`, `OpenBLAS`, `BUILD12`, and what is short or counts: `135M`, `256color`, `8x7B`, `Xmx2048m`."""
 
@@ -97,7 +101,7 @@ def find_secrets(name: str, value: str) -> set[str]:
     found = {piece for piece in (value, *_PIECES.findall(value)) if not _is_ordinary(piece)}
     found.update(_LOGIN.findall(value))
     is_named = _SECRET_VARIABLE.search(name) and not value.startswith(("http://", "https://")) and not value.isdigit()
-    if found or is_named or _PHRASE.fullmatch(value):
+    if found or is_named or (_PHRASE.fullmatch(value) and not name.endswith("NAME")):
         found.add(value)
     return {piece for piece in found if len(piece) >= SHORTEST_SECRET}
 

@@ -122,7 +122,7 @@ true|false|1|0|mock|local|production|development|staging|en_US.UTF-8|C.UTF-8|de_
 http://localhost:8000/v1|https://example.com/docs/index.html|http://proxy.example.com:3128|https://example.com
 tiny-router|Qwen3-0.6B-Instruct|meta-llama/Llama-3.2-1B|smollm2-135m|x86_64-linux-gnu|aarch64|linux-gnu|python3.12
 us-central1-a|europe-west4|eu-north-1|build-and-test|continuous-integration|pull_request|refs/heads/main|feature/own-code
-MyProjectName|AnotherCamelCaseName|SOME_CONSTANT_NAME|snake_case_name|kebab-case-name|dotted.module.name|package.module:Class
+MyProjectName|AnotherCamelName|redis.default.svc.cluster.local|mysite.conf.settings.production|SOME_CONSTANT_NAME|snake_case_name|kebab-case-name|dotted.module.name|package.module:Class
 --max-old-space-size=4096|-Xmx2048m|expandable_segments|backend:native|cuda12|sm_90a|node17.cluster.local|gpu-node-3
 yes please|evaluation tasks|--color=auto -R -F|gcc -O2 -g|1 2 3 4 5 6 7|application/json|text/html|utf-8|ISO-8859-1
 test/unseen/pass@1|someone@example.com|/tmp/someplace|max_split_size_mb:128|rows.jsonl|config.yaml|main.py|README.md|Makefile|pyproject.toml|answers.csv|model.safetensors|tokenizer.json|.venv|origin

@@ -44,6 +44,13 @@ SECRET = {
     "GREETING": "correct horse battery staple",
     "MOTTO": "Never gonna give you up!",
     "BACKUP_TEXT": "purple Monkey 42 dishwasher",
+    "DICE": "clay-husk-dime-flux-mood-zone",
+    "UNDERSCORES": "velvet_otter_harbor_lamp",
+    "COMMAS": "crimson, falcon, meadow, anchor",
+    "HUMPS": "VelvetOtterHarborLamp",
+    "APP_LETTERS": "qzxvkjwpmbtr",
+    "APP_CAPITALS": "QZXVKJWPMBTR",
+    "MY_PW": "tulipsss",
     "RECOVERY_CODES": "abcd-efgh-ijkl-mnop",
     "ROOT_PIN": "anothersecretword",
     "SIGN_AND_DIGIT": "P@ssw0rd",
@@ -102,6 +109,13 @@ def test_a_secret_value_is_found_in_every_form(name: str, form: str) -> None:
 @pytest.mark.usefixtures("planted")
 def test_the_secret_part_of_a_structured_value_is_found_alone() -> None:
     assert redact({"note": "dXNlcjpwYXNzd29yZDEyMw=="}) == {"note": f"{REDACTED}=="}
+
+
+def test_a_name_of_several_words_is_no_passphrase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPERIMENT_NAME", "grpo-without-kl-penalty")
+    monkeypatch.setenv("SLURM_JOB_NAME", "learn_to_route_support_tickets")
+    text = "ran grpo-without-kl-penalty as learn_to_route_support_tickets"
+    assert redact_text(text) == text
 
 
 def test_a_variable_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
