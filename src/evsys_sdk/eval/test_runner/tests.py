@@ -193,7 +193,7 @@ def make_pytest() -> Any:
         def __getattr__(
             self, name: str
         ) -> Any:  # other marks change nothing: a test that is skipped would judge nothing
-            return lambda *given, **_: given[0] if given and callable(given[0]) else lambda function: function
+            return lambda *given, **_: next(filter(callable, given), lambda function: function)
 
     Marks.parametrize = staticmethod(parametrize)  # pyright: ignore[reportAttributeAccessIssue]
     module.param = lambda *values, **_: values if len(values) > 1 else values[0]
