@@ -196,7 +196,7 @@ def make_pytest() -> Any:
             return lambda *given, **_: next(filter(callable, given), lambda function: function)
 
     Marks.parametrize = staticmethod(parametrize)  # pyright: ignore[reportAttributeAccessIssue]
-    module.param = lambda *values, **_: values if len(values) > 1 else values[0]
+    module.param = lambda *values, **_: values[0] if len(values) == 1 else values
     module.raises, module.approx, module.fail, module.skip, module.main = Raises, Approx, fail, fail, lambda *_: 0
     module.mark = Marks()
     return module
