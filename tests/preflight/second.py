@@ -363,10 +363,10 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("one step for everything", SFT, {P + "num_epochs": 1, P + "batch_size": 150}, "step"),
     Mistake("first tasks are of one class", SFT, {B + "n_tasks": 12}, "alone scores|first", {"test": sorted(TEST, key=lambda row: row["mood"])}),
     # what two later rounds of new mistakes showed
-    Mistake("numbers with words, compared exactly", RL, {D + "transforms": [chat("{question}", "The answer is {answer}")], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks()]}, "another notation|all have"),
+    Mistake("numbers with words, compared exactly", RL, {D + "transforms": [chat("{question}", "The answer is {answer}")], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks()]}, "nothing but a number"),
     Mistake("JSON with other keys", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks("json_match")]}, "with the keys", {"legs": each(LEGS, answer=lambda row: json.dumps({"legs": int(row["answer"])})), "legs_test": each(FILES["legs_test"], answer=lambda row: json.dumps({"number": int(row["answer"])}))}),
     Mistake("JSON as Python writes it", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks("json_match")]}, "expects JSON", {"legs": each(LEGS, answer=lambda row: str({"legs": int(row["answer"])})), "legs_test": each(FILES["legs_test"], answer=lambda row: json.dumps({"legs": int(row["answer"])}))}),
-    Mistake("entities in the answers", RL, {D + "transforms": [chat("{question}", "{answer} &gt; 1")], "run.algorithm": {"kind": "sft"}, B + "transforms": [chat("{question}", "{answer} > 1"), tasks()]}, "HTML entity"),
+    Mistake("entities in the answers", RL, {D + "transforms": [chat("{question}", "{answer} &gt; 1")], "run.algorithm": {"kind": "sft"}, B + "transforms": [chat("{question}", "{answer} > 1"), tasks()]}, "HTML entities"),
     Mistake("tolerance of everything", RL, {D + "transforms": [COUNT, tasks("numeric_match", params={"relative_tolerance": 1.0})]}, "another task"),
     Mistake("one letter is enough", RL, {D + "transforms": [chat("{question}", "1"), tasks("contains")]}, "any answer"),
     Mistake("labels that contain each other", SFT, {B + "transforms": [{"kind": "map_values", "params": {"field": "mood", "values": {"bad": "not good"}}}, chat(), tasks("contains")]}, "other label"),
@@ -374,6 +374,13 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("errors that fall as accuracy falls", CLAIM, {C + "claim": "Longer training lowers the error rate.", C + "direction": "decrease"}, "will decrease"),
     Mistake("warm-up for most of the run", SFT, {P + "max_steps": 40, P + "warmup_steps": 38}, "more than half"),
     Mistake("two files with the same rows", SWEEP, {"matrix.axes": {"data.path": ["data/again.jsonl", "data/twice.jsonl"]}}, "has no effect", {"again": TRAIN, "twice": TRAIN}),
+    Mistake("the label in brackets at the front", SFT, {}, "stands in the prompt", {"reviews": each(TRAIN, review=lambda row: f"[{row['mood'].upper()}] {row['review']}")}),
+    Mistake("training in another script", SFT, {}, "have Cyrillic letters", {"reviews": each(TRAIN, review=lambda row: f"Фильм номер {row['id']} показали в нашем городе летом")}),
+    Mistake("tags in the tasks only", SFT, {}, "have tags|Latin letters", {"test": each(TEST, review=lambda row: f"<html><p>{row['review']}</p></html>")}),
+    Mistake("the prompt is rejected", DPO, {}, "begins with its prompt", {"pairs": each(PAIRS, rejected=lambda row: row["prompt"])}),
+    Mistake("seeds below metadata", SFT, {"metadata.n_repeats": 3}, "below metadata"),
+    Mistake("a loss that is claimed to rise", CLAIM, {C + "metric": "final_loss"}, "direction: decrease"),
+    Mistake("a claim without a score", CLAIM, {"metadata.benchmark": None, "metadata.success_metric": None, C + "metric": None}, "nothing is scored"),
     Mistake("stages that are never scored", CONTINUAL, {"run.continual.stages.0.eval_data": None, "run.continual.stages.1.eval_data": None}, "no stage has rows"),
 ]  # fmt: skip
 
@@ -440,6 +447,11 @@ HONEST: dict[str, tuple[Config, Mapping[str, Sequence[Config]]]] = {
             "labels mapped": (change(SFT, {D + "transforms": [{"kind": "map_values", "params": {"field": "mood", "values": {"Good": "good", "Bad": "bad"}}}, chat()]}), {"reviews": each(TRAIN, 0.3, mood=lambda row: row["mood"].title() if row["mood"] != "mixed" else "mixed")}),
             "sdft": {"name": "self", "run": {**RUN, "data": {"path": "data/letters.jsonl"}, "algorithm": {"kind": "sdft", "params": {"num_epochs": 1, "sampling": {"max_tokens": 400}}}}},
             "budget": change(SFT, {"budget": {"tokens": 2_000_000, "wall_s": 3600}}),
+            "stories for one prompt": learned(rows_of([{"messages": [user("Tell me a story."), assistant(f"Once upon a time: {row['review']} And they went home, all of them.")]} for row in TRAIN])),
+            "examples in the prompt": change(SFT, {D + "transforms": [chat("Review: what a lovely day it was\nMood: good\nReview: never again\nMood: bad\nReview: {review}\nMood:")], B + "transforms": [chat("Review: what a lovely day it was\nMood: good\nReview: never again\nMood: bad\nReview: {review}\nMood:"), tasks()]}),
+            "a reward for the form": {"name": "form", "run": {**RL["run"], "data": rows_of([{"task_id": row["id"], "instruction": row["review"], "verifier": {"kind": "in_process", "fn_name": "format_only", "expected": "", "params": {"tags": ["think", "answer"]}}} for row in TRAIN])}},
+            "upper case of texts with numbers": change(SFT, {D + "transforms": [chat("Shout: {review}", "{review}")], B + "max_tokens": 200, B + "transforms": [chat("Shout: {review}", "{review}"), tasks()]}),
+            "own words below metadata": change(SFT, {"metadata.ticket": "A-12", "metadata.version": 3, "metadata.notes": "mine"}),
             "early stopping": change(CLAIM, {"callbacks": [{"kind": "early_stopping", "params": {"metric": "val/dev/pass@1", "mode": "max", "patience": 3}}]}),
         }
     ).items()

@@ -23,6 +23,8 @@ WARNED: tuple[Check, ...] = (
     claims.direction_against_metric,
     claims.mode_against_metric,
     claims.claim_with_too_few_seeds,
+    claims.claim_that_nothing_measures,
+    claims.settings_in_metadata,
     claims.effect_outside_of_range,
     claims.trivial_claim,
     claims.nothing_to_compare,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from ....data.task_identity import task_key
 from ....errors import Problem, show
 from ....protocols import Row
 from .context import Context, Example, StageView, TaskSet, is_labels
-from .rows import core, count_rows
+from .rows import core, count_rows, shared_start
 
 _SOME = 0.05
 """Share of pairs from which a fault is reported."""
@@ -119,13 +120,10 @@ def _never_scores(one: StageView, tasks: TaskSet) -> Problem:
 
 
 _FORMS: dict[str, tuple[Callable[[str], bool], Sequence[str]]] = {
-    "a number": (lambda text: re.search(r"\d", text) is not None, ("numeric_match", "exact_match")),
+    "a number": (lambda text: re.search(r"\d", text) is not None, ("numeric_match",)),
+    "nothing but a number": (lambda text: re.fullmatch(r"[^a-zA-Z]*\d[^a-zA-Z]*", text) is not None, ("exact_match",)),
     "JSON": (lambda text: _is_json(text), ("json_match", "exact_match")),
     "code in a fence": (lambda text: text.startswith("```"), ("exact_match",)),
-    "an HTML entity": (
-        lambda text: re.search(r"&(?:amp|lt|gt|quot|#\d+);", text) is not None,
-        ("exact_match", "contains"),
-    ),
     "an escaped line break": (
         lambda text: "\\n" in text and not _is_json(text),
         ("exact_match", "json_match", "contains"),
@@ -151,7 +149,12 @@ def _other_form(learned: Sequence[str], tasks: TaskSet) -> str | None:
         if fn in verifiers and shares[1] >= 0.9 and shares[0] <= 0.1:
             example = show(next(filter(has, theirs))[:60])
             return f"'{tasks.label}' expects {form}, such as {example}, and no learned answer has any"
-        if fn in verifiers and form not in ("a number", "JSON") and shares[0] >= 0.5 and shares[1] <= 0.02:
+        if (
+            fn in verifiers
+            and form not in ("a number", "nothing but a number", "JSON")
+            and shares[0] >= 0.5
+            and shares[1] <= 0.02
+        ):
             example = show(next(filter(has, ours))[:60])
             return f"learned answers have {form}, such as {example}, and none that '{tasks.label}' expects"
     if fn == "json_match" and (keys := _keys(theirs)) and (learned_keys := _keys(ours)) and not keys & learned_keys:
@@ -205,6 +208,10 @@ def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
                 continue
             if not one.learns_from_answers and not set(one.answers) & set(tasks.expected):
                 continue
+            if found := _other_writing(one.examples, tasks.examples):
+                message = f"prompts of training have {found[0]}, and those of '{tasks.label}' {found[1]}"
+                yield Problem(message, one.data_place, hint="Train on prompts as they will be asked.")
+                continue
             # Numbers are content: a date or an index of the file is no other template.
             trained, asked = (
                 [re.sub(r"\d+", "0", " ".join(example.prompt.split())) for example in some]
@@ -220,25 +227,34 @@ def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
                     break
 
 
+def _other_writing(here: Sequence[Example], there: Sequence[Example]) -> tuple[str, str] | None:
+    """How two sets of prompts are written, where nearly all of one are in another way than nearly all of the other."""
+    found = [Counter(_writing(example.prompt) for example in some).most_common(1)[0] for some in (here, there)]
+    clear = all(count >= 0.9 * len(some) for (_, count), some in zip(found, (here, there), strict=True))
+    return (found[0][0], found[1][0]) if clear and found[0][0] != found[1][0] else None
+
+
+def _writing(prompt: str) -> str:
+    """Tags, or the script of most letters, without the first half, which may be a template in another language."""
+    half = prompt[len(prompt) // 2 :]
+    letters = Counter(unicodedata.name(letter, "?").split()[0].title() for letter in half if letter.isalpha())
+    return "tags" if re.search(r"</\w+>", half) else f"{max(letters, key=letters.__getitem__, default='no')} letters"
+
+
 def _only_here(here: Sequence[str], there: Sequence[str]) -> str | None:
     """The beginning or end that all prompts of one side share and that no prompt of the other has."""
     if len(set(here)) < 4 or not there:
         return None
-    first = _shared_start(here)
-    last = _shared_start([text[::-1] for text in here])[::-1]
+    first = shared_start(here)
+    last = shared_start([text[::-1] for text in here])[::-1]
     first, last = first[: first.rfind(" ") + 1].strip(), last[last.find(" ") + 1 :].strip()
     # A few texts begin alike by chance, behind a template that both sides share.
-    few, theirs = len(set(here)) < _MANY, (_shared_start(there), _shared_start([text[::-1] for text in there])[::-1])
+    few, theirs = len(set(here)) < _MANY, (shared_start(there), shared_start([text[::-1] for text in there])[::-1])
     if len(first) >= 6 and not any(text.startswith(first) for text in there):
         return None if few and len(theirs[0]) >= 6 and first.startswith(theirs[0].strip()) else first[:60]
     if len(last) >= 6 and not any(text.endswith(last) for text in there):
         return None if few and len(theirs[1]) >= 6 and last.endswith(theirs[1].strip()) else last[-60:]
     return None
-
-
-def _shared_start(texts: Sequence[str]) -> str:
-    low, high = min(texts), max(texts)
-    return low[: next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]
 
 
 def system_prompt_on_one_side(context: Context) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, cast
 
-from ....config import Hypothesis, RunConfig, SuccessMetric
+from ....config import ExperimentConfig, Hypothesis, RunConfig, SuccessMetric
 from ....config.metadata import BASE_MODEL
 from ....config.search import success_of
 from ....errors import Problem
@@ -64,9 +64,10 @@ def claimed_metric(context: Context) -> str | None:
 def direction_against_metric(context: Context) -> Iterator[Problem]:
     """A claim that a score falls, or a loss rises, without a word of it in its text."""
     claim, metric = claim_of(context), claimed_metric(context)
-    if claim is None or metric is None or "direction" not in claim.model_fields_set:
+    better = better_mode(metric) if metric is not None else None
+    # Scores are rarely claimed to fall, and a loss never to rise, but by an oversight.
+    if claim is None or metric is None or not ("direction" in claim.model_fields_set or better == "min"):
         return
-    better = better_mode(metric)
     wanted = {"min": "decrease", "max": "increase"}.get(better or "")
     text = claim.claim.casefold()
     says_less = any(word in text for word in _SAYS_LESS) and not _LESS_OF_WHAT_IS_BAD.search(text)
@@ -112,6 +113,21 @@ def claim_with_too_few_seeds(context: Context) -> Iterator[Problem]:
     message = f"a supported claim needs {_SEEDS} seeds of each run, and each is trained with {seeds}"
     hint = f"Set n_repeats: {_SEEDS} or more, or write the hypothesis as a sentence to explore without a claim."
     yield Problem(message, "n_repeats", config.n_repeats, hint)
+
+
+def claim_that_nothing_measures(context: Context) -> Iterator[Problem]:
+    """A claim in an experiment that scores nothing and names no metric."""
+    if claim_of(context) and claimed_metric(context) is None and not context.sets:
+        hint = "Add metadata.benchmark with tasks to score, or name another metric."
+        yield Problem("nothing is scored, so that the claim would be judged by the training loss", _CLAIM, hint=hint)
+
+
+def settings_in_metadata(context: Context) -> Iterator[Problem]:
+    """Settings of the experiment below `metadata`, where nothing reads them."""
+    known = ExperimentConfig.model_fields.keys() - {"name", "version", "parent_experiment_id"}
+    for key in sorted(known & (context.config.metadata.model_extra or {}).keys()):
+        hint = "Move it out of metadata, to the left margin of the file."
+        yield Problem("nothing reads this setting below metadata", f"metadata.{key}", hint=hint)
 
 
 def effect_outside_of_range(context: Context) -> Iterator[Problem]:

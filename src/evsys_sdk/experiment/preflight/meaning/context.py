@@ -54,9 +54,8 @@ def example_of(row: Row, number: int) -> Example:
     if "instruction" in row and "verifier" in row:
         metadata = cast("Mapping[str, Any]", row.get("metadata") or {})
         messages = [*messages_of(metadata.get("context_messages")), {"content": row["instruction"]}]
-        return Example(
-            *_split(messages), expected_text(cast("Mapping[str, Any]", row["verifier"]).get("expected")), row=number
-        )
+        expected = expected_text(cast("Mapping[str, Any]", row["verifier"]).get("expected"))
+        return Example(*_split(messages), expected or None, row=number)  # a blank one is the verifier's to judge
     if "inputs" in row:
         asked = "\n".join(map(str, cast("Mapping[str, Any]", row["inputs"]).values()))
         return Example(asked, "", None if row.get("expected") is None else str(row["expected"]), row=number)

@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ....data import describe_source
@@ -24,6 +24,8 @@ _CONTROL = re.compile(
 )
 _BROKEN = re.compile(r"\u00c3[\u0080-\u00bf]|\u00c2[\u00a1-\u00bf]|\u00e2\u20ac")
 """UTF-8 that was read as Latin-1."""
+_ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#x?[0-9a-f]{2,5});(?![\s\S]*</?\w)")
+"""Of HTML, in a text without tags behind it: escaped once too often."""
 _NO_VALUE = {"nan", "none", "null", "n/a", "undefined", "<na>", "na", "todo", "tbd", "fixme", "?", "-"}
 _PLACEHOLDER = re.compile(
     r"(?:^|(?<=[\s:]))(?:\{\{?\s*[A-Za-z_][\w.]*\s*\}?\}|\$\{[A-Za-z_]\w*\}|<(?:your|insert)[^<>]{0,30}>)(?=[\s.,;:!?]|$)"
@@ -55,16 +57,12 @@ class RowFault:
     share: float = 0.05
     """Share of the rows from which it is reported."""
     least: int = 1
-    learned: bool = False
-    """Whether only rows count whose answers are learned as they are."""
 
 
 def faulty_rows(context: Context) -> Iterator[Problem]:
     """Rows with a fault of `ROW_FAULTS`."""
     for one in context.sources:
         for fault in ROW_FAULTS:
-            if fault.learned and not one.learns_from_answers:
-                continue
             found = [(example, what) for example in one.examples if (what := fault.find(example)) is not None]
             if found and len(found) >= max(fault.share * len(one.examples), fault.least):
                 rows, first = count_rows(found, len(one.examples)), one.where(found[0][0])
@@ -104,7 +102,8 @@ def _first_match(pattern: re.Pattern[str], texts: Sequence[str]) -> str | None:
 
 def _repeats_the_prompt(example: Example) -> str | None:
     prompt = example.prompt.strip()
-    return prompt if len(prompt) > 3 and (example.answer or "").strip().startswith(prompt) else None
+    repeats = any(text.strip().startswith(prompt) for text in _answers_with_rejected(example))
+    return prompt if len(prompt) > 3 and repeats else None
 
 
 _CONTROL_HINT = "Remove them: the template writes its own, and a learned one ends or breaks the answer."
@@ -117,10 +116,11 @@ ROW_FAULTS: tuple[RowFault, ...] = (
         "Leave them out with the transform `filter`, or fill them in.",
     ),
     *(
-        RowFault(find, f"{where} hold {kind}: {{found}} in {{rows}}, the first is {{first}}", hint, share=0.01)
-        for pattern, kind, hint in (
-            (_CONTROL, "control tokens", _CONTROL_HINT),
-            (_BROKEN, "characters of a wrong encoding", _ENCODING),
+        RowFault(find, f"{where} hold {kind}: {{found}} in {{rows}}, the first is {{first}}", hint, share=share)
+        for pattern, kind, hint, share in (
+            (_CONTROL, "control tokens", _CONTROL_HINT, 0.01),
+            (_BROKEN, "characters of a wrong encoding", _ENCODING, 0.01),
+            (_ENTITY, "HTML entities", "Decode them, e.g. with Python's html.unescape.", 0.2),
         )
         for where, find in (("answers", _in_answers(pattern)), ("prompts", _in_prompts(pattern)))
     ),
@@ -130,11 +130,10 @@ ROW_FAULTS: tuple[RowFault, ...] = (
     ),
     RowFault(
         _repeats_the_prompt,
-        "the answer begins with its prompt in {rows}, the first is {first}",
+        "an answer begins with its prompt in {rows}, the first is {first}",
         "Check which columns prompt and answer are made of, and leave the prompt out of the answer.",
         share=0.5,
         least=2,
-        learned=True,
     ),
 )
 
@@ -143,9 +142,15 @@ def prompts_without_content(context: Context) -> Iterator[Problem]:
     """The same prompt in every row, whatever the answer."""
     for one in context.sources:
         prompts = Counter(example.prompt.strip() for example in one.examples)
-        kinds = {example.answer for example in one.examples}
+        # Many stories may answer one prompt, where nobody made it of columns.
+        made = bool(one.stage.data and one.stage.data.transforms) or is_labels(one.answers)
         empty = prompts.get("", 0)
-        if len(one.examples) >= 8 and len(kinds) > 1 and prompts.most_common(1)[0][1] >= 0.9 * len(one.examples):
+        if (
+            len(one.examples) >= 8
+            and made
+            and len(set(one.answers)) > 1
+            and prompts.most_common(1)[0][1] >= 0.9 * len(one.examples)
+        ):
             shown = show(prompts.most_common(1)[0][0][:80])
             message = f"nearly every prompt is {shown}, while answers differ"
             yield Problem(message, one.data_place, hint="Check which column the prompt is made of.")
@@ -253,8 +258,16 @@ def answer_in_the_prompt(context: Context) -> Iterator[Problem]:
     places = [(one.data_place, one.examples) for one in context.sources]
     places += [(one.place, one.examples) for one in context.sets]
     for place, examples in places:
-        found = [example for example in examples if (example.answer or "").strip() and gives_answer_away(example)]
-        if (len(examples) >= 4 and 2 * len(found) >= len(examples)) or _stands_at_one_place(examples):
+        answers = [example.answer or "" for example in examples]
+        labels = set(answers) if is_labels(answers) else set[str]()
+
+        def is_told(example: Example, labels: set[str] = labels) -> bool:
+            # Examples in the prompt announce other labels, too.
+            others = (replace(example, answer=label) for label in labels - {example.answer})
+            return gives_answer_away(example) and not any(map(gives_answer_away, others))
+
+        found = [example for example in examples if (example.answer or "").strip() and is_told(example)]
+        if (len(examples) >= 4 and len(found) >= 0.7 * len(examples)) or _stands_at_one_place(examples):
             shown = found[0] if found else examples[0]
             message = (
                 f"the answer stands in the prompt of {len(found) or len(examples)} of {len(examples)} rows, such as "
@@ -268,36 +281,48 @@ def core(answer: str | None) -> str:
     return re.sub(r"</?\w+>", " ", answer or "").strip()
 
 
-def _occurrences(example: Example) -> list[int]:
-    answer = core(example.answer)
+def shared_start(texts: Sequence[str]) -> str:
+    """What all texts begin with."""
+    low, high = min(texts), max(texts)
+    return low[: next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]
+
+
+def _text(example: Example) -> str:
+    return f"{example.system}\n{example.prompt}"
+
+
+def _occurrences(text: str, answer: str) -> list[int]:
     pattern = rf"(?<!\w){re.escape(answer)}(?!\w)"
-    return [match.start() for match in re.finditer(pattern, f"{example.system}\n{example.prompt}")] if answer else []
+    return [match.start() for match in re.finditer(pattern, text, re.IGNORECASE)] if answer else []
 
 
 def gives_answer_away(example: Example) -> bool:
     """Whether a prompt holds its answer, announced as such or too long to be chance."""
-    text, answer = f"{example.system}\n{example.prompt}", core(example.answer)
+    text, answer = _text(example), core(example.answer)
     # 60 characters are more than the pattern can span; over the whole prompt it would be looked for at every place.
     return any(
-        len(answer) >= _LONG_ANSWER or _ANNOUNCED.search(text[max(at - 60, 0) : at]) for at in _occurrences(example)
+        len(answer) >= _LONG_ANSWER or _ANNOUNCED.search(text[max(at - 60, 0) : at])
+        for at in _occurrences(text, answer)
     )
 
 
 def _stands_at_one_place(examples: Sequence[Example]) -> bool:
     """Whether the labels of a set stand in their prompts, always after the same words and without the other labels."""
-    labels = {core(example.answer) for example in examples}
-    if not is_labels([core(example.answer) for example in examples]) or len(labels) < 2:
+    answers = [core(example.answer) for example in examples]
+    labels = {answer.casefold() for answer in answers}
+    if not is_labels(answers) or len(labels) < 2:
         return False
     before: Counter[str] = Counter()
-    for example in examples:
-        text = f"{example.system}\n{example.prompt}"
-        others = sum(label in text for label in labels) - 1
-        at = _occurrences(example)
+    template = shared_start([_text(example) for example in examples]).rfind(" ") + 1
+    for example, answer in zip(examples, answers, strict=True):
+        text = _text(example)
+        others = sum(label in text[template:].casefold() for label in labels) - 1
+        at = _occurrences(text, answer)
         # Delimited like a field, or at the end: in the middle of a sentence it is what is to be extracted.
         if (
             at
             and others < 0.5 * len(labels)
-            and (at[-1] + len(core(example.answer)) >= len(text) - 2 or _FIELD.search(text[: at[-1]]))
+            and (at[-1] + len(answer) >= len(text) - 2 or _FIELD.search(text[: at[-1]]))
         ):
             before[text[max(at[-1] - 6, 0) : at[-1]]] += 1
     return bool(before) and before.most_common(1)[0][1] >= 0.8 * len(examples)
