@@ -208,6 +208,7 @@ def _essence(conclusion: Conclusion) -> dict[str, Any]:
     """What is concluded, without prices and what other experiments have to do with it."""
     names = [
         "verdict",
+        "hypothesis",
         "metric",
         "baseline",
         "judged",
@@ -220,6 +221,7 @@ def _essence(conclusion: Conclusion) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {name: getattr(conclusion, name) for name in names}
     found |= {f"{run.name}: {name}": getattr(run, name) for run in conclusion.runs for name in ("mean", "low", "high")}
+    found |= {f"{run.name}: by_seed {at}": one for run in conclusion.runs for at, one in enumerate(run.by_seed)}
     for one in conclusion.comparisons:
         found |= {f"{one.run} - baseline: {name}": getattr(one, name) for name in ("difference", "low", "high", "p")}
     return found

@@ -16,10 +16,9 @@ from ...errors import DataError, show
 from ...files import write_json, write_text
 from ...record.evidence import check_weights
 from ...record.flat_config import data_source, settings_of
-from ...record.layout import ExperimentFiles
+from ...record.layout import ExperimentFiles, RunFiles
 from ...record.runs import RunRecord, config_runs
 from ...record.values import Object, find_row, number, part, text
-from ...record.view.model import ExperimentView
 from ..detail import Detail
 from ..text import interval_text, score_text
 from .answers import choose_arm
@@ -27,7 +26,7 @@ from .answers import choose_arm
 ORIGIN = "evsys_export.json"
 README = "README.md"
 DOSSIER = "dossier"
-"""Folder with the journal, the config and the conclusion, for `evsys verify`."""
+"""Folder with the journal, the config, the conclusion and what the arm is made of, for `evsys verify`."""
 BEST, LAST = "best", "last"
 
 
@@ -77,8 +76,8 @@ def export_weights(
     line, sampler = _find_checkpoint(detail, run, checkpoint)
     source = _find_files(detail, sampler)
     check_weights(source)
-    found = _describe(detail, run, line, sampler, folder, [path.name for path in sorted(source.iterdir())])
-    found = replace(found, trials=trials or {})
+    found = describe_export(detail, run, line, [path.name for path in sorted(source.iterdir())])
+    found = replace(found, folder=str(folder), trials=trials or {})
     # Copied next to it and renamed: a folder of this name is never half of one.
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -86,17 +85,24 @@ def export_weights(
         shutil.copytree(source, temporary)
         write_json(temporary / ORIGIN, found.to_dict())
         write_text(temporary / README, describe_page(found))
-        (temporary / DOSSIER).mkdir()
-        record = ExperimentFiles(detail.folder)
-        for path in (record.journal, record.config, record.conclusion, record.conclusion_page):
-            if path.is_file():
-                shutil.copy(path, temporary / DOSSIER / path.name)
+        for path in filter(Path.is_file, dossier_files(detail, run.name)):
+            copy = temporary / DOSSIER / path.relative_to(detail.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
         if folder.exists():
             folder.rmdir()
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return found
+
+
+def dossier_files(detail: Detail, arm: str) -> list[Path]:
+    """What a dossier has of an experiment: hashes of data, base, code and tasks, and scores; no rows and no answers."""
+    record, run = ExperimentFiles(detail.folder), RunFiles(detail.folder / arm)
+    found = [record.journal, record.config, record.conclusion, record.conclusion_page]
+    found += [run.config, run.datasets, run.benchmarks, run.identity, run.checkpoints]
+    return found + [path for one in detail.record.runs for path in (one.files.scores, one.files.result)]
 
 
 def describe_page(found: Export) -> str:
@@ -185,35 +191,37 @@ def _find_files(detail: Detail, sampler: str) -> Path:
     return path
 
 
-def describe_run(shown: ExperimentView, config: Object, name: str) -> dict[str, Any]:
-    """The facts of an export that its dossier repeats."""
-    settings = settings_of(find_row(config_runs(config), "name", name))
-    scored = next((one for one in shown.runs if one.run == name), None)
+def describe_export(detail: Detail, arm: RunRecord, line: Object, files: list[str]) -> Export:
+    """The facts of a checkpoint, all from what a dossier has."""
+    shown, step = detail.view, _step(line)
+    settings = settings_of(find_row(config_runs(detail.config), "name", arm.run))
+    scored = next((one for one in shown.runs if one.run == arm.run), None)
+    ended = arm.metrics.get(shown.metric) if line.get("final") is True else None
     warnings = [f"Invalidated: {shown.invalidated}"] if shown.invalidated else []
     warnings += [f"Flagged by its audit: {', '.join(shown.flags)}"] if shown.flags else []
     one_seed = scored is not None and scored.n_seeds == 1
     warnings += ["Trained with one seed only: seed variance may explain its score."] if one_seed else []
-    return {
-        "experiment": shown.id,
-        "backend": json.loads(settings.get("backend.kind", '""')),
-        "model": json.loads(settings.get("model.name", '""')),
-        "algorithm": json.loads(settings.get("algorithm.kind", '""')),
-        "data": data_source(settings),
-        "metric": shown.metric,
-        "low": scored.low if scored else None,
-        "high": scored.high if scored else None,
-        "verdict": shown.verdict,
-        "warnings": warnings,
-        "config_sha256": shown.config_sha256,
-    }
-
-
-def _describe(detail: Detail, run: RunRecord, line: Object, sampler: str, folder: Path, files: list[str]) -> Export:
-    step, ended = _step(line), run.metrics if line.get("final") is True else {}
-    score = _scores_by_step(detail, run).get(step, ended.get(detail.view.metric))
-    place = {"folder": str(folder), "files": files, "run": run.run, "arm": run.name, "seed": run.seed}
-    facts = describe_run(detail.view, detail.config, run.run)
-    return Export(**place, step=step, checkpoint=sampler, score=score, **facts)  # pyright: ignore[reportArgumentType]
+    return Export(
+        folder="",
+        files=files,
+        experiment=shown.id,
+        run=arm.run,
+        arm=arm.name,
+        seed=arm.seed,
+        step=step,
+        checkpoint=text(line.get("sampler")),
+        backend=json.loads(settings.get("backend.kind", '""')),
+        model=json.loads(settings.get("model.name", '""')),
+        algorithm=json.loads(settings.get("algorithm.kind", '""')),
+        data=data_source(settings),
+        metric=shown.metric,
+        score=_scores_by_step(detail, arm).get(step, ended),
+        low=scored.low if scored else None,
+        high=scored.high if scored else None,
+        verdict=shown.verdict,
+        warnings=warnings,
+        config_sha256=shown.config_sha256,
+    )
 
 
 def _step(line: Object) -> int:
