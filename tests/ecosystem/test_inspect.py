@@ -29,7 +29,7 @@ TASKS = """
 import os
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
-from inspect_ai.model import ChatMessageSystem, ChatMessageUser
+from inspect_ai.model import ChatMessageSystem, ChatMessageUser, ContentImage
 from inspect_ai.scorer import Score, accuracy, match, scorer
 from inspect_ai.solver import generate, solver, use_tools
 from inspect_ai.tool import tool
@@ -70,6 +70,30 @@ def several():
     return sums(solver=generate(), scorer=[match(), two()])
 
 @task
+def values():
+    return sums(solver=generate(), scorer=two())
+
+@task
+def unscored():
+    return sums(solver=generate())
+
+@task
+def leaving():
+    raise SystemExit(3)
+
+@task
+def pictures():
+    task = sums(solver=generate(), scorer=match())
+    task.dataset[0].input = [ChatMessageUser(content=[ContentImage(image="data:image/png;base64,AAAA")])]
+    return task
+
+@task
+def twice():
+    task = sums(solver=generate(), scorer=match())
+    task.dataset[0].id = "2"
+    return task
+
+@task
 def breaking():
     return sums(solver=fragile(), scorer=match())
 
@@ -104,7 +128,7 @@ def score(path: str, model: Any) -> dict[str, float | None]:
 
 
 def test_samples_are_tasks_with_their_conversation_and_target() -> None:
-    first, second, _ = build_task_source("inspect:evals.py@several").make_rows()
+    first, second, _ = build_task_source("inspect:evals.py@tools").make_rows()
     assert first["metadata"]["context_messages"] == [{"role": "system", "content": "Add."}]
     assert (second["task_id"], second["instruction"], second["verifier"]["expected"]) == ("2", "2+2=", "4")
 
@@ -113,8 +137,6 @@ def test_one_value_of_a_scorer_with_several_counts() -> None:
     model = ScriptedModel("m", {"1": "2", "2": "44", "3": "666"})
     assert score("inspect:evals.py@several?scorer=two/exact", model) == {"1": 1, "2": 0, "3": 0}
     assert score("inspect:evals.py@several?scorer=two/length", model) == {"1": 1, "2": 2, "3": 3}
-    with pytest.raises(DataError, match="Name one of them as the scorer"):
-        score("inspect:evals.py@several", model)
 
 
 def test_a_sample_that_breaks_in_inspect_is_reported_and_no_zero() -> None:
@@ -147,6 +169,14 @@ def test_tools_of_a_task_are_offered_and_run() -> None:
         ("inspect:evals.py@missing", "missing"),
         ("inspect:nowhere.py@sums", "nowhere"),
         ("inspect:evals.py@tools?size=3", "size"),
+        ("inspect:evals.py@several", "scores of match, two. Name one of them as the scorer"),
+        ("inspect:evals.py@several?scorer=f1", "scores of match, two. Name one of them as the scorer"),
+        ("inspect:evals.py@values", "'two' gives several values"),
+        ("inspect:evals.py@values?scorer=two", "'two' gives several values"),
+        ("inspect:evals.py@unscored", "has no scorer"),
+        ("inspect:evals.py@leaving", "SystemExit: 3"),
+        ("inspect:evals.py@pictures", "images or other media"),
+        ("inspect:evals.py@twice", "same id"),
     ],
 )
 def test_wrong_paths_are_errors_that_name_them(path: str, message: str) -> None:

@@ -37,6 +37,19 @@ class TestGraphColoring(TaskSourceConformance):
     splits = _splits("graph_color?size=5")
 
 
+class TestComposite(TaskSourceConformance):
+    splits = _splits('composite?size=12&datasets=[{"name":"chain_sum"},{"name":"leg_counting","weight":2}]')
+
+
+def test_levels_of_the_curriculum_change_the_difficulty_and_params_override_them() -> None:
+    def terms(query: str) -> int:
+        rows = build_task_source(f"reasoning_gym:chain_sum?size=40&{query}").make_rows()
+        return max(row["instruction"].count(" + ") + row["instruction"].count(" - ") for row in rows)
+
+    assert terms("level=0") < terms("level=3")
+    assert terms("level=3&max_terms=2&min_terms=2") == 1
+
+
 def test_knobs_change_the_difficulty() -> None:
     short, long = (
         list(build_task_source(f"reasoning_gym:chain_sum?size=20&min_terms={n}&max_terms={n}").make_rows())
@@ -71,6 +84,11 @@ def test_generators_whose_answers_are_no_demonstrations_are_refused_for_sft(gene
         ("reasoning_gym:leg_countin", "no generator 'leg_countin'. Did you mean 'leg_counting'?"),
         ("reasoning_gym:leg_counting?min_animal=3", "refuses"),
         ("reasoning_gym:leg_counting?min_animals=9&max_animals=2", "refuses"),
+        ("reasoning_gym:leg_counting?level=99", "its curriculum has the levels 0 to"),
+        ("reasoning_gym:gsm_symbolic?level=1", "refuses"),
+        ('reasoning_gym:composite?datasets=[{"name":"chain_sum","share":2}]', "share"),
+        ('reasoning_gym:composite?datasets=[{"name":"chain_summ"}]', "chain_summ"),
+        ("reasoning_gym:composite?datasets=chain_sum", "refuses"),
         ("reasoning_gym:leg_counting?split=dev", "split: Input should be"),
     ],
 )

@@ -48,6 +48,18 @@ def test_epochs_are_averaged_and_failed_samples_are_no_zeros(tmp_path: Path) -> 
     assert result.metrics["mean_reward"].value == pytest.approx(0.75)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "maybe", [1.0]])
+def test_a_sample_whose_score_is_no_number_is_unscored_and_the_others_count(tmp_path: Path, value: Any) -> None:
+    run = read_inspect_log(write_log(tmp_path / "a.eval", [sample("s1", "C"), sample("s2", value)]))
+    assert run.by_task == {"s1": 1.0}
+    assert "is not a number" in run.to_result().unscored["s2"]
+
+
+def test_a_log_in_which_every_sample_failed_tells_why(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.eval", [sample("s1", None, error={"message": "no images"})])
+    assert read_inspect_log(log, scorer="match").to_result().unscored == {"s1": "no images"}
+
+
 def test_one_of_several_scores_is_named(tmp_path: Path) -> None:
     both = {"match": {"value": "C"}, "parts": {"value": {"style": 0.5, "truth": 1}}}
     log = write_log(tmp_path / "a.eval", [sample("s1", "C", scores=both)])
@@ -70,10 +82,20 @@ def test_a_log_without_numbers_is_refused(tmp_path: Path, samples: list[dict[str
         read_inspect_log(write_log(tmp_path / "a.eval", samples))
 
 
-def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.eval").write_text("no archive", encoding="utf-8")
-    with pytest.raises(DataError, match="Name a finished"):
-        read_inspect_log(tmp_path / "a.eval")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.eval", "no archive"),
+        ("a.eval", ""),
+        *(("a.json", text) for text in ("", "[]", "null", "{}", '{"samples": [1]}', '{"samples": {"a": 1}}', "nan")),
+        ("a.json", '{"status": "success", "eval": {"task": "t"}, "samples": [{"scores": {"m": {}}}]}'),
+        ("a.json", '{"status": "success", "eval": {}, "samples": [{"id": 1, "scores": {"m": {"value": 1}}}]}'),
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=str(tmp_path)):
+        read_inspect_log(tmp_path / name)
 
 
 def test_ten_thousand_samples_are_compared_in_pairs(tmp_path: Path) -> None:

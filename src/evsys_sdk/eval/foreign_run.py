@@ -159,30 +159,39 @@ def _owns_loop(name: str) -> bool:
 
 def read_inspect_log(path: Path, *, scorer: str | None = None) -> ForeignRun:
     """The run in a log of inspect_ai, by `scorer` (`name`, or `name/key` where it gives several values)."""
-    header, summaries = _read_log(path)
+    try:
+        return _run_of(*_read_log(path), scorer or "")
+    except MissingExtraError:
+        raise
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    except Exception as error:  # a file of another program, which may hold anything
+        remedy = "Name a finished .eval or .json log of inspect_ai"
+        raise DataError(f"{path}: it cannot be read: {type(error).__name__}: {error}. {remedy}.") from error
+
+
+def _run_of(header: Mapping[str, Any], summaries: Sequence[Mapping[str, Any]], scorer: str) -> ForeignRun:
+    name, _, key = scorer.partition("/")
+    names = list(dict.fromkeys(one for sample in summaries for one in _part(sample, "scores")))
+    failed = any(sample.get("error") for sample in summaries)
+    if not names and not failed:
+        raise DataError("none of its samples has a score. Score it first with `inspect score`.")
+    if names and (name not in names if name else len(names) > 1):
+        raise DataError(f"it has scores of {', '.join(names)}. Name one of them as the scorer.")
+    predictions = [_prediction(sample, name or "".join(names), key) for sample in summaries]
+    if not failed and all(one.reward is None for one in predictions):
+        raise DataError(f"sample '{predictions[0].task_id}': {predictions[0].error}. Name another scorer.")
     about = header["eval"]
-    names = list(dict.fromkeys(name for one in summaries for name in _part(one, "scores")))
-    name, _, key = (scorer or "").partition("/")
-    if not names or (name and name not in names) or (not name and len(names) > 1):
-        found = f"it has scores of {', '.join(names)}" if names else "none of its samples has a score"
-        remedy = "Name one of them as the scorer" if names else "Score it first with `inspect score`"
-        raise DataError(f"{path}: {found}. {remedy}.")
-    name = name or names[0]
-    predictions = [_prediction(path, one, name, key) for one in summaries]
     return ForeignRun("inspect_ai", str(about["task"]), str(about["model"]), str(header["status"]), predictions)
 
 
 def _read_log(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
-    try:
-        if path.suffix == ".json":
-            log = json.loads(path.read_bytes())
-            return log, log.get("samples") or []
-        with zipfile.ZipFile(path) as archive:
-            header = json.loads(_read_member(path, archive, "header.json"))
-            return header, json.loads(_read_member(path, archive, "summaries.json"))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        remedy = "Name a finished .eval or .json log of inspect_ai"
-        raise DataError(f"{path}: it cannot be read: {type(error).__name__}: {error}. {remedy}.") from error
+    if path.suffix == ".json":
+        log = json.loads(path.read_bytes())
+        return log, log.get("samples") or []
+    with zipfile.ZipFile(path) as archive:
+        header = json.loads(_read_member(path, archive, "header.json"))
+        return header, json.loads(_read_member(path, archive, "summaries.json"))
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
@@ -202,20 +211,23 @@ def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
     return zstandard.ZstdDecompressor().decompressobj().decompress(packed)
 
 
-def _prediction(path: Path, sample: Mapping[str, Any], scorer: str, key: str) -> Prediction:
-    score = _part(sample, "scores").get(scorer)
-    error = sample.get("error")
-    failed = _reason(error, scorer) if score is None or error else None
+def _prediction(sample: Mapping[str, Any], scorer: str, key: str) -> Prediction:
+    score: dict[str, Any] = _part(sample, "scores").get(scorer) or {}
+    reward, failed = None, sample.get("error")
+    if is_object(failed):
+        failed = failed.get("message")
+    elif not failed and not score:
+        failed = f"it has no score of '{scorer}'"
+    elif not failed and (reward := _reward(sample, score["value"], scorer, key)) is None:
+        failed = f"its score {show(score['value'])} of '{scorer}' is not a number"
     content = json.dumps([sample.get("input"), sample.get("target")], sort_keys=True)
     return Prediction(
         task_id=str(sample["id"]),
         sample=int(sample.get("epoch", 1)) - 1,
         status="infra" if failed else "ok",
-        reward=None
-        if failed or score is None
-        else _reward(f"{path}: sample '{sample['id']}'", score["value"], scorer, key),
-        text="" if score is None else str(score.get("answer") or ""),
-        error=failed,
+        reward=reward,
+        text=str(score.get("answer") or ""),
+        error=str(failed) if failed else None,
         seconds=float(sample.get("total_time") or 0.0),
         tokens=sum(int(one.get("total_tokens") or 0) for one in _part(sample, "model_usage").values()),
         task=hashlib.sha256(content.encode()).hexdigest(),
@@ -226,20 +238,14 @@ def _part(sample: Mapping[str, Any], name: str) -> dict[str, Any]:
     return sample.get(name) or {}
 
 
-def _reason(error: Any, scorer: str) -> str:
-    message = error.get("message") if is_object(error) else error
-    return str(message or f"it has no score of '{scorer}'")
-
-
-def _reward(place: str, value: Any, scorer: str, key: str) -> float:
-    """A score as a number, as Inspect itself reads it."""
+def _reward(sample: Mapping[str, Any], value: Any, scorer: str, key: str) -> float | None:
+    """A score as a number, as Inspect itself reads it; None for what is no number, as a sample that was not scored."""
     found: Any = value
     if is_object(value):
         values: dict[str, Any] = value
         if key not in values:
-            raise DataError(
-                f"{place}: '{scorer}' gives {', '.join(values)}. Name one as '{scorer}/{next(iter(values))}'."
-            )
+            known = f"'{scorer}' gives {', '.join(values)}. Name one as '{scorer}/{next(iter(values), 'KEY')}'."
+            raise DataError(f"sample '{sample['id']}': {known}")
         found = values[key]
     if isinstance(found, str):
         words = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
@@ -247,7 +253,5 @@ def _reward(place: str, value: Any, scorer: str, key: str) -> float:
     try:
         number = float(found)
     except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise DataError(f"{place}: the score {show(value)} of '{scorer}' is not a number. Name another scorer.")
-    return number
+        return None
+    return number if math.isfinite(number) else None

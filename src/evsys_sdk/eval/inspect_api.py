@@ -32,7 +32,7 @@ def policy_api() -> Any:
                 raise RuntimeError(f"tool_choice {tool_choice!r} is not supported: the model chooses. Use 'auto'.")
             answer = await self._ask(
                 {
-                    "messages": [_message(one) for one in input],
+                    "messages": [read_message(one) for one in input],
                     "tools": [_tool(one) for one in tools],
                     "config": config.model_dump(mode="json", exclude_none=True),
                 }
@@ -42,7 +42,8 @@ def policy_api() -> Any:
     return PolicyAPI
 
 
-def _message(message: Any) -> dict[str, Any]:
+def read_message(message: Any) -> dict[str, Any]:
+    """A message of Inspect's as one of ours."""
     if not isinstance(message.content, str) and any(part.type not in ("text", "reasoning") for part in message.content):
         raise RuntimeError("the conversation has images or other media, and the model reads text.")
     found: dict[str, Any] = {"role": message.role, "content": message.text}

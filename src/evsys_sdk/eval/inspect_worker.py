@@ -20,7 +20,7 @@ from importlib import import_module
 from itertools import count
 from typing import Any
 
-from .inspect_api import policy_api
+from .inspect_api import policy_api, read_message
 
 
 class _Channel:
@@ -64,6 +64,7 @@ def main() -> None:
     order = json.loads(sys.stdin.readline())
     try:
         task = _load(order["task"], order["args"])
+        _check_scorer(task, order["scorer"] or "")
         samples = {str(sample.id): sample for sample in task.dataset}
         if order["do"] == "rows":
             channel.send(rows=[_row(sample) for sample in samples.values()])
@@ -74,7 +75,7 @@ def main() -> None:
             return
         threading.Thread(target=channel.read_answers, daemon=True).start()
         channel.send(log=_evaluate(task, order, samples, channel))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         channel.send(error=f"{type(error).__name__}: {error}")
 
 
@@ -88,14 +89,30 @@ def _load(spec: str, args: dict[str, Any]) -> Any:
     for at, sample in enumerate(found[0].dataset):
         if sample.id is None:
             sample.id = at + 1  # as Inspect numbers them
+    if len({str(sample.id) for sample in found[0].dataset}) < len(found[0].dataset):
+        raise ValueError("two of its samples have the same id")
     return found[0]
 
 
+def _check_scorer(task: Any, wanted: str) -> None:
+    """Refuse what would be found only after training, when the log is read."""
+    registry = import_module("inspect_ai._util.registry")
+    scorers: list[Any] = task.scorer or []
+    names: list[str] = [registry.registry_unqualified_name(one) for one in scorers]
+    name, _, key = wanted.partition("/")
+    if not names:
+        raise LookupError("the task has no scorer")
+    if name.rstrip("0123456789") not in names and name not in names if name else len(names) > 1:
+        raise LookupError(f"it has scores of {', '.join(names)}. Name one of them as the scorer")
+    chosen = scorers[names.index(name)] if name in names else scorers[0]
+    values = registry.registry_info(chosen).metadata.get("metrics")
+    if isinstance(values, dict) and not key:
+        raise LookupError(f"'{name or names[0]}' gives several values. Name one as the scorer, e.g. '{names[0]}/KEY'")
+
+
 def _row(sample: Any) -> dict[str, Any]:
-    if isinstance(sample.input, str):
-        said = [{"role": "user", "content": sample.input}]
-    else:
-        said = [{"role": one.role, "content": one.text} for one in sample.input]
+    plain = isinstance(sample.input, str)
+    said = [{"role": "user", "content": sample.input}] if plain else [read_message(one) for one in sample.input]
     return {"id": str(sample.id), "messages": said, "target": sample.target, "content": _content(sample)}
 
 

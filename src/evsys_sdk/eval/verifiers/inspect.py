@@ -88,7 +88,7 @@ class Inspect(ForeignSuite[InspectParams]):
 
     @property
     def _order(self) -> dict[str, Any]:
-        return {"task": self.cfg.subject, "args": self.cfg.knobs}
+        return {"task": self.cfg.subject, "args": self.cfg.knobs, "scorer": self.cfg.scorer}
 
 
 @dataclass(slots=True)

@@ -39,6 +39,8 @@ class ReasoningGymParams(AnswerParams):
     """Name of the generator, e.g. `leg_counting`."""
     knobs: dict[str, Any] = {}
     """Params of the generator itself: its difficulty."""
+    level: int | None = Field(default=None, ge=0)
+    """Level of the library's own curriculum for the generator, 0 is the easiest; `knobs` override its params."""
     split: Literal["train", "val", "test"] = "train"
     """Which part of the questions to take; no question is in two of them."""
     size: int = Field(default=500, ge=1, le=100_000)
@@ -90,18 +92,20 @@ class ReasoningGym(BaseVerifier[ReasoningGymParams]):
 
     def verify(self, *, completion: str) -> VerificationResult:
         """The score of the library's own scorer, which may give a part of the reward."""
-        answer = self.cfg.answer_in(completion)
-        dataset = _open_dataset(self.cfg.subject, self.cfg.seed, _dump(self.cfg.knobs))
-        score = float(dataset.score_answer(answer=answer, entry=_read_entry(dataset, self.cfg.index)))
+        entry = _read_entry(self._dataset, self.cfg.index)
+        score = float(self._dataset.score_answer(answer=self.cfg.answer_in(completion), entry=entry))
         return VerificationResult(score, {"score": score})
 
     def _entry(self, index: int) -> tuple[str, str, bool]:
         """Question, stored answer, and whether the library's scorer accepts that answer (five generators: no)."""
-        dataset = _open_dataset(self.cfg.subject, self.cfg.seed, _dump(self.cfg.knobs))
-        entry = _read_entry(dataset, index)
+        entry = _read_entry(self._dataset, index)
         answer = entry["answer"]
-        is_valid = answer is not None and dataset.score_answer(answer=answer, entry=entry) >= 1.0
+        is_valid = answer is not None and self._dataset.score_answer(answer=answer, entry=entry) >= 1.0
         return entry["question"], str(answer), is_valid
+
+    @property
+    def _dataset(self) -> Any:
+        return _open_dataset(self.cfg.subject, self.cfg.seed, self.cfg.level, json.dumps(self.cfg.knobs))
 
     def _task(self, task_id: str, index: int, question: str, answer: str | None) -> Row:
         given = self.cfg.model_dump(mode="json", exclude_defaults=True, exclude={"split", "size", "prompt", "rows"}) | {
@@ -124,26 +128,38 @@ class ReasoningGym(BaseVerifier[ReasoningGymParams]):
         return {"messages": [asked, {"role": "assistant", "content": answer}]}
 
 
-def _dump(knobs: dict[str, Any]) -> str:
-    return json.dumps(knobs, sort_keys=True)
-
-
 @lru_cache(maxsize=64)
-def _open_dataset(generator: str, seed: int, knobs: str) -> Any:
+def _open_dataset(generator: str, seed: int, level: int | None, knobs: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a dependency of the library has invalid escapes
-            library = import_module("reasoning_gym")
-            known = list(import_module("reasoning_gym.factory").DATASETS)
+            library: Any = import_module("reasoning_gym")
+            factory: Any = import_module("reasoning_gym.factory")
     except ImportError as error:
         raise MissingExtraError("verifier 'reasoning_gym'", "reasoning-gym") from error
-    if generator not in known:
+    if generator not in factory.DATASETS:
+        known = factory.DATASETS
         hint = suggest(generator, known) or f"It has {len(known)}, for example leg_counting."
         raise DataError(f"reasoning-gym has no generator '{generator}'. {hint}")
+    given: dict[str, Any] = json.loads(knobs)
     try:
-        return library.create_dataset(generator, size=_STREAM, seed=seed * _STREAM, **json.loads(knobs))
-    except (TypeError, ValueError, AssertionError) as error:
+        if level is not None:
+            given = _params_of_level(factory, generator, level) | given
+        if generator == "composite":
+            spec = import_module("reasoning_gym.composite").DatasetSpec
+            given["datasets"] = [spec(**({"weight": 1.0, "config": {}} | part)) for part in given.get("datasets", ())]
+        return library.create_dataset(generator, **(given | {"size": _STREAM, "seed": seed * _STREAM}))
+    except Exception as error:  # each generator has its own way to refuse
         raise DataError(f"generator '{generator}' refuses {knobs}: {error}. Correct the params of the path.") from error
+
+
+def _params_of_level(factory: Any, generator: str, level: int) -> dict[str, Any]:
+    curriculum = factory.create_curriculum(generator)
+    highest = max(len(one.levels) for one in curriculum.attributes.values()) - 1
+    if level > highest:
+        raise ValueError(f"level is {level}, and its curriculum has the levels 0 to {highest}")
+    curriculum.set_global_level(level)
+    return {**vars(curriculum.generate_configuration())}
 
 
 @lru_cache(maxsize=4096)
