@@ -350,7 +350,7 @@ def test_a_turn_with_a_mark_of_its_own_ends_there() -> None:
         return text.replace("</tool_call><|im_end|>", "</tool_call><|call|>")
 
     tokenizer = CharacterTokenizer(template)
-    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    call: Any = {"type": "function", "function": {"name": "f", "arguments": {}}}
     conversation = [
         *say("user: a"),
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -364,7 +364,7 @@ def test_a_turn_with_a_mark_of_its_own_ends_there() -> None:
 
 
 def test_tool_calls_that_the_template_would_drop_are_refused() -> None:
-    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    call: Any = {"type": "function", "function": {"name": "f", "arguments": {}}}
     conversation = [*say("user: a"), {"role": "assistant", "content": "", "tool_calls": [call]}]
     with pytest.raises(DataError, match=r"messages\[1\] calls tools, and the chat template does not write tool_calls"):
         get_renderer(CharacterTokenizer(no_mark)).render(conversation)
@@ -385,7 +385,7 @@ def test_the_template_sees_tool_calls_with_objects_and_tool_messages_as_they_cam
         {"role": "assistant", "content": "seven"},
     ]
     get_renderer(CharacterTokenizer(template)).render(conversation)
-    whole = next(messages for messages in seen if len(messages) == 4)
+    whole = next(messages for messages in seen if len(messages) == 4 and messages[0]["content"] == "S")
     assert whole[0] == {"role": "system", "content": "S"}
     function = {"name": "f", "arguments": {"x": 1}}
     assert whole[1] == {"role": "assistant", "content": "", "tool_calls": [{**call, "function": function}]}
@@ -598,6 +598,32 @@ def test_a_template_that_shows_no_tools_is_refused_unless_our_listing_is_asked_f
     assert json.dumps(TOOL) in prompt[1]
     assert call[1] == '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call><|im_end|>'
     assert "<|im_start|>user\n<tool_response>\n18 C\n</tool_response><|im_end|>" in result[1]
+
+
+@pytest.mark.parametrize("dropped", ["system", "tool"])
+def test_messages_that_a_template_leaves_out_are_refused(dropped: str) -> None:
+    def leaves_out(messages: Conversation, generate: bool) -> str:
+        return chatml([message for message in messages if message["role"] != dropped], generate)
+
+    renderer = get_renderer(CharacterTokenizer(leaves_out))
+    shown = {"role": "tool" if dropped == "system" else "system", "content": "x"}
+    question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    assert renderer.render([shown, question, answer])
+    with pytest.raises(DataError, match=rf"messages\[1\] is of the role {dropped}, which the chat template leaves out"):
+        renderer.render([question, {"role": dropped, "content": "x"}, answer])
+
+
+def test_the_time_that_a_template_writes_stands_still() -> None:
+    def clock(messages: Conversation, generate: bool, chat_template: str) -> str:
+        return chat_template + chatml(messages, generate)
+
+    tokenizer: Any = CharacterTokenizer(clock)
+    tokenizer.chat_template = "{{ strftime_now('%d %f') }}"  # those of Hugging Face are texts
+    renderer = get_renderer(tokenizer)
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    first, again = renderer.prompt(turns[:1]), renderer.prompt(turns[:1])
+    assert first == again
+    assert len(renderer.render([*turns, *turns])) == 1
 
 
 def test_a_control_token_in_a_tool_definition_stays_text() -> None:

@@ -10,10 +10,12 @@ what was seen: where a turn starts, the mark that ends it, and what follows that
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from ..data.types import Message, ToolDefinition
@@ -26,6 +28,9 @@ _QUESTION: Message = {"role": "user", "content": "Which city?"}
 _ANSWER = "Paris"
 _PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _FUNCTION = "get_weather"
+_TIME = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
+MARK = "answer-7f3a91"
+"""Stands for a text whose place in a rendered conversation is looked for."""
 _TOOL: ToolDefinition = {
     "type": "function",
     "function": {"name": _FUNCTION, "description": "Weather of a city.", "parameters": _PARAMETERS},
@@ -68,16 +73,23 @@ class ChatTemplate:
             )
         self.tokenizer = tokenizer
         self.eos: int | None = getattr(tokenizer, "eos_token_id", None)
+        # Some templates write the time, which must not pass while the turns of a conversation are compared.
+        source, now = str(getattr(tokenizer, "chat_template", "")), datetime.now()
+        fixed = _TIME.sub(lambda found: json.dumps(now.strftime(found[2])), source)
+        self._options: dict[str, Any] = {} if fixed == source else {"chat_template": fixed}
+        self._shown: set[tuple[str, bool]] = set()
+        """Roles that the template writes, and whether at the start of a conversation."""
 
     def __call__(
         self, messages: Sequence[Message], *, generate: bool = False, tools: Sequence[ToolDefinition] = ()
     ) -> str:
         """The conversation as text; with `generate`, up to where the assistant starts to speak."""
-        apply: Any = self.tokenizer.apply_chat_template
-        if tools:  # tokenizers of other packages may not know the parameter
-            apply = partial(apply, tools=list(tools))
+        # Tokenizers of other packages may not know the parameter.
+        options = self._options | ({"tools": list(tools)} if tools else {})
         try:
-            text = apply(list(messages), tokenize=False, add_generation_prompt=generate)
+            text = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=generate, **options
+            )
         except (ImportError, DataError):
             raise
         except Exception as error:  # a template may raise anything; it is the data that it does not accept
@@ -88,6 +100,26 @@ class ChatTemplate:
                 "Change the messages to what the template accepts, or set model.renderer_name."
             ) from error
         return text
+
+    def refuse_dropped(self, messages: Sequence[Message]) -> None:
+        """Refuse messages that the template leaves out without a word, also where the assistant is to speak."""
+        asked = list(messages)
+        while asked and asked[-1]["role"] == "assistant":
+            asked.pop()
+        for index, message in enumerate(asked):
+            place = (message["role"], index == 0)
+            if message["role"] == "assistant" or place in self._shown:
+                continue
+            try:
+                text = self([*asked[:index], {**message, "content": MARK}, *asked[index + 1 :]], generate=True)
+            except DataError:  # the conversation itself will be refused, with its own reason
+                return
+            if MARK not in text:
+                raise DataError(
+                    f"messages[{index}] is of the role {message['role']}, which the chat template leaves out there. "
+                    "Put its text into a message of another role."
+                )
+            self._shown.add(place)
 
     @cached_property
     def shows_tools(self) -> bool:

@@ -26,7 +26,7 @@ _DEEPSEEK = "<\uff5ctool\u2581{}\uff5c>"
 _TAGGED = re.compile(rf"<{CALL_TAG}>(.*?)</{CALL_TAG}>", re.DOTALL)
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)</parameter>", re.DOTALL)
-_NAMED = re.compile(r"\s*([\w.\-]+)(?:\[ARGS\])?\s*(?=\{)")
+_NAMED = re.compile(r"\s*([^\s\[\]{}]+)(?:\[ARGS\])?\s*(?=\{)")
 _FENCED = re.compile(
     _DEEPSEEK.format("call\u2581begin")
     + r"\w+"

@@ -19,7 +19,7 @@ from ...data import hermes
 from ...data.types import Message, ToolDefinition
 from ...errors import DataError
 from ...log import get_logger
-from ..chat_format import ChatFormat, ChatTemplate
+from ..chat_format import MARK, ChatFormat, ChatTemplate
 from ..control_tokens import ControlTokens, cut
 from ..conversation import Supervise, find_supervised_turns, split_thinking, without_empty_thinking
 from ..renderer import Extension, Rendered, Renderer, Tokenizer, decode
@@ -31,8 +31,6 @@ CHAT_TEMPLATE = "chat_template"
 WITH_HERMES = "chat_template+hermes"
 """Its name with tools that are listed in Hermes form, for templates that show none."""
 
-_FOUND = "answer-7f3a91"
-"""Stands for an answer whose place in a rendered conversation is looked for."""
 _CONTEXT = 64
 """Characters before a piece that can change its tokens: more than the longest control token has."""
 
@@ -77,9 +75,9 @@ class _Conversation:
             return turn.said, whole[len(turn.before) + len(turn.said) :], True
         # The template rewrites history. What it writes after a turn is the same after an answer that is easy to find.
         found = replace(self, messages=list(self.messages))
-        found.messages[start - 1] = {**self.messages[start - 1], "content": _FOUND}
-        answer = self._write(found.messages[:start]).rpartition(_FOUND)
-        following = found.before(len(self.messages)).rpartition(_FOUND)
+        found.messages[start - 1] = {**self.messages[start - 1], "content": MARK}
+        answer = self._write(found.messages[:start]).rpartition(MARK)
+        following = found.before(len(self.messages)).rpartition(MARK)
         said, _ = self._sampled_part(answer[2])
         if not answer[1] or not following[1] or not following[2].startswith(said):
             return None
@@ -286,6 +284,7 @@ class ChatTemplateRenderer(Renderer):
                 if mark in message["content"]:  # ordinary text cannot be guarded from ordinary text
                     _log.warning("messages[%d] holds %r, by which this chat template ends a turn.", index, mark)
         guarded = [self._template.form(message) for message in self._controls.guard(conversation)]
+        self._template.refuse_dropped(guarded)
         return _Conversation(self._template, self._format, guarded, self._controls.guard_tools(tools))
 
     def _encode_pieces(self, pieces: Iterable[str]) -> Iterator[list[int]]:
