@@ -1,8 +1,9 @@
-"""`evsys run --detach`, `status`, `attach` and `cancel`: real processes that outlive the command that began them."""
+"""`evsys run --detach`, `status`, `attach` and `cancel` of processes that outlive the command that began them."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from evsys_sdk.cli.main import main
 
 pytestmark = pytest.mark.e2e
 
@@ -37,10 +40,11 @@ class Commands:
         self.started: list[int] = []
 
     def __call__(self, *arguments: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "evsys_sdk", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        self.err = done.stderr
-        return done.returncode, done.stdout
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([*arguments])
+        self.err = err.getvalue()
+        return code, out.getvalue()
 
     def json(self, *arguments: str) -> tuple[int, Any]:
         code, out = self(*arguments, "--json")
@@ -49,10 +53,12 @@ class Commands:
     def start(self, name: str, *, steps: int, latency_ms: int = 0) -> int:
         config = Path(f"{name}.yaml")
         config.write_text(CONFIG.format(name=name, steps=steps, latency_ms=latency_ms), "utf-8")
-        code, found = self.json("run", str(config), "--detach")
-        assert code == 0, self.err
-        self.started.append(found["pid"])
-        return found["pid"]
+        command = [sys.executable, "-m", "evsys_sdk", "run", str(config), "--detach", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        pid = json.loads(done.stdout)["pid"]
+        self.started.append(pid)
+        return pid
 
 
 @pytest.fixture
@@ -107,7 +113,7 @@ def test_attach_passes_the_outcome_on(evsys: Commands) -> None:
 
 
 def test_a_killed_experiment_is_called_killed_and_goes_on_with_the_same_command(evsys: Commands) -> None:
-    pid = evsys.start("killed", steps=400, latency_ms=5)
+    pid = evsys.start("killed", steps=60, latency_ms=5)
     os.kill(pid, signal.SIGKILL)
     while evsys.json("status")[1]["running"]:
         pass  # its locks go with it
@@ -115,7 +121,7 @@ def test_a_killed_experiment_is_called_killed_and_goes_on_with_the_same_command(
     assert (code, found["state"]) == (0, "killed")
     assert evsys("status", "killed")[0] == 0
     assert "Run the same command again" in evsys.err
-    evsys.start("killed", steps=400, latency_ms=0)
+    evsys.start("killed", steps=60, latency_ms=0)
     assert evsys.json("attach", "killed")[1]["state"] == "completed"
 
 
