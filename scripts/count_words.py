@@ -78,11 +78,12 @@ def reason_to_keep(path: Path, phrase: str) -> str:
 
 
 def count_page_words() -> dict[str, int]:
-    """The words of each hand-written page, without code blocks."""
+    """The words of each hand-written page, without code blocks. A word has a letter or a digit: `|` is none."""
     pages = [path for path in list_files(ROOT / "docs") if "reference" not in path.parts]
     pages += [ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in pages}
-    return {name: len(re.sub(r"(?ms)^ *```.*?^ *```", "", text).split()) for name, text in texts.items()}
+    prose = {name: re.sub(r"(?ms)^ *```.*?^ *```", "", text) for name, text in texts.items()}
+    return {name: len(re.findall(r"\S*\w\S*", text)) for name, text in prose.items()}
 
 
 def main(arguments: list[str]) -> None:
