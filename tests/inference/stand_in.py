@@ -11,7 +11,7 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -34,7 +34,7 @@ class Reply:
 
     status: int = 200
     body: Any = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict[str, str])
     raw: bytes | None = None
     """Sent instead of `body` as JSON."""
     fault: str = ""
@@ -45,7 +45,7 @@ class StandIn:
     """One server; `answer` makes the usual reply to a request, `script` holds replies that come first."""
 
     def __init__(self, answer: Callable[[Seen], Reply]) -> None:
-        self.answer = answer
+        self.answer: Callable[[Seen], Reply] = answer
         self.script: list[Reply] = []
         self.seen: list[Seen] = []
         self.busy = self.most_busy = 0
@@ -143,7 +143,7 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
 
 
 @contextlib.contextmanager
-def serving(answer: Callable[[Seen], Reply]) -> Iterator[StandIn]:
+def serving(answer: Callable[[Seen], Reply]) -> Generator[StandIn]:
     server = StandIn(answer)
     try:
         yield server
@@ -178,5 +178,5 @@ def openai_body(message: Body, finish: str = "stop", **more: Any) -> Body:
 
 
 def _echo(content: Any) -> str:
-    blocks = content if isinstance(content, list) else [{"text": content}]
+    blocks: list[Any] = content if isinstance(content, list) else [{"text": content}]
     return f"You said: {''.join(str(block.get('text', '')) for block in blocks)}"

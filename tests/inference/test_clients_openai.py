@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ASK: dict[str, Any] = {"max_tokens": 16, "temperature": 0.5}
 HELLO = [{"role": "user", "content": "hello"}]
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {"name": "weather", "description": "Of a city", "parameters": {"type": "object", "properties": {}}},
 }
@@ -160,6 +160,14 @@ async def test_a_server_that_does_not_count_leaves_tokens_and_cost_unknown(opena
 async def test_counts_that_are_none_are_unknown(openai: Provider, said: Any) -> None:
     body = openai_body({"role": "assistant", "content": "a"}, usage={"prompt_tokens": said, "completion_tokens": 3})
     assert (await answer(openai, body)).usage == TokenUsage(None, 3)
+
+
+async def test_thinking_that_is_in_the_total_only_is_paid_for(make_provider: Callable[[str], Provider]) -> None:
+    gemini = make_provider("gemini")
+    usage = {"prompt_tokens": 20, "completion_tokens": 198, "total_tokens": 623}
+    gemini.server.answer = lambda _: Reply(200, openai_body({"role": "assistant", "content": "36"}) | {"usage": usage})
+    [answer] = await gemini.make().complete(HELLO, **ASK)
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (20, 603)
 
 
 async def test_a_gateway_that_says_200_and_means_429_is_believed(openai: Provider) -> None:

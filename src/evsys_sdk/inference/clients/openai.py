@@ -170,5 +170,7 @@ def _text(content: Any) -> str:
 
 
 def _usage(usage: Any) -> TokenUsage:
-    cached = count(usage, "prompt_tokens_details", "cached_tokens") or 0
-    return TokenUsage(count(usage, "prompt_tokens"), count(usage, "completion_tokens"), cached_tokens=cached)
+    read, written = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
+    if read is not None and written is not None:  # Google counts thinking, which it bills, in the total only
+        written = max(written, (count(usage, "total_tokens") or 0) - read)
+    return TokenUsage(read, written, cached_tokens=count(usage, "prompt_tokens_details", "cached_tokens") or 0)
