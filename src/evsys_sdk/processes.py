@@ -27,18 +27,18 @@ class Relay:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._pending: dict[str, bytes] = {}
+        self._pending = b""
         self.allow("the code of this project")
 
     def allow(self, who: str) -> None:
         """From now on `who` prints, and has the whole limit."""
         self._who, self._left = who, self._most
 
-    def feed(self, data: bytes, name: str = "stderr") -> None:
-        """Print the whole lines so far to `sys.stdout` or `sys.stderr`, as it is now; no data ends the last line."""
-        text = self._pending.pop(name, b"") + data
+    def feed(self, data: bytes) -> None:
+        """Print the whole lines so far to `sys.stderr`, as it is now; no data ends the last line."""
+        text = self._pending + data
         end = len(text) if not data or len(text) > _LONGEST_LINE else text.rfind(b"\n") + 1
-        self._pending[name] = text[end:]
+        self._pending = text[end:]
         room, self._left = self._left, self._left - end
         if not end or room <= 0:
             return
@@ -46,20 +46,19 @@ class Relay:
         if self._left <= 0:
             shown += f"\n{self._who} printed more than {self._most} bytes; the rest is not shown.\n"
         with suppress(OSError, ValueError):
-            stream = getattr(sys, name)
-            stream.write(shown)
-            stream.flush()
+            sys.stderr.write(shown)
+            sys.stderr.flush()
 
 
-def pass_on(descriptor: int, relay: Relay, name: str = "stderr") -> threading.Thread:
+def pass_on(descriptor: int, relay: Relay) -> threading.Thread:
     """Relay what a child writes to a pipe, in a thread that ends with the pipe."""
     source = os.dup(descriptor)
 
     def run() -> None:
         with open(source, "rb", buffering=0) as pipe:
             while data := pipe.read(1 << 16):
-                relay.feed(data, name)
-        relay.feed(b"", name)
+                relay.feed(data)
+        relay.feed(b"")
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

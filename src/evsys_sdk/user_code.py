@@ -60,11 +60,15 @@ class _Child:
     def __init__(self, reports: int, output: int) -> None:
         self.pid = os.getpid()
         self.reports, self.output = reports, output
+        # Without limits of the whole command, progress is shown on stderr, and on a terminal is drawn around output.
+        self.elsewhere = (output, output if _containment else 2) if _containment or not os.isatty(2) else (2, 2)
+        """Where stdout and stderr lead while the command runs."""
+        self.held: tuple[int, int] | None = os.dup(1), os.dup(2)
+        """Where they led before."""
+        _point(*self.elsewhere)
         self.numbers = count()
         self.reported = 0.0
         self.code: int | None = None
-        self.held: tuple[int, int] | None = None
-        """Where stdout and stderr led before all that is printed was sent to the parent."""
 
     def report(self, **message: Any) -> None:
         import json
@@ -145,7 +149,7 @@ def report_progress() -> None:
 
 @contextmanager
 def results() -> Generator[None]:
-    """Print the results of a contained command: only these reach its stdout."""
+    """Print the results of a command with user code: only these reach its stdout."""
     child = _child
     if child is None or child.held is None or os.getpid() != child.pid:
         yield
@@ -155,7 +159,7 @@ def results() -> Generator[None]:
     try:
         yield
     finally:
-        _point(child.output, child.output)
+        _point(*child.elsewhere)
         child.held = held
 
 
@@ -228,9 +232,6 @@ def _fork_once() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _child = _Child(theirs, printed)
     atexit.register(_child.leave)  # before any handler of user code, and so called after all of them
-    if _containment is not None:
-        _child.held = os.dup(1), os.dup(2)
-        _point(printed, printed)
 
 
 class _Parent:

@@ -160,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-_UNCONTAINED = ("run", "loop", "serve", "mcp", "dashboard", "attach")
+_UNCONTAINED = ("run", "campaign", "loop", "serve", "mcp", "dashboard", "attach")
 """Verbs that run until they are stopped or limit each call of user code, and may redraw what they show."""
 _SCORING = ("eval", "benchmark", "gate", "deploy", "doctor", "export")
 """Verbs whose single steps, an attempt at a task or an upload, may take long."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stdout
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -88,8 +87,7 @@ def run(
         from ...observers.alerts import start_watcher
 
         start_watcher()
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what user code prints is not the answer
-        result = experiment.run(resume=resume, fresh=fresh, extend=extend, until=deadline)
+    result = experiment.run(resume=resume, fresh=fresh, extend=extend, until=deadline)
     if campaign is not None:
         _report_campaign(campaign)
     emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, told=not quiet))

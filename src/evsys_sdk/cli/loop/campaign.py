@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,14 +101,13 @@ def run_portfolio(name: str, until: str | None, steps: int | None, as_json: bool
     from ..experiment.run import parse_deadline
     from .loop import open_dashboard
 
-    code, out = 0, sys.stdout
+    code = 0
     start_watcher()
-    # What user code prints is not the answer.
-    with redirect_stdout(sys.stderr), open_dashboard(f"campaign:{name}", lambda: describe_campaign(name)) as report:
+    with open_dashboard(f"campaign:{name}", lambda: describe_campaign(name)) as report:
         for step in Driver(name, until=None if until is None else parse_deadline(until)).steps(steps):
             told = json.dumps(step.to_dict(), ensure_ascii=False) if as_json else _describe_step(step)
             with results():
-                click.echo(told, file=out)
+                click.echo(told)
             report()
             code = 130 if step.stop == "interrupted" else 3 if step.stop or step.over else 0
     return code

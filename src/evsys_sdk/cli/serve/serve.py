@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ...errors import ConfigError
+from ...user_code import results
 from ..options import AT_LEAST_ONE, POSITIVE, import_option, json_option, read_key, read_params
 
 KEY_VARIABLE = "EVSYS_SERVE_API_KEY"
@@ -103,7 +104,7 @@ def serve(
 
     log = RequestLog(LiveStore(traces), read_rules(feedback))
     try:
-        run(settings, lambda url: _announce(url, settings, as_json), catalog, log)
+        run(settings, results()(lambda url: _announce(url, settings, as_json)), catalog, log)
     finally:
         log.close()
     return 0

@@ -107,11 +107,9 @@ class _WorkerProcess:
         self._imports = _Awaited()
         self._was_stopped = self._is_lost = False
         self._relay = Relay(_MOST_OUTPUT)
-        self._relays: list[threading.Thread] = []
-        for pipe, name in ((self._process.stdout, "stdout"), (self._process.stderr, "stderr")):
-            assert pipe is not None
-            with pipe:
-                self._relays.append(pass_on(pipe.fileno(), self._relay, name))
+        assert self._process.stdout is not None
+        with self._process.stdout as pipe:
+            self._relaying = pass_on(pipe.fileno(), self._relay)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         self._send(briefing)
@@ -162,8 +160,7 @@ class _WorkerProcess:
             self._process.wait()
         self._listener.join()  # it must not read what may be another file by then
         self._connection.close()
-        for thread in self._relays:  # a process that an arm has left may hold the other end
-            thread.join(LOOK_UP_S)
+        self._relaying.join(LOOK_UP_S)  # a process that an arm has left may hold the other end
 
     def _listen(self) -> None:
         try:
@@ -230,7 +227,7 @@ class _WorkerProcess:
 
 
 def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A worker that finds modules where this process does, and prints where this process does."""
+    """A worker that finds modules where this process does; what it prints goes to this process."""
     # -P: without the working folder in front of everything else, where a file may have the name of a module.
     command = [sys.executable, "-P", "-m", f"{__package__}.worker", str(descriptor)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -241,7 +238,7 @@ def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.P
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         process_group=0,  # so that what an arm leaves behind can be ended with it
     )
 
