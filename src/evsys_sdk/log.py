@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sys
+import textwrap
 from typing import TextIO
 
 from .redact import redact_text
@@ -41,6 +43,13 @@ class _ToStderr(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
         super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        if "\n" in line or not self.stream.isatty():
+            return line
+        width = shutil.get_terminal_size().columns
+        return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
 
 
 def get_logger(name: str = ROOT) -> logging.Logger:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, TextIO
 
 import click
 
@@ -17,8 +21,43 @@ def emit(value: Any, as_json: bool, render: Callable[[], str | None]) -> None:
     with results():  # else it would count as output of the project's code
         if as_json:
             click.echo(text.printable_json(_as_json(value() if callable(value) else value)))
-        elif (page := render()) is not None:
-            click.echo(text.printable(wrap(page)))
+            return
+        with _wrapped_output():
+            if (page := render()) is not None:
+                click.echo(text.printable(page))
+
+
+class _Wrapped(io.TextIOBase):
+    """A terminal on which lines break between words."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+
+    def write(self, text: str, /) -> int:
+        return self._terminal.write(_wrap(text))
+
+    def flush(self) -> None:
+        self._terminal.flush()
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._terminal.fileno()
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._terminal.encoding
+
+
+@contextmanager
+def _wrapped_output() -> Generator[None]:
+    held = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_Wrapped(one) if one.isatty() else one for one in held)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = held
 
 
 def _as_json(value: Any) -> str:
@@ -33,8 +72,9 @@ def _as_json(value: Any) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows as aligned columns, plain enough to read, grep and cut."""
-    return fit_table(headers, rows, width=sys.maxsize, keep_empty=True)
+    """Rows as aligned columns, plain enough to read, grep and cut; on a terminal no wider than that."""
+    width = None if sys.stdout.isatty() else sys.maxsize
+    return fit_table(headers, rows, width=width, whole=(headers[0], "id"), keep_empty=True)
 
 
 def fit_table(
@@ -59,24 +99,36 @@ def say(sentence: str, *, err: bool = False) -> None:
 
 
 def wrap(sentence: str, *, err: bool = False) -> str:
-    """Break long lines between words if they go to a terminal; tables and indented lines stay as they are."""
-    if not (sys.stderr if err else sys.stdout).isatty():
-        return sentence
+    """Break long lines between words if they go to a terminal."""
+    return _wrap(sentence) if (sys.stderr if err else sys.stdout).isatty() else sentence
+
+
+def _wrap(page: str) -> str:
+    """Long lines broken between words, and tables of Markdown as aligned columns; indented lines stay as they are."""
     import textwrap
 
-    width = text.terminal_width()
-    return "\n".join(
-        line
-        if len(line) <= width or line[:1] in "| \t"
-        else textwrap.fill(
-            line,
-            width,
-            subsequent_indent={"- ": "  ", "> ": "> "}.get(line[:2], ""),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in sentence.split("\n")
-    )
+    width, lines = text.terminal_width(), list[str]()
+    for is_table, some in groupby(page.split("\n"), lambda line: line.startswith("|")):
+        if is_table:
+            cells = [re.split(r"(?<!\\)\|", line.strip("| ")) for line in some]
+            kept = [
+                [cell.strip().replace("\\|", "|") for cell in row] for row in cells if set("".join(row)) - set(" -:")
+            ]
+            lines.append(fit_table(kept[0], [[*row, *[""] * len(kept[0])][: len(kept[0])] for row in kept[1:]]))
+            continue
+        lines += [
+            line
+            if len(line) <= width or line[:1] in " \t"
+            else textwrap.fill(
+                line,
+                width,
+                subsequent_indent={"- ": "  ", "> ": "> "}.get(line[:2], ""),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for line in some
+        ]
+    return "\n".join(lines)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

@@ -249,7 +249,7 @@ def _say_what_next(result: ExperimentResult) -> None:
         commands = {f"evsys rollouts {quote(result.path.name)}": "its training rollouts", **commands}
     longest = max(map(len, commands))
     for command, what in commands.items():
-        click.echo(f"next: {command:{longest}}  {what}", err=True)
+        say(f"next: {command:{longest}}  {what}", err=True)
 
 
 def _status(run: RunResult) -> str:

@@ -149,7 +149,7 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
 
         def pass_on(line: str) -> None:
             if not repeated.knows(line):
-                console.print(Text.from_ansi(line), soft_wrap=True)
+                console.print(Text.from_ansi(line))
 
         follow(pass_on)
 
@@ -159,7 +159,7 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
             for kind, label, text in changes.tell(status):
                 mark, style = _MARKS.get(kind, ("■", "yellow"))
                 said = label if kind == "eval" else f"{label} {kind}"
-                console.print(Text.assemble((f"{mark} {said}", style), "  ", text), soft_wrap=True)
+                console.print(Text.assemble((f"{mark} {said}", style), "  ", text))
             live.update(_board(path.name, status, time.monotonic() - began, width, height), refresh=True)
 
         live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)

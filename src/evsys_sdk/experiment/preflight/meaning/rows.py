@@ -318,10 +318,12 @@ def _stands_at_one_place(examples: Sequence[Example]) -> bool:
         text = _text(example)
         others = sum(label in text[template:].casefold() for label in labels) - 1
         at = _occurrences(text, answer)
-        # Delimited like a field, or at the end: in the middle of a sentence it is what is to be extracted.
+        # Delimited like a field, or at the end: in the middle of a sentence it is what is to be extracted, and a
+        # short prompt in another case is what is to be rewritten.
         if (
             at
             and others < 0.5 * len(labels)
+            and (answer in text or len(text[template:].split()) > 3)
             and (at[-1] + len(answer) >= len(text) - 2 or _FIELD.search(text[: at[-1]]))
         ):
             before[text[max(at[-1] - 6, 0) : at[-1]]] += 1

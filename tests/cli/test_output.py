@@ -1,0 +1,55 @@
+"""What commands print on a terminal fits it; what goes to a file or another program stays as it is."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import click
+import pytest
+
+from evsys_sdk.cli.output import emit, table
+
+SENTENCE = "examples/compare.yaml: OK. Experiment 'passes' has 2 runs: two_passes, three_passes"
+PAGE = f"{SENTENCE}\n| run | mean |\n| --- | --- |\n| a \\| b | 0.5 |\n  indented: {SENTENCE}"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Replaces stdout inside a test: between its phases pytest sets it back."""
+    found = Terminal()
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", found)
+    return found
+
+
+@pytest.mark.parametrize("printed", [True, False])
+def test_a_page_breaks_between_words_and_its_tables_are_aligned(printed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    emit({}, False, lambda: click.echo(PAGE) if printed else PAGE)
+    assert terminal.getvalue() == (
+        "examples/compare.yaml: OK. Experiment\n'passes' has 2 runs: two_passes,\nthree_passes\n"
+        "run    mean\n-----  ----\na | b  0.5\n"
+        f"  indented: {SENTENCE}\n"
+    )
+
+
+def test_json_on_a_terminal_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    emit({"said": SENTENCE}, True, lambda: None)
+    assert SENTENCE in terminal.getvalue()
+
+
+def test_a_table_on_a_terminal_keeps_names_and_ids_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_terminal(monkeypatch)
+    rows = [("routing", "routing-v1-train-8ce0", "a long remark about it")]
+    assert table(("name", "id", "remark"), rows).splitlines()[2] == "routing  routing-v1-train-8ce0  a lon..."
+
+
+def test_what_no_terminal_shows_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    emit({}, False, lambda: PAGE)
+    assert capsys.readouterr().out == f"{PAGE}\n"
