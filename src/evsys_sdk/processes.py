@@ -7,6 +7,7 @@ sandbox has its own in the kernel: a PID namespace.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -20,6 +21,8 @@ from .redact import redact_text
 _ADOPT_ORPHANS: Final = 36  # PR_SET_CHILD_SUBREAPER
 _DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
 _LONGEST_LINE = 100_000
+_ESCAPE = re.compile(r"\x1b(?!\[[\d;]*[A-DKm])|[\x90\x9b\x9d]")
+"""Begins what a terminal obeys, other than colours and the movements of a progress bar: titles, the clipboard."""
 
 
 class Relay:
@@ -42,7 +45,7 @@ class Relay:
         room, self._left = self._left, self._left - end
         if not end or room <= 0:
             return
-        shown = redact_text(text[: min(end, room)].decode("utf-8", "replace"))
+        shown = _ESCAPE.sub("\N{REPLACEMENT CHARACTER}", redact_text(text[: min(end, room)].decode("utf-8", "replace")))
         if self._left <= 0:
             shown += f"\n{self._who} printed more than {self._most} bytes; the rest is not shown.\n"
         with suppress(OSError, ValueError):

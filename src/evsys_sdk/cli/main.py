@@ -232,7 +232,7 @@ def _run(argv: list[str] | None) -> int:
 
 def _explain(error: Exception, as_json: bool) -> int | None:
     """Print an expected error and return its exit code; None for a bug."""
-    from ..errors import EvsysError, clean  # imported here to keep --help fast
+    from ..errors import EvsysError, blame_user_code, clean  # imported here to keep --help fast
 
     if isinstance(error, EvsysError):
         from .output import wrap
@@ -241,11 +241,12 @@ def _explain(error: Exception, as_json: bool) -> int | None:
             click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
         _answer(error.to_dict(), as_json)
         return error.exit_code
-    if isinstance(error, OSError):  # a full disk, a folder that may not be written: not a bug, so no traceback
+    place = blame_user_code(error)
+    if place or isinstance(error, OSError):  # the project's code, a full disk: not a bug of ours, so no traceback
         from ..log import get_logger
 
         get_logger().debug("Where it happened:", exc_info=True)
-        message = clean(str(error))
+        message = clean(f"{place}: {type(error).__name__}: {error}. Correct that code." if place else str(error))
         click.echo(message, err=True)
         _answer({"error": type(error).__name__, "message": message}, as_json)
         return 1

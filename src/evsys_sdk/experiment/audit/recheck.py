@@ -31,7 +31,7 @@ from ...errors import EvsysError
 from ...eval.metric import build_metric
 from ...eval.samples import ScoredSample, TaskSamples
 from ...eval.verifier import VerifierInput, build_verifier
-from ...processes import Relay, kill_group, pass_on
+from ...processes import Relay, die_with_parent, kill_group, pass_on
 from ...record.evidence import hash_conclusion_page
 from ...record.folders import read_conclusion_page
 from ...registry import get_verifier, registry
@@ -264,4 +264,5 @@ def _as_samples(one: dict[str, Any]) -> TaskSamples:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     _answer_for_project(sys.argv[1:])
