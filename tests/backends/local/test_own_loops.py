@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import evsys_sdk
 from evsys_sdk.backends.local.backend import locate_model
 from evsys_sdk.cli.main import main
 
@@ -57,3 +58,13 @@ def test_a_loop_on_smollm2_goes_on_behind_its_last_checkpoint(
     assert "test/tasks/pass@1" in result["metrics"]
     assert len((record / "loop" / "starts.jsonl").read_text().splitlines()) == 2
     assert main(["audit", str(record)]) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_smollm2_is_sampled_by_the_fused_decoder(dtype: str, tmp_path: Path) -> None:
+    """Improbable tokens are far off in bfloat16 on some processors, which is no reason to sample slowly."""
+    if (folder := locate_model(MODEL)) == MODEL:
+        pytest.skip("SmolLM2 is not here; run examples/17_local_sft/prepare.py --cached")
+    with evsys_sdk.open_model(folder, device="cpu", dtype=dtype, folder=tmp_path) as model:
+        model.sample(["Hi"], max_tokens=2)
+        assert model.client._base.fusible is True  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,12 +10,13 @@ model that fails is refused there and then, with what was found.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ....log import get_logger
 from .. import memory
 from .attention import NAME, NotUnderstood, PackedLayout, Segment, Traits
 from .families import explain_refusal, use_attention
@@ -192,6 +193,22 @@ def _difference(base: Base, logits: Tensor, expected: Tensor) -> float | None:
         # Improbable tokens are far off in half precision, and rounding may choose another expert now and then.
         gap = float((apart * expected.exp()).nan_to_num(torch.inf).sum(-1).mean())
     return None if gap <= (1e-2 if exact else 0.5) else gap
+
+
+def agrees(base: Base, what: str, compute: Callable[[], tuple[Tensor, Tensor]]) -> bool:
+    """Whether faster code gives the logits of the model's own modules; where it does not, a warning says so."""
+    try:
+        with torch.no_grad():
+            found, own = compute()
+            gap = _difference(base, found, own.log_softmax(-1))
+        problem = None if gap is None else f"differs by {gap:.3g}"
+    except Exception as error:
+        if memory.is_out_of_memory(error):
+            raise
+        problem = f"does not work ({error})"
+    if problem is not None:
+        get_logger(__name__).warning("%s: the fused %s %s and is not used", base.key.model, what, problem)
+    return problem is None
 
 
 def is_mixture(model: nn.Module) -> bool:

@@ -19,8 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ....log import get_logger
-from .. import memory
 from ..base.attention import PackedLayout, Segment, Traits, has_varlen
 from ..base.families import FUSED
 from ..base.four_bit import FourBit
@@ -28,6 +26,7 @@ from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
 from ..base.lora import Change, LoRAPart, StackedPart
 from ..base.lora_products import AddLoRA, Frozen
+from ..base.probing import agrees
 from ..training.recompute import recompute_layers, run_again
 
 type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
@@ -35,7 +34,6 @@ type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
 type Attend = Callable[[Tensor, Tensor, Tensor, Traits], Tensor]
 
 _TRIED_TOKENS = 8
-_TOLERANCE = 1.0  # bfloat16 is far off for improbable tokens, and a wrong kernel further still
 
 
 def hidden_of(
@@ -145,28 +143,21 @@ def _try_out(base: Base) -> Sequence[Layer] | bool:
     # The kernels load a head at once, and ranges in Triton have powers of two as their lengths.
     if not has_tools or width & (width - 1) or getattr(base.body.config, "hidden_act", "silu") != "silu":
         return False
-    try:
+    layers: list[Layer] = []
+
+    def compute() -> tuple[Tensor, Tensor]:
         with torch.inference_mode(False):  # they are trained through
-            layers = prepare_layers(base, {})
-        gap = _gap(base, layers)
-    except Exception as error:
-        if memory.is_out_of_memory(error):
-            raise
-        get_logger(__name__).warning("the fused body does not work for %s and is not used: %s", base.key.model, error)
-        return False
-    if not gap <= _TOLERANCE:
-        get_logger(__name__).warning("the fused body differs by %.3g for %s and is not used", gap, base.key.model)
-        return False
-    return layers
+            layers.extend(prepare_layers(base, {}))
+        return _both(base, layers)
+
+    return layers if agrees(base, "body", compute) else False
 
 
-@torch.no_grad()
-def _gap(base: Base, layers: Sequence[Layer]) -> float:
-    """The largest difference of log-probabilities for a few tokens, the second half of which share a prefix."""
+def _both(base: Base, layers: Sequence[Layer]) -> tuple[Tensor, Tensor]:
+    """The logits of the fused body and of the model's own for a few tokens, the second half of which share a prefix."""
     tokens = torch.arange(_TRIED_TOKENS, device=base.device) * 11 % base.vocab_size
     segments = [Segment(0, 4), Segment(4, 2, 0, 4), Segment(6, 2, 0, 4)]
     positions = torch.tensor([0, 1, 2, 3, 4, 5, 4, 5], device=base.device)
     fused = run_body(base, layers, plain, tokens, positions, PackedLayout(segments).attend_rows)
     own = base.hidden(tokens, positions, PackedLayout(segments))
-    one, other = (base.head.logits(hidden).log_softmax(dim=-1) for hidden in (fused, own))
-    return float((one - other).abs().max())
+    return base.head.logits(fused), base.head.logits(own)

@@ -13,21 +13,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from ....log import get_logger
-from .. import memory
 from ..base.attention import PackedLayout
 from ..base.families import FUSED
 from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
 from ..base.lora import Change
+from ..base.probing import agrees
 from ..gpu.graph_decoding import graph_decoder
 from .decoding import StepLayout, TokenDecoder
 from .snapshot import Snapshot
-
-_TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 1.0}  # what rounding does, with room; a wrong step is further off
 
 
 def make_decoder(base: Base, snapshot: Snapshot) -> TokenDecoder:
@@ -85,32 +82,18 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _can_fuse(base: Base) -> bool:
     if base.fusible is None:
-        base.fusible = type(base.model).__name__ in FUSED and _agrees(base)
-    return base.fusible
+        own = getattr(getattr(base.body, "config", None), "hidden_act", "silu") == "silu"
+        base.fusible = own and type(base.model).__name__ in FUSED and agrees(base, "decoder", lambda: _both(base))
+    return bool(base.fusible)
 
 
 @torch.inference_mode()
-def _agrees(base: Base) -> bool:
-    """Whether a fused step gives what a plain one gives."""
-    if not isinstance(base.body, nn.Module) or getattr(base.body.config, "hidden_act", "silu") != "silu":
-        return False
-    try:
-        plain, fused = TokenDecoder(base, {}), FusedDecoder(base, {}, prepare_layers(base, {}))
-        gap = float((_try(plain) - _try(fused)).abs().max())
-    except (AttributeError, NotImplementedError, RuntimeError) as error:
-        if memory.is_out_of_memory(error):
-            raise
-        get_logger(__name__).warning(
-            "the fused decoder does not work for %s and is not used: %s", base.key.model, error
-        )
-        return False
-    if not gap <= _TOLERANCE.get(base.key.dtype, 1.0):
-        get_logger(__name__).warning("the fused decoder differs by %.3g for %s and is not used", gap, base.key.model)
-        return False
-    return True
+def _both(base: Base) -> tuple[Tensor, Tensor]:
+    """The logits of a fused step and of a plain one."""
+    return _try(FusedDecoder(base, {}, prepare_layers(base, {}))), _try(TokenDecoder(base, {}))
 
 
 def _try(decoder: TokenDecoder) -> Tensor:
     decoder.cache.reserve(2, 16)
     decoder.prefill([[1, 2, 3], [3, 2]], [0, 1])
-    return decoder.step([4, 5], [3, 2]).log_softmax(dim=-1)
+    return decoder.step([4, 5], [3, 2])

@@ -256,12 +256,16 @@ def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) 
     """One token per row, by inverting the distribution function at `uniform`; the best one at temperature 0."""
     temperature = torch.tensor([p.temperature for p in params], device=logprobs.device, dtype=torch.float32)
     greedy = temperature == 0
-    best = logprobs.argmax(dim=1)
+    highest, best = logprobs.max(dim=1, keepdim=True)
     if bool(greedy.all()):
-        return best
-    below = logprobs - logprobs.amax(dim=1, keepdim=True)  # first: a tiny temperature would make all of them infinite
-    scaled = _truncate(below / torch.where(greedy, 1.0, temperature)[:, None], params)
-    return torch.where(greedy, best, _inverse(scaled.exp_(), uniform.to(scaled.device)))
+        return best[:, 0]
+    # One array for all that follows, in blocks of a fixed size, filled up with tokens of no mass: a new one for each
+    # operation would take longer than the operations.
+    mass = logprobs.new_zeros(len(logprobs), -(-logprobs.shape[1] // _BLOCK) * _BLOCK)
+    scaled = mass[:, : logprobs.shape[1]]
+    torch.sub(logprobs, highest, out=scaled)  # first: a tiny temperature would make all of them infinite
+    _truncate(scaled.div_(torch.where(greedy, 1.0, temperature)[:, None]), params).exp_()
+    return torch.where(greedy, best[:, 0], _inverse(mass.view(len(mass), -1, _BLOCK), uniform.to(mass.device)))
 
 
 def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
@@ -269,13 +273,11 @@ def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
 
     A running sum in float64 over a whole vocabulary would take longer than all the rest.
     """
-    # Blocks of a fixed size, filled up with tokens of no mass.
-    padded = torch.nn.functional.pad(mass, (0, -mass.shape[1] % _BLOCK)).view(len(mass), -1, _BLOCK)
-    blocks = padded.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
+    blocks = mass.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
     wanted = uniform[:, None] * blocks[:, -1:]
     block = torch.searchsorted(blocks, wanted, right=True).clamp_max(blocks.shape[1] - 1)
     before = torch.where(block > 0, blocks.gather(1, (block - 1).clamp_min(0)), 0.0)
-    inside = padded.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double()
+    inside = mass.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double()
     place = torch.searchsorted(inside.cumsum(dim=1), wanted - before, right=True)
     # Rounding may put the number just behind the block's last token; never choose one without any probability.
     last = torch.where(inside > 0, torch.arange(_BLOCK, device=mass.device), 0).amax(dim=1, keepdim=True)
