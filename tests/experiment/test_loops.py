@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ from evsys_sdk import History, LoopRun, Model
 from evsys_sdk.cli.main import main
 from evsys_sdk.dashboard.local.records import LocalRecords
 from evsys_sdk.dashboard.views.source import ExperimentQuery
-from evsys_sdk.errors import ConfigError, TrainingError
+from evsys_sdk.errors import ConfigError, DataError, TrainingError
 
 ROOT = Path(__file__).parents[2]
 LOOPS = ("expert_iteration", "distil_bias", "grpo")
@@ -175,6 +175,40 @@ def test_mistakes_are_named(options: dict[str, Any]) -> None:
             pass
     assert experiment.result is not None
     assert "the loop took no step" in str(experiment.result.arms[0].result.error)
+
+
+def test_what_cannot_be_recorded_is_refused_where_it_is_given(options: dict[str, Any]) -> None:
+    def loop(**more: Any) -> None:
+        with evsys_sdk.record("bad", **options, **more) as experiment:
+            for run in experiment.runs():
+                for step in run.steps(2, save_every=1):
+                    [answers] = run.model.sample(["Say 0"], n=2, max_tokens=2)
+                    for rewards in ([[1.0]], [[1.0, float("nan")]], [[1.0, None]], [1.0, 0.0]):
+                        with pytest.raises(DataError, match="reward"):
+                            run.log_rollouts([answers], cast("Any", rewards))
+                    with pytest.raises(DataError, match="2 tasks"):
+                        run.log_rollouts([answers], [[1.0, 0.0]], ["t0", "t1"])
+                    with pytest.raises(DataError, match="metric 'mood' is not a number"):
+                        run.log({"mood": "good"})
+                    run.state["seen"] = {step}
+
+    with pytest.raises(ConfigError, match=r"algorithm\.params\.args"):
+        loop(arms={"one": 3})
+    with pytest.raises(DataError, match=r"run\.state: this cannot be written as JSON"):
+        loop()
+
+
+def test_a_step_that_the_loop_leaves_is_counted_whole(options: dict[str, Any]) -> None:
+    counted: list[int] = []
+    with evsys_sdk.record("left", **options) as experiment:
+        for run in experiment.runs():
+            for _ in run.steps(3):
+                run.log(run.model.train([("Say", "ok")]).metrics)
+                break
+            counted.append(run.model.tokens_trained)
+    assert experiment.result is not None
+    assert [arm.metrics["tokens"] for arm in experiment.result.arms] == counted
+    assert counted[0] > 0
 
 
 def test_the_package_of_the_same_name_can_be_called(options: dict[str, Any]) -> None:

@@ -94,6 +94,12 @@ def test_a_step_learns_and_the_base_stays(model: Model) -> None:
     assert answer.text == "yes!"
 
 
+def test_a_learning_rate_of_zero_changes_nothing(model: Model) -> None:
+    before = model.logprobs([("a", "b")])[0]
+    model.train([("a", "b")], learning_rate=0.0)
+    assert np.array_equal(model.logprobs([("a", "b")])[0], before)
+
+
 def test_accumulated_gradients_are_one_step(tmp_path: Path) -> None:
     pairs = [("a", "x"), ("b", "yy")]
 
@@ -176,7 +182,11 @@ def shorten(tokens: Sequence[int], logprobs: Any) -> Any:
         ("sample", [["Hi"]], {"logit_bias": {-1: 1.0}}, r"logit_bias: tokens.* is -1, which is not in the vocabulary"),
         ("sample", [["Hi"]], {"logit_bias": {1: np.nan}}, "logit_bias of token 1 is nan. Use a number"),
         ("sample", [["Hi"]], {"processors": [shorten]}, r"shorten returned an array of shape \(3,\)"),
+        ("sample", [["Hi"]], {"stop": "END"}, r"stop must be a list \(got 'END'\)"),
+        ("sample", [["Hi"]], {"max_tokens": 0}, "max_tokens must be 1 or more"),
         ("token", ["two"], {}, "'two' is 3 tokens"),
+        ("train", [[("a", "b", "c")]], {}, r"examples: \['a', 'b', 'c'\] is none. Give answers, pairs"),
+        ("train", [[[("a", "b")]]], {}, "each by itself and not in groups"),
         ("train", [[("a", "b")], "cross-entropy"], {}, "no loss called 'cross-entropy'. Did you mean"),
     ],
 )

@@ -10,11 +10,13 @@ continues behind its last checkpoint, with the weights, the optimizer and `run.s
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from ..backends.client import ModelSpec, TrainingClient
@@ -23,6 +25,8 @@ from ..config.fields import NOT_SEARCHED
 from ..errors import BackendError, DataError, TrainingError, show
 from ..protocols import AlgorithmTraits, Row, RunContext, RunResult
 from ..record.folders import note_length
+from ..record.jsonable import dump_json
+from ..record.run_files.metrics import as_number
 from ..rollouts.rollout import Rollout
 from ..training.blocking import run_blocking
 from ..training.frozen_model import SampledTurn
@@ -93,6 +97,8 @@ class LoopRun:
         self.model = Model(self._staged.client, self._staged.renderer, another=self._open_adapter)
         self._loop: TrainingLoop | None = None
         self._step: int | None = None
+        self._began = (0, 0, 0.0)
+        """Tokens trained and sampled before the current step, and when it began."""
         self._done = 0
         self._metrics: dict[str, Any] = {}
         self._adapters: dict[str, str] = {}
@@ -121,9 +127,9 @@ class LoopRun:
         self._loop, self._done = run_blocking(lambda: self._staged.open_loop(0, self._stage, self._builder))
         while self._done < self._loop.last_step() and not self._must_stop(reserve_s):
             self._step, self._metrics = self._done, {}
-            counted, began = (self.model.tokens_trained, self.model.tokens_sampled), time.perf_counter()
+            self._began = (self.model.tokens_trained, self.model.tokens_sampled, time.perf_counter())
             yield self._step
-            self._finish_step(counted, began)
+            self._finish_step()
             loop, done = self._loop, self._done
             run_blocking(lambda loop=loop, done=done: loop.pass_step(done))
 
@@ -131,7 +137,7 @@ class LoopRun:
         """Note metrics of the current step; `model.train(...).metrics` holds those of the step it took."""
         if self._step is None:
             raise TrainingError("run.log() was called outside of run.steps(). Log inside the loop, once it has a step.")
-        self._metrics |= {**(metrics or {}), **more}
+        self._metrics |= {key: as_number(key, value) for key, value in {**(metrics or {}), **more}.items()}
 
     def log_rollouts(
         self,
@@ -141,14 +147,18 @@ class LoopRun:
     ) -> None:
         """Note the answers of a step with their rewards; `tasks` names what each group answers."""
         names = tasks or [f"prompt{number + 1}" for number in range(len(groups))]
-        if len(groups) != len(rewards) or any(len(one) != len(r) for one, r in zip(groups, rewards, strict=False)):
-            raise DataError(f"every answer needs a reward (got rewards {show(rewards)} for {len(groups)} groups).")
+        shape = [len(group) for group in groups]
+        if [np.size(one) for one in rewards] != shape or len(names) != len(groups):
+            raise DataError(
+                f"log_rollouts: {len(groups)} groups of {show(shape)} answers, but rewards {show(rewards)} and "
+                f"{len(names)} tasks. Give every answer a reward and every group a task."
+            )
         found = [
             Rollout(
                 task_id=name,
                 sample=number,
                 status="truncated" if answer.stop_reason == "length" else "ok",
-                reward=float(reward),
+                reward=_reward(name, reward),
                 turns=[answer],
                 messages=answer.messages,
                 error="the answer was cut off at max_tokens" if answer.stop_reason == "length" else None,
@@ -180,6 +190,7 @@ class LoopRun:
 
     def save_state(self) -> dict[str, Any]:
         """What a checkpoint holds next to the weights of the run's own adapter."""
+        dump_json(self.state, "run.state")
         for name, adapter in self.model.adapters.items():
             self._adapters[name] = adapter.save(f"step{self._done:06d}-attempt{self._services.attempt}")
         return {"state": self.state, "adapters": self._adapters}
@@ -194,7 +205,7 @@ class LoopRun:
             if self._loop is None:
                 raise TrainingError("the loop took no step, so that nothing was trained. Iterate over run.steps(n).")
             if self._step is not None and self._metrics:  # it left the loop inside a step
-                self._finish_step((self.model.tokens_trained, self.model.tokens_sampled), time.perf_counter())
+                self._finish_step()
             if self._done < self._loop.last_step():
                 self._services.control.stop(f"the loop ended after step {self._done} of {self._builder.total}")
             self._staged.finals.append(await self._loop.end(self._done))
@@ -206,11 +217,12 @@ class LoopRun:
             self._services.control.stop(f"{left:.0f} s of the budget are left, and {reserve_s:g} s were to be kept")
         return self._services.control.stop_reason is not None
 
-    def _finish_step(self, counted: tuple[int, int], began: float) -> None:
+    def _finish_step(self) -> None:
         assert self._loop is not None
         assert self._step is not None
-        model, elapsed = self.model, time.perf_counter() - began
-        own = {"tokens": model.tokens_trained - counted[0], "tokens_sampled": model.tokens_sampled - counted[1]}
+        trained, sampled, began = self._began
+        elapsed = time.perf_counter() - began
+        own = {"tokens": self.model.tokens_trained - trained, "tokens_sampled": self.model.tokens_sampled - sampled}
         if self._step == 0 and "loss" not in self._metrics and "reward/mean" in self._metrics:
             self._builder.selection_metric, self._builder.selection_mode = "reward/mean", "max"  # pyright: ignore[reportAttributeAccessIssue]
         self._done = self._step + 1
@@ -231,3 +243,10 @@ class LoopRun:
         if name in self._adapters:
             watched.load_state(self._adapters[name]).result()
         return watched
+
+
+def _reward(task: str, value: Any) -> float:
+    reward = float(as_number(f"reward of {task}", value))
+    if not math.isfinite(reward):
+        raise DataError(f"log_rollouts: the reward of an answer to '{task}' is {reward}. Give a finite number.")
+    return reward

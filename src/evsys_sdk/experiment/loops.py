@@ -152,7 +152,7 @@ def record(
             "backend": {"kind": backend} if isinstance(backend, str) else dict(backend),
             "algorithm": {
                 "kind": "script",
-                "params": {**_calling_script(), "args": dict(args), "lora_rank": lora_rank},
+                "params": {**_calling_script(), "args": args, "lora_rank": lora_rank},
             },
             "seed": seed,
             **({"data": data} if data is not None else {}),

@@ -199,12 +199,17 @@ class FrozenModel:
                 return [example]
             case SampledTurn():
                 return [example.datum()]
-            case tuple():
-                return self._pair(*cast("tuple[Any, Any]", example))
             case Mapping():
                 rows = parse_rows([dict(example)], TargetFormat.CHAT_MESSAGES)
-            case _:
+            case [Mapping(), *_]:
                 rows = parse_rows([{"messages": list(example)}], TargetFormat.CHAT_MESSAGES)
+            case tuple() if len(example) == 2:
+                return self._pair(*cast("tuple[Any, Any]", example))
+            case _:
+                raise DataError(
+                    f"examples: {show(cast('Any', example))} is none. Give answers, pairs of prompt and completion, "
+                    "conversations, chat rows or datums, each by itself and not in groups."
+                )
         limit = LengthLimit.of(None, "error", self.capabilities)
         return to_datums(
             render_chats(rows, client=cast("Any", self), renderer=self.renderer, supervise=supervise, limit=limit)
@@ -228,7 +233,7 @@ class FrozenModel:
         given: dict[str, Any] = {**options}
         check_options("sample", given, SampleOptions)
         room = self.capabilities.context_length - length
-        given["max_tokens"] = max(1, min(options.get("max_tokens", 256), room))
+        given["max_tokens"] = min(options.get("max_tokens", 256), max(1, room))
         given["stop"] = self._stop(options.get("stop"))
         if (seed := options.get("seed")) is not None:
             given["seed"] = stream_of(seed, index) >> 1  # a seed has 63 bits
@@ -242,8 +247,8 @@ class FrozenModel:
         end: Any = getattr(self.tokenizer, "eos_token_id", None)
         bare = [] if end is None else [int(end)]
         ends = bare if isinstance(self._renderer, DataError) else self._renderer.stop
-        if not stop:
-            return ends if stop is None else []
+        if not stop or isinstance(stop, str):
+            return ends if stop is None else stop
         if all(isinstance(one, int) for one in [*stop, *ends]):
             return cast("list[int]", [*ends, *stop])
         # A backend stops at texts or at tokens, not at both.

@@ -190,7 +190,8 @@ class Model(FrozenModel):
     def _adam(self, learning_rate: float | None, adam: AdamParams | None) -> AdamParams:
         if adam is not None:
             return adam if learning_rate is None else replace(adam, learning_rate=learning_rate)
-        return AdamParams(learning_rate or self.capabilities.suggested_learning_rate, grad_clip_norm=1.0)
+        rate = self.capabilities.suggested_learning_rate if learning_rate is None else learning_rate
+        return AdamParams(rate, grad_clip_norm=1.0)
 
 
 def open_model(
