@@ -98,12 +98,23 @@ def find_varied(runs: Sequence[Object], most: int = 8) -> tuple[list[str], list[
     """The dotted paths in which the runs of an experiment differ, and the values of each run there."""
     if not runs:
         return [], []
-    first, *others = runs
-    same = {"name", *(key for key, value in first.items() if all(run.get(key) == value for run in others))}
-    flat = [scalars({key: value for key, value in run.items() if key not in same}) for run in runs]
+    flat = [scalars(run) for run in _leave_out_common([{**run, "name": None} for run in runs])]
     names = dict.fromkeys(name for one in flat for name in one)
     varied = [name for name in names if any(one.get(name) != flat[0].get(name) for one in flat)][:most]
     return varied, [{name: one.get(name) for name in varied} for one in flat]
+
+
+def _leave_out_common(blocks: Sequence[Object]) -> list[Object]:
+    """Nested data without what is equal in all of it: most of a config is, and need not be made flat."""
+    first, *others = blocks
+    same = {key for key, value in first.items() if all(block.get(key) == value for block in others)}
+    left = [{key: value for key, value in block.items() if key not in same} for block in blocks]
+    for key in left[0]:
+        if all(isinstance(block.get(key), dict) for block in left):
+            inner = _leave_out_common([block[key] for block in left])
+            for block, value in zip(left, inner, strict=True):
+                block[key] = value
+    return left
 
 
 def shorten(value: str, most: int) -> str:

@@ -7,11 +7,11 @@ shows what is left. Where a decision hangs on it, `load_object` says what is wro
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,10 @@ from ..errors import DataError
 from .jsonl_file import parse_object, read_records, read_whole
 
 type Object = dict[str, Any]
+
+# As `Any`, so that what is checked by them needs no cast, which would be a call for every value of a record.
+_DICT: Any = dict
+_LIST: Any = list
 
 UNFINISHED = "unfinished"
 """Of an experiment without an end; a reader tells at the moment of asking whether it is running or was killed."""
@@ -85,8 +89,8 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 def part(value: Any, *path: str) -> Object:
     """The object at a path below `value`; an empty one where there is something else."""
     for key in path:
-        value = cast(Object, value).get(key) if isinstance(value, dict) else None
-    return cast(Object, value) if isinstance(value, dict) else {}
+        value = value.get(key) if isinstance(value, _DICT) else None
+    return value if isinstance(value, _DICT) else {}
 
 
 def find_row(rows: Iterable[Object], key: str, value: Any) -> Object:
@@ -99,7 +103,7 @@ def find_row(rows: Iterable[Object], key: str, value: Any) -> Object:
 
 def items(value: Any) -> list[Any]:
     """`value` if it is a list, else nothing."""
-    return cast(list[Any], value) if isinstance(value, list) else []
+    return value if isinstance(value, _LIST) else []
 
 
 def text(value: Any) -> str:
@@ -110,14 +114,14 @@ def text(value: Any) -> str:
 def number(value: Any) -> float | None:
     """`value` as a finite number, if it is one."""
     if type(value) is float:  # most are, and there are many
-        return value if math.isfinite(value) else None
+        return value if isfinite(value) else None
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, (int, float))):
         return None
     try:
         found = float(value)
     except OverflowError:  # JSON has whole numbers of any length
         return None
-    return found if math.isfinite(found) else None
+    return found if isfinite(found) else None
 
 
 def whole(value: Any) -> int | None:
