@@ -246,7 +246,8 @@ def _explain(error: Exception, as_json: bool) -> int | None:
         from ..log import get_logger
 
         get_logger().debug("Where it happened:", exc_info=True)
-        message = clean(f"{place}: {type(error).__name__}: {error}. Correct that code." if place else str(error))
+        what = f"{type(error).__name__}: {error}".removesuffix(": ")
+        message = clean(f"{place}: {what}. Correct that code." if place else str(error))
         click.echo(message, err=True)
         _answer({"error": type(error).__name__, "message": message}, as_json)
         return 1
