@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import sys
-import textwrap
 from typing import TextIO
 
 from .redact import redact_text
@@ -48,6 +46,9 @@ class _ToStderr(logging.StreamHandler[TextIO]):
         line = super().format(record)
         if "\n" in line or not self.stream.isatty():
             return line
+        import shutil  # here, because every command starts with this module, and few write such a line
+        import textwrap
+
         width = shutil.get_terminal_size().columns
         return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
 

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from .redact import redact_text
@@ -122,7 +121,8 @@ def _prctl(option: int, value: int) -> None:
 
 def _children() -> set[int]:
     try:
-        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8")
+        # Not with a `Path`: most commands start without `pathlib`.
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return {int(pid) for pid in file.read().split()}
     except OSError:
         return set()
-    return {int(pid) for pid in text.split()}

@@ -363,15 +363,23 @@ def _environment_secrets() -> tuple[str, ...]:
 
 def _forms(value: str) -> set[str]:
     """A value as it is, and as it looks in JSON, in `repr`, in an address and in base64."""
-    import base64  # here, because every command starts with this module, and most start without these
-    import json
-    from urllib.parse import quote, quote_plus
+    from binascii import b2a_base64  # `base64`, `json` and `urllib` take longer to import than most commands run
 
-    forms = {value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-    forms |= {repr(value)[1:-1], quote(value, safe=""), quote_plus(value), quote(value)}
     data = value.encode("utf-8", "surrogateescape")
+    quoted = {
+        _compile(unsafe).sub(_quote_byte, data).decode() for unsafe in (rb"[^\w.~-]", rb"[^\w.~/-]", rb"[^\w.~ -]")
+    }
+    forms = {value, value.strip(), repr(value)[1:-1], *quoted, *(one.replace(" ", "+") for one in quoted)}
+    if not value.isascii() or not value.isprintable() or '"' in value or "\\" in value:
+        import json
+
+        forms |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     for offset in range(3):  # in the middle of something else it may begin at any of three places
-        for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            text = encode(b"\0" * offset + data).decode()
-            forms.add(text[(0, 2, 3)[offset] : (offset + len(data)) * 8 // 6])  # only what no neighbour changes
+        text = b2a_base64(b"\0" * offset + data, newline=False).decode()
+        text = text[(0, 2, 3)[offset] : (offset + len(data)) * 8 // 6]  # only what no neighbour changes
+        forms |= {text, text.replace("+", "-").replace("/", "_")}
     return {form for form in forms if len(form) >= SHORTEST_SECRET}
+
+
+def _quote_byte(found: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % found[0][0]

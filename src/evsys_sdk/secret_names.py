@@ -68,7 +68,7 @@ _ORDINARY = split_set(
 )
 _ORDINARY_PREFIXES = ("LC_", "XDG_", "PYTHON", "CONDA_", "NVIDIA_", "CUDA_", "DBUS_", "GPG_KEY")
 _SECRET_VARIABLE = re.compile(
-    r"(?i)passw|passphrase|passcode|(?<![a-z])pass(?![a-z])|(?<![a-z])pw(?![a-z])|pwd$|secret|tokens?(?![a-z])|auth(?!or)|cred|jwt|cookie"
+    r"passw|passphrase|passcode|(?<![a-z])pass(?![a-z])|(?<![a-z])pw(?![a-z])|pwd$|secret|tokens?(?![a-z])|auth(?!or)|cred|jwt|cookie"
     r"|keys?(?![a-z])|webhook|dsn|connection_?str|(?<![a-z])pat$|mnemonic|phrase|recovery|(?<![a-z])pin(?![a-z])"
 )
 _PIECES = re.compile(r"[^\s\"',;{}()\[\]=&?@:/|<>]+")
@@ -100,7 +100,9 @@ def find_secrets(name: str, value: str) -> set[str]:
         return set()
     found = {piece for piece in (value, *_PIECES.findall(value)) if not _is_ordinary(piece)}
     found.update(_LOGIN.findall(value))
-    is_named = _SECRET_VARIABLE.search(name) and not value.startswith(("http://", "https://")) and not value.isdigit()
+    is_named = (
+        _SECRET_VARIABLE.search(name.lower()) and not value.startswith(("http://", "https://")) and not value.isdigit()
+    )
     if found or is_named or (_PHRASE.fullmatch(value) and not name.endswith("NAME")):
         found.add(value)
     return {piece for piece in found if len(piece) >= SHORTEST_SECRET}

@@ -17,16 +17,13 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from .processes import Relay, adopt_orphans, die_with_parent, end_leftovers
 from .redact import redact_text
 
 _EXIT_S = 5.0
@@ -44,8 +41,7 @@ def default_limit_s(usual: float = 60.0) -> float:
     return float(os.environ.get("EVSYS_USER_CODE_TIMEOUT_S", usual))
 
 
-@dataclass(frozen=True, slots=True)
-class Containment:
+class Containment(NamedTuple):
     """Limits of a whole command, which hold as soon as it has imported user code."""
 
     what: str
@@ -208,6 +204,8 @@ def _fork_once() -> None:
     global _tell, _child
     if _tell is None or not hasattr(os, "fork"):
         return
+    from .processes import adopt_orphans, die_with_parent  # here as below: most commands start without these
+
     tell, _tell = _tell, None
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -240,6 +238,8 @@ class _Parent:
     def __init__(
         self, pid: int, reports: int, output: int, tell: Callable[[str], None], containment: Containment | None
     ) -> None:
+        from .processes import Relay
+
         self._pid, self._tell = pid, tell
         self._reports, self._output = reports, output
         self._pending = b""
@@ -254,6 +254,10 @@ class _Parent:
         """When a child that has reported its exit code is killed."""
 
     def supervise(self) -> NoReturn:
+        import signal
+
+        from .processes import end_leftovers
+
         for name in _FORWARDED:
             signal.signal(getattr(signal, name), lambda number, _: self._pass_on(number))
         signal.signal(signal.SIGTSTP, lambda number, _: self._pause())
@@ -265,7 +269,8 @@ class _Parent:
 
     def _wait(self) -> tuple[int, dict[str, Any] | None]:
         """Relay until the child has ended; its wait status, and the section that exceeded its limit."""
-        import select  # here as everywhere: most commands start without this
+        import select
+        import signal
 
         try:
             gone = os.pidfd_open(self._pid)
@@ -332,6 +337,8 @@ class _Parent:
             self._deadline = time.monotonic() + _EXIT_S
 
     def _explain(self, status: int, overdue: dict[str, Any] | None) -> int:
+        import signal
+
         section = overdue or next(reversed(self._sections.values()), None)
         what = section["what"] if section else "the process with the code of this project"
         code = os.waitstatus_to_exitcode(status)
@@ -354,6 +361,8 @@ class _Parent:
 
     def _pause(self) -> None:
         """Ctrl-Z stops both; continuing this process continues the child."""
+        import signal
+
         self._pass_on(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._pass_on(signal.SIGCONT)
