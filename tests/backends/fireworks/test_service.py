@@ -13,7 +13,8 @@ import pytest
 from evsys_sdk.backends.client import AdamParams, SamplingParams
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.backends.fireworks.backend import FireworksBackend
-from evsys_sdk.backends.fireworks.client import check_path, make_label
+from evsys_sdk.backends.fireworks.client import make_label
+from evsys_sdk.backends.fireworks.sampling import check_path
 from evsys_sdk.errors import BackendError, EvsysAuthError
 
 from .conftest import Connect

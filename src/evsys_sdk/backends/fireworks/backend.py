@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import BackendError, ConfigError, Problem
-from ..tinker.backend import Preparation, TinkerBackend
+from ..tinker.backend import TinkerBackend
 from .config import FireworksConfig
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ..tinker.session import ServedModel
     from ..tinker.state import TrainedAdapter
     from .client import FireworksTrainingClient
-    from .sampling import FireworksSamplingClient
     from .session import FireworksSession
 
 _NO_TOKENIZER = "Fireworks does not say which tokenizer goes with a model"
@@ -59,11 +58,33 @@ class FireworksBackend(TinkerBackend):
 
         return FireworksSession(self.config)
 
-    def _preparation(self, session: Any, pipeline: Pipeline, model: Any, run_dir: Path) -> Preparation:
-        return _FireworksPreparation(self, session, pipeline, model, run_dir)
+    def _client_type(self) -> type[FireworksTrainingClient]:
+        from .client import FireworksTrainingClient
 
-    def _make_sampler(self, session: Any, pipeline: Pipeline, model: str, checkpoint: str | None) -> Any:
-        return _make_sampler(self, session, pipeline, model, checkpoint)
+        return FireworksTrainingClient
+
+    def _make_training(
+        self, session: Any, pipeline: Pipeline, adapter: TrainedAdapter, model: Any, run_dir: Path
+    ) -> Any:
+        from ..client import start_of
+        from ..tinker.state import check_sidecar
+        from .client import load_into
+        from .sampling import check_path
+
+        ref, with_optimizer = start_of(model)
+        path = check_path(ref) if ref else None
+        if ref:
+            check_sidecar(run_dir, ref, adapter)
+        training = session.service.create_lora_training_client(
+            base_model=adapter.model,
+            rank=adapter.rank,
+            seed=getattr(model, "seed", None),
+            alpha=self.config.lora_alpha,
+            **adapter.layers(),
+        )
+        if path is not None:
+            pipeline.wait(session.run(load_into(training, path, with_optimizer).result_async()))
+        return training
 
     def assumed(self) -> Facts:
         """What Fireworks' client promises; what it does not say is not relied on."""
@@ -91,67 +112,3 @@ class FireworksBackend(TinkerBackend):
     def capabilities(self, facts: Facts, served: ServedModel, tokenizer: Any) -> Capabilities:
         """What recipes may ask; the client cannot report alternatives, whatever a config says."""
         return replace(super().capabilities(facts, served, tokenizer), top_k_logprobs=0)
-
-
-class _FireworksPreparation(Preparation):
-    """Everything between an open session and a training client."""
-
-    backend: FireworksBackend
-    session: FireworksSession
-
-    def _client_type(self) -> type[FireworksTrainingClient]:
-        from .client import FireworksTrainingClient
-
-        return FireworksTrainingClient
-
-    def _model(self, adapter: TrainedAdapter, served: ServedModel) -> tuple[Any, Any]:
-        from ..tinker.tokenizers import load_tokenizer
-
-        # first: a model costs, a tokenizer does not
-        tokenizer = load_tokenizer(self.backend.config.tokenizer, self.model.name, served.extras)
-        return self._make_training(adapter), tokenizer
-
-    def _make_training(self, adapter: TrainedAdapter) -> Any:
-        from ..client import start_of
-        from ..tinker.state import check_sidecar
-        from .client import check_path, load_into
-
-        ref, with_optimizer = start_of(self.model)
-        path = check_path(ref) if ref else None
-        if ref:
-            check_sidecar(self.run_dir, ref, adapter)
-        training = self.session.service.create_lora_training_client(
-            base_model=adapter.model,
-            rank=adapter.rank,
-            seed=getattr(self.model, "seed", None),
-            alpha=self.backend.config.lora_alpha,
-            **adapter.layers(),
-        )
-        if path is not None:
-            self.pipeline.wait(self.session.run(load_into(training, path, with_optimizer).result_async()))
-        return training
-
-
-def _make_sampler(
-    backend: FireworksBackend, session: FireworksSession, pipeline: Pipeline, model: str, checkpoint: str | None
-) -> FireworksSamplingClient:
-    """A sampler without a training client; blocks until the service has it."""
-    from ..tinker.sampling import SamplerContext, SeedCounter
-    from ..tinker.tokenizers import load_tokenizer
-    from .client import check_path
-    from .sampling import FireworksSamplingClient
-
-    served = session.model(model, to_train=False)
-    tokenizer = load_tokenizer(backend.config.tokenizer, model, served.extras)
-    facts = backend.facts(session.base_url, model, served.extras)
-    source = {"base_model": model} if checkpoint is None else {"model_path": check_path(checkpoint)}
-    sampler = session.service.create_sampling_client(**source, tokenizer=tokenizer)
-    context = SamplerContext(
-        pipeline,
-        backend.capabilities(facts, served, tokenizer),
-        tokenizer,
-        SeedCounter(0).next,
-        lambda: 0,
-        backend.quirks(facts).seed_bits,
-    )
-    return FireworksSamplingClient(session, sampler, checkpoint or "", context)

@@ -8,21 +8,22 @@ itself; ours are the model's. Stops are texts, four at most.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from ...errors import BackendError
+from ...errors import BackendError, show
 from .. import checks
 from ..client import Sample, SamplingParams, TopLogprobs
 from ..datum import Floats
 from ..future import Operation
+from ..seeds import stream_of
 from ..tinker.sampling import SamplerContext, TinkerSamplingClient
 from .session import FireworksSession
 
+SCHEME: Final = "fireworks://"
 _MOST_STOPS: Final = 4
 _NOT_A_TEXT: Final = "\N{REPLACEMENT CHARACTER}"
 """What tokenizers write for part of a character."""
@@ -59,11 +60,12 @@ class FireworksSamplingClient(TinkerSamplingClient):
         self._refuse_if_stale("sample")
         stop = self._stop_texts(params.stop)
         endless = stop is not None and not any(map(self._is_control, stop))
-        seed = self._context.next_seed() if params.seed is None else params.seed
+        seed, mask = self._context.seed_for(params), (1 << self._context.quirks.seed_bits) - 1
         tokens = [int(token) for token in prompt]
 
         async def ask() -> list[_Completion]:
-            seeds = [_nth_seed(seed, number, self._context.seed_bits) for number in range(num_samples)]
+            # Each its own: with one for all, they would all be the same.
+            seeds = [stream_of(seed, number) & mask for number in range(num_samples)]
             requests = [_request(params, one, stop, endless) for one in seeds]
             return await asyncio.gather(*(self._complete(tokens, one) for one in requests))
 
@@ -155,7 +157,11 @@ def _request(params: SamplingParams, seed: int, stop: list[str] | None, ignore_e
     return request
 
 
-def _nth_seed(seed: int, number: int, bits: int) -> int:
-    """A seed for each sample of a request: with one for all, they would all be the same."""
-    digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest) & ((1 << bits) - 1)
+def check_path(ref: str) -> str:
+    """The service's own name of a checkpoint, out of our reference."""
+    if not ref.startswith(SCHEME) or not ref.removeprefix(SCHEME).strip("/"):
+        raise BackendError(
+            f"{show(ref)} is not a checkpoint at Fireworks: those begin with {SCHEME}. Take one from the "
+            "checkpoints.jsonl of a run on this backend."
+        )
+    return ref.removeprefix(SCHEME)

@@ -11,12 +11,15 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from importlib import import_module
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ...errors import EvsysAuthError, MissingExtraError
 from ...log import get_logger
 from ..tinker.session import ServedModel, Session, fetch_extras, reach, refuse_dead_loop, telemetry
 from .config import FIREWORKS, SERVERLESS, FireworksConfig
+
+if TYPE_CHECKING:
+    from ..tinker.sampling import SamplerContext, TinkerSamplingClient
 
 _NEEDED: Final = "fireworks.training.sdk"
 _HOLDER: Final = "fireworks.training.sdk._core.lib.internal_client_holder"
@@ -110,6 +113,24 @@ class FireworksSession(Session):
             return None
         found = fetch_extras(self.gateway, self.headers(), name)
         return None if found is None else dict(found)
+
+    def sampler(
+        self, context: SamplerContext, ref: str, *, model: str | None = None, version: int = 0
+    ) -> TinkerSamplingClient:
+        """A sampler of a checkpoint, or of a base model where there is none; blocks."""
+        from .sampling import check_path
+
+        return self.sampler_at(context, check_path(ref) if ref else None, ref, version, model)
+
+    def sampler_at(
+        self, context: SamplerContext, path: str | None, ref: str, version: int, model: str | None = None
+    ) -> TinkerSamplingClient:
+        """A sampler of what the service calls `path`; `ref` is empty where it cannot be opened again."""
+        from .sampling import FireworksSamplingClient
+
+        source = {"model_path": path} if path else {"base_model": model}
+        sampler = self.service.create_sampling_client(**source, tokenizer=context.tokenizer)
+        return FireworksSamplingClient(self, sampler, ref, context, version)
 
     def headers(self) -> dict[str, str]:
         """What authenticates a request that does not go through the client."""

@@ -10,7 +10,7 @@ has asked; otherwise it is taken at its word.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -54,8 +54,9 @@ class TinkerBackend:
         # For its refusal alone, before a session is opened in vain.
         start_of(model)
         session, pipeline = self.open_session()
-        made = self._preparation(session, pipeline, model, Path(run_dir))
-        client = _submit("creating the model", made.make, session, pipeline)
+        client = _submit(
+            "creating the model", lambda: self._make(session, pipeline, model, Path(run_dir)), session, pipeline
+        )
         return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name}
 
     def model_names(self) -> list[str]:
@@ -107,13 +108,87 @@ class TinkerBackend:
 
         return Session(self.config)
 
-    def _preparation(self, session: Any, pipeline: Pipeline, model: Any, run_dir: Path) -> Preparation:
-        return Preparation(self, session, pipeline, model, run_dir)
+    def _make(self, session: Session, pipeline: Pipeline, model: Any, run_dir: Path) -> TinkerTrainingClient:
+        """Create or restore the model; blocks."""
+        served = session.model(model.name)
+        facts = self.facts(session.base_url, model.name, served.extras)
+        adapter = self._adapter(model)
+        # First where the server need not be asked for it: a model costs, a tokenizer does not.
+        asks = self.config.tokenizer == "auto" and not (served.extras or {}).get("tokenizer")
+        tokenizer = None if asks else self._tokenizer(model.name, served)
+        training = self._make_training(session, pipeline, adapter, model, run_dir)
+        if asks:
+            named = getattr(training.get_info().model_data, "tokenizer_id", None)
+            tokenizer = self._tokenizer(model.name, served, named)
+        capabilities = self.capabilities(facts, served, tokenizer)
+        if not capabilities.summed_losses:
+            get_logger(__name__).warning(
+                "%s averages losses over what is sent together, so a token counts differently than on other backends; "
+                "only losses with positive weights are possible",
+                session.where,
+            )
+        return self._client_type()(
+            session=session,
+            pipeline=pipeline,
+            training=training,
+            adapter=adapter,
+            capabilities=capabilities,
+            tokenizer=tokenizer,
+            quirks=self.quirks(facts),
+            run_dir=run_dir,
+            seed=getattr(model, "seed", 0),
+        )
 
-    def _make_sampler(self, session: Any, pipeline: Pipeline, model: str, checkpoint: str | None) -> Any:
-        from .sampling import open_sampler
+    def _client_type(self) -> type[TinkerTrainingClient]:
+        from .client import TinkerTrainingClient
 
-        return open_sampler(self, session, pipeline, model, checkpoint)
+        return TinkerTrainingClient
+
+    def _adapter(self, model: Any) -> TrainedAdapter:
+        from .state import TrainedAdapter
+
+        config = self.config
+        return TrainedAdapter(
+            model=model.name,
+            rank=getattr(model, "lora_rank", 32),
+            train_mlp=config.train_mlp,
+            train_attn=config.train_attn,
+            train_unembed=config.train_unembed,
+            renderer=getattr(model, "renderer_name", None),
+            tokenizer=config.tokenizer,
+        )
+
+    def _make_training(
+        self, session: Session, pipeline: Pipeline, adapter: TrainedAdapter, model: Any, run_dir: Path
+    ) -> Any:
+        from ..client import start_of
+        from .client import restore
+        from .state import check_reference
+
+        ref, with_optimizer = start_of(model)
+        if ref:
+            return restore(session, check_reference(ref), adapter, run_dir, with_optimizer)
+        return session.service.create_lora_training_client(
+            base_model=adapter.model, rank=adapter.rank, seed=getattr(model, "seed", None), **adapter.layers()
+        )
+
+    def _tokenizer(self, model: str, served: ServedModel, named: str | None = None) -> Any:
+        from .tokenizers import load_tokenizer
+
+        return load_tokenizer(self.config.tokenizer, self._probed or model, served.extras, named)
+
+    def _make_sampler(self, session: Session, pipeline: Pipeline, model: str, checkpoint: str | None) -> Any:
+        """A sampler without a training client; blocks until the server has it."""
+        from ..seeds import RequestSeeds
+        from .sampling import SamplerContext
+
+        served = session.model(model, to_train=False)
+        facts = self.facts(session.base_url, model, served.extras)
+        tokenizer = self._tokenizer(model, served)
+        # Without a training client there are no live weights that it could follow.
+        capabilities = replace(self.capabilities(facts, served, tokenizer), snapshot_samplers=True)
+        context = SamplerContext(pipeline, capabilities, tokenizer, RequestSeeds(0).next, lambda: 0, self.quirks(facts))
+        return session.sampler(context, checkpoint or "", model=model)
 
     def assumed(self) -> Facts:
         """What is taken for granted about servers of this kind."""
@@ -131,10 +206,6 @@ class TinkerBackend:
             return PROMISED
         found = read_facts(ProbedServer(self.name, base_url, model)) if self.config.use_doctor else None
         return (found or Facts()).over(_read_facts(extras or {})).over(self.assumed())
-
-    def tokenizer_of(self, model: str) -> str:
-        """Whose tokenizer goes with a model; that of the model being asked about also serves names no one has."""
-        return self._probed or model
 
     def quirks(self, facts: Facts) -> Quirks:
         """What is done differently for this server."""
@@ -188,86 +259,6 @@ class SkyRLBackend(TinkerBackend):
         from .quirks import Quirks
 
         return Quirks.of(self.config, facts, seed_bits=31, fill_sequence_ids=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """Everything between an open session and a training client."""
-
-    backend: TinkerBackend
-    session: Session
-    pipeline: Pipeline
-    model: Any
-    run_dir: Path
-
-    def make(self) -> Any:
-        """Create or restore the model; blocks."""
-        backend, name = self.backend, self.model.name
-        served = self.session.model(name)
-        facts = backend.facts(self.session.base_url, name, served.extras)
-        adapter = self._adapter()
-        training, tokenizer = self._model(adapter, served)
-        capabilities = backend.capabilities(facts, served, tokenizer)
-        if not capabilities.summed_losses:
-            get_logger(__name__).warning(
-                "%s averages losses over what is sent together, so a token counts differently than on other backends; "
-                "only losses with positive weights are possible",
-                self.session.where,
-            )
-        return self._client_type()(
-            session=self.session,
-            pipeline=self.pipeline,
-            training=training,
-            adapter=adapter,
-            capabilities=capabilities,
-            tokenizer=tokenizer,
-            quirks=backend.quirks(facts),
-            run_dir=self.run_dir,
-            seed=getattr(self.model, "seed", 0),
-        )
-
-    def _client_type(self) -> type[TinkerTrainingClient]:
-        from .client import TinkerTrainingClient
-
-        return TinkerTrainingClient
-
-    def _model(self, adapter: TrainedAdapter, served: ServedModel) -> tuple[Any, Any]:
-        training = self._make_training(adapter)
-        return training, self._tokenizer(training, served)
-
-    def _adapter(self) -> TrainedAdapter:
-        from .state import TrainedAdapter
-
-        config = self.backend.config
-        return TrainedAdapter(
-            model=self.model.name,
-            rank=getattr(self.model, "lora_rank", 32),
-            train_mlp=config.train_mlp,
-            train_attn=config.train_attn,
-            train_unembed=config.train_unembed,
-            renderer=getattr(self.model, "renderer_name", None),
-            tokenizer=config.tokenizer,
-        )
-
-    def _make_training(self, adapter: TrainedAdapter) -> Any:
-        from ..client import start_of
-        from .client import restore
-        from .state import check_reference
-
-        ref, with_optimizer = start_of(self.model)
-        if ref:
-            return restore(self.session, check_reference(ref), adapter, self.run_dir, with_optimizer)
-        return self.session.service.create_lora_training_client(
-            base_model=adapter.model, rank=adapter.rank, seed=getattr(self.model, "seed", None), **adapter.layers()
-        )
-
-    def _tokenizer(self, training: Any, served: ServedModel) -> Any:
-        from .tokenizers import load_tokenizer
-
-        wanted, named = self.backend.config.tokenizer, None
-        if wanted == "auto" and not (served.extras or {}).get("tokenizer"):
-            named = getattr(training.get_info().model_data, "tokenizer_id", None)
-        return load_tokenizer(wanted, self.backend.tokenizer_of(self.model.name), served.extras, named)
 
 
 def _submit(what: str, work: Callable[[], Any], session: Session, pipeline: Pipeline) -> Any:

@@ -8,7 +8,7 @@ here: a forward pass, our gradient, and a cross-entropy whose weights are minus 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from ..client import AdamParams, Capabilities, ForwardBackwardOutput, OptimStepO
 from ..datum import Datum, Floats
 from ..future import Operation
 from ..losses import LossCallable, LossResult, check_config, custom_loss, find_loss
+from ..seeds import RequestSeeds
 from . import datums, state
 from .errors import LossFunctionError
 from .pipeline import Pipeline
 from .quirks import Quirks
-from .sampling import SamplerContext, SeedCounter, TinkerSamplingClient
+from .sampling import SamplerContext, TinkerSamplingClient
 from .session import Session
 
 type _Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
@@ -33,6 +34,9 @@ type _Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
 
 class TinkerTrainingClient:
     """Weights that are being trained on a Tinker server."""
+
+    _step_options: Mapping[str, Any] = {}
+    """What a step is asked for next to Adam's parameters."""
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class TinkerTrainingClient:
     ) -> None:
         self._session, self._pipeline, self._training = session, pipeline, training
         self._adapter, self._quirks, self._run_dir = adapter, quirks, run_dir
-        self._seeds, self._version = SeedCounter(seed), 0
+        self._seeds, self._version = RequestSeeds(seed), 0
         self._said_not_clipped = quirks.clips_gradients
         self.model_name = adapter.model
         self.tokenizer = tokenizer
@@ -90,16 +94,12 @@ class TinkerTrainingClient:
         """Apply the accumulated gradient and forget it."""
         checks.check_adam(adam)
         self._say_once_if_not_clipped(adam)
-        params = import_module("tinker").types.AdamParams(
-            learning_rate=adam.learning_rate,
-            beta1=adam.beta1,
-            beta2=adam.beta2,
-            eps=adam.eps,
-            weight_decay=adam.weight_decay,
-            grad_clip_norm=adam.grad_clip_norm,
-        )
+        params = self._types().AdamParams(**asdict(adam), **self._step_options)
         stepped = self._pipeline.submit(
-            "optim_step", lambda: self._training.optim_step(params), self._convert_step, changes_weights=True
+            "optim_step",
+            lambda: self._watch(self._training.optim_step(params)),
+            self._convert_step,
+            changes_weights=True,
         )
         self._version += 1  # with the call: samplers that are asked for after it are of the weights behind it
         return stepped
@@ -113,14 +113,15 @@ class TinkerTrainingClient:
 
     def save_state(self, name: str) -> Operation[str]:
         """Store weights and optimizer on the server; returns the reference that `load_state` takes."""
-        unused, ttl = state.make_name(name), self._session.config.checkpoint_ttl_s
+        unused = self._make_name(name)
 
         def convert_saved(answer: Any) -> str:
-            state.write_sidecar(self._run_dir, unused, answer.path, self._session.base_url, self._adapter)
-            return str(answer.path)
+            ref = self._ref_of(str(answer.path))
+            state.write_sidecar(self._run_dir, unused, ref, self._session.base_url, self._adapter)
+            return ref
 
         return self._pipeline.submit(
-            "save_state", lambda: self._training.save_state(unused, ttl_seconds=ttl), convert_saved
+            "save_state", lambda: self._watch(self._training.save_state(unused, **self._kept_for())), convert_saved
         )
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
@@ -139,15 +140,14 @@ class TinkerTrainingClient:
 
     def sampler(self, name: str | None = None) -> Operation[TinkerSamplingClient]:
         """A frozen copy of the weights as they are now; with a name it is stored and can be opened again."""
-        unused, ttl = None if name is None else state.make_name(name), self._session.config.checkpoint_ttl_s
-        version = self._version
+        unused, version = None if name is None else self._make_name(name), self._version
 
         def snapshot() -> TinkerSamplingClient:
             if unused is None:
                 taken = self._training.save_weights_and_get_sampling_client(retry_config=self._quirks.retry_config())
                 return TinkerSamplingClient(self._quirks.sampler(taken), "", self._context(), version)
-            stored = self._pipeline.wait(self._training.save_weights_for_sampler(unused, ttl_seconds=ttl))
-            return self._open_sampler(stored.path, version)
+            stored = self._pipeline.wait(self._training.save_weights_for_sampler(unused, **self._kept_for()))
+            return self._session.sampler(self._context(), stored.path, version=version)
 
         return self._pipeline.submit("sampler", snapshot, lambda sampler: sampler)
 
@@ -155,7 +155,9 @@ class TinkerTrainingClient:
         """A sampler that was stored earlier."""
         version = self._version
         return self._pipeline.submit(
-            "open_sampler", lambda: self._open_sampler(state.check_reference(ref), version), lambda sampler: sampler
+            "open_sampler",
+            lambda: self._session.sampler(self._context(), ref, version=version),
+            lambda sampler: sampler,
         )
 
     def close(self) -> None:
@@ -179,11 +181,23 @@ class TinkerTrainingClient:
     def _answers_at_once(self, loss_fn: str | None) -> bool:
         return loss_fn in self._quirks.native_losses
 
-    def _open_sampler(self, path: str, version: int) -> TinkerSamplingClient:
-        sampler = self._session.service.create_sampling_client(
-            model_path=path, retry_config=self._quirks.retry_config()
-        )
-        return TinkerSamplingClient(self._quirks.sampler(sampler), path, self._context(), version)
+    def _types(self) -> Any:
+        """The SDK's classes of what is sent."""
+        return import_module("tinker").types
+
+    def _watch(self, promise: Any) -> Any:
+        """What the SDK gives for an operation, in a form that the pipeline can watch."""
+        return promise
+
+    def _make_name(self, name: str) -> str:
+        return state.make_name(name)
+
+    def _ref_of(self, path: str) -> str:
+        return path
+
+    def _kept_for(self) -> dict[str, int]:
+        ttl = self._session.config.checkpoint_ttl_s
+        return {} if ttl is None else {"ttl_seconds": ttl}
 
     def _context(self) -> SamplerContext:
         return SamplerContext(
@@ -192,7 +206,7 @@ class TinkerTrainingClient:
             self.tokenizer,
             self._seeds.next,
             lambda: self._version,
-            self._quirks.seed_bits,
+            self._quirks,
         )
 
     def _check(self, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None) -> list[Datum]:
@@ -210,9 +224,10 @@ class TinkerTrainingClient:
     ) -> Any:
         """Send a pass; scaled so that its loss is a sum, and with soft targets in the form the server takes."""
         scaled = datums.undo_mean(data, self._quirks.loss_reduction)
-        wire = datums.to_wire(datums.expand(scaled) if self._quirks.expand_soft_targets else scaled, loss_fn)
+        sent = datums.expand(scaled) if self._quirks.expand_soft_targets else scaled
+        wire = datums.to_wire(self._types(), sent, loss_fn)
         send = getattr(self._training, kind)
-        return send(wire, loss_fn, dict(params)) if params else send(wire, loss_fn)
+        return self._watch(send(wire, loss_fn, dict(params)) if params else send(wire, loss_fn))
 
     def _logprobs(self, answer: Any, data: Sequence[Datum]) -> list[Floats]:
         if not self._quirks.expand_soft_targets:

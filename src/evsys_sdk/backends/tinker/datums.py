@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -22,9 +21,8 @@ _BYTES_AT_ONCE: Final = 2_500_000
 """What the SDK is sure to send in one request; beyond, it may split."""
 
 
-def to_wire(data: Sequence[Datum], loss_fn: str) -> list[Any]:
-    """Datums for a request with this loss."""
-    types: Any = import_module("tinker").types
+def to_wire(types: Any, data: Sequence[Datum], loss_fn: str) -> list[Any]:
+    """Datums for a request with this loss, in the classes of an SDK."""
     return [_datum(types, datum, loss_fn) for datum in data]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -17,12 +15,9 @@ from ..client import Capabilities, Sample, SamplingParams, TopLogprobs
 from ..datum import Floats
 from ..future import Operation
 from .pipeline import Pipeline
-from .state import check_reference
-from .tokenizers import load_tokenizer
 
 if TYPE_CHECKING:
-    from .backend import TinkerBackend
-    from .session import Session
+    from .quirks import Quirks
 
 _MASKED: Final = -99999.0
 """What the protocol writes where there is no token to report."""
@@ -38,7 +33,12 @@ class SamplerContext:
     next_seed: Callable[[], int]
     version: Callable[[], int]
     """Counts the changes of the live weights."""
-    seed_bits: int = 63
+    quirks: Quirks
+
+    def seed_for(self, params: SamplingParams) -> int:
+        """The seed of a request, as wide as the server takes it."""
+        seed = self.next_seed() if params.seed is None else params.seed
+        return seed & ((1 << self.quirks.seed_bits) - 1)
 
 
 class TinkerSamplingClient:
@@ -53,8 +53,7 @@ class TinkerSamplingClient:
         """Continue a prompt several times."""
         checks.check_sampling(prompt, num_samples, params, self._context.capabilities)
         self._refuse_if_stale("sample")
-        seed = self._context.next_seed() if params.seed is None else params.seed
-        wanted = wire_params(replace(params, seed=seed & ((1 << self._context.seed_bits) - 1)))
+        wanted = wire_params(replace(params, seed=self._context.seed_for(params)))
         tokens = wire_tokens(prompt)
 
         def convert_samples(response: Any) -> list[Sample]:
@@ -102,37 +101,6 @@ class TinkerSamplingClient:
             f"'{self._context.capabilities.backend}' follow the live weights. Take a new sampler after each step, or "
             "use a server that keeps snapshots; `evsys doctor` says which do."
         )
-
-
-def open_sampler(
-    backend: TinkerBackend, session: Session, pipeline: Pipeline, model: str, checkpoint: str | None
-) -> TinkerSamplingClient:
-    """A sampler without a training client; blocks until the server has it."""
-    served = session.model(model, to_train=False)
-    facts = backend.facts(session.base_url, model, served.extras)
-    quirks = backend.quirks(facts)
-    tokenizer = load_tokenizer(session.config.tokenizer, model, served.extras)
-    # Without a training client there are no live weights that it could follow.
-    capabilities = replace(backend.capabilities(facts, served, tokenizer), snapshot_samplers=True)
-    source = {"base_model": model} if checkpoint is None else {"model_path": check_reference(checkpoint)}
-    sampler = session.service.create_sampling_client(**source, retry_config=quirks.retry_config())
-    seeds = SeedCounter(0)
-    context = SamplerContext(pipeline, capabilities, tokenizer, seeds.next, lambda: 0, quirks.seed_bits)
-    return TinkerSamplingClient(quirks.sampler(sampler), checkpoint or "", context)
-
-
-class SeedCounter:
-    """Seeds for requests that bring none: counted, so that a run repeats itself."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed, self._used, self._lock = seed, 0, threading.Lock()
-
-    def next(self) -> int:
-        with self._lock:
-            self._used += 1
-            used = self._used
-        # 7 bytes: a seed of the protocol has 63 bits.
-        return int.from_bytes(hashlib.blake2b(f"{self._seed}:{used}".encode(), digest_size=7).digest())
 
 
 def wire_tokens(tokens: Sequence[int]) -> Any:

@@ -11,11 +11,14 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from ...errors import BackendError, EvsysAuthError, show, suggest
 from ...log import get_logger
 from .config import TinkerConfig
+
+if TYPE_CHECKING:
+    from .sampling import SamplerContext, TinkerSamplingClient
 
 HOSTED: Final = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 """Where the SDK connects to when no one says otherwise."""
@@ -97,6 +100,18 @@ class Session:
     def extras(self, name: str) -> Mapping[str, Any] | None:
         """What an evsys server says beyond the protocol; None from all others."""
         return fetch_extras(self.base_url, self.headers(), name)
+
+    def sampler(
+        self, context: SamplerContext, ref: str, *, model: str | None = None, version: int = 0
+    ) -> TinkerSamplingClient:
+        """A sampler of a checkpoint, or of a base model where there is none; blocks."""
+        from .sampling import TinkerSamplingClient
+        from .state import check_reference
+
+        quirks = context.quirks
+        source = {"model_path": check_reference(ref)} if ref else {"base_model": model}
+        sampler = self.service.create_sampling_client(**source, retry_config=quirks.retry_config())
+        return TinkerSamplingClient(quirks.sampler(sampler), ref, context, version)
 
     def headers(self) -> dict[str, str]:
         """What authenticates a request that does not go through the SDK."""
