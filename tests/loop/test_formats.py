@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from evsys_sdk.errors import DataError
-from evsys_sdk.loop.traces.reading import Counts, TraceFile
+from evsys_sdk.loop.traces.reading import ImportReport, find_format, read_file, read_traces
 from evsys_sdk.loop.traces.store import TraceStore, import_traces
 from evsys_sdk.loop.traces.trace import BadRecord, Feedback, RewardRule, Trace, parse_time, work_out_reward
 
@@ -21,15 +21,15 @@ FIXTURES = Path(__file__).parent / "fixtures"
 type Write = Callable[..., Path]
 
 
-def read(path: Path, format: str = "auto") -> tuple[list[Trace], Counts]:
-    counts = Counts()
-    return list(TraceFile.open(path, format).traces(counts)), counts
+def read(path: Path) -> tuple[list[Trace], ImportReport]:
+    report = ImportReport()
+    return list(read_traces(read_file(path, report.spoil), find_format(path), report, where=path.name)), report
 
 
 @pytest.mark.parametrize("name", ["otlp_file.jsonl", "otlp_protobuf.jsonl", "otel_console.json"])
 def test_opentelemetry_in_every_encoding(name: str) -> None:
     found, counts = read(FIXTURES / name)
-    assert (len(found), counts.bad) == (2, 0), "older conventions of other libraries are skipped"
+    assert (len(found), counts.bad_records) == (2, 0), "older conventions of other libraries are skipped"
     by_question = {next(m["content"] for m in one.messages if m["role"] == "user"): one for one in found}
     current = by_question["What is the weather in Rome?"]
     assert [m["role"] for m in current.messages] == ["system", "user", "assistant", "tool", "assistant"]
@@ -89,32 +89,24 @@ def test_hostile_records_are_counted_and_the_others_kept(project: Path, write: W
     good = {"messages": [{"role": "user", "content": "fine"}]}
     report = import_traces("h", [write("h.jsonl", good, *HOSTILE)], format="openai_chat", most_bad=1.0)
     assert report.added >= 2
-    assert report.counts.bad >= 7
-    assert "it is not JSON" in report.counts.reasons
-    assert report.counts.reasons["it is not JSON"] == "h.jsonl:2"
+    assert report.bad_records >= 7
+    assert "it is not a JSON object" in report.reasons
+    assert report.reasons["it is not a JSON object"] == "h.jsonl:2"
     assert len(list(TraceStore("h").read())) == report.added
 
 
 def test_too_many_bad_records_are_an_error_that_names_the_first(project: Path, write: Write) -> None:
-    with pytest.raises(DataError, match=r"1 of 2 records could not be read, first h\.jsonl:2: it is not JSON"):
+    with pytest.raises(DataError, match=r"1 of 2 records could not be read, first h\.jsonl:2: it is not a JSON object"):
         import_traces("h", [write("h.jsonl", {"messages": [{"role": "user", "content": "x"}]}, "oops")])
-
-
-def test_a_record_that_is_too_long_is_passed_over(project: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evsys_sdk.loop.traces.reading._LONGEST_RECORD", 1000)
-    row = {"messages": [{"role": "user", "content": "x"}]}
-    long = {"messages": [{"role": "user", "content": "y" * 5000}]}
-    report = import_traces("h", [write("h.jsonl", long, row)], format="openai_chat", most_bad=1.0)
-    assert (report.added, report.counts.bad) == (1, 1)
 
 
 def test_what_is_no_trace_is_refused_with_the_formats(project: Path, write: Write) -> None:
     with pytest.raises(DataError, match="none of its first 1 records looks like one of otel"):
-        TraceFile.open(write("x.jsonl", {"loss": 1.0}))
+        find_format(write("x.jsonl", {"loss": 1.0}))
     with pytest.raises(DataError, match="Did you mean 'openai_chat'"):
-        TraceFile.open(Path("x.jsonl"), "openai_chut")
-    with pytest.raises(DataError, match="cannot be read"):
-        TraceFile.open(Path("nowhere.jsonl"))
+        find_format(Path("x.jsonl"), "openai_chut")
+    with pytest.raises(DataError, match="there is no such file"):
+        find_format(Path("nowhere.jsonl"))
 
 
 def test_a_file_that_breaks_off_is_an_error_and_not_less(project: Path) -> None:

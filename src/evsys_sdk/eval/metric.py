@@ -169,7 +169,11 @@ def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
     n = len(values)
     if n == 0 or not all(0 <= value <= 1 for value in values):
         return None
-    mean = statistics.fmean(values)
+    return share_interval(statistics.fmean(values), n)
+
+
+def share_interval(mean: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share that was observed `n` times."""
     centre = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * math.sqrt(max(mean * (1 - mean), 0.0) / n + _Z**2 / (4 * n**2))
     return max(0.0, centre - half), min(1.0, centre + half)

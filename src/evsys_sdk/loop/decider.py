@@ -19,10 +19,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, variance
 from typing import Any
 
 from ..config.building import build_extension
 from ..config.specs import InferenceSpec
+from ..eval.metric import share_interval
 from ..experiment.statistics.student_t import t_quantile
 from ..inference.adapter import as_chat_client, close_client
 from ..paths import workspace_dir
@@ -47,7 +49,6 @@ class Reason:
     value: float = 0.0
 
 
-_Z = 1.96  # of the interval of 95 %
 _DAY_S = 86_400.0
 _MET_AGAIN = 0.1
 """Others must have failed at this share of a kind of question for a good answer to it to be worth learning."""
@@ -102,7 +103,7 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     ]
     if any(one.votes for one in why):
         # Where rewards fell, an answer is good when it earns what used to be earned, but for the fall that is allowed.
-        bar = max(0.5, _mean(_rewards(known)) - rules.drift) if why[-1].votes else 0.5
+        bar = max(0.5, fmean(_rewards(known)) - rules.drift) if why[-1].votes else 0.5
         why.append(_judge_lessons([*new, *right], strange, rules.min_lessons, bar, system.traces.min_reward))
     why.append(contradiction)
     learn = any(one.votes is True for one in why) and not any(one.votes is False for one in why)
@@ -154,8 +155,8 @@ def _judge_drift(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], m
     before, after = _rewards(known), _rewards(new)
     if len(before) < 2 or len(after) < 2:
         return Reason("drift", None, "There are too few rewards to tell whether they fell.")
-    drop = _mean(before) - _mean(after)
-    error = math.sqrt(_variance(before) / len(before) + _variance(after) / len(after))
+    drop = fmean(before) - fmean(after)
+    error = math.sqrt(variance(before) / len(before) + variance(after) / len(after))
     # Welch's degrees of freedom are never fewer than those of the smaller group: that number is the careful one.
     low = drop - t_quantile(0.975, min(len(before), len(after)) - 1) * error
     told = f"Rewards changed by {-drop:+.3f} since what was trained on (a fall of {most:.3f} is allowed)."
@@ -217,22 +218,8 @@ def _find_strange(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion]) 
 
 
 def _lower_end(count: int, total: int) -> float:
-    """Lower end of Wilson's interval of a share."""
-    if not total:
-        return 0.0
-    share, square = count / total, _Z**2
-    middle = share + square / (2 * total)
-    half = _Z * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
-    return (middle - half) / (1 + square / total)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _variance(values: Sequence[float]) -> float:
-    middle = _mean(values)
-    return sum((value - middle) ** 2 for value in values) / (len(values) - 1)
+    """Lower end of the 95 % interval of a share."""
+    return share_interval(count / total, total)[0] if total else 0.0
 
 
 # A model's opinion about a decision to learn: asked after the rules said yes, and able to say no or to add words.

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, variance
 from typing import Any, Literal, cast
 
 from ..config import ExperimentConfig, load_yaml, validate_yaml
@@ -193,8 +194,7 @@ def watch_live(deployment: Deployment, store: str, policy: Watch) -> LiveState:
 def estimate_mean(scores: Sequence[float]) -> tuple[float, float]:
     """The mean, and the variance of the mean; all alike does not mean that the next one is."""
     n = len(scores)
-    mean = sum(scores) / n
-    return mean, max(sum((score - mean) ** 2 for score in scores) / (n - 1), 1 / (n + 1)) / n
+    return fmean(scores), max(variance(scores), 1 / (n + 1)) / n
 
 
 def _is_of(trace: dict[str, Any], deployment: Deployment, since: float) -> bool:

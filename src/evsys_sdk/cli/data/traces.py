@@ -11,7 +11,7 @@ from ..options import json_option
 from ..output import emit, table
 
 if TYPE_CHECKING:
-    from ...loop.traces.store import ImportReport
+    from ...loop.traces.reading import ImportReport
     from ...loop.traces.trace import RewardRule
 
 
@@ -133,12 +133,11 @@ def read_rules(feedback: tuple[str, ...]) -> list[RewardRule]:
 
 
 def _render(report: ImportReport) -> None:
-    counts = report.counts
     click.echo(
-        f"{report.name}: {report.added} traces added, {report.duplicates} were there already, {report.rewarded} with a "
-        f"reward ({', '.join(sorted(set(counts.formats.values())))})"
+        f"{report.name}: {report.added} traces added, {report.duplicates} were there already, "
+        f"{report.with_reward} with a reward ({', '.join(sorted(set(report.formats.values())))})"
     )
     if report.redacted:
         click.echo("  taken out  " + ", ".join(f"{count} {kind}" for kind, count in sorted(report.redacted.items())))
-    for reason, where in counts.reasons.items():
+    for reason, where in report.reasons.items():
         click.echo(f"  bad        {where}: {reason}")

@@ -26,7 +26,7 @@ from ...record.lock import exclusive
 from ...redact import redact
 from .feedback import CORRECTION, FILE, GivenFeedback, Joined, read_feedback
 from .privacy import Pseudonyms
-from .reading import FORMATS, Counts, read_file
+from .reading import FORMATS, ImportReport, read_file
 from .rounds import find_taken, read_rounds, rounds_file
 from .store import LiveStore, TraceStore
 from .trace import RewardRule, Trace
@@ -136,17 +136,17 @@ def import_feedback(
     if not TraceStore(name).file.is_file():
         raise DataError(f"there are no traces in '{name}' that feedback could be about. Import them first.")
     live = LiveStore(name, keep_personal=keep_personal)
-    counts, given = Counts(), list[GivenFeedback]()
+    read, given = ImportReport(name), list[GivenFeedback]()
     for path in files:
-        for number, record in read_file(path, counts.spoil):
+        for number, record in read_file(path, read.spoil):
             try:
                 given.append(GivenFeedback.model_validate(_rename(record)))
             except ValidationError as error:
                 first = error.errors(include_url=False, include_input=False)[0]
                 place = ".".join(str(part) for part in first["loc"]) or "the record"
-                counts.spoil(f"{path}:{number}", f"{place}: {first['msg']}")
+                read.spoil(f"{path}:{number}", f"{place}: {first['msg']}")
     report = FeedbackLog(live, rules=rules).add(given, via="file")
-    report.bad, report.reasons = counts.bad, counts.reasons
+    report.bad, report.reasons = read.bad_records, read.reasons
     return report
 
 

@@ -1,6 +1,6 @@
 """Files of traces -> traces: which format it is, what cannot be read, and how much of that is too much.
 
-A record that cannot be read is counted with its reason and passed over; more of them than a share of the file is an
+A record that cannot be read is counted with its reason and skipped; more of them than a share of the file is an
 error, because then the format is not what it seems to be.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
-from pydantic_core import from_json
-
+from ...data.jsonl import cannot_read, iter_numbered_rows
 from ...errors import DataError, show, suggest
 from .formats import openai_chat, otel
 from .trace import BadRecord, Trace
@@ -22,134 +22,89 @@ from .trace import BadRecord, Trace
 FORMATS: Final[dict[str, ModuleType]] = {one.NAME: one for one in (otel, openai_chat)}
 """By name; the order is that in which a record is tried, the most telling first."""
 AUTO: Final = "auto"
-_LONGEST_RECORD: Final = 16_000_000
 _LOOKED_AT: Final = 50
 _REASONS: Final = 20
 
 type Record = Mapping[str, Any]
-type NumberedLines = Iterable[tuple[int, bytes]]
-type NumberedRecords = Iterable[tuple[int, Record]]
+type Spoil = Callable[[str, str], None]
+"""Called with the place of a record that cannot be read, and the reason."""
 
 
 @dataclass(slots=True)
-class Counts:
-    """What was read."""
+class ImportReport:
+    """What an import did."""
 
+    name: str = ""
     records: int = 0
     traces: int = 0
-    bad: int = 0
+    added: int = 0
+    duplicates: int = 0
+    with_reward: int = 0
+    bad_records: int = 0
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     """Reason -> where it was first seen."""
+    redacted: dict[str, int] = field(default_factory=dict[str, int])
+    """Kind of secret or personal data -> how many were removed."""
     formats: dict[str, str] = field(default_factory=dict[str, str])
     """File -> format."""
 
     def spoil(self, where: str, reason: str) -> None:
-        self.bad += 1
+        """Count a record that cannot be read."""
+        self.bad_records += 1
         if len(self.reasons) < _REASONS:
             self.reasons.setdefault(reason, where)
 
-
-@dataclass(frozen=True, slots=True)
-class TraceFile:
-    """One file, its format known."""
-
-    path: Path
-    format: str
-
-    @classmethod
-    def open(cls, path: Path, wanted: str = AUTO) -> TraceFile:
-        """Tells the format by the first records; refuses what none of them is."""
-        if not path.is_file():
-            raise DataError(f"{path}: it cannot be read: there is no such file. Check the path.")
-        if wanted != AUTO:
-            if wanted not in FORMATS:
-                hint = suggest(wanted, FORMATS) or f"There are {', '.join(FORMATS)}."
-                raise DataError(f"--format {show(wanted)} is not known. {hint}")
-            return cls(path, wanted)
-        seen = 0
-        for _, record in read_file(path, Counts().spoil):
-            found = next((name for name, one in FORMATS.items() if one.is_mine(record)), None)
-            if found:
-                return cls(path, found)
-            seen += 1
-            if seen >= _LOOKED_AT:
-                break
-        raise DataError(
-            f"{path}: none of its first {seen} records looks like one of {', '.join(FORMATS)}. Name the format with "
-            "--format, or bring the file into OpenAI's chat format: one object a line, with messages."
-        )
-
-    def traces(self, counts: Counts) -> Iterator[Trace]:
-        """The traces of the file, one at a time."""
-        return self.read(read_file(self.path, counts.spoil), counts)
-
-    def read(self, records: NumberedRecords, counts: Counts) -> Iterator[Trace]:
-        """The traces in some records, which need not be in a file."""
-        counts.formats[str(self.path)] = self.format
-        for trace in self._read_each(FORMATS[self.format], records, counts):
-            counts.traces += 1
-            yield trace
-
-    def _read_each(self, reader: ModuleType, records: NumberedRecords, counts: Counts) -> Iterator[Trace]:
-        read: Callable[[Record], Iterator[Trace]] = reader.read
-        for number, record in records:
-            counts.records += 1
-            try:
-                yield from read(record)
-            except BadRecord as error:
-                counts.spoil(f"{self.path}:{number}", str(error))
-            except (TypeError, ValueError, AttributeError, KeyError, IndexError, RecursionError) as error:
-                counts.spoil(
-                    f"{self.path}:{number}", f"its shape is not that of {self.format} ({type(error).__name__})"
-                )
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
-def read_file(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:
-    """The objects in a file with their numbers: lines of JSONL, a list, or several objects one after another."""
-    try:
-        if path.suffix == ".json":
-            yield from _json_records(path, spoil)
-        else:
-            yield from _parse(_iter_lines(path, spoil), path, spoil)
-    except (OSError, EOFError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path}: it cannot be read ({reason}). Check the path.") from error
+def find_format(path: Path, wanted: str = AUTO) -> str:
+    """The format of a file by its first records, or the one that is named; refuses what none of them is."""
+    if wanted != AUTO:
+        if wanted not in FORMATS:
+            hint = suggest(wanted, FORMATS) or f"There are {', '.join(FORMATS)}."
+            raise DataError(f"--format {show(wanted)} is not known. {hint}")
+        return wanted
+    first = [record for _, record in islice(read_file(path, ImportReport().spoil), _LOOKED_AT)]
+    for record in first:
+        if (found := next((name for name, one in FORMATS.items() if one.is_mine(record)), None)) is not None:
+            return found
+    raise DataError(
+        f"{path}: none of its first {len(first)} records looks like one of {', '.join(FORMATS)}. Name the format with "
+        "--format, or bring the file into OpenAI's chat format: one object a line, with messages."
+    )
 
 
-def _iter_lines(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers; one that is too long is passed over without being held in memory."""
-    import gzip
-
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        number = 0
-        while line := file.readline(_LONGEST_RECORD):
-            number += 1
-            if len(line) < _LONGEST_RECORD or line.endswith(b"\n"):
-                yield number, line
-                continue
-            spoil(f"{path}:{number}", f"it is longer than {_LONGEST_RECORD // 1_000_000} MB")
-            # The rest of the line is passed over in parts, so that it is never whole in memory.
-            while (rest := file.readline(_LONGEST_RECORD)) and not rest.endswith(b"\n"):
-                pass
-
-
-def _parse(lines: NumberedLines, path: Path, spoil: Callable[[str, str], None]) -> NumberedRecords:
-    for number, line in lines:
+def read_traces(
+    records: Iterable[tuple[int, Record]], format: str, report: ImportReport, *, where: str
+) -> Iterator[Trace]:
+    """The traces in numbered records, one at a time."""
+    report.formats[where] = format
+    read: Callable[[Record], Iterator[Trace]] = FORMATS[format].read
+    for number, record in records:
+        report.records += 1
         try:
-            # Keys come again in every line and texts hardly ever, so that only keys are worth remembering.
-            record = from_json(line, allow_inf_nan=False, cache_strings="keys")
-        except ValueError:
-            if line.strip():
-                spoil(f"{path}:{number}", "it is not JSON")
-            continue
-        if record.__class__ is dict:
-            yield number, record
-        else:
-            spoil(f"{path}:{number}", "it is no object")
+            for trace in read(record):
+                report.traces += 1
+                yield trace
+        except BadRecord as error:
+            report.spoil(f"{where}:{number}", str(error))
+        except (TypeError, ValueError, AttributeError, KeyError, IndexError, RecursionError) as error:
+            report.spoil(f"{where}:{number}", f"its shape is not that of {format} ({type(error).__name__})")
 
 
-def _json_records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tuple[int, Record]]:
-    text = path.read_text(encoding="utf-8-sig")
+def read_file(path: Path, spoil: Spoil) -> Iterator[tuple[int, Record]]:
+    """The objects in a file with their numbers: lines of JSONL, a list, or several objects one after another."""
+    if path.suffix == ".json":
+        return _json_records(path, spoil)
+    return iter_numbered_rows(path, lambda number, _: spoil(f"{path}:{number}", "it is not a JSON object"))
+
+
+def _json_records(path: Path, spoil: Spoil) -> Iterator[tuple[int, Record]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        raise cannot_read(path, error) from error
     decoder, at, number = json.JSONDecoder(), 0, 0
     while at < len(text):
         while at < len(text) and text[at] in " \t\r\n,":
@@ -165,4 +120,4 @@ def _json_records(path: Path, spoil: Callable[[str, str], None]) -> Iterator[tup
             if isinstance(one, dict):
                 yield number, cast(Record, one)
             else:
-                spoil(f"{path}: record {number}", "it is no object")
+                spoil(f"{path}: record {number}", "it is not a JSON object")

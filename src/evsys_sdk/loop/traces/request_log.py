@@ -6,9 +6,10 @@ what was said is added to the store by its own thread, and in a crowd too large 
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -24,7 +25,6 @@ from .trace import RewardRule
 
 _LONGEST: Final = 4_000_000
 _MOST_WAITING: Final = 10_000
-_AT_ONCE: Final = 500
 _LONGEST_WAIT_S: Final = 2.0
 
 
@@ -34,15 +34,17 @@ class RequestLog:
     def __init__(self, store: LiveStore, rules: Sequence[RewardRule] = ()) -> None:
         self._store = store
         self._feedback = FeedbackLog(store, rules=rules)
-        self._waiting: queue.Queue[ServedAnswer | threading.Event | None] = queue.Queue(_MOST_WAITING)
+        self._waiting = deque[ServedAnswer]()
+        self._writer = ThreadPoolExecutor(1, "evsys-traces")
         self.dropped = 0
-        self._thread = threading.Thread(target=self._write, daemon=True)
-        self._thread.start()
 
     def keep(self, answer: ServedAnswer, size: int) -> None:
         """Keep an answer to a request of `size` bytes."""
-        if size <= _LONGEST:
-            self._add(answer)
+        if len(self._waiting) >= _MOST_WAITING:
+            self.dropped += 1
+        elif size <= _LONGEST:
+            self._waiting.append(answer)
+            self._writer.submit(self._write)
 
     def take_feedback(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """Keep what somebody thought of an answer that was kept; None where there is no such answer."""
@@ -65,45 +67,23 @@ class RequestLog:
 
     def settle(self) -> None:
         """Wait until all that was said so far is in the store, or for as long as can be expected of who waits."""
-        mark = threading.Event()
-        if self._add(mark):
-            mark.wait(_LONGEST_WAIT_S)
+        with suppress(TimeoutError):
+            self._writer.submit(self._write).result(_LONGEST_WAIT_S)
 
     def close(self) -> None:
         """Write what is still waiting."""
-        self._waiting.put(None)
-        self._thread.join()
+        self._writer.shutdown()
         if self.dropped:
             get_logger(__name__).warning("%d exchanges came too quickly and are not among the traces", self.dropped)
 
-    def _add(self, one: ServedAnswer | threading.Event) -> bool:
-        try:
-            self._waiting.put_nowait(one)
-        except queue.Full:
-            # A mark that finds no place is nothing that was said.
-            self.dropped += not isinstance(one, threading.Event)
-            return False
-        return True
-
     def _write(self) -> None:
-        is_over = False
-        while not is_over:
-            # Waits for one and takes what else is there by now: a
-            # quiet server writes at once, a busy one many at a time.
-            found = [self._waiting.get()]
-            while len(found) < _AT_ONCE and not self._waiting.empty():
-                found.append(self._waiting.get())
-            is_over = None in found
-            heard = [_read_answer(one) for one in found if isinstance(one, ServedAnswer)]
-            try:
-                if heard:
-                    self._store.add(heard, openai_chat.NAME)
-            except EvsysError as error:  # a full disk must not end the server
-                get_logger(__name__).error("%d traces could not be kept: %s", len(heard), error)
-            # After the writing: who waits for a mark may look into the file as soon as it is set.
-            for one in found:
-                if isinstance(one, threading.Event):
-                    one.set()
+        """Add all answers that wait: on a busy server many at a time."""
+        heard = [_read_answer(self._waiting.popleft()) for _ in range(len(self._waiting))]
+        try:
+            if heard:
+                self._store.add(heard, openai_chat.NAME)
+        except EvsysError as error:  # a full disk must not end the server
+            get_logger(__name__).error("%d traces could not be kept: %s", len(heard), error)
 
 
 def _read_answer(answer: ServedAnswer) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import secrets
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ...record.lock import exclusive
 from ...redact import is_suspicious, redact
 from .feedback import join_feedback, read_feedback
 from .privacy import Pseudonyms, is_perhaps_personal
-from .reading import AUTO, Counts, Record, TraceFile
+from .reading import AUTO, ImportReport, Record, find_format, read_file, read_traces
 from .trace import RewardRule, Trace, work_out_reward
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -80,47 +80,14 @@ class TraceStore:
     def salt(self) -> bytes:
         """What makes pseudonyms of this store its own; made when it is first asked for."""
         path = self.folder / "salt"
-        if not path.exists() or not path.stat().st_size:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            # Written next to it and then linked: no one reads half of it, and of two processes the first one's counts.
-            made = path.with_name(f".salt-{secrets.token_hex(4)}")
-            # For its owner alone: who has the salt can try out whom a mark stands for.
-            with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(secrets.token_bytes(16))
-            try:
-                os.link(made, path)
-            except OSError:  # another process has one by now, an empty one is left, or there are no links here
-                if not path.exists() or not path.stat().st_size:
-                    os.replace(made, path)
-            made.unlink(missing_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(lock_beside(path), str(path)):
+            if not path.exists() or not path.stat().st_size:
+                path.unlink(missing_ok=True)
+                # For its owner alone: who has the salt can try out whom a mark stands for.
+                with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                    file.write(secrets.token_bytes(16))
         return path.read_bytes()
-
-
-@dataclass(frozen=True, slots=True)
-class ImportReport:
-    """What an import did."""
-
-    name: str
-    counts: Counts
-    added: int
-    duplicates: int
-    rewarded: int
-    redacted: dict[str, int] = field(default_factory=dict[str, int])
-
-    def to_dict(self) -> dict[str, Any]:
-        counts = self.counts
-        return {
-            "name": self.name,
-            "records": counts.records,
-            "traces": counts.traces,
-            "added": self.added,
-            "duplicates": self.duplicates,
-            "with_reward": self.rewarded,
-            "bad_records": counts.bad,
-            "reasons": counts.reasons,
-            "redacted": self.redacted,
-            "formats": counts.formats,
-        }
 
 
 def import_traces(
@@ -133,18 +100,18 @@ def import_traces(
     keep_personal: bool = False,
 ) -> ImportReport:
     """Add the traces of some files to a store; what is there already is not added again."""
-    opened = [TraceFile.open(path, format) for path in files]
+    opened = {path: find_format(path, format) for path in files}
     with LiveStore(name, rules=rules, keep_personal=keep_personal).open() as writer:
-        for file in opened:
-            writer.add(file.traces(writer.counts), file.format)
-    report, counts = writer.report(name), writer.counts
-    seen = counts.records + counts.bad
-    # Said at the end, with what could be read kept: importing the corrected files adds only what is missing.
-    if counts.bad > most_bad * seen:
-        reason, where = next(iter(counts.reasons.items()))
+        report = writer.report
+        for path, found in opened.items():
+            writer.add(read_traces(read_file(path, report.spoil), found, report, where=str(path)), found)
+    seen = report.records + report.bad_records
+    # Reported at the end, with what could be read kept: importing the corrected files adds only what is missing.
+    if report.bad_records > most_bad * seen:
+        reason, where = next(iter(report.reasons.items()))
         raise DataError(
-            f"{counts.bad} of {seen} records could not be read, first {where}: {reason}. The {report.added} traces "
-            f"that could be read are in '{name}'. Correct the files, name their --format, or allow more with "
+            f"{report.bad_records} of {seen} records could not be read, first {where}: {reason}. The {report.added} "
+            f"traces that could be read are in '{name}'. Correct the files, name their --format, or allow more with "
             "--most-bad."
         )
     return report
@@ -175,8 +142,8 @@ class LiveStore:
     def add(self, records: Iterable[Record], format: str) -> ImportReport:
         """Add the traces of some records; they are in the file when this returns."""
         with self.open() as writer:
-            writer.add(TraceFile(Path("record"), format).read(enumerate(records, 1), writer.counts), format)
-        return writer.report(self.store.name)
+            writer.add(read_traces(enumerate(records, 1), format, writer.report, where="record"), format)
+        return writer.report
 
     @contextmanager
     def open(self) -> Generator[_Writer]:
@@ -188,7 +155,8 @@ class LiveStore:
         ):
             if self.store.file.stat().st_size != self._end:  # another process added traces
                 self._known = self.store.ids()
-            writer = _Writer(out, self._known, self.rules, None if self.salt is None else Pseudonyms(self.salt))
+            personal = None if self.salt is None else Pseudonyms(self.salt)
+            writer = _Writer(out, self._known, self.rules, personal, ImportReport(self.store.name))
             self._end = -1  # until all is written: after a full disk, what is not there must not be taken for known
             yield writer
             self._end = self.store.file.stat().st_size
@@ -198,18 +166,16 @@ class _Writer:
     """Appends the lines of new traces to a file."""
 
     def __init__(
-        self, out: JsonlFile, known: set[bytes], rules: tuple[RewardRule, ...], personal: Pseudonyms | None
+        self,
+        out: JsonlFile,
+        known: set[bytes],
+        rules: tuple[RewardRule, ...],
+        personal: Pseudonyms | None,
+        report: ImportReport,
     ) -> None:
-        self._out, self._known, self._rules, self._personal = out, known, rules, personal
-        self._added = self._duplicates = self._rewarded = self._secrets = 0
-        self.counts = Counts()
-
-    def report(self, name: str) -> ImportReport:
-        """What was done so far."""
-        redacted = dict(self._personal.counts) if self._personal else {}
-        if self._secrets:
-            redacted["SECRET"] = self._secrets
-        return ImportReport(name, self.counts, self._added, self._duplicates, self._rewarded, redacted)
+        self._out, self._known, self._rules, self._personal, self.report = out, known, rules, personal, report
+        if personal is not None:
+            report.redacted = personal.counts
 
     def add(self, traces: Iterable[Trace], source: str) -> None:
         """Append those that are not in the file, some thousand at once."""
@@ -217,7 +183,7 @@ class _Writer:
         for trace in traces:
             id = trace.id_in(source)
             if (key := id.encode()) in self._known:
-                self._duplicates += 1
+                self.report.duplicates += 1
                 continue
             self._known.add(key)
             lines.append(line := self._to_line(id, trace, source))
@@ -230,12 +196,12 @@ class _Writer:
 
     def _append(self, lines: list[bytes]) -> None:
         self._out.append_line(b"".join(lines))
-        self._added += len(lines)
+        self.report.added += len(lines)
 
     def _to_line(self, id: str, trace: Trace, source: str) -> bytes:
         """A line of the store: the id first, the reward worked out, secrets and personal data removed."""
         reward, feedback = work_out_reward(trace.feedback, self._rules) if trace.feedback else (None, [])
-        self._rewarded += reward is not None
+        self.report.with_reward += reward is not None
         about = {
             "id": id,
             "time": trace.time,
@@ -251,7 +217,8 @@ class _Writer:
         line = _encode({**about, **said})
         if is_suspicious(line.decode()):
             redacted = _encode({key: redact(value) for key, value in (about | said).items()})
-            self._secrets += redacted != line
+            if redacted != line:
+                self.report.redacted["SECRET"] = self.report.redacted.get("SECRET", 0) + 1
             return redacted
         return line
 
