@@ -315,6 +315,24 @@ def test_a_connection_that_stays_open_ends_with_its_rollout_without_a_word(capfd
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01 no HTTP\r\n\r\n", b"400"),
+        (b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 99_999 + b"\r\n\r\n", b"431"),
+        (b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n" + b"a" * 99, b"413"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused(sent: bytes, status: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evsys_sdk.rollouts.gateway._LONGEST_BODY", 50)
+    async with Gateway(Scripted({"content": "hi"})) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(sent)
+        assert (await reader.readuntil(b"\r\n")).split()[1] == status
+        assert b"cannot be read" in await reader.read()
+        writer.close()
+
+
 @pytest.mark.parametrize(("script", "found"), [("agent.py", None), ("missing.py", "never asked the policy")])
 def test_a_deep_validation_starts_the_program_once(
     script: str, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

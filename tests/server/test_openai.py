@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -317,3 +318,72 @@ async def test_a_stream_whose_client_leaves_frees_its_place(tmp_path: Path) -> N
         while service.running:
             await asyncio.sleep(0.01)
         assert (await http.post(CHAT, json={**asked, "stream": False, "max_tokens": 2})).status_code == 200
+
+
+def called(number: str) -> dict[str, Any]:
+    return {"id": number, "type": "function", "function": {"name": "weather", "arguments": f'{{"city": "{number}"}}'}}
+
+
+ASKED = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [called("a"), called("b")]}]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"model": "tool", "messages": [{"role": "user", "content": "weather?"}], "tools": WEATHER, "n": 2},
+        {"model": "tiny", "n": 3, "seed": 2**62, "temperature": 1, "stop": ["e", "t", "\n"]},
+        {"model": "tiny", "response_format": {"type": "json_object"}, "stop": ["}"]},
+        {"messages": [{"role": "developer", "content": "Be kind."}, *HELLO], "max_completion_tokens": 4},
+    ],
+)
+async def test_a_stream_of_anything_tells_what_the_whole_answer_tells(
+    http: httpx.AsyncClient, more: dict[str, Any]
+) -> None:
+    more = {"seed": 1, "max_tokens": 99, "logprobs": True, "top_logprobs": 2, **more}
+    whole = (await ask(http, **more))["choices"]
+    chunks = [one for chunk in await stream(http, **more) for one in chunk["choices"]]
+    for choice in whole:
+        parts = [one for one in chunks if one["index"] == choice["index"]]
+        said = "".join(one["delta"].get("content") or "" for one in parts)
+        scores = [token for one in parts if one["logprobs"] for token in one["logprobs"]["content"]]
+        functions = [call["function"] for one in parts for call in one["delta"].get("tool_calls", ())]
+        message = choice["message"]
+        assert (said, parts[-1]["finish_reason"]) == (message["content"] or "", choice["finish_reason"])
+        assert scores == choice["logprobs"]["content"]
+        assert [one["arguments"] for one in functions if one["arguments"]] == [
+            call["function"]["arguments"] for call in message.get("tool_calls", ())
+        ]
+
+
+async def test_results_of_parallel_calls_are_read_in_the_order_of_the_calls(http: httpx.AsyncClient) -> None:
+    results = [{"role": "tool", "tool_call_id": one, "content": f"sun in {one}"} for one in "ab"]
+    in_order = await ask(http, messages=[*ASKED, *results], tools=WEATHER, seed=3, temperature=1)
+    reversed_ = await ask(http, messages=[*ASKED, *results[::-1]], tools=WEATHER, seed=3, temperature=1)
+    assert in_order["choices"] == reversed_["choices"]
+    assert in_order["usage"] == reversed_["usage"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"messages": [*ASKED, {"role": "tool", "tool_call_id": "c", "content": ""}]}, "the calls before it are a, b"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, r"messages\[0\].role is \['user'\]"),
+        ({"messages": [*HELLO, {"role": "assistant", "tool_calls": {"a": 1}}]}, "must have a function"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]}, "image"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input_audio"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "lone surrogate"),
+        ({"tools": WEATHER, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": 5}}}, "Give a list"),
+        ({"tools": WEATHER, "tool_choice": {"type": "allowed_tools", "allowed_tools": 5}}, "must be an object"),
+        ({"functions": [{"name": "f"}]}, "unknown key 'functions'"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#/$defs/x"}}}}, "kept"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "objekt"}}}}, "kept"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_before_anything_is_drawn(
+    http: httpx.AsyncClient, fields: dict[str, Any], message: str
+) -> None:
+    for streams in (False, True):
+        body = json.dumps({"model": "tiny", "messages": HELLO, "stream": streams, **fields})
+        answer = await http.post(CHAT, content=body)
+        assert answer.status_code == 400, answer.text
+        assert re.search(message, answer.json()["error"]["message"])

@@ -20,7 +20,7 @@ from .types import (
     VerifierPayload,
 )
 
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+ROLES = ("assistant", "developer", "system", "tool", "user")
 
 _VERIFIERS: dict[str, type[VerifierPayload]] = {
     "in_process": InProcessVerifier,
@@ -157,7 +157,7 @@ def _messages_closely(value: Any) -> list[Message]:
         if not is_object(message):
             raise DataError(f"messages[{index}] must be an object with role and content, not {show(message)}.")
         role = message.get("role")
-        if not isinstance(role, str) or role not in ROLES:
+        if role not in ROLES:
             raise DataError(_bad_role(message, index))
         content = message.get("content")
         if not isinstance(content, str):
@@ -172,7 +172,7 @@ def _bad_role(message: Message, index: int) -> str:
         extra = " Rows with 'from' and 'value' are read by the transform sharegpt_to_chat." if "from" in message else ""
         return f"'{where}' is missing; the message has the keys {', '.join(map(str, message)) or 'none'}.{extra}"
     guess = closest(role, ROLES) if isinstance(role, str) else None
-    hint = f"did you mean '{guess}'?" if guess else f"use one of {', '.join(sorted(ROLES))}."
+    hint = f"did you mean '{guess}'?" if guess else f"use one of {', '.join(ROLES)}."
     return f"'{where}' is {show(role)}; {hint}"
 
 

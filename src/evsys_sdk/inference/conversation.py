@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any, Literal, cast
 
 from ..data.chat import block_to_image_src
@@ -50,7 +51,7 @@ def text_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     for index, message in enumerate(messages):
         role = message.get("role")
         if role not in ROLES:
-            raise DataError(f"messages[{index}].role is {show(role)}. Use {', '.join(sorted(ROLES))}.")
+            raise DataError(f"messages[{index}].role is {show(role)}. Use {', '.join(ROLES)}.")
         # "developer" is OpenAI's newer word for "system"; templates know the older one, and may drop other roles.
         text: Message = {**message, "role": "system" if role == "developer" else role}
         text["content"] = message_text(message, index)
@@ -66,7 +67,25 @@ def text_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
                 _call(call, f"messages[{index}].tool_calls[{at}]") for at, call in enumerate(message["tool_calls"])
             ]
         found.append(text)
+    _sort_results(found)
     return found
+
+
+def _sort_results(messages: list[Message]) -> None:
+    """Put results in the order of their calls, because most templates write no ids."""
+    for at, message in enumerate(messages, 1):
+        calls: list[dict[str, Any]] = message.get("tool_calls") or []
+        order = {call["id"]: number for number, call in enumerate(calls) if "id" in call}
+        results = [*takewhile(lambda one: one["role"] == "tool", messages[at:])]
+        if not order or not all(result.get("tool_call_id") for result in results):
+            continue
+        for number, result in enumerate(results, at):
+            if result["tool_call_id"] not in order:
+                raise DataError(
+                    f"messages[{number}].tool_call_id is {show(result['tool_call_id'])}, and the calls before it are "
+                    f"{', '.join(map(str, order))}. Give the id of the call that it answers."
+                )
+        messages[at : at + len(results)] = sorted(results, key=lambda one: order[one["tool_call_id"]])
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def check_conversation(messages: Sequence[Message]) -> list[Message]:
     for index, message in enumerate(messages):
         role = message.get("role")
         if role not in ROLES:
-            raise DataError(f"messages[{index}].role is {show(role)}. Use {', '.join(sorted(ROLES))}.")
+            raise DataError(f"messages[{index}].role is {show(role)}. Use {', '.join(ROLES)}.")
         if role != "tool" and open_calls:
             ids = ", ".join(f"{call.id} ({call.name})" for call in open_calls)
             raise DataError(

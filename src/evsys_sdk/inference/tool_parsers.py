@@ -20,7 +20,7 @@ from typing import Any
 from ..data.hermes import CALL_TAG
 from ..data.shapes import is_list, is_object
 from ..data.types import Message, ToolDefinition
-from .conversation import join_thinking, split_thinking
+from .conversation import held_back, join_thinking, split_thinking
 
 _DEEPSEEK = "<\uff5ctool\u2581{}\uff5c>"
 _TAGGED = re.compile(rf"<{CALL_TAG}>(.*?)</{CALL_TAG}>", re.DOTALL)
@@ -218,6 +218,8 @@ PARSERS: dict[str, ToolParser] = {
 """Name -> parser; the first that reads a template's own call back is that template's."""
 
 
-def call_marks(parser: str | None, tools: Tools) -> list[str]:
-    """What calls begin with, where there are tools to call: an answer that grows is not shown from there on."""
-    return [PARSERS[parser].opening] if tools and parser else []
+def show_growing(text: str, parser: str | None, tools: Tools, stops: Sequence[str] = ()) -> str:
+    """What can be shown of a text that may continue: nothing that a stop or a call takes back."""
+    calls = [PARSERS[parser].opening] if tools and parser else []
+    shown = text[: held_back(text, [*stops, *calls])]
+    return shown.rstrip() if calls else shown  # blanks before a call are not part of the answer

@@ -330,11 +330,13 @@ class _Connection:
 
     async def run(self) -> None:
         while True:
-            request = await self._next()
-            if not isinstance(request, h11.Request):
-                return
-            body = await self._body()
-            response = await self._respond(request, body)
+            try:
+                if not isinstance(request := await self._next(), h11.Request):
+                    return
+                response = await self._respond(request, await self._body())
+            except h11.RemoteProtocolError as error:
+                status, message = error.error_status_hint, f"this request cannot be read: {error}."
+                response = _Response.of(status, describe_error("", status, message))
             await self._send(response)
             if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
                 return
@@ -353,7 +355,7 @@ class _Connection:
             parts.append(bytes(part.data))
             size += len(part.data)
             if size > _LONGEST_BODY:
-                raise h11.RemoteProtocolError("the body is too long")
+                raise h11.RemoteProtocolError(f"the body has more than {_LONGEST_BODY} bytes", 413)
         return b"".join(parts)
 
     async def _send(self, response: _Response) -> None:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ..backends.client import Sample, SamplingClient, SamplingParams
 from ..config.prices import TokenUsage
 from ..errors import BackendError, show
-from ..inference.conversation import held_back
 from ..inference.token_buffer import TokenBuffer, is_raw, parse_raw
 from ..inference.token_stream import TokenStream
-from ..inference.tool_parsers import call_marks
+from ..inference.tool_parsers import show_growing
 from .rollout import Message, Policy, TruncatedError, Turn
 
 if TYPE_CHECKING:
@@ -106,8 +105,7 @@ class SamplerPolicy:
         sampling = asyncio.ensure_future(asked)
         async for new in stream.read(sampling):
             tokens += [token for token, _, _ in new]
-            text = str(read(tokens)["content"])
-            on_text(text[: held_back(text, call_marks(self.renderer.tool_parser, tools))])
+            on_text(show_growing(str(read(tokens)["content"]), self.renderer.tool_parser, tools))
         return await sampling
 
     def with_seed(self, *parts: object) -> SamplerPolicy:

@@ -23,7 +23,7 @@ from .exchange import (
     error_type,
     event,
     function_tool,
-    mapping,
+    read_choice,
     read_format,
 )
 
@@ -103,7 +103,7 @@ class ChatRequest(OpenAIRequest, ChatApiRequest):
         if self.top_logprobs and not self.logprobs:
             raise RequestRefused("top_logprobs needs logprobs: true.", param="top_logprobs")
         return self.read_chat(
-            *self._choice(),
+            *read_choice(self.tool_choice, "function"),
             messages=[_clean(message, f"messages[{at}]") for at, message in enumerate(self.messages)],
             max_tokens=self.max_completion_tokens or self.max_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
@@ -118,23 +118,6 @@ class ChatRequest(OpenAIRequest, ChatApiRequest):
                 f"{where} is {show(tool)}; give type function and a function with a name.", param="tools"
             )
         return function_tool(function, "parameters", where)
-
-    def _choice(self) -> tuple[str, list[str] | None]:
-        choice = self.tool_choice
-        if choice is None or isinstance(choice, str):
-            return choice or "auto", None
-        if choice.get("type") == "allowed_tools":
-            allowed = mapping(choice.get("allowed_tools"), "tool_choice.allowed_tools", "tool_choice")
-            tools: list[Any] = allowed.get("tools") or []
-            return str(allowed.get("mode", "auto")), [_chosen(tool) for tool in tools]
-        return "required", [_chosen(choice)]
-
-
-def _chosen(choice: Any) -> str:
-    function: Any = choice.get("function") if is_object(choice) else None
-    if not is_object(function):
-        raise RequestRefused(f"tool_choice is {show(choice)}; name a function.", param="tool_choice")
-    return str(function.get("name"))
 
 
 def _clean(message: dict[str, Any], where: str) -> dict[str, Any]:

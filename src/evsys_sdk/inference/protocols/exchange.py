@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from ...config.base import Strict
 from ...config.checks.problems import problems_in
-from ...data.shapes import is_object
+from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ...errors import EvsysError, show
 from ..conversation import split_answer, split_growing
@@ -316,6 +316,24 @@ def choose_tools(
     if mode == "none":
         return [], ()
     return tools, tool_names(tools) if mode == "required" else ()
+
+
+def read_choice(choice: Any, key: str = "") -> tuple[str, list[str] | None]:
+    """Mode and names of a `tool_choice` as OpenAI's APIs have it; with `key`, what it names is one level below."""
+    if choice is None or isinstance(choice, str):
+        return choice or "auto", None
+
+    def inner(given: Any, key: str) -> dict[str, Any]:
+        given = mapping(given, "tool_choice")
+        return mapping(given.get(key), f"tool_choice.{key}", "tool_choice") if key else given
+
+    if choice.get("type") != "allowed_tools":
+        return "required", [str(inner(choice, key).get("name"))]
+    allowed = inner(choice, key and "allowed_tools")
+    tools: Any = allowed.get("tools")
+    if not is_list(tools):
+        raise RequestRefused(f"the allowed tools are {show(tools)}. Give a list of tools.", param="tool_choice")
+    return str(allowed.get("mode", "auto")), [str(inner(tool, key).get("name")) for tool in tools]
 
 
 def mapping(value: Any, where: str, param: str | None = None) -> dict[str, Any]:

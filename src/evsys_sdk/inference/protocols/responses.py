@@ -24,6 +24,7 @@ from .exchange import (
     event,
     function_tool,
     mapping,
+    read_choice,
     read_format,
     text_at,
 )
@@ -67,7 +68,7 @@ class ResponsesRequest(ChatApiRequest):
                 )
         wants_logprobs = "message.output_text.logprobs" in (self.include or ())
         return self.read_chat(
-            *self._choice(),
+            *read_choice(self.tool_choice),
             messages=self._conversation(),
             max_tokens=self.max_output_tokens,
             logprobs=(self.top_logprobs or 0) if wants_logprobs or self.top_logprobs else None,
@@ -86,15 +87,6 @@ class ResponsesRequest(ChatApiRequest):
             one = {_CUSTOM_INPUT: {"type": "string"}}
             tool = {**tool, "parameters": {"type": "object", "properties": one, "required": [_CUSTOM_INPUT]}}
         return function_tool(tool, "parameters", where) if kind in ("function", "custom") else None
-
-    def _choice(self) -> tuple[str, list[str] | None]:
-        choice = self.tool_choice
-        if choice is None or isinstance(choice, str):
-            return choice or "auto", None
-        if choice.get("type") == "allowed_tools":
-            tools: list[Any] = choice.get("tools") or []
-            return str(choice.get("mode", "auto")), [str(mapping(tool, "tool_choice").get("name")) for tool in tools]
-        return "required", [str(choice.get("name"))]
 
     def _conversation(self) -> list[Message]:
         found: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []

@@ -13,13 +13,12 @@ from ...backends.client import Sample, SamplingParams, TokenFilter, TopLogprobs
 from ...backends.seeds import seed_of_later
 from ...data.types import ToolDefinition
 from ...errors import EvsysError
-from ...inference.conversation import held_back
 from ...inference.grammar import answer_grammar
 from ...inference.messages import FunctionCall, calls_of
 from ...inference.protocols.exchange import ChatQuery, Query, Reply, RequestRefused, TextQuery, TokenScore, chat_reply
 from ...inference.renderer import decode
 from ...inference.token_stream import TokenStream
-from ...inference.tool_parsers import call_marks
+from ...inference.tool_parsers import show_growing
 from .models import OfferedModel
 
 if TYPE_CHECKING:
@@ -148,8 +147,7 @@ class AnswerRequest:
 
     def shown(self, answer: DrawnAnswer) -> str:
         """The text of an answer so far that nothing can take back: neither a stop nor a call may begin in it."""
-        text = self._text(answer)
-        return text[: held_back(text, [*self.query.stops, *call_marks(self.model.renderer.tool_parser, self._tools)])]
+        return show_growing(self._text(answer), self.model.renderer.tool_parser, self._tools, self.query.stops)
 
     def reply(self, answer: DrawnAnswer, prompt: Sequence[_Scored] = ()) -> Reply:
         """An answer at its end; `prompt` is what it repeats before it."""
