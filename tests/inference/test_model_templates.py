@@ -274,7 +274,9 @@ def test_a_rollout_of_several_turns_is_one_sequence(name: str) -> None:
         message = renderer.parse(sampled, tools)
         buffer.add(messages, tools, message, prompt, sampled)
         seen = [*prompt.tokens, *sampled]
-        messages = [*messages, message, RESULT if message.get("tool_calls") else {**USER, "content": f"next {turn}"}]
+        calls = message.get("tool_calls")
+        following = {**RESULT, "tool_call_id": calls[0]["id"]} if calls else {**USER, "content": f"next {turn}"}
+        messages = [*messages, message, following]
 
 
 @pytest.mark.parametrize("name", WITHOUT_TOOLS)
