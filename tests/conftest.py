@@ -29,10 +29,16 @@ UNCHECKED = (".git", ".venv", ".hypothesis", ".pytest", ".ruff", "__pycache__", 
 SOURCES = (".py", ".md", ".yaml", ".toml", ".ts", ".tsx", ".css")
 """Files that a developer may add to the repository while the tests run."""
 
-# Timings are measured in benchmarks/, never asserted in a test; and a failure in CI must be repeatable.
-hypothesis.settings.register_profile("default", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+# Timings are measured in benchmarks/, never asserted in a test; and a failure must be repeatable. To search elsewhere:
+# `pytest --hypothesis-profile random`.
+hypothesis.settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
+hypothesis.settings.register_profile("random", hypothesis.settings.get_profile("repeatable"), derandomize=False)
+hypothesis.settings.load_profile("repeatable")
 
 
 # A shell that runs the tests in the background lets them ignore Ctrl-C, and everything they start inherits that.

@@ -438,14 +438,14 @@ def test_a_lookup_does_not_wait_for_an_import_that_registers(installed: Path, mo
         "from evsys_sdk import register_transform\n"
         "importing, looking = sys.evsys_test_events\n"
         "importing.set()\n"
-        "looking.wait(10)\n"
+        "looking.wait(60)\n"
         "@register_transform('curious')\n"
         "class Curious: ...\n",
         encoding="utf-8",
     )
     first = threading.Thread(target=importlib.import_module, args=("evsys_test_plants.curious",))
     first.start()
-    assert importing.wait(10)
+    assert importing.wait(60)
     found: list[Any] = []
 
     def now_looking(**select: Any) -> Any:
@@ -456,8 +456,8 @@ def test_a_lookup_does_not_wait_for_an_import_that_registers(installed: Path, mo
     monkeypatch.setattr("importlib.metadata.entry_points", now_looking)
     second = threading.Thread(target=lambda: found.append(evsys_sdk.get_transform("curious")), daemon=True)
     second.start()
-    first.join(10)
-    second.join(10)
+    first.join(60)
+    second.join(60)
     assert not first.is_alive()
     assert not second.is_alive()
     assert found[0].name == "curious"

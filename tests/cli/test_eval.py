@@ -200,7 +200,7 @@ def test_a_killed_command_goes_on_where_it_was(project: Path, end: signal.Signal
         if line.startswith("answers: 2/3"):
             break
     process.send_signal(end)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode != 0
     (project / "asked.txt").unlink()
     assert main(arguments("--batch-size", "1", model="slow")) == 0

@@ -232,7 +232,7 @@ def test_ctrl_c_ends_a_command_with_130_and_a_word(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.readline() == "ready\n"  # what imported code prints is kept out of the answer
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err.strip() == "Interrupted."
 

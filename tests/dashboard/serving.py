@@ -50,7 +50,7 @@ class AppThread:
 
         self._thread = threading.Thread(target=lambda: asyncio.run(run()))
         self._thread.start()
-        assert started.wait(30)
+        assert started.wait(60)
 
     def stop(self) -> None:
         self._server.should_exit = True

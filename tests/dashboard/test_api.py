@@ -569,11 +569,11 @@ def test_changes_are_told_as_they_happen_and_none_is_missed_by_who_comes_back(da
             one.clear()
         listener = threading.Thread(target=listen, args=(last,))
         listener.start()
-        assert ready.wait(30)
+        assert ready.wait(60)
         if last is None:
             dashboard.send(experiment("during"))
-        assert told.wait(30)
-        listener.join(30)
+        assert told.wait(60)
+        listener.join(60)
         assert [name for name, _ in heard] == ["hello", "change"]
 
 

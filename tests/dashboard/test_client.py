@@ -328,7 +328,7 @@ def test_requests_reach_whoever_asked_for_them(at_stand_in: StandIn) -> None:
     at_stand_in.requests = [{"id": "q1", "kind": "stop"}]
     client = DashboardClient(on_request=take)
     client.create_experiment("e")
-    assert heard.wait(30)
+    assert heard.wait(60)
     assert client.close()
     assert told == ["q1"]
     assert at_stand_in.records("answer")[0]["state"] == "taken"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evsys_sdk.data import iter_jsonl
@@ -164,7 +164,6 @@ def test_an_error_in_a_json_file_shows_the_place(tmp_path: Path) -> None:
         read_json(written(tmp_path, b'[\n  {"a": 1},\n  {"a": NaN}\n]'))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 @pytest.mark.parametrize("name", ["fuzz.jsonl", "fuzz.jsonl.gz"])
 def test_random_bytes_are_rows_or_a_data_error(tmp_path: Path, name: str, content: bytes) -> None:
@@ -184,7 +183,7 @@ MUTATIONS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(max_examples=300)
 @given(MUTATIONS)
 def test_a_damaged_file_gives_rows_or_a_data_error(tmp_path: Path, mutations: list[tuple[int, str, bytes]]) -> None:
     content = bytearray(GOOD)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evsys_sdk.data import from_dict, iter_jsonl, parse_rows, to_dict
@@ -53,7 +53,7 @@ def test_a_row_comes_back_equal(row: dict[str, Any]) -> None:
     assert list(parse_rows([row])) == [typed]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(ROWS, max_size=5))
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
 def test_a_file_of_rows_comes_back_equal(tmp_path: Path, name: str, rows: list[dict[str, Any]]) -> None:

@@ -76,7 +76,7 @@ def test_closing_stops_what_is_running(root: Path, make_engine: Any, make_reques
 
     engine = make_engine()
     operation = engine.submit([make_request(run=hang, environment=Watched)])
-    assert started.wait(30)
+    assert started.wait(60)
     engine.close()
     with pytest.raises(BaseException):  # noqa: B017, PT011  # however the operation says that it was cancelled
         operation.result()

@@ -94,7 +94,7 @@ def test_a_forked_process_can_go_on_with_the_same_client() -> None:
         queue = fork.Queue()
         child = fork.Process(target=ask, args=(queue,))
         child.start()
-        assert queue.get(timeout=20) == "You said: hi"
+        assert queue.get(timeout=60) == "You said: hi"
         child.join()
         assert ask() == "You said: hi"
     """

@@ -174,7 +174,7 @@ async def test_a_redirect_is_not_followed_because_the_key_would_go_with_it(provi
 
 
 async def test_no_more_than_the_allowed_number_of_requests_run_at_once(provider: Provider) -> None:
-    together = threading.Barrier(2, timeout=20)  # every request waits for another one
+    together = threading.Barrier(2, timeout=60)  # every request waits for another one
     provider.server.before_reply = together.wait
     client = provider.make(concurrency=2)
     completions = await asyncio.gather(*(client.complete(HELLO, **ASK) for _ in range(6)))

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ class Script:
 async def ask_once(task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
     messages = opening(task)
     return [*messages, (await policy.act(messages)).message]
+
+
+def skip_ahead(seconds: float) -> None:
+    """Move the clock of the running event loop: what waits for an earlier time is due now."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds
 
 
 async def reward_one(task: HarborTask, rollout: Rollout, environment: Environment) -> VerificationResult:

@@ -17,6 +17,8 @@ from evsys_sdk.rollouts.environment import NoEnvironment, SandboxError
 from evsys_sdk.rollouts.policy import ContextFullError
 from evsys_sdk.rollouts.rollout import AgentResult, Rollout, TruncatedError, Turn, opening
 
+from .conftest import skip_ahead
+
 type MakeEngine = Callable[..., InlineEngine]
 type MakeRequest = Callable[..., RolloutRequest]
 
@@ -59,7 +61,7 @@ class WatchedEnvironment(NoEnvironment):
 
 
 def test_a_rollout_holds_what_was_said_and_earned(make_engine: MakeEngine, make_request: MakeRequest) -> None:
-    [rollout] = make_engine().submit([make_request()]).result(10)
+    [rollout] = make_engine().submit([make_request()]).result(60)
     assert (rollout.status, rollout.reward, rollout.error, rollout.attempts) == ("ok", 1.0, None, 1)
     assert rollout.info == {"said": "yes"}
     assert rollout.messages[-1] == {"role": "assistant", "content": "yes"}
@@ -81,18 +83,18 @@ def test_an_agent_that_fails_is_retried_and_then_counted_without_a_reward(
     error: BaseException, make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
     engine = make_engine(attempts=3)
-    failed, fine = engine.submit([make_request(run=raising(error)), make_request("other")]).result(10)
+    failed, fine = engine.submit([make_request(run=raising(error)), make_request("other")]).result(60)
     assert (failed.status, failed.reward, failed.attempts) == ("infra", None, 3)
     assert type(error).__name__ in (failed.error or "")
     assert fine.status == "ok"
-    assert engine.submit([make_request()]).result(10)[0].status == "ok"
+    assert engine.submit([make_request()]).result(60)[0].status == "ok"
 
 
 @pytest.mark.parametrize("error", AGENT_FAULTS, ids=lambda error: type(error).__name__)
 def test_a_verifier_that_fails_never_gives_a_reward(
     error: BaseException, make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
-    [rollout] = make_engine().submit([make_request(verify=raising(error))]).result(10)
+    [rollout] = make_engine().submit([make_request(verify=raising(error))]).result(60)
     assert (rollout.status, rollout.reward, rollout.attempts) == ("infra", None, 2)
     assert rollout.turns, "what was sampled stays in the record"
 
@@ -105,7 +107,7 @@ def test_a_missing_or_meaningless_reward_is_a_failure(
     async def verify(*_: Any) -> Any:
         return VerificationResult(reward) if verdict is None else verdict
 
-    [rollout] = make_engine(attempts=1).submit([make_request(verify=verify)]).result(10)
+    [rollout] = make_engine(attempts=1).submit([make_request(verify=verify)]).result(60)
     assert (rollout.status, rollout.reward) == ("infra", None)
     assert "verifier" in (rollout.error or "")
 
@@ -114,18 +116,19 @@ def test_a_verifier_that_hangs_is_a_failure(make_engine: MakeEngine, make_reques
     async def verify(*_: Any) -> Any:
         await asyncio.sleep(3600)
 
-    [rollout] = make_engine(verify_timeout_s=0.05).submit([make_request(verify=verify)]).result(10)
+    [rollout] = make_engine(verify_timeout_s=0.05).submit([make_request(verify=verify)]).result(60)
     assert (rollout.status, rollout.reward) == ("infra", None)
 
 
 def test_an_agent_that_hangs_is_scored_on_what_it_did(make_engine: MakeEngine, make_request: MakeRequest) -> None:
     async def run(task: Any, policy: Any, environment: Any) -> Any:
         await policy.act(opening(task))
+        skip_ahead(100)
         await asyncio.sleep(3600)
 
-    [rollout] = make_engine(timeout_s=0.05).submit([make_request(run=run)]).result(10)
+    [rollout] = make_engine(timeout_s=90).submit([make_request(run=run)]).result(60)
     assert (rollout.status, rollout.reward, rollout.attempts) == ("truncated", 1.0, 1)
-    assert "0.05 s" in (rollout.error or "")
+    assert "90 s" in (rollout.error or "")
     assert [message["role"] for message in rollout.messages] == ["user", "assistant"]
 
 
@@ -134,12 +137,13 @@ def test_an_agent_that_swallows_its_time_limit_is_truncated_all_the_same(
 ) -> None:
     async def run(task: Any, policy: Any, environment: Any) -> Any:
         messages = [*opening(task), (await policy.act(opening(task))).message]
+        skip_ahead(100)
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
             return messages
 
-    [rollout] = make_engine(timeout_s=0.05).submit([make_request(run=run)]).result(10)
+    [rollout] = make_engine(timeout_s=90).submit([make_request(run=run)]).result(60)
     assert (rollout.status, rollout.reward) == ("truncated", 1.0)
 
 
@@ -149,7 +153,7 @@ def test_an_agent_that_hangs_before_it_asks_anything_is_a_failure(
     async def run(*_: Any) -> Any:
         await asyncio.sleep(3600)
 
-    [rollout] = make_engine(timeout_s=0.05).submit([make_request(run=run)]).result(10)
+    [rollout] = make_engine(timeout_s=0.05).submit([make_request(run=run)]).result(60)
     assert (rollout.status, rollout.reward, rollout.attempts) == ("infra", None, 2)
 
 
@@ -165,7 +169,7 @@ async def _returns_nothing(task: Any, policy: Any, environment: Any) -> None:
 def test_an_agent_that_breaks_the_contract_is_a_failure(
     run: Any, problem: str, make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
-    [rollout] = make_engine().submit([make_request(run=run)]).result(10)
+    [rollout] = make_engine().submit([make_request(run=run)]).result(60)
     assert (rollout.status, rollout.reward) == ("infra", None)
     assert problem in (rollout.error or "")
 
@@ -173,7 +177,7 @@ def test_an_agent_that_breaks_the_contract_is_a_failure(
 @pytest.mark.parametrize("error", [ConnectionError("refused"), TimeoutError(), ValueError("no json")], ids=repr)
 def test_a_model_that_fails_is_retried(error: Exception, make_engine: MakeEngine, make_request: MakeRequest) -> None:
     once, always = FailingPolicy(error, times=1), FailingPolicy(error)
-    back, gone = make_engine().submit([make_request(policy=once), make_request(policy=always)]).result(10)
+    back, gone = make_engine().submit([make_request(policy=once), make_request(policy=always)]).result(60)
     assert (back.status, back.reward, back.attempts) == ("ok", 1.0, 2)
     assert (gone.status, gone.reward, gone.attempts) == ("infra", None, 2)
 
@@ -183,7 +187,7 @@ def test_a_model_that_answers_garbage_is_a_failure(make_engine: MakeEngine, make
         async def act(self, messages: Any, *, tools: Any = None) -> Any:
             return "yes"
 
-    [rollout] = make_engine().submit([make_request(policy=Garbage())]).result(10)
+    [rollout] = make_engine().submit([make_request(policy=Garbage())]).result(60)
     assert (rollout.status, rollout.reward) == ("infra", None)
     assert "'yes' instead of a Turn" in (rollout.error or "")
 
@@ -207,7 +211,7 @@ def test_a_model_failure_that_the_agent_swallows_is_no_bad_answer(
                 return Turn({"role": "assistant", "content": "hm"}, [1], [2], [-0.1])
             return await super().act(messages)
 
-    [rollout] = make_engine().submit([make_request(run=_shrugs, policy=BreaksDown(OSError("gone")))]).result(10)
+    [rollout] = make_engine().submit([make_request(run=_shrugs, policy=BreaksDown(OSError("gone")))]).result(60)
     assert (rollout.status, rollout.reward) == ("infra", None)
     assert "gone" in (rollout.error or "")
 
@@ -216,7 +220,7 @@ def test_a_model_failure_that_the_agent_overcomes_does_no_harm(
     make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
     policy = FailingPolicy(OSError("gone"), times=1)
-    [rollout] = make_engine().submit([make_request(run=_shrugs, policy=policy)]).result(10)
+    [rollout] = make_engine().submit([make_request(run=_shrugs, policy=policy)]).result(60)
     assert (rollout.status, rollout.reward, len(rollout.turns)) == ("ok", 1.0, 1)
 
 
@@ -228,7 +232,7 @@ def test_a_conversation_that_cannot_go_on_is_truncated_and_scored(
         await policy.act(opening(task))
         raise error
 
-    [rollout] = make_engine().submit([make_request(run=run)]).result(10)
+    [rollout] = make_engine().submit([make_request(run=run)]).result(60)
     assert (rollout.status, rollout.reward, rollout.error) == ("truncated", 1.0, str(error))
 
 
@@ -237,7 +241,7 @@ def test_an_answer_that_was_cut_off_is_truncated(make_engine: MakeEngine, make_r
         async def act(self, messages: Any, *, tools: Any = None) -> Turn:
             return Turn({"role": "assistant", "content": "and and"}, [1], [2], [-0.1], stop_reason="length")
 
-    [rollout] = make_engine().submit([make_request(policy=Endless())]).result(10)
+    [rollout] = make_engine().submit([make_request(policy=Endless())]).result(60)
     assert (rollout.status, rollout.reward) == ("truncated", 1.0)
 
 
@@ -246,7 +250,7 @@ def test_an_environment_that_cannot_start_is_a_failure_and_is_cleared_away(
 ) -> None:
     log: list[str] = []
     request = make_request(environment=lambda: WatchedEnvironment(log, start=SandboxError("no bwrap here")))
-    [rollout] = make_engine().submit([request]).result(10)
+    [rollout] = make_engine().submit([request]).result(60)
     assert (rollout.status, rollout.reward) == ("infra", None)
     assert "no bwrap here" in (rollout.error or "")
     assert log == ["start", "stop"] * 2
@@ -259,7 +263,7 @@ def test_an_environment_that_hangs_at_its_start_is_a_failure(
         async def start(self) -> None:
             await asyncio.sleep(3600)
 
-    [rollout] = make_engine(environment_timeout_s=0.05).submit([make_request(environment=Slow)]).result(10)
+    [rollout] = make_engine(environment_timeout_s=0.05).submit([make_request(environment=Slow)]).result(60)
     assert (rollout.status, rollout.reward) == ("infra", None)
 
 
@@ -272,7 +276,7 @@ def test_an_environment_that_cannot_stop_leaves_the_reward_and_a_warning(
 ) -> None:
     request = make_request(environment=lambda: WatchedEnvironment([], stop=error))
     with caplog.at_level(logging.WARNING):
-        rollouts = make_engine().submit([request, make_request("other")]).result(10)
+        rollouts = make_engine().submit([request, make_request("other")]).result(60)
     assert [(rollout.status, rollout.reward) for rollout in rollouts] == [("ok", 1.0)] * 2
     assert "did not stop" in caplog.text
 
@@ -287,7 +291,7 @@ def test_the_environment_is_stopped_after_every_outcome(make_engine: MakeEngine,
             (_shrugs, _says_nothing),
         )
     ]
-    make_engine(attempts=1).submit(requests).result(10)
+    make_engine(attempts=1).submit(requests).result(60)
     assert sorted(log) == ["start"] * 3 + ["stop"] * 3
 
 
@@ -296,29 +300,32 @@ def test_results_come_in_the_order_of_the_requests(make_engine: MakeEngine, make
         await asyncio.sleep((20 - int(task.task_id)) / 1000)
         return [(await policy.act(opening(task))).message]
 
-    rollouts = make_engine(concurrency=7).submit([make_request(str(i), i, run=run) for i in range(20)]).result(10)
+    rollouts = make_engine(concurrency=7).submit([make_request(str(i), i, run=run) for i in range(20)]).result(60)
     assert [(rollout.task_id, rollout.sample) for rollout in rollouts] == [(str(i), i) for i in range(20)]
 
 
 def test_no_more_rollouts_run_at_once_than_allowed(make_engine: MakeEngine, make_request: MakeRequest) -> None:
-    running, most = 0, 0
+    running, most, full = 0, 0, asyncio.Event()
 
     async def run(task: Any, policy: Any, environment: Any) -> Any:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.005)
+        if running == 3:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0)
         running -= 1
         return [(await policy.act(opening(task))).message]
 
     engine = make_engine(concurrency=3)
     both = [engine.submit([make_request(run=run) for _ in range(10)]) for _ in range(2)]  # over all that is submitted
-    assert [len(operation.result(10)) for operation in both] == [10, 10]
+    assert [len(operation.result(60)) for operation in both] == [10, 10]
     assert most == 3
 
 
 def test_no_requests_give_no_rollouts(make_engine: MakeEngine) -> None:
-    assert make_engine().submit([]).result(10) == []
+    assert make_engine().submit([]).result(60) == []
 
 
 async def test_a_blocking_agent_does_not_stall_the_loop_that_waits_for_it(
@@ -327,7 +334,7 @@ async def test_a_blocking_agent_does_not_stall_the_loop_that_waits_for_it(
     release = threading.Event()
 
     async def run(task: Any, policy: Any, environment: Any) -> Any:
-        assert release.wait(10)  # blocks the engine's loop, as a careless agent does
+        assert release.wait(60)  # blocks the engine's loop, as a careless agent does
         return [(await policy.act(opening(task))).message]
 
     pending = asyncio.ensure_future(make_engine().run([make_request(run=run)]))
@@ -355,10 +362,10 @@ def test_closing_in_the_middle_cleans_up_and_leaves_nothing_running(make_request
 
     engine = InlineEngine()
     pending = engine.submit([make_request(run=run, environment=lambda: WatchedEnvironment(log)) for _ in range(5)])
-    assert started.wait(10)
+    assert started.wait(60)
     engine.close()
     with pytest.raises(concurrent.futures.CancelledError):
-        pending.result(10)
+        pending.result(60)
     assert log.count("start") == log.count("stop") > 0
     assert engine_threads() == before
     engine.close()
@@ -368,7 +375,7 @@ def test_an_engine_that_was_closed_starts_again(make_engine: MakeEngine, make_re
     before = engine_threads()
     engine = make_engine()
     for _ in range(2):
-        assert engine.submit([make_request()]).result(10)[0].status == "ok"
+        assert engine.submit([make_request()]).result(60)[0].status == "ok"
         engine.close()
     assert engine_threads() == before
 
@@ -394,7 +401,7 @@ async def test_cancelling_the_one_who_waits_cancels_the_rollouts(
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert stopped.wait(10)
+    assert stopped.wait(60)
     assert (await engine.run([make_request()]))[0].status == "ok"
 
 
@@ -411,7 +418,7 @@ def test_turns_that_come_after_the_end_do_not_change_a_rollout(
         await late[0].act(opening(task))
         return VerificationResult(float(len(rollout.turns)))
 
-    [rollout] = make_engine().submit([make_request(run=run, verify=verify)]).result(10)
+    [rollout] = make_engine().submit([make_request(run=run, verify=verify)]).result(60)
     assert (rollout.reward, len(rollout.turns)) == (1.0, 1)
 
 
@@ -427,7 +434,7 @@ def returning(**fields: Any) -> Callable[..., Any]:
 
 def test_the_reward_of_an_agent_wins_over_the_verifier(make_engine: MakeEngine, make_request: MakeRequest) -> None:
     request = make_request(run=returning(reward=0.25, info={"moves": 7}), verify=raising(AssertionError("not asked")))
-    [rollout] = make_engine().submit([request]).result(10)
+    [rollout] = make_engine().submit([request]).result(60)
     assert (rollout.status, rollout.reward) == ("ok", 0.25)
     assert rollout.info == {"reward_from": "agent", "moves": 7}
     assert rollout.messages[-1] == {"role": "assistant", "content": "yes"}
@@ -436,7 +443,7 @@ def test_the_reward_of_an_agent_wins_over_the_verifier(make_engine: MakeEngine, 
 def test_an_agent_without_a_reward_of_its_own_is_verified_and_its_info_kept(
     make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
-    [rollout] = make_engine().submit([make_request(run=returning(info={"moves": 7}))]).result(10)
+    [rollout] = make_engine().submit([make_request(run=returning(info={"moves": 7}))]).result(60)
     assert (rollout.reward, rollout.info) == (1.0, {"said": "yes", "moves": 7})
 
 
@@ -451,14 +458,14 @@ def test_an_agent_without_a_reward_of_its_own_is_verified_and_its_info_kept(
 def test_what_an_agent_returns_is_checked(
     fields: dict[str, Any], said: str, make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
-    [rollout] = make_engine().submit([make_request(run=returning(**fields))]).result(10)
+    [rollout] = make_engine().submit([make_request(run=returning(**fields))]).result(60)
     assert (rollout.status, rollout.reward, rollout.error) == ("infra", None, said)
 
 
 def test_a_failure_in_the_users_code_says_where(make_engine: MakeEngine, make_request: MakeRequest) -> None:
-    [rollout] = make_engine().submit([make_request(run=raising(ValueError("no such room")))]).result(10)
+    [rollout] = make_engine().submit([make_request(run=raising(ValueError("no such room")))]).result(60)
     line = raising.__code__.co_firstlineno + 2
     assert rollout.error == "the agent failed: ValueError: no such room"
     assert rollout.error_at.endswith(f"test_engine.py:{line}")
-    [ours] = make_engine().submit([make_request(run=returning(reward="high"))]).result(10)
+    [ours] = make_engine().submit([make_request(run=returning(reward="high"))]).result(60)
     assert ours.error_at == "", "nothing of the user's was on the way"

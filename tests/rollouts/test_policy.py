@@ -120,7 +120,7 @@ def test_rollouts_are_the_same_whatever_the_concurrency(
 
     def tokens(concurrency: int) -> list[Any]:
         requests = [make_request(str(i), policy=policy.with_seed(i), run=talk) for i in range(6)]
-        rollouts = make_engine(concurrency=concurrency).submit(requests).result(30)
+        rollouts = make_engine(concurrency=concurrency).submit(requests).result(60)
         return [[(turn.completion_tokens, turn.logprobs) for turn in rollout.turns] for rollout in rollouts]
 
     alone, together = tokens(1), tokens(6)

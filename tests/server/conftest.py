@@ -53,7 +53,7 @@ def service(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("TINKER_TELEMETRY", "0")
     client = tinker.ServiceClient(base_url=server.url, api_key=KEY)
     yield client
-    client.close("success").result(timeout=30)
+    client.close("success").result(timeout=60)
     del client
     forget_connections()
 

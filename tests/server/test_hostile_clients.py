@@ -234,7 +234,7 @@ def many_files() -> Iterator[None]:
 
 def connect(server: ServerProcess) -> socket.socket:
     host, port = server.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /api/v1/optim_step HTTP/1.1\r\nhost: 127.0.0.1\r\nx-"])

@@ -70,7 +70,7 @@ def test_a_server_that_is_stopped_finishes_what_it_has(state_dir: Path, number: 
         assert raw.result(saved.json()["request_id"])["path"] == f"tinker://{model}/weights/last"
         raw.result(ids[1].json()["request_id"])
         fetching.join()
-        assert server.process.wait(30) == 0
+        assert server.process.wait(60) == 0
         assert found[1] < found[0]
         raw.http.close()
     with ServerProcess(state_dir) as again:
@@ -97,7 +97,7 @@ def test_asking_twice_stops_at_once(state_dir: Path) -> None:
         until(lambda: raw.get("healthz").json()["draining"])
         raw.http.close()
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(20) == 130
+        assert server.process.wait(60) == 130
 
 
 def test_the_server_tells_our_clients_about_its_vocabulary(raw: Raw) -> None:

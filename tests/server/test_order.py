@@ -144,7 +144,7 @@ def test_the_package_waits_while_the_queue_is_full(small: ServerProcess) -> None
     data = [as_tinker(datum) for datum in supervised(2)]
     pending = [client.forward_backward(data, "cross_entropy") for _ in range(6)]
     assert len({future.result(60).metrics["loss:sum"] for future in pending}) == 1
-    service.close("success").result(30)
+    service.close("success").result(60)
 
 
 @pytest.mark.parametrize("fault", ["reset", "reset_after", 409, 429, 500, "delay"])
@@ -168,7 +168,7 @@ def test_faults_on_the_way_apply_no_step_twice(server: ServerProcess, fault: Any
             step = client.optim_step(tinker.types.AdamParams(learning_rate=3e-3))
             found.append(backward.result(60).metrics["loss:sum"])
             step.result(60)
-        service.close("success").result(30)
+        service.close("success").result(60)
         return found
 
     with FaultyProxy(server.url) as proxy:

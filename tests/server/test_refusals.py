@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evsys_sdk.server.tinker.routes import ROOT, ROUTES
@@ -46,7 +46,7 @@ def test_only_those_with_the_key_are_let_in(state_dir: Path, tmp_path: Path, sou
         assert service.get_server_capabilities().supported_models
         bearer = httpx.get(f"{server.url}/api/v1/sessions", headers={"authorization": f"Bearer {SECRET}"})
         assert bearer.status_code == 200
-        service.close("success").result(30)
+        service.close("success").result(60)
     forget_connections()
 
 
@@ -199,7 +199,7 @@ JSON_VALUES = st.recursive(
 )
 FIELDS = ["session_id", "model_id", "seq_id", "adam_params", "path", "optimizer", "prompt", "request_id", "base_model"]
 POSTED = sorted(path for method, path in TABLE if method == "POST" and path != "create_session" and "{" not in path)
-relaxed = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(max_examples=60)
 
 
 @relaxed

@@ -107,7 +107,7 @@ def test_saved_weights_outlive_the_server(state_dir: Path, number: int) -> None:
         assert gone.status_code == 404
         assert "restarted" in gone.json()["error"]
         raw.http.close()
-        again.close("success").result(30)
+        again.close("success").result(60)
     del service, again, client
     forget_connections()
 

@@ -55,7 +55,7 @@ async def test_nothing_is_recorded_before_it_is_collected(heard: Heard, client: 
 
     scoring = scoring_of(heard, tmp_path, score)
     scoring.start(5, await client.sampler("five"))
-    assert done.wait(30)
+    assert done.wait(60)
     assert heard.records == []
     assert scoring.pending is not None
     assert scoring.pending["step"] == 5

@@ -169,12 +169,12 @@ def test_a_late_request_takes_over_the_beginning_of_a_running_prompt(
         steps[0] += 1
         if steps[0] == 20:
             halfway.set()
-            joined.wait(10)
+            joined.wait(60)
         return real(self, tokens, positions)
 
     monkeypatch.setattr(TokenDecoder, "step", step)
     first = sampler.sample(long, 1, SamplingParams(60, seed=1, **FREE))
-    assert halfway.wait(10)
+    assert halfway.wait(60)
     counted = Counted(warm)
     second = sampler.sample(late, 1, SamplingParams(5, seed=1, **FREE))
     joined.set()

@@ -93,13 +93,13 @@ def test_a_late_request_joins_the_running_batch(client: Any, monkeypatch: pytest
         if len(widths) == 20:
             halfway.set()
         if len(widths) > 20:
-            joined.wait(5)
+            joined.wait(60)
         return real(self, tokens, positions)
 
     joined = threading.Event()
     monkeypatch.setattr(decoding.TokenDecoder, "step", step)
     first = sampler.sample(client.tokenizer.encode("a"), 1, SamplingParams(60, seed=1, stop=[]))
-    assert halfway.wait(10)
+    assert halfway.wait(60)
     late = sampler.sample(client.tokenizer.encode("another one"), 1, SamplingParams(5, seed=2, stop=[]))
     joined.set()
     assert len(late.result().pop().tokens) == 5

@@ -315,4 +315,4 @@ def test_a_batch_that_would_be_averaged_in_parts_is_refused(connect: Connect, se
     write_answer(ProbedServer("tinker", server.url, "tiny"), Facts(loss_reduction="mean_data"), {})
     client = connect(server.url)
     with pytest.raises(BackendError, match="averaged by itself"):
-        client.forward_backward(data(client) * 600, "cross_entropy").result(30)
+        client.forward_backward(data(client) * 600, "cross_entropy").result(60)

@@ -81,11 +81,11 @@ def test_a_step_that_takes_too_long_is_given_up_and_never_sent_again(connect: Co
     backward = client.forward_backward(data(client), "cross_entropy")
     step = client.optim_step(AdamParams(1e-3))
     behind = client.save_state("after")
-    backward.result(timeout=10)
+    backward.result(timeout=60)
     with pytest.raises(BackendError, match=r"optim_step made no progress for 0.5 s.*--resume"):
-        step.result(timeout=10)
+        step.result(timeout=60)
     with pytest.raises(BackendError, match="--resume"):
-        behind.result(timeout=10)
+        behind.result(timeout=60)
     with pytest.raises(BackendError, match=r"forward was not sent.*optim_step made no progress"):
         client.forward(data(client))
     assert proxy.seen(f"{V1}/optim_step") <= sent + 1
@@ -95,7 +95,7 @@ def test_an_endless_error_ends_at_the_deadline(connect: Connect, proxy: FaultyPr
     client = connect(proxy.url, deadlines={"operation_s": 1.0})
     proxy.fail_next(f"{V1}/retrieve_future", 500, times=10**6)
     with pytest.raises(BackendError, match=r"made no progress for 1 s"):
-        client.forward(data(client)).result(timeout=10)
+        client.forward(data(client)).result(timeout=60)
 
 
 def test_samples_that_take_too_long_fail_alone(connect: Connect, proxy: FaultyProxy) -> None:
@@ -103,7 +103,7 @@ def test_samples_that_take_too_long_fail_alone(connect: Connect, proxy: FaultyPr
     sampler = client.sampler().result()
     proxy.fail_next(f"{V1}/asample", "delay", delay_s=1.5)
     with pytest.raises(BackendError, match=r"sample made no progress for 0.5 s"):
-        sampler.sample([1, 2], 1, SamplingParams(4, seed=1)).result(timeout=10)
+        sampler.sample([1, 2], 1, SamplingParams(4, seed=1)).result(timeout=60)
     assert np.isfinite(learned(client)).all()
 
 
@@ -113,7 +113,7 @@ def test_a_refusal_by_the_server_leaves_the_client_usable(
     undisturbed = learned(connect(server.url))
     client = connect(proxy.url)
     with pytest.raises(BackendError, match=r"load_state found nothing: .*nope"):
-        client.load_state("tinker://nope:train:0/weights/nothing").result(timeout=30)
+        client.load_state("tinker://nope:train:0/weights/nothing").result(timeout=60)
     assert np.array_equal(learned(client), undisturbed)
 
 
