@@ -120,3 +120,34 @@ def _drain(stream: Any) -> None:
                 pass
 
     threading.Thread(target=read, daemon=True).start()
+
+
+def make_older(engine: Any) -> None:
+    """Give a database of today the schema of the oldest that is migrated."""
+    import sqlalchemy as sa
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
+
+    with engine.execution_options(writes=True).begin() as connection:
+        op = Operations(MigrationContext.configure(connection))
+        op.drop_table("experiment_detail")
+        op.drop_table("experiment_view")
+        texts = "name description hypothesis status verdict sentence metric mode best_run parent_id invalidated"
+        texts += " conclusion_text recipe_kind config_sha256 words"
+        kinds: dict[str, tuple[Any, str | None]] = dict.fromkeys(texts.split(), (sa.Text(), ""))
+        kinds |= dict.fromkeys("best_score best_low best_high started ended usd".split(), (sa.Float(53), None))
+        kinds |= dict.fromkeys("n_runs n_arms n_done n_failures".split(), (sa.Integer(), None))
+        kinds |= {"n_notes": (sa.Integer(), "0")}
+        kinds |= dict.fromkeys("tags models algorithms backends varied flags".split(), (sa.Text(), "[]"))
+        kinds |= dict.fromkeys("spend config conclusion commands".split(), (sa.Text(), "{}"))
+        for name, (kind, default) in kinds.items():
+            op.add_column("experiment", sa.Column(name, kind, nullable=default is None, server_default=default))
+        with op.batch_alter_table("experiment") as table:
+            table.drop_column("heard")
+            table.drop_column("told")
+        op.create_index("ix_experiment_project_id_parent_id", "experiment", ["project_id", "parent_id"])
+        op.add_column("quarantine", sa.Column("waits_for", sa.String(200)))
+        op.create_index("ix_quarantine_project_id_waits_for", "quarantine", ["project_id", "waits_for"])
+        for name in ("low", "high"):
+            op.add_column("metric_latest", sa.Column(name, sa.Float(53)))
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0003'")

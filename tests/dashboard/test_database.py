@@ -22,6 +22,7 @@ from evsys_sdk.dashboard.server.auth import make_key  # noqa: E402
 from evsys_sdk.dashboard.server.storage import database, schema  # noqa: E402
 from evsys_sdk.errors import ConfigError, DataError  # noqa: E402
 
+from .databases import make_older  # noqa: E402
 from .serving import Api, ServerThread  # noqa: E402
 from .test_api import experiment, run, step  # noqa: E402
 
@@ -29,10 +30,10 @@ from .test_api import experiment, run, step  # noqa: E402
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_the_migrations_make_exactly_the_schema(new_database: Callable[[str], str], kind: str) -> None:
     engine = database.open_database(new_database(kind), upgrade=True)
+    make_older(engine)
     with engine.execution_options(writes=True).begin() as connection:
         steps = database._config()
         steps.attributes["connection"] = connection
-        command.downgrade(steps, "0001")
         command.upgrade(steps, "head")
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
@@ -73,10 +74,7 @@ def test_a_copy_before_an_upgrade_that_breaks_off_does_not_pass_for_a_whole_one(
 ) -> None:
     path = tmp_path / "d.sqlite3"
     engine = database.open_database(str(path))
-    with engine.execution_options(writes=True).begin() as connection:
-        steps = database._config()
-        steps.attributes["connection"] = connection
-        command.downgrade(steps, "0001")
+    make_older(engine)
     engine.dispose()
     plain = sqlite3.connect
 
@@ -101,10 +99,8 @@ def test_what_was_stated_in_an_older_database_is_listed_and_filtered_after_the_u
 ) -> None:
     address = new_database(kind)
     engine = database.open_database(address, upgrade=True)
+    make_older(engine)
     with engine.execution_options(writes=True).begin() as connection:
-        steps = database._config()
-        steps.attributes["connection"] = connection
-        command.downgrade(steps, "0003")
         connection.exec_driver_sql("INSERT INTO project (id, name, created, version) VALUES ('p', 'p', 1, 7)")
         connection.exec_driver_sql(
             "INSERT INTO experiment (project_id, id, version, received, name, status, verdict, tags, best_score, spend)"

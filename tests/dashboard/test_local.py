@@ -165,11 +165,12 @@ def test_damaged_records_are_shown_as_far_as_they_can_be_read(api: Api, outputs:
 
 
 def test_what_a_script_reported_offline_is_shown_among_the_experiments_of_the_project(
-    outputs: Path, tmp_path: Path
+    outputs: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     write_experiment(outputs, "recorded")
     mirror = tmp_path / ".evsys" / "dashboard"
     source = ProjectRecords(LocalRecords([outputs], tmp_path), mirror)
+    request.addfinalizer(source.close)
     assert [one.name for one in source.list_experiments(ExperimentQuery()).items] == ["recorded"]
     with DashboardClient(offline=True, log_dir=mirror.parent) as client:
         for rate in (0.1, 0.2):

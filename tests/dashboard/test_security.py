@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -42,10 +43,16 @@ def routes() -> list[tuple[str, str, str]]:
     from evsys_sdk.dashboard.server.app import server_app
     from evsys_sdk.dashboard.server.storage.database import connect
 
-    app = server_app(connect("sqlite-never-opened.db"), ["x"]).app
-    page = app.app.routes.pop()  # it has no scope: it is for everybody
+    app = server_app(connect("sqlite-never-opened.db"), ["x"]).app.app
+
+    async def end() -> None:
+        async with app.router.lifespan_context(app):  # ends the thread that writes
+            pass
+
+    asyncio.run(end())
+    page = app.routes.pop()  # it has no scope: it is for everybody
     assert page.path == "/{path:path}"
-    return [one for one in list_routes(app.app) if one[2] != "none"]
+    return [one for one in list_routes(app) if one[2] != "none"]
 
 
 def ask(http: httpx.Client, method: str, path: str) -> httpx.Response:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def serve() -> Iterator[Callable[[Path], Site]]:
     """Serves the record below a folder; the same folder once."""
     from ..serving import running_app
 
-    running: dict[Path, tuple[Any, Site]] = {}
+    running: dict[Path, Site] = {}
 
     def start(root: Path) -> Site:
         from evsys_sdk.dashboard.local.records import LocalRecords
@@ -71,12 +72,12 @@ def serve() -> Iterator[Callable[[Path], Site]]:
             gate, records = LocalGate(), LocalRecords([root / "outputs"], root)
             source: Any = ProjectRecords(records, root / ".evsys" / "dashboard")
             server = running_app(lambda hosts: local_app(source, gate, hosts, name="demo", pages=ProjectLoops()))
-            running[root] = (server, Site(server.__enter__().url, gate.token))
-        return running[root][1]
+            stack.callback(source.close)
+            running[root] = Site(stack.enter_context(server).url, gate.token)
+        return running[root]
 
-    yield start
-    for server, _ in running.values():
-        server.__exit__(None, None, None)
+    with ExitStack() as stack:
+        yield start
 
 
 class Site:

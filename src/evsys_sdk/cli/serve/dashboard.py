@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,8 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
         # not `echo`: what is printed is freed of secrets, and this one is meant to be read
         hand_over(json.dumps(about) if as_json else f"Open {about['open']}\nCtrl-C stops it.")
 
-    serve(app, sock, announce)
+    with closing(source):
+        serve(app, sock, announce)
 
 
 @dashboard.command("serve")

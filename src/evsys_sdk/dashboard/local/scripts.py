@@ -103,6 +103,12 @@ class ProjectRecords(RecordLists):
             raise BadQuery("a script that reports offline hears nothing. Stop it where it runs.")
         return self._local.add_request(id, request)
 
+    def close(self) -> None:
+        """Close the database, if there is one."""
+        if self._stored is not None:
+            self._writer.close()
+            self._engine.dispose()
+
     def _of(self, id: str) -> RecordSource:
         """Who knows an experiment; what the project recorded itself comes first."""
         stored = self._read_mirror()

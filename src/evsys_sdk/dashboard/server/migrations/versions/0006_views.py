@@ -1,0 +1,51 @@
+"""What clients state of an experiment becomes one JSON value, lists are read from stored views, and three columns go."""
+
+from __future__ import annotations
+
+import json
+
+import sqlalchemy as sa
+from alembic import op
+
+from evsys_sdk.dashboard.server.storage import schema
+
+revision = "0006"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+_STATED = (
+    *("name", "description", "hypothesis", "status", "verdict", "sentence", "metric", "mode", "best_run"),
+    *("parent_id", "invalidated", "conclusion_text", "recipe_kind", "config_sha256"),
+    *("best_score", "best_low", "best_high", "started", "ended", "n_runs", "n_arms", "n_done", "n_failures"),
+)
+_STATED_AS_JSON = ("tags", "models", "algorithms", "backends", "varied", "spend", "config", "conclusion", "commands")
+_NOT_STATED = ("usd", "flags", "words", "n_notes")
+
+
+def upgrade() -> None:
+    """Gather what was stated; views are made when they are first asked for."""
+    op.add_column("experiment", sa.Column("heard", sa.Float(precision=53), nullable=False, server_default="0"))
+    op.add_column("experiment", sa.Column("told", sa.Text(), nullable=False, server_default="{}"))
+    connection = op.get_bind()
+    names = (*_STATED, *_STATED_AS_JSON)
+    rows = connection.execute(sa.text(f"SELECT project_id, id, {', '.join(names)} FROM experiment")).mappings().all()
+    for row in rows:
+        told = {name: row[name] for name in names if row[name] not in ("", None, "[]", "{}")}
+        told |= {name: json.loads(told[name]) for name in _STATED_AS_JSON if name in told}
+        values = {"told": json.dumps(told, ensure_ascii=False), "of": row["project_id"], "named": row["id"]}
+        connection.execute(sa.text("UPDATE experiment SET told = :told WHERE project_id = :of AND id = :named"), values)
+    same = "stream.project_id = experiment.project_id AND stream.experiment_id = experiment.id"
+    heard = f"SELECT max(updated) FROM stream WHERE {same}"
+    connection.execute(sa.text(f"UPDATE experiment SET heard = coalesce(({heard}), received)"))
+    op.drop_index("ix_experiment_project_id_parent_id", "experiment")
+    with op.batch_alter_table("experiment") as table:
+        for name in (*names, *_NOT_STATED):
+            table.drop_column(name)
+        table.alter_column("heard", server_default=None)
+        table.alter_column("told", server_default=None)
+    schema.metadata.create_all(connection, [schema.experiment_view, schema.experiment_detail])
+    op.drop_index("ix_quarantine_project_id_waits_for", "quarantine")
+    op.drop_column("quarantine", "waits_for")
+    op.drop_column("metric_latest", "low")
+    op.drop_column("metric_latest", "high")
