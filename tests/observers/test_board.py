@@ -37,7 +37,7 @@ def test_time_left_is_never_less_than_that_of_the_slowest_arm() -> None:
 def test_the_headline_counts_arms() -> None:
     failed = ArmStatus("c", "failed", 3, 100, error="no")
     found = headline(status(running("a", 50), running("b", 50), failed, ArmStatus("d", "waiting")), 72)
-    assert found == "1 of 4 arms done, 1 failed, 2 running, about 3:20 left, 1:12 so far"
+    assert found == "1 of 4 arms done, 1 failed, 2 running, about 3m 20s left, 1m 12s so far"
 
 
 def test_each_score_and_each_end_is_told_once() -> None:
@@ -45,9 +45,9 @@ def test_each_score_and_each_end_is_told_once() -> None:
     before = running("a", 20, value=0.5, scores={"val/x": 0.25}, scored_at={"val/x": 20})
     after = running("a", 40, value=0.5, scores={"val/x": 0.25}, scored_at={"val/x": 40})
     ended = ArmStatus("a", "failed", 41, 100, error="Traceback\nKeyError: 'x'")
-    assert list(changes.tell(status(before))) == [("eval", "a", "step 20  val/x 0.2500")]
+    assert list(changes.tell(status(before))) == [("eval", "a", "step 20  val/x 0.25")]
     assert list(changes.tell(status(before))) == []
-    assert list(changes.tell(status(after))) == [("eval", "a", "step 40  val/x 0.2500 (+0)")]
+    assert list(changes.tell(status(after))) == [("eval", "a", "step 40  val/x 0.25 (+0)")]
     assert list(changes.tell(status(ended))) == [("failed", "a", "41 steps, KeyError: 'x'")]
     assert list(changes.tell(status(ended))) == []
 
@@ -77,7 +77,7 @@ def test_without_a_terminal_each_arm_that_ends_is_a_line(capsys: pytest.CaptureF
             pass  # it looks once more when it ends
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == min(number, 1)
-    assert lines == ["[words] 2 of 2 arms done, 1 failed, 0:00 so far"]
+    assert lines == ["[words] 2 of 2 arms done, 1 failed, 0s so far"]
 
 
 PRINTS = """

@@ -260,19 +260,3 @@ def test_a_folder_that_was_made_anew_starts_from_nothing(tmp_path: Path) -> None
     (tmp_path / "kept").write_bytes(b"")  # so that the file cannot get the same place on the disk again
     ledger.add("a", Spend(tokens_trained=1))
     assert ledger.total().tokens == fresh(tmp_path / "e").total().tokens == 1
-
-
-def test_a_record_that_may_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh(tmp_path).add("a", Spend(tokens_trained=5))
-    real = os.open
-
-    def read_only(path: Any, flags: int, mode: int = 0o777) -> int:
-        if flags & (os.O_RDWR | os.O_CREAT):
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, flags, mode)
-
-    monkeypatch.setattr(os, "open", read_only)
-    ledger = fresh(tmp_path)
-    assert ledger.total().tokens == 5
-    ledger.add("a", Spend(tokens_trained=1))  # kept in memory, because it cannot be written
-    assert ledger.total().tokens == 6

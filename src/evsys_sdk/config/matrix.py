@@ -53,7 +53,7 @@ def expand_matrix(matrix: MatrixSpec, *, beside: dict[str, Any] | None, experime
         chosen = dict(zip(matrix.axes, position, strict=True))
         cell = base
         for axis, index in chosen.items():
-            cell = _set(cell, split_dotted(axis), matrix.axes[axis][index], axis)
+            cell = set_value(cell, split_dotted(axis), matrix.axes[axis][index], axis)
         shown = {axis: labels[axis][index] for axis, index in chosen.items()}
         name = _cell_name(matrix.name_template, base_name, shown, cell)
         if name in cells:
@@ -148,7 +148,7 @@ def _find_repeated(values: list[Any]) -> list[Any]:
     return [value for value, key in zip(values, keys, strict=True) if key in seen or seen.add(key)]
 
 
-def _set(node: Any, path: Path, value: Any, axis: str) -> Any:
+def set_value(node: Any, path: Path, value: Any, axis: str = "") -> Any:
     """A copy of `node` with `value` at `path`; only what lies on the path is copied."""
     if not path:
         return value
@@ -157,14 +157,14 @@ def _set(node: Any, path: Path, value: Any, axis: str) -> Any:
         items: list[Any] = [*node]
         if key >= len(items):
             raise _no_place(axis, f"the list there has {len(items)} items, and the first is number 0")
-        items[key] = _set(items[key], rest, value, axis)
+        items[key] = set_value(items[key], rest, value, axis)
         return items
     if node is None and isinstance(key, int):
         raise _no_place(axis, f"there is no list that could have an item {key}")
     if not isinstance(node, dict | None):
         raise _no_place(axis, f"'{key}' would have to be set inside {show(cast('Any', node))}")
     entries: dict[str, Any] = {**node} if node else {}
-    entries[str(key)] = _set(entries.get(str(key)), rest, value, axis)
+    entries[str(key)] = set_value(entries.get(str(key)), rest, value, axis)
     return entries
 
 

@@ -10,15 +10,15 @@ known.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..config import ExperimentConfig
 from ..config.base import Strict
+from ..data.jsonl import read_json, read_jsonl
 from ..data.shapes import is_object
 from ..errors import DataError
 from ..paths import in_project
@@ -65,9 +65,8 @@ class CookbookRun:
 
 def read_cookbook_run(folder: Path) -> CookbookRun:
     """Read a run folder."""
-    config: Any = _read_json(folder / "config.json", (folder / "config.json"))
     metrics = folder / "metrics.jsonl"
-    rows = list(_read_lines(metrics))
+    config, rows = read_json(folder / "config.json"), list(read_jsonl(metrics))
     if not is_object(config) or not rows:
         raise DataError(f"{folder}: this is no run of tinker-cookbook. Name one with config.json and metrics.jsonl.")
     steps: dict[int, dict[str, float]] = {}
@@ -79,7 +78,7 @@ def read_cookbook_run(folder: Path) -> CookbookRun:
         steps.setdefault(last, {}).update(found)  # a resumed run has written a step again
     saved = folder / "checkpoints.jsonl"
     content = metrics.read_bytes() + (folder / "config.json").read_bytes()
-    checkpoints = list(_read_lines(saved)) if saved.exists() else []
+    checkpoints = list(read_jsonl(saved)) if saved.exists() else []
     return CookbookRun(folder, config, sorted(steps.items()), checkpoints, hashlib.sha256(content).hexdigest())
 
 
@@ -176,28 +175,3 @@ def _find(value: Any, key: str) -> str | None:
     if isinstance(value.get(key), str):
         return str(value[key])
     return next((found for one in value.values() if (found := _find(one, key))), None)
-
-
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text("utf-8").split("\n")
-    except OSError as error:
-        raise DataError(
-            f"{path}: it cannot be read: {error.strerror}. Name a run folder of tinker-cookbook."
-        ) from error
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            row = _read_json(f"{path}:{number}", line)
-            if is_object(row):
-                yield row
-
-
-def _read_json(where: object, source: Path | str) -> Any:
-    try:
-        return json.loads(source.read_bytes() if isinstance(source, Path) else source)
-    except OSError as error:
-        raise DataError(
-            f"{where}: it cannot be read: {error.strerror}. Name a run folder of tinker-cookbook."
-        ) from error
-    except ValueError as error:
-        raise DataError(f"{where}: this is not JSON: {error}. Correct the line, or remove it.") from error

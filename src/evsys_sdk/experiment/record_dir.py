@@ -6,10 +6,9 @@ Names and format of everything in it belong to `record/`; `docs/record.md` shows
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,6 +18,7 @@ from ..paths import in_project
 from ..protocols import RunResult
 from ..record import folders
 from ..record.events import FORMAT, Kind
+from ..record.flat_config import flatten_config
 from ..record.layout import ExperimentFiles, RunFiles
 from ..record.lock import lock_owner
 from ..record.reader import ExperimentRecord
@@ -74,7 +74,7 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
     latest = folders.latest_attempt(base)
     if latest is not None and not fresh:
         record = ExperimentRecord(latest)
-        changes = {path: [old, new] for path, old, new in _differences(_complete(record.load()), resolved)}
+        changes = _differences(_complete(record.load()), resolved)
         changed = [path for path in changes if re.split(r"[.\[]", path)[0] not in _MAY_CHANGE]
         if resume and (other := [key for key in changed if not _TRAINS_NOTHING.match(key)]):
             hint = "Change it back to resume, or run without --resume to start a new attempt."
@@ -101,7 +101,7 @@ def extend_experiment_dir(config: ExperimentConfig) -> ExperimentDir:
     record = ExperimentRecord(latest)
     _refuse_later_format(record)
     old, new = _complete(record.load()), redact(config.model_dump(mode="json"))
-    changes = {path: [before, now] for path, before, now in _differences(_without_runs(old), _without_runs(new))}
+    changes = _differences(_without_runs(old), _without_runs(new))
     wrong = [path for path in changes if re.split(r"[.\[]", path)[0] not in (*_MAY_CHANGE, "n_repeats")]
     runs = {text(run.get("name")): run for run in config_runs(new)}
     for run in config_runs(old):
@@ -169,23 +169,10 @@ def _refuse_later_format(record: ExperimentRecord) -> None:
         raise ConfigError(Problem(message, hint=hint))
 
 
-def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, list[Any]]:
     """Where two configs differ, as dotted paths, with what either of them has there."""
-    if one == other:
-        return
-    if isinstance(one, dict) and isinstance(other, dict):
-        old, new = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
-        for key in sorted({*old, *new}):
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-    elif (
-        isinstance(one, list)
-        and isinstance(other, list)
-        and len(cast("list[Any]", one)) == len(cast("list[Any]", other))
-    ):
-        for index, pair in enumerate(zip(cast("list[Any]", one), cast("list[Any]", other), strict=True)):
-            yield from _differences(*pair, f"{path}[{index}]")
-    else:
-        yield path, one, other
+    old, new = flatten_config(one), flatten_config(other)
+    return {path: [old.get(path), new.get(path)] for path in sorted({*old, *new}) if old.get(path) != new.get(path)}
 
 
 def _complete(recorded: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,6 @@ class SpendLedger:
         self.path = path
         self._lock = threading.Lock()
         self._descriptor: int | None = None
-        self._inode = 0
         self._forget()
         self._unsaved: list[bytes] = []
         """Records that could not be written, because the disk is full for instance; they count, and are tried again."""
@@ -115,18 +114,10 @@ class SpendLedger:
 
     def _open(self) -> int:
         if self._descriptor is None:
-            self._descriptor = self._open_descriptor()
-            if (inode := os.fstat(self._descriptor).st_ino) != self._inode:  # the folder was removed and made anew
-                self._inode = inode
-                self._forget()
-        return self._descriptor
-
-    def _open_descriptor(self) -> int:
-        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-        except OSError:
-            return os.open(self.path, os.O_RDONLY)  # a record that may only be looked at
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            self._descriptor = os.open(self.path, flags, 0o666)
+        return self._descriptor
 
     def _forget(self) -> None:
         """Know nothing yet, as before the first line was read."""
@@ -140,8 +131,6 @@ class SpendLedger:
             return
         try:
             size = os.fstat(self._open()).st_size
-            if size < self._offset:  # the file is another one, or someone emptied it
-                self._forget()
             # Most often nothing is new, and a budget is asked about at every step.
             if size == self._offset:
                 return

@@ -22,6 +22,7 @@ from typing import Any, cast
 from ...config import ExperimentConfig
 from ...config.fields import Path, join_path, split_dotted
 from ...config.load import load_document
+from ...config.matrix import set_value
 from ...config.yaml_text import read_yaml
 from ...config.yaml_write import write_yaml
 from ...errors import ConfigError, Problem, suggest
@@ -217,7 +218,7 @@ class _Maker:
         changes: dict[Path, Any] = {field.path: new for field, new in moved.items()}
         changes |= {("name",): name, ("parent_experiment_id",): self.parent, ("metadata", "mutation"): noted}
         for path, value in changes.items():
-            data = _replace(data, path, value)
+            data = set_value(data, path, value)
         text = write_yaml(data)
         try:
             config = _runnable(text, f"{name}.yaml", self.pulled)
@@ -230,18 +231,6 @@ class _Maker:
         content = json.dumps([self.text, sorted((field.name, str(new)) for field, new in moved.items())])
         digest = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         return f"{_SUFFIX.sub('', self.config.name)}-m{digest}"
-
-
-def _replace(node: Any, path: Path, value: Any) -> Any:
-    """A copy of `node` with `value` at `path`; mappings on the way are made where there are none."""
-    if not path:
-        return value
-    key, rest = path[0], path[1:]
-    if isinstance(key, int):
-        items = list(cast("list[Any]", node))
-        return [*items[:key], _replace(items[key], rest, value), *items[key + 1 :]]
-    entries: dict[str, Any] = cast("dict[str, Any]", node) if isinstance(node, dict) else {}
-    return {**entries, key: _replace(entries.get(key), rest, value)}
 
 
 def _changes(space: Sequence[MutableField], rng: Random) -> dict[MutableField, Any]:

@@ -81,7 +81,7 @@ class Driver:
             raise WorkspaceError(f"the campaign '{name}' has no portfolio. Open one with --portfolio")
         self.portfolio = Portfolio.load(name, found.terms.portfolio)
         self._until, self._is_late = until, False
-        self._overhead_s = 0.0
+        self._overhead_s = max((number(one.get("overhead_s")) or 0.0 for one in found.decisions), default=0.0)
         """Most that a step took next to its training and scoring: checks, loading, the conclusion."""
 
     # What is known
@@ -123,8 +123,7 @@ class Driver:
         if not any(event.text("action") == START for event in found.decisions):
             return CampaignDecision(START, reason="fix the budget: evsys campaign run NAME --steps 1 [--until TIME]")
         if (open_one := self._find_open(found)) is not None:
-            made = [open_one.text(key) for key in ("action", "family", "reason")]
-            return CampaignDecision(made[0], made[1], number(open_one.get("amount")) or 0.0, made[2])
+            return _read_decision(open_one)
         return decide(self.look())
 
     def overrule(self, family: str, because: str, *, confirm: bool = False, by: str = "") -> CampaignDecision:
@@ -167,14 +166,14 @@ class Driver:
                 return self._finish(_LATE, over=True)
             self._is_late = True  # one family is scored and concluded, whatever the time
         if open_one is not None:
-            made = [open_one.text(key) for key in ("action", "family", "reason")]
-            decision = CampaignDecision(made[0], made[1], number(open_one.get("amount")) or 0.0, made[2])
+            decision = _read_decision(open_one)
         else:
             decision = decide(seen)
             if decision.action == STOP:
                 return self._finish("" if seen.confirmed else f"nothing could be confirmed: {decision.reason}")
             points = next((len(one.points) for one in seen.families if one.name == decision.family), 0)
-            self._note(decision, by="policy", limit=self._limit(decision, seen), points=points)
+            limit, overhead = self._limit(decision, seen), round(self._overhead_s, 3)
+            self._note(decision, by="policy", limit=limit, points=points, overhead_s=overhead)
             open_one = self.campaign.decisions[-1]
         try:
             outcome, stop = self._carry_out(decision, open_one, seen)
@@ -373,6 +372,11 @@ class Driver:
         scores = ((name, score) for run in record.runs for name, _, _, score in run.scores)
         found = (score for name, score in scores if name.startswith(begins) and name.endswith(ends))
         return next((read_point(score, mode, 0.0) for score in found), None)
+
+
+def _read_decision(event: Event) -> CampaignDecision:
+    action, family, reason = (event.text(key) for key in ("action", "family", "reason"))
+    return CampaignDecision(action, family, number(event.get("amount")) or 0.0, reason)
 
 
 def _score(one: FamilyState) -> float:

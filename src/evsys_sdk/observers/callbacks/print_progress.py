@@ -1,6 +1,6 @@
 """Reports the progress of a run in plain lines on stderr. `evsys run` shows a board on a terminal instead.
 
-[run-a] 120/200 (60%)  loss 0.4123  lr 1.0e-04  12.3k tok/s  0:28 left
+[run-a] 120/200 (60%)  loss 0.4123  lr 0.0001  12.3k tok/s  28s left
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from pydantic import Field
 
 from ...config.base import Strict
+from ...history.text import count_text, duration_text, score_text
 from ...protocols import RunResult
 from ...record.run_files.metrics import TIMING
 from ...record.values import part, text
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
-from ..progress.text import count, duration, number
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0
 """A quick run that saves at every step must not flood the screen; scores are all shown."""
@@ -90,9 +90,9 @@ class PrintProgress(Callback):
 
     def on_run_end(self, result: RunResult) -> None:
         reason = self._control.stop_reason
-        parts = [f"{self._done} step{'' if self._done == 1 else 's'} in {duration(self._clock() - self._began)}"]
+        parts = [f"{self._done} step{'' if self._done == 1 else 's'} in {duration_text(self._clock() - self._began)}"]
         if math.isfinite(self._first):
-            parts.append(f"{self._measure} {number(self._first)} -> {number(self._value)}")
+            parts.append(f"{self._measure} {score_text(self._first)} -> {score_text(self._value)}")
         parts += [f"stopped: {reason}"] if reason else []
         error = (result.error or "").strip().splitlines()[-1:]
         parts += error if error != [reason] else []
@@ -128,11 +128,11 @@ class PrintProgress(Callback):
         left = seconds / steps * (total - done) if total and steps > 0 and seconds > 0 else 0.0
         return [
             f"{done}/{total} ({min(1, done / total):.0%})" if total else f"step {done}",
-            f"{self._measure} {number(self._value)}" if self._measure else "",
-            *(f"{name} {number(metrics[name])}" for name in self.cfg.metrics if name in metrics),
-            "" if rate is None else f"lr {number(rate)}",
-            f"{count(self._tokens / seconds)} tok/s" if self._tokens and seconds > 0 else "",
-            f"{duration(left)} left" if left > 0 else "",
+            f"{self._measure} {score_text(self._value)}" if self._measure else "",
+            *(f"{name} {score_text(metrics[name])}" for name in self.cfg.metrics if name in metrics),
+            "" if rate is None else f"lr {score_text(rate)}",
+            f"{count_text(self._tokens / seconds)} tok/s" if self._tokens and seconds > 0 else "",
+            f"{duration_text(left)} left" if left > 0 else "",
         ]
 
     def _write(self, line: str) -> None:
@@ -160,8 +160,8 @@ def describe_scores(record: EvalRecord, before: Mapping[str, float]) -> str:
         if "/" in name or name == "tasks":  # standard errors and parts of a breakdown are for the record
             continue
         change = value - before.get(name, math.nan)
-        moved = f" ({'+' if change >= 0 else '-'}{number(abs(change))})" if math.isfinite(change) else ""
-        texts.append(f"{name} {number(value)}{moved}")
+        moved = f" ({'+' if change >= 0 else '-'}{score_text(abs(change))})" if math.isfinite(change) else ""
+        texts.append(f"{name} {score_text(value)}{moved}")
     tasks = record.metrics.get("tasks")
     counted = [] if tasks is None else [f"{tasks:.0f} task{'' if tasks == 1 else 's'}"]
     return "  ".join([*(texts or ["no score"]), *counted])

@@ -7,7 +7,7 @@ log_store:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,38 +50,39 @@ class MultiplexLogStore:
 
     def log_scalar(self, key: str, value: float, step: int) -> None:
         """Record one number everywhere."""
-        self._tell(lambda child: child.log_scalar(key, value, step))
+        self._tell("log_scalar", key, value, step)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Record the numbers of one step everywhere."""
-        self._tell(lambda child: child.log_metrics(metrics, step))
+        self._tell("log_metrics", metrics, step)
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Record everywhere what the run was started with."""
-        self._tell(lambda child: child.log_hyperparams(params))
+        self._tell("log_hyperparams", params)
 
     def log_artifact(self, name: str, path: str) -> None:
         """Record everywhere where something can be found."""
-        self._tell(lambda child: child.log_artifact(name, path))
+        self._tell("log_artifact", name, path)
 
     def rewind(self, next_step: int) -> None:
         """Let every child that can forget the steps from `next_step` on."""
-        self._tell(lambda child: getattr(child, "rewind", _cannot_rewind)(next_step))
+        self._tell("rewind", next_step)
 
     def forget(self, scoring: EvalRecord) -> None:
         """Let every child that can forget one scoring."""
-        self._tell(lambda child: getattr(child, "forget", _cannot_rewind)(scoring))
+        self._tell("forget", scoring)
 
     def close(self) -> None:
         """Close all of them."""
-        self._tell(lambda child: child.close())
+        self._tell("close")
 
-    def _tell(self, message: Callable[[LogStore], None]) -> None:
-        """Call every child; only when none of them took the record is that an error of the whole."""
+    def _tell(self, message: str, *args: Any) -> None:
+        """Call every child that has the method; only when none of them took the record is that an error."""
         errors: dict[str, Exception] = {}
         for label, child in self._children.items():
             try:
-                message(child)
+                if (method := getattr(child, message, None)) is not None:
+                    method(*args)
             except Exception as error:
                 errors[label] = error
                 said = f"{type(error).__name__}: {error}"
@@ -106,7 +107,3 @@ def _choose_name(kind: str, taken: Mapping[str, object]) -> str:
     """`jsonl`, and `jsonl-2` for a second child of the same kind."""
     names = [kind, *(f"{kind}-{number}" for number in range(2, len(taken) + 2))]
     return next(name for name in names if name not in taken)
-
-
-def _cannot_rewind(what: int | EvalRecord) -> None:
-    """Some stores cannot forget; what they show twice is the same number twice."""

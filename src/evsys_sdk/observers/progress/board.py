@@ -1,8 +1,8 @@
 """All arms of an experiment on one screen: who is done, who is running, how well, how long still.
 
-    words: 3 of 6 arms done, 1 failed, 2 running, about 2:40 left, 1:12 so far
-    sft__seed1 ━━━━━━━━━━╺━━━━━  120/200  0:28 left  loss 0.4123  val/words/pass@1 0.41
-    rl__seed1  ━━━━━╺━━━━━━━━━━   60/200  1:10 left  reward/mean 0.2031
+    words: 3 of 6 arms done, 1 failed, 2 running, about 2m 40s left, 1m 12s so far
+    sft__seed1 ━━━━━━━━━━╺━━━━━  120/200  28s left  loss 0.4123  val/words/pass@1 0.41
+    rl__seed1  ━━━━━╺━━━━━━━━━━   60/200  1m 10s left  reward/mean 0.2031
 
 Arms may run in other processes or on other machines, so everything is read from the record. Scores and ends scroll past
 above, and so does whatever anybody prints meanwhile: standard output and error of this process, and of the processes it
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...experiment.jobs.live_status import RUNNING, WAITING, ArmStatus, LiveStatus, StatusReader
-from .text import duration, number
+from ...history.text import duration_text, score_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,8 +59,8 @@ class Changes:
                 self._scores[arm.arm, metric] = (at, value)
                 if before is None or before[0] != at:
                     change = None if before is None else value - before[1]
-                    moved = "" if change is None else f" ({'-' if change < 0 else '+'}{number(abs(change))})"
-                    yield "eval", arm.arm, f"step {at}  {metric} {number(value)}{moved}"
+                    moved = "" if change is None else f" ({'-' if change < 0 else '+'}{score_text(abs(change))})"
+                    yield "eval", arm.arm, f"step {at}  {metric} {score_text(value)}{moved}"
         for arm in status.arms:
             if arm.has_ended and arm.arm not in self._ended:
                 self._ended.add(arm.arm)
@@ -89,13 +89,13 @@ class Repeats:
 
 
 def headline(status: LiveStatus, seconds: float) -> str:
-    """`3 of 6 arms done, 1 failed, 2 running, about 2:40 left, 1:12 so far`; the end is what narrow windows cut."""
+    """`3 of 6 arms done, 1 failed, 2 running, about 2m 40s left, 1m 12s so far`; the end is what narrow windows cut."""
     counts, left = status.counts, status.seconds_left
     parts = [
         f"{status.done} of {len(status.arms)} arms done",
         *(f"{counts[state]} {state}" for state in ("failed", "cancelled", RUNNING) if counts.get(state)),
-        "" if left is None else f"about {duration(left)} left",
-        f"{duration(seconds)} so far",
+        "" if left is None else f"about {duration_text(round(left))} left",
+        f"{duration_text(round(seconds))} so far",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -106,9 +106,9 @@ def arm_facts(arm: ArmStatus) -> list[str]:
     width = len(str(arm.total_steps))
     return [
         f"{arm.step or 0:>{width}}/{arm.total_steps}" if arm.total_steps else f"step {arm.step or 0}",
-        "" if left is None else f"{duration(left)} left",
-        "" if arm.value is None else f"{arm.measure} {number(arm.value)}",
-        *(f"{name} {number(value)}" for name, value in arm.scores.items()),
+        "" if left is None else f"{duration_text(left)} left",
+        "" if arm.value is None else f"{arm.measure} {score_text(arm.value)}",
+        *(f"{name} {score_text(value)}" for name, value in arm.scores.items()),
     ]
 
 
