@@ -135,11 +135,11 @@ def make_older(engine: Any) -> None:
         texts = "name description hypothesis status verdict sentence metric mode best_run parent_id invalidated"
         texts += " conclusion_text recipe_kind config_sha256 words"
         kinds: dict[str, tuple[Any, str | None]] = dict.fromkeys(texts.split(), (sa.Text(), ""))
-        kinds |= dict.fromkeys("best_score best_low best_high started ended usd".split(), (sa.Float(53), None))
-        kinds |= dict.fromkeys("n_runs n_arms n_done n_failures".split(), (sa.Integer(), None))
+        kinds |= dict.fromkeys(["best_score", "best_low", "best_high", "started", "ended", "usd"], (sa.Float(53), None))
+        kinds |= dict.fromkeys(["n_runs", "n_arms", "n_done", "n_failures"], (sa.Integer(), None))
         kinds |= {"n_notes": (sa.Integer(), "0")}
-        kinds |= dict.fromkeys("tags models algorithms backends varied flags".split(), (sa.Text(), "[]"))
-        kinds |= dict.fromkeys("spend config conclusion commands".split(), (sa.Text(), "{}"))
+        kinds |= dict.fromkeys(["tags", "models", "algorithms", "backends", "varied", "flags"], (sa.Text(), "[]"))
+        kinds |= dict.fromkeys(["spend", "config", "conclusion", "commands"], (sa.Text(), "{}"))
         for name, (kind, default) in kinds.items():
             op.add_column("experiment", sa.Column(name, kind, nullable=default is None, server_default=default))
         with op.batch_alter_table("experiment") as table:

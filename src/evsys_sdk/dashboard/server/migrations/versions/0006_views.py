@@ -1,4 +1,4 @@
-"""What clients state of an experiment becomes one JSON value, lists are read from stored views, and three columns go."""
+"""What is stated of an experiment becomes one JSON value, lists are read from stored views, three columns go."""
 
 from __future__ import annotations
 
