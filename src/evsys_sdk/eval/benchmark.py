@@ -24,7 +24,6 @@ from ..config.specs import MetricSpec, TransformSpec
 from ..data import HarborTask, TargetFormat, Workspace, apply_transforms, build_transforms, parse_rows, to_dict
 from ..data.task_identity import duplicate_key, task_id, task_list_id
 from ..errors import ConfigError, DataError, Problem, closest, show
-from ..log import get_logger
 from ..rollouts.engine import EngineLimits, RolloutRequest
 from ..rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks, refuse_containers
 from ..rollouts.harness import Harness, build_harness
@@ -90,10 +89,6 @@ class ScoreSettings:
                 missing = f"{metric.name} compares answers with what is expected, and task '{without[0]}' expects none"
                 found.append((at, missing, "Report a metric of rewards, such as pass@1."))
         return found
-
-
-WARNED_OF: set[tuple[str, float]] = set()
-"""Tasks and the score that all answers to them had: a warning for an experiment, not for each of its scorings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +191,7 @@ class Benchmark:
             samples=settings.samples,
             clusters=_find_clusters(tasks, settings.cluster_by),
         )
-        result = compute_scores(result, tasks, metrics, settings.breakdown_keys)
-        if result.saturated is not None and (self.sha256, result.saturated) not in WARNED_OF:
-            WARNED_OF.add((self.sha256, result.saturated))
-            get_logger(__name__).warning("%s", result.note)
-        return result
+        return compute_scores(result, tasks, metrics, settings.breakdown_keys)
 
 
 def _find_clusters(tasks: Sequence[HarborTask], key: str | None) -> dict[str, str]:

@@ -26,7 +26,7 @@ from ..training.callback import EvalRecord, Observers
 from .benchmark import Benchmark, ScoreSettings
 from .row_tasks import target_of, tasks_of_rows
 from .scored_model import ClientModel, SamplerModel, Sampling, ScoredModel, as_scored_model, open_client
-from .scores import EvalResult
+from .scores import EvalResult, warn_of_zeros
 
 if TYPE_CHECKING:
     from ..backends.client import TrainingClient
@@ -122,6 +122,7 @@ class RunEvaluator:
             self.failures[what] = f"{type(error).__name__}: {error}"
             get_logger(__name__).error("the evaluation after step %d failed: %s", step, self.failures[what])
             return None
+        warn_of_zeros(result, self.run_dir, step)
         errors = {f"{label}/stderr": score.stderr for label, score in result.metrics.items()}
         values = {label: score.value for label, score in result.metrics.items()}
         values |= {label: stderr for label, stderr in errors.items() if stderr is not None}

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from logging import INFO, WARNING
+from pathlib import Path
 from typing import Any
 
 from ..data.types import HarborTask
 from ..errors import EvsysError, show
+from ..log import get_logger
+from ..record.events import note_finding
 from .answers.answer import extract_answer
 from .metric import BuiltMetric, MetricValue
 from .predictions import Prediction
@@ -79,7 +83,7 @@ class EvalResult:
         """What makes the scores mean less than they seem to, in a sentence."""
         cut_off = sum(one.status == "truncated" for one in self.predictions) / max(len(self.predictions), 1)
         remark = (
-            f"{cut_off:.0%} of the answers to '{self.benchmark}' are cut off: raise max_tokens"
+            f"{cut_off:.0%} of the answers to '{self.benchmark}' are cut off: raise max_tokens, or train for longer"
             if cut_off >= 0.5
             else ""
         )
@@ -209,6 +213,15 @@ def compute_scores(
         each.task_id: each.error or "no reason was given" for each in result.predictions if each.task_id in failed
     }
     return replace(result, metrics=values, breakdown=breakdown, unscored=reasons, metric_errors=errors)
+
+
+def warn_of_zeros(result: EvalResult, run_dir: Path | None, step: int) -> None:
+    """Report that every answer scores 0: in the record of the run, and on the terminal once per experiment."""
+    note = result.note
+    if result.saturated != 0 or note is None:
+        return
+    is_news = run_dir is None or note_finding(run_dir, step=step, finding=f"zero {result.benchmark}", text=note)
+    get_logger(__name__).log(WARNING if is_news else INFO, "%s", note)
 
 
 def _values(

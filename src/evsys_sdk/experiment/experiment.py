@@ -258,11 +258,9 @@ class Experiment:
     def _train(
         self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
     ) -> list[ArmResult]:
-        from ..eval.benchmark import WARNED_OF
         from .arms.scheduler import ArmScheduler, overdue_s
         from .launcher import Launch
 
-        WARNED_OF.clear()
         allocation = allocation_for(self.config, self._find_arms(folder), folder.path)
         spec = self.config.launcher or LauncherSpec(kind="local")
         limit = partial(limit_user_code, f"launcher '{spec.kind}'", exit_code=2)

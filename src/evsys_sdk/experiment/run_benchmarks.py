@@ -8,16 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.metadata import BASE_MODEL
 from ..data.workspace.reference import slug
 from ..errors import EvalError
-from ..eval.benchmark import WARNED_OF, open_engine
+from ..eval.benchmark import open_engine
 from ..eval.pace import Pace
 from ..eval.scored_model import ClientModel, SamplerModel, ScoredModel, as_scored_model
-from ..eval.scores import EvalResult
+from ..eval.scores import EvalResult, warn_of_zeros
 from ..files import write_json
 from ..log import get_logger
 from ..protocols import RunResult
@@ -59,6 +60,8 @@ class RunBenchmarks:
     """Everything that went wrong with a scoring, also where a later one went well."""
     _engines: dict[str, RolloutEngine] = field(default_factory=dict[str, Any])
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _zero: set[str] = field(default_factory=set[str])
+    """The entries whose last scoring was 0 for every answer."""
     _closed: bool = False
     _scoring: BackgroundScoring | None = None
 
@@ -108,11 +111,8 @@ class RunBenchmarks:
                 record_name = f"{one.split}/{one.label}/{name}"
                 what = f"{BASELINE}/{record_name}"
                 # Runs share the answers, also those that are trained at the same time: one asks, the others read.
-                quiet = {(one.benchmark.sha256, 0.0)} - WARNED_OF if name == BASE_MODEL else set[tuple[str, float]]()
-                WARNED_OF.update(quiet)  # that an untrained model scores 0 is expected
                 with exclusive(ExperimentFiles(self.run_dir.parent).baselines_lock, f"the scores of {what}"):
                     result = self._score_safely(one, what, 0, lambda name=name: self._baseline(name))
-                WARNED_OF.difference_update(quiet)
                 if result is not None:
                     record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _list_predictions(result))
                     self.score_log.add(record, result)
@@ -124,7 +124,7 @@ class RunBenchmarks:
         step = int(result.metrics.get("steps", 0))
         if result.status == "completed":
             for one in self._find_unscored(result):
-                scoring = self._score(one, step, lambda: self._final_model(result, step))
+                scoring = self._score(one, step, lambda: self._final_model(result, step), at_end=True)
                 if scoring is not None:
                     self.observers.on_eval(scoring.record)
                     result.metrics |= scoring.scores
@@ -177,7 +177,8 @@ class RunBenchmarks:
         due = [one for one in self.in_loop if everything or one.is_due(step)]
         # Steps that are trained again give another model, whose answers must not be taken from the attempt before.
         ref = sampler.ref or f"step {step} of attempt {self.attempt}"
-        found = [self._score(one, step, lambda: self._sampler_model(sampler, ref), self._pace(one)) for one in due]
+        model = partial(self._sampler_model, sampler, ref)
+        found = [self._score(one, step, model, self._pace(one), at_end=everything) for one in due]
         return [scoring for scoring in found if scoring is not None]
 
     def _pace(self, one: PlannedBenchmark) -> Pace | None:
@@ -186,10 +187,16 @@ class RunBenchmarks:
             return None
         return Pace(one.entry.share, one.settings.limits.concurrency, self._scoring.awaited)
 
-    def _score(self, one: PlannedBenchmark, step: int, model: Any, pace: Pace | None = None) -> StepScores | None:
-        result = self._score_safely(one, f"{one.split}/{one.label}", step, model, pace)
+    def _score(
+        self, one: PlannedBenchmark, step: int, model: Any, pace: Pace | None = None, *, at_end: bool = False
+    ) -> StepScores | None:
+        what = f"{one.split}/{one.label}"
+        result = self._score_safely(one, what, step, model, pace)
         if result is None:
             return None
+        if at_end or what in self._zero:  # a first 0 during training may only be early
+            warn_of_zeros(result, self.run_dir, step)
+        self._zero = self._zero | {what} if result.saturated == 0 else self._zero - {what}
         record = EvalRecord(one.label, one.split, step, result.flat_metrics, _list_predictions(result))
         self.score_log.add(record, result)
         self.observers.on_scored(record)
