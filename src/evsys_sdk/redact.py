@@ -19,6 +19,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, TextIO, cast
 
 from .secret_names import SHORTEST_SECRET, find_secrets, is_secret_name, is_weak_name, split_set, split_words
@@ -35,7 +36,7 @@ _NO_SECRET = (
     r"[A-Za-z_]+[-_./]\d+|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-fA-F-]{36}|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
 )
 """A word and a number, a hash, a UUID, a dotted name."""
-_LITERAL = r"(?![$%])[\w.$%!@#^*+/=~?-]+"
+_LITERAL = r"(?![$%])[\w.$%!@#^*+/=~?-]{6,}"
 """What stands in quotes and is no placeholder."""
 
 _PLACEHOLDER = r"^\$|\$\{\w+\}|^<.*>$|\[redacted\]"
@@ -67,30 +68,24 @@ _SHAPE = (
     r"(?:[^\"']{0,20000}?-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\]*)"
 )
 _BEARER = r"(?i)\b(bearer\s+)(?=[^\s\"']*[0-9]|[^\s\"']{20})([A-Za-z0-9._~+/=-]{8,})"
-_AUTHORIZATION = (
-    r"(?i)(authorization\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?(?:(?:basic|bearer|token|digest|apikey)\s+)?)"
-    r"([^\s\"'\\,;(){}\[\]]{6,})"
-)
 _COOKIE = r"(?i)(\bcookie\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?)([\w.-]+=[^\"'\r\n\\]{6,})"
 _USERINFO = r"(://)[^/\s:@\"'?#\\<>]*:[^/\s\"'?#\\<>]+(?=@)"
 _USER_TOKEN = r"(://)(?=[^/\s:@]*[0-9])[A-Za-z0-9_.~-]{16,}(?=@)"
-_QUERIES = tuple(
-    opening + r"([A-Za-z][A-Za-z0-9_.-]{0,40})(=|%3D)(?!\[redacted\])([^\s&#;\"'<>\\)\]}]{4,})"
-    for opening in (r"(\?)", "(&)", "(;)", "(%(?:3F|26))")
-)
-_GIVEN = r"(\\*[\"']?\s{0,3}[:=]\s{0,3}|\s)(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{6,}+)(?![(\[])"
-"""What is given behind a name; what calls or looks up something is code, not a value."""
-_OPENED = r"(\\*[\"']?)\s{0,3}[:=]\s{0,3}(?=[{\[])"
-_TEXT_INSIDE = r"[:=\[]\s{0,3}\\*[\"']"
-_BRACKET = r"[{}\[\]]"
-_LONGEST_CONTAINER = 20_000
-_NAME_END = r"[A-Za-z0-9_.-]*+(?=\\*[\"']?\s{0,3}[:=]|\s)"
-"""The rest of a name to which something may be given."""
+_NAME = r"(?:(--[A-Za-z][\w-]*+)\s|([A-Za-z_][A-Za-z0-9_.-]*+)(\\*[\"']?)\s{0,3}(?:[:=]|%3D)\s{0,3})"
+"""A name to which something is given: `--name ...` of a command line, `name=...`, `"name": ...`, `name%3D...`."""
+_WORD = r"[A-Za-z0-9_.-]*+"
 _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
+_SMALL = str.maketrans(ascii_uppercase, ascii_lowercase)
+_SCHEME = r"(?i)\\*[\"']?(?:basic|bearer|token|digest|apikey)\s+"
+_GIVEN = r"(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{4,4000}+)(?![(\[])"
+"""What is given to a name; what calls or looks up something is code, not a value."""
+_CONTAINER = functools.reduce(lambda inner, _: rf"[{{\[](?:[^{{}}\[\]]|{inner})*+[}}\]]", range(5), "(?!)")
+"""A list or mapping, and five levels of them."""
+_TEXT_INSIDE = r"[:=\[]\s{0,3}\\*[\"']"
 
 _NAME_SPOTS = (
     r"k(?:ey|(?<=tok)en|(?<=cook)ie)", r"secret", r"pass[wpc]", r"w(?:d(?<=pwd)|t(?<=jwt))", r"u(?<=au)th", r"cred",
-    r"pat[\"'=:\\]", r"b(?=earer)",
+    r"pat[\"'=:\\]", r"b(?=earer)", r"sig(?=(?:nature)?(?:=|%3d))",
 )  # fmt: skip
 """Where the names of secrets may stand in lower-case text."""
 
@@ -173,7 +168,7 @@ type _Search = Callable[[str], re.Match[str] | None]
 @functools.cache
 def _searches() -> tuple[tuple[_Search, ...], tuple[_Search, ...]]:
     """Those for lower-case text and for shapes, at hand for every line."""
-    lower = (*_NAME_SPOTS, "://", "sig(?:nature)?=")  # a compiled literal is found twice as fast as with `in`
+    lower = (*_NAME_SPOTS, "://")  # a compiled literal is found twice as fast as with `in`
     names, shapes = (tuple(re.compile(spot).search for spot in spots) for spots in (lower, _SHAPE_SPOTS))
     return names, shapes
 
@@ -248,20 +243,11 @@ def _looks_secret(value: str) -> bool:
 
 
 def _substitute(text: str, lower: str) -> str:
-    given, text = text, _redact_shapes(text)
-    if "://" in lower:
-        for login in (_USERINFO, _USER_TOKEN):
-            text = _compile(login).sub(rf"\1{REDACTED}", text)
-    if "bearer" in lower:
-        text = _compile(_BEARER).sub(rf"\1{REDACTED}", text)
-    if "authorization" in lower:
-        text = _compile(_AUTHORIZATION).sub(rf"\1{REDACTED}", text)
-    if "cookie" in lower:
-        text = _compile(_COOKIE).sub(rf"\1{REDACTED}", text)
-    if "=" in text or "%3d" in lower:
-        for query in _QUERIES:
-            text = _compile(query).sub(_redact_query, text)
-    return _redact_named(text, lower if text is given else text.lower())
+    text = _redact_shapes(text)
+    for hint, pattern in (("://", _USERINFO), ("://", _USER_TOKEN), ("bearer", _BEARER), ("cookie", _COOKIE)):
+        if hint in lower:
+            text = _compile(pattern).sub(rf"\1{REDACTED}", text)
+    return _redact_named(text, text.lower())
 
 
 def _redact_shapes(text: str) -> str:
@@ -272,79 +258,49 @@ def _redact_shapes(text: str) -> str:
     return text[:begin] + _compile(_SHAPE).sub(REDACTED, text[begin:])
 
 
-def _redact_query(found: re.Match[str]) -> str:
-    opening, name, equals, value = found.groups()
-    weak = is_weak_name(name) or name.lower() in ("sig", "signature")
-    if not is_secret_name(name) and not (weak and (_looks_secret(value) or len(value) >= 16)):
-        return found[0]
-    return f"{opening}{name}{equals}{REDACTED}"
-
-
 def _redact_named(text: str, lower: str) -> str:
-    """Without what stands behind the name of a secret: `api_key=...`, `'auth': '...'`, `"credentials": {...}`."""
+    """Without what is given to the name of a secret: `api_key=...`, `'auth': '...'`, `"credentials": {...}`."""
+    if len(lower) != len(text):  # some letters are two in lower case
+        lower = text.translate(_SMALL)
     parts: list[str] = []
-    done = 0
-    for start, end in _names_in(text, lower):
-        hidden = _find_given(text, text[start:end], end) if start >= done else None
-        if hidden is not None:
-            begin, stop, instead = hidden
-            parts += [text[done:begin], instead]
-            done = stop
+    done = past = 0
+    for start in sorted({seen.start() for spot in _NAME_SPOTS for seen in _compile(spot).finditer(lower)}):
+        if start < past:  # the same name
+            continue
+        while start > past and lower[start - 1] in _NAME_LETTERS:
+            start -= 1
+        escape = text[start - 1 : start]
+        start += 1 if escape == "\\" and text[start] in "nrt" else 2 if escape == "%" else 0
+        found = _compile(_NAME).match(text, start)
+        past = found.end() if found else _compile(_WORD).match(text, start).end()
+        if found and (given := _find_given(text, found[1] or found[2], found)):
+            parts += [text[done : given[0]], given[2]]
+            done = past = given[1]
     return "".join([*parts, text[done:]])
 
 
-def _names_in(text: str, lower: str) -> list[tuple[int, int]]:
-    """Where names stand that may be those of secrets, in order."""
-    if len(lower) != len(text):  # some letters are two in lower case
-        lower = "".join(letter.lower() if letter.isascii() else letter for letter in text)
-    found: set[tuple[int, int]] = set()
-    for spot in _NAME_SPOTS:
-        end = 0
-        for seen in _compile(spot).finditer(lower):
-            if (start := seen.start()) < end:  # the same name
-                continue
-            ends = _compile(_NAME_END).match(text, start)
-            if ends is None:
-                continue
-            end = ends.end()
-            while start and lower[start - 1] in _NAME_LETTERS:
-                start -= 1
-            found.add((start, end))
-    return sorted(found)
-
-
-def _find_given(text: str, name: str, end: int) -> tuple[int, int, str] | None:
-    """What is given to a name that ends at `end`: its start, its end, and what to write instead."""
-    if is_secret_name(name):
-        opened = _compile(_OPENED).match(text, end)
-        stop = _find_closing(text, opened.end()) if opened else 0
+def _find_given(text: str, name: str, found: re.Match[str]) -> tuple[int, int, str] | None:
+    """Where the secret stands that is given to a name, and what to write instead; None for code or other words."""
+    is_secret, at = is_secret_name(name), found.end()
+    container = _compile(_CONTAINER).match(text, at) if is_secret else None
+    if container is not None:
         # Code holds names, and counts numbers.
-        if opened and stop and _compile(_TEXT_INSIDE).search(text, opened.end(), stop):
-            return opened.end(), stop, f"{opened[1]}{REDACTED}{opened[1]}"
-    given = _compile(_GIVEN).match(text, end)
-    if given is None or not _is_given(name, given):
+        has_text = _compile(_TEXT_INSIDE).search(container[0])
+        return (at, container.end(), f"{found[3]}{REDACTED}{found[3]}") if has_text else None
+    scheme = _compile(_SCHEME).match(text, at)
+    given = _compile(_GIVEN).match(text, scheme.end() if scheme else at)
+    if given is None:
         return None
-    return given.start(3), given.end(3), REDACTED
-
-
-def _find_closing(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` is closed; 0 if it is not, as in a text that was cut off."""
-    depth = 0
-    for found in _compile(_BRACKET).finditer(text, start, start + _LONGEST_CONTAINER):
-        depth += 1 if found[0] in "{[" else -1
-        if depth == 0:
-            return found.end()
-    return 0
-
-
-def _is_given(name: str, given: re.Match[str]) -> bool:
-    """Whether what stands behind a name is a secret itself, and not code or words about one."""
-    if given[1].isspace() and not name.startswith("--"):  # only a command line gives after a space
-        return False
-    quoted, value = bool(given[2]), given[3]
-    if is_secret_name(name):
-        return (quoted and _compile(_LITERAL).fullmatch(value) is not None) or _looks_secret(value)
-    return is_weak_name(name) and (quoted or (len(value) >= 12 and value.isalnum())) and _looks_secret(value)
+    start, value, quoted = given.start(2), given[2], bool(given[1] or scheme)
+    if text[max(0, found.start() - 1)] in "?&;" or text[max(0, found.start() - 3)] == "%":  # of an address
+        value = value.partition("#")[0]
+        may_be_secret = is_weak_name(name) or name.lower() in ("sig", "signature")
+        hidden = is_secret or (may_be_secret and (len(value) >= 16 or _looks_secret(value)))
+    elif is_secret:
+        hidden = _looks_secret(value) or (quoted and _compile(_LITERAL).fullmatch(value) is not None)
+    else:
+        hidden = is_weak_name(name) and (quoted or (len(value) >= 12 and value.isalnum())) and _looks_secret(value)
+    return (start, start + len(value), REDACTED) if hidden else None
 
 
 _seen: tuple[Any, tuple[str, ...]] | None = None
