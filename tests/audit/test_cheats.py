@@ -594,7 +594,48 @@ def strike_a_claim_from_the_list(project: Path) -> None:
     (project / ".evsys/claims.jsonl").write_text("", encoding="utf-8")
 
 
+def point_to_other_weights(project: Path) -> None:
+    def point(result: dict[str, Any]) -> None:
+        result["artifacts"]["best_checkpoint"] = result["artifacts"]["best_checkpoint"].replace("long", "short")
+
+    edit_json(study(project) / "long__seed42/run_result.json", point)
+
+
+def edit_seconds_of_the_ledger(project: Path) -> None:
+    ledger = study(project) / "spend.jsonl"
+    ledger.write_text(ledger.read_text(encoding="utf-8").replace('"wall_s": ', '"wall_s": 1'), encoding="utf-8")
+
+
+def edit_start_times(project: Path) -> None:
+    edit_lines(study(project) / "long__seed42/starts.jsonl", lambda line: line.update(time=line["time"] - 86400))
+
+
+def edit_step_times(project: Path) -> None:
+    edit_lines(study(project) / "long__seed42/logs/timing.jsonl", lambda line: line.update({"time/step_s": 0.001}))
+
+
+def edit_rendered_examples(project: Path) -> None:
+    (study(project) / "long__seed42/rendered_examples.md").write_text("nothing of the test set", encoding="utf-8")
+
+
+def edit_tasks_of_the_list_of_claims(project: Path) -> None:
+    """So that the next trial on these tasks counts as one on others."""
+    edit_lines(project / ".evsys/claims.jsonl", lambda line: line.update(tasks=["0" * 12]))
+
+
+def turn_a_sign_on_the_page(project: Path) -> None:
+    page = study(project) / "conclusion.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("+0.", "-0."), encoding="utf-8")
+
+
 ACTS: dict[Callable[[Path], None], set[str]] = {
+    point_to_other_weights: {"arms"},
+    edit_seconds_of_the_ledger: {"spend"},
+    edit_start_times: {"files"},
+    edit_step_times: {"files"},
+    edit_rendered_examples: {"files"},
+    edit_tasks_of_the_list_of_claims: {"claim"},
+    turn_a_sign_on_the_page: {"conclusion"},
     delete_checkpoints: {"weights"},
     delete_the_list_of_claims: {"claim"},
     strike_a_claim_from_the_list: {"claim"},

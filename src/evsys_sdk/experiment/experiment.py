@@ -30,7 +30,7 @@ from ..paths import in_project
 from ..protocols import RunResult
 from ..record.anchors import note_head
 from ..record.events import Journal, Kind
-from ..record.evidence import hash_conclusion_page, hash_recorded_config, hash_value
+from ..record.evidence import hash_conclusion_page, hash_recorded_config, hash_value, seal_ledger
 from ..record.ledger import EXPERIMENT, Spend
 from ..record.lock import FolderBusy, folder_lock
 from ..record.project_files.known_folders import remember_output_root
@@ -122,7 +122,8 @@ class Experiment:
             arms = self._train(folder, journal, ledger, interrupt) if refusal is None else []
             status = self._status(arms, ledger, interrupt) if refusal is None else "interrupted"
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
-            journal.append(Kind.ENDED, status=status, spend=ledger.total().to_dict())
+            spend = ledger.total().to_dict()
+            journal.append(Kind.ENDED, status=status, spend=spend, ledger=seal_ledger(folder.path))
             note_head(folder.path)
         left = not tell_experiment_end(self.config, folder.path)
         known = experiment_id(folder.path) or folder.path.name

@@ -14,35 +14,28 @@ from typing import Any
 
 from ..errors import DataError
 from .events import Event, Kind, load_events
-from .layout import ExperimentFiles, RunFiles
-from .values import read_object, text
+from .layout import ExperimentFiles, Place, RunFiles
+from .values import part, read_object, text
 
 _DIGITS = 32
 _RUN = RunFiles(Path())
-_SEALED = [
-    path.as_posix()
-    for path in (
-        _RUN.config,
-        _RUN.datasets,
-        _RUN.benchmarks,
-        _RUN.identity,
-        _RUN.scores,
-        _RUN.logs.metrics,
-        _RUN.checkpoints,
-    )
-]
-"""Below the folder of an arm. Text, because a sweep has thousands of them and paths are slow."""
-_SCORES = _RUN.scores.as_posix()
+_NOT_SEALED = {RunFiles.result.name, RunFiles.lock.name, RunFiles.dropped_checkpoints.name}
+_SEALED = [one.name for one in vars(RunFiles).values() if isinstance(one, Place) and one.name not in _NOT_SEALED]
+"""Files below the folder of an arm; its result has a hash of its own, and weights may be removed to save room."""
+_SCORES = RunFiles.scores.name
+_ANSWERS = _RUN.predictions("", 0).parts[0]
+_NOTED_LATER = ("stopped_by_search", "unscored")
+"""What a search adds to the result of an arm that it stopped."""
 
 
 def hash_file(path: Path | str, *, at_least: int = 0) -> str | None:
     """The hash of a file's content; None where there is none, or it has fewer bytes."""
     try:
         with open(path, "rb") as file:
-            content = file.read()
+            found = hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
+            return found if file.tell() >= at_least else None
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None  # a file that is there and may not be read is an error: taken for none, it would count as removed
-    return hashlib.sha256(content).hexdigest()[:_DIGITS] if len(content) >= at_least else None
 
 
 def hash_value(value: Any) -> str:
@@ -61,21 +54,36 @@ def hash_conclusion_page(folder: Path) -> str | None:
 
 
 def seal_run(run_dir: Path) -> dict[str, str]:
-    """The hash of every file of an ended arm that anything is concluded from, by its path below the arm's folder.
-
-    Its result is not among them: a search adds to it why an arm was stopped. What it says is in the journal itself.
-    """
-    answers = [path.relative_to(run_dir).as_posix() for path in RunFiles(run_dir).all_predictions()]
-    sealed = {name: hash_file(f"{run_dir}/{name}") for name in [*_SEALED, *answers]}
+    """The hash of every recorded file of an ended arm, by its path below the arm's folder."""
+    files = RunFiles(run_dir)
+    logged = [*files.logs.folder.rglob("*.json"), *files.logs.folder.rglob("*.jsonl"), *files.all_predictions()]
+    names = [*_SEALED, *sorted(path.relative_to(run_dir).as_posix() for path in logged)]
+    sealed = {name: hash_file(f"{run_dir}/{name}") for name in names}
     return {name: found for name, found in sealed.items() if found is not None}
+
+
+def hash_result(run_dir: Path) -> str:
+    """The hash of what an arm's result says, without what a search adds to it later."""
+    result = read_object(RunFiles(run_dir).result) or {}
+    extras = {name: value for name, value in part(result, "extras").items() if name not in _NOTED_LATER}
+    return hash_value([result.get(name) for name in ("status", "metrics", "artifacts", "hparams")] + [extras])
+
+
+def seal_ledger(folder: Path, *, size: int | None = None) -> dict[str, Any]:
+    """The hash of the first bytes of an experiment's ledger, which only grows; without `size`, of all of it."""
+    try:
+        content = ExperimentFiles(folder).spend.read_bytes()[:size]
+    except FileNotFoundError:
+        content = b""
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()[:_DIGITS]}
 
 
 def broken_seals(run_dir: Path, sealed: dict[str, Any]) -> list[str]:
     """Files of an arm that are not what they were when it ended."""
     now = seal_run(run_dir)
     gone = [f"{name} is gone" for name in sealed if name not in now]
-    # Of what versions before this one sealed as well: a later one knows more files.
-    gone += [f"{name} appeared" for name in now if name not in sealed and (name == _SCORES or name not in _SEALED)]
+    # Earlier versions hashed fewer files.
+    gone += [f"{name} appeared" for name in now if name not in sealed and name.partition("/")[0] in (_SCORES, _ANSWERS)]
     return gone + [f"{name} was changed" for name, found in sealed.items() if name in now and now[name] != found]
 
 

@@ -18,7 +18,7 @@ from ...config import ExperimentConfig
 from ...log import get_logger
 from ...protocols import RunResult
 from ...record.events import Journal, Kind
-from ...record.evidence import seal_run, seal_weights
+from ...record.evidence import hash_result, seal_run, seal_weights
 from ...record.reader import ExperimentRecord
 from ...training.callback import is_deadline_stop
 from ..launcher import TIMEOUT, ArmJob, Launcher, WorkerLost, timeout_reason
@@ -210,7 +210,7 @@ class ArmScheduler:
         self._settle(request, result)
 
     def _journal_end(self, request: ArmRequest, result: RunResult) -> None:
-        notes = result.notes.to_dict()
+        notes, run_dir = result.notes.to_dict(), self.folder.run_dir(request.arm.name)
         self.journal.append(
             Kind.ARM_ENDED,
             arm=request.arm.name,
@@ -220,8 +220,9 @@ class ArmScheduler:
             error=result.error,
             metrics=result.metrics,
             seed=request.arm.seed,
-            sealed=seal_run(self.folder.run_dir(request.arm.name)),
-            weights=seal_weights(self.folder.run_dir(request.arm.name)),
+            result=hash_result(run_dir),
+            sealed=seal_run(run_dir),
+            weights=seal_weights(run_dir),
             **{key: notes[key] for key in _TOLD if key in notes},
         )
 

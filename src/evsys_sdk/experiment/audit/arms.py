@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ...record.events import Event, Kind, read_trained_tasks
-from ...record.evidence import hash_file
+from ...record.evidence import hash_file, hash_result, seal_ledger
 from ...record.ledger import Tally
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
@@ -34,7 +35,7 @@ def find_stray_arms(record: ExperimentRecord, runs: Sequence[RunRecord], *, is_c
     yield from (f"{name} was announced, and never started" for name in sorted(_find_announced(record) - started))
     for name, event in ended.items() if is_chained else ():
         run = there.get(name)
-        if run is not None and run.result is not None and (what := _find_difference(event.payload, run.result)):
+        if run is not None and run.result is not None and (what := _find_difference(event.payload, run)):
             yield f"{name}: run_result.json has other {what} than the journal took when it ended"
 
 
@@ -47,8 +48,9 @@ def _find_announced(record: ExperimentRecord) -> set[str]:
     return {text(part(one).get("arm")) for one in items(record.start.get("arms"))} - {""}
 
 
-def _find_difference(told: Object, result: Mapping[str, Any]) -> str | None:
+def _find_difference(told: Object, run: RunRecord) -> str | None:
     """What a result says that the journal does not, in one word; None where they agree."""
+    result = run.result or {}
     before, now = part(told, "metrics"), part(result, "metrics")
     if any(before.get(key) != now.get(key) for key in before.keys() | now.keys()):
         return "metrics"
@@ -57,7 +59,9 @@ def _find_difference(told: Object, result: Mapping[str, Any]) -> str | None:
     extras = part(result, "extras")
     if any(name in told and told[name] != extras.get(name) for name in ("tokens", "spend")):
         return "costs"
-    return "words about its scores" if text(told.get("unscored")) != text(extras.get("unscored")) else None
+    if text(told.get("unscored")) != text(extras.get("unscored")):
+        return "words about its scores"
+    return "words" if told.get("result") not in (None, hash_result(run.folder)) else None
 
 
 def find_equal_seeds(runs: Sequence[RunRecord]) -> Iterator[str]:
@@ -165,13 +169,11 @@ def find_late_seeds(events: Sequence[Event]) -> Iterator[str]:
             started.add(name)
 
 
-def find_lost_spend(events: Sequence[Event], tally: Tally) -> Iterator[str]:
-    """Tokens that the journal has and the ledger does not."""
-    ended = [event for event in events if event.kind == Kind.ENDED and event.part("spend")]
-    for name in ("tokens_trained", "tokens_sampled") if ended else ():
-        before, now = number(ended[-1].part("spend").get(name)) or 0.0, float(getattr(tally.total(), name))
-        if now < before:
-            yield f"spend.jsonl has {now:,.0f} {name}, and the experiment had spent {before:,.0f}"
+def find_lost_spend(folder: Path, events: Sequence[Event], tally: Tally) -> Iterator[str]:
+    """Whether the ledger begins as it was when the experiment ended, and has what the journal knew of arms."""
+    known = [event.part("ledger") for event in events if event.kind == Kind.ENDED and event.part("ledger")]
+    if known and seal_ledger(folder, size=int(number(known[-1].get("size")) or 0)) != known[-1]:
+        yield f"spend.jsonl is not as it was when the experiment ended (sha256 {text(known[-1].get('sha256'))[:12]})"
     for event in events:
         before = (number(event.part("spend").get("tokens_trained")) or 0.0) if event.kind == Kind.ARM_ENDED else 0.0
         if before > (now := tally.of(event.text("arm")).tokens_trained):

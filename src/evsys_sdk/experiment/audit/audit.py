@@ -34,7 +34,7 @@ from ...record.folders import read_conclusion
 from ...record.jsonl_file import find_repeated_keys
 from ...record.layout import ExperimentFiles
 from ...record.ledger import read_tally
-from ...record.project_files.claims import read_claims
+from ...record.project_files.claims import TOLD, read_claims
 from ...record.reader import ExperimentRecord
 from ...record.run_files.scores import hash_line
 from ...record.runs import RunRecord
@@ -161,7 +161,7 @@ class _Auditor:
             yield "the claim in config.json is not the one that was registered before the first step"
         known = [one for one in read_claims() if one.get("experiment") == start.text("experiment_id")]
         # The first of them: a process that is killed may have counted an extension that its journal has not.
-        if any(one.get(name) != start.get(name) for one in known[:1] for name in ("family", "attempt")):
+        if any(one.get(name) != start.get(name) for one in known[:1] for name in TOLD):
             yield "the project's list of claims has another claim, or another attempt at it, for it"
         # A project that noted the journal before any resume had noted the claim; a clone without `.evsys/` has neither.
         resumed = (at for at, event in enumerate(self.events) if event.kind == Kind.RESUMED)
@@ -256,7 +256,7 @@ class _Auditor:
     def spend(self) -> Iterator[str]:
         """The ledger has at least what the journal had heard of."""
         tally = read_tally(self.path)
-        yield from find_lost_spend(self.events, tally)
+        yield from find_lost_spend(self.path, self.events, tally)
         # Arms that went from start to end at once: a killed process takes along what it had not written of a bill.
         starts = Counter(event.text("arm") for event in self.events if event.kind == Kind.ARM_STARTED)
         ended = [event for event in self.events if event.kind == Kind.ARM_ENDED]

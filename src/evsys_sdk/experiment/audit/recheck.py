@@ -43,7 +43,7 @@ from .shadow import make_shadow
 if TYPE_CHECKING:
     from ..conclusion import Conclusion
 
-_WORDS = re.compile(r"[^\W_]+")
+_WORDS = re.compile(r"(?:[-+](?=\d))?[^\W_]+")
 _RECHECKED = 24
 """Answers of each scoring that are judged again."""
 NON_REPLAYABLE_VERIFIERS = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})

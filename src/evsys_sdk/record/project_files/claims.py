@@ -26,7 +26,7 @@ from .known_folders import is_lasting, read_output_roots
 _SAME_TASKS = 0.25
 """Share of the kept hashes that two task sets must have in common; sets of different tasks share none."""
 _EARLIER = "earlier_attempts"
-_TOLD = ("family", "about", "changes", "tasks", "evidence", "attempt", _EARLIER)
+TOLD = ("family", "about", "changes", "tasks", "evidence", "attempt", _EARLIER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _list_claims(root: Path) -> Iterator[Object]:
             first = first_event(place / name)
             if first is None or not first.text("evidence") or first.text("same_evidence"):
                 continue
-            told = {key: first.get(key) for key in _TOLD}
+            told = {key: first.get(key) for key in TOLD}
             one = {"experiment": first.text("experiment_id"), "path": str(place / name), **told}
             if _has_scores(one):
                 analyses = 1 + sum(event.get("extended") is True for event in ExperimentRecord(place / name).events)
