@@ -1,7 +1,7 @@
-"""What the clients of hosted models share: keys, retries, errors and accounting.
+"""A hosted model, asked by chat completions: keys, requests, retries, errors and accounting.
 
-`openai.py` only translates: a `HostedCall` into the body of a request (`_body`), the body of an answer into a `Parsed`
-(`_parse`), and the body of a refusal into a `Complaint` (`_complaint`).
+A field that a model turns out not to take (some take no temperature) is left out from then on, with a warning.
+`answers.py` reads what comes back.
 """
 
 from __future__ import annotations
@@ -11,27 +11,26 @@ import os
 import re
 import time
 import weakref
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, model_validator
 
 from ...config.base import MisplacedValue, Strict
-from ...config.prices import Price, TokenUsage, list_prices
+from ...config.prices import Price, list_prices
 from ...data.shapes import is_object
 from ...data.types import Message
 from ...errors import DataError, EvsysAuthError
 from ...log import get_logger
 from ...redact import hide
 from ..background_loop import BackgroundLoop, background_loop
-from ..client import ChatClient, Completion, StopReason, check_request, cut_at_stop
+from ..client import ChatClient, Completion, check_request, cut_at_stop
 from ..errors import InferenceError
 from ..messages import check_conversation, check_tools
 from ..retry import call_with_retry_async
 from ..transport import HttpAnswer, Transport
-from .refusals import Complaint, error_of
+from .answers import error_of, read_complaint, read_completion
 
 # Params that all clients of hosted models share.
 
@@ -86,37 +85,9 @@ class HostedConfig(Strict):
 
 _log = get_logger(__name__)
 _STANDARD = ("", "default", "standard", "auto")
+# The API takes no more of them; at the others the answer is cut here.
+_MOST_STOPS = 4
 _KEY = re.compile(r"[\x21-\x7e]+")
-
-
-@dataclass(frozen=True, slots=True)
-class HostedCall:
-    """One conversation to be answered once."""
-
-    messages: list[Message]
-    max_tokens: int
-    temperature: float
-    stop: tuple[str, ...] = ()
-    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    seed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """What a provider's answer says."""
-
-    text: str
-    message: Message
-    stop_reason: StopReason
-    finish: str
-    usage: TokenUsage
-    model: str = ""
-    tier: str = ""
-    """The kind of service the provider says it gave, where there are several at different prices."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"the text is {self.text!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +100,18 @@ class _Session:
 
 
 class HostedClient(ChatClient):
-    """A model behind a provider's HTTP API."""
+    """A model behind an HTTP API for chat completions."""
 
-    Config: ClassVar[type[HostedConfig]]
+    Config = HostedConfig
     provider: ClassVar[str]
     address: ClassVar[str]
     """Where the provider itself serves."""
     key_variables: ClassVar[tuple[str, ...]]
     """Environment variables that may hold its key, in the order they are looked at."""
+    limit_field: ClassVar[str] = "max_tokens"
+    """How the provider itself calls the token limit."""
+    skips_blank_stops: ClassVar[bool] = False
+    """Whether it ignores stop sequences of blanks; the answer is cut at them here."""
 
     def __init__(self, **params: Any) -> None:
         super().__init__()
@@ -165,32 +140,32 @@ class HostedClient(ChatClient):
         n: int = 1,
     ) -> list[Completion]:
         check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
-        sent = check_conversation(messages)
-        call = HostedCall(sent, max_tokens, temperature, tuple(stop or ()), check_tools(tools), seed)
+        body: dict[str, Any] = {"model": self.config.model, "messages": check_conversation(messages)}
+        body |= {"tools": check_tools(tools)} if tools else {}
+        body |= {"max_tokens": max_tokens, "temperature": temperature}
         # Each answer is its own request, so that each has its own tokens, cost and attempts.
         # And its own seed: with one for all of them, the answers would be the same n times.
-        calls = [call if seed is None else replace(call, seed=seed + number) for number in range(n)]
-        return await background_loop().call(self._all(calls))
+        seeds = [{} if seed is None else {"seed": seed + number} for number in range(n)]
+        return await background_loop().call(self._all([body | one for one in seeds], tuple(stop or ())))
 
     def close(self) -> None:
         session, self._session = self._session, None
         if session:
             session.loop.finish(session.transport.aclose())
 
-    @abstractmethod
-    def _url(self) -> str: ...
-    @abstractmethod
-    def _body(self, call: HostedCall) -> dict[str, Any]: ...
-    @abstractmethod
-    def _parse(self, body: dict[str, Any], call: HostedCall) -> Parsed: ...
-    @abstractmethod
-    def _complaint(self, body: Any) -> Complaint: ...
+    def _body(self, body: Mapping[str, Any], stop: Sequence[str]) -> dict[str, Any]:
+        """What is sent: without the fields that the model does not take."""
+        stops = [text for text in stop if text.strip() or not self.skips_blank_stops][:_MOST_STOPS]
+        limit = self.limit_field if self.is_provider else "max_tokens"
+        # Refused by one name, the limit is sent by the other: without any, an answer could become endless.
+        other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}[limit]
+        fields = {**body, "max_tokens": None, other if limit in self.ignored else limit: body["max_tokens"]}
+        fields["stop"] = stops or None
+        sent = {key: value for key, value in fields.items() if value is not None and key not in self.ignored}
+        return merge_fields(sent, self.config.extra)
 
-    def _headers(self) -> dict[str, str]:
-        return {} if self._key is None else {"authorization": f"Bearer {self._key}"}
-
-    async def _all(self, calls: Sequence[HostedCall]) -> list[Completion]:
-        tasks = [asyncio.ensure_future(self._one(call)) for call in calls]
+    async def _all(self, bodies: Sequence[dict[str, Any]], stop: Sequence[str]) -> list[Completion]:
+        tasks = [asyncio.ensure_future(self._one(body, stop)) for body in bodies]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
@@ -200,34 +175,27 @@ class HostedClient(ChatClient):
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    async def _one(self, call: HostedCall) -> Completion:
+    async def _one(self, body: dict[str, Any], stop: Sequence[str]) -> Completion:
         started = time.monotonic()
         try:
             # A call keeps its place while it waits for its next attempt: what has begun is finished first.
             async with self._here().places:
-                parsed, cost = await self._ask(call)
+                found = await self._ask(body, stop)
         except (InferenceError, EvsysAuthError, DataError):
             self.totals.count_failure()
             raise
-        text, was_cut = cut_at_stop(parsed.text, call.stop)
-        return Completion(
-            text=text,
-            message={**parsed.message, "content": text} if was_cut else parsed.message,
-            stop_reason="stop" if was_cut else parsed.stop_reason,
-            usage=parsed.usage,
-            cost_usd=cost,
-            seconds=time.monotonic() - started,
-            finish=parsed.finish,
-            model=parsed.model,
-        )
+        text, was_cut = cut_at_stop(found.text, stop)
+        if was_cut:
+            found = replace(found, text=text, message={**found.message, "content": text}, stop_reason="stop")
+        return replace(found, seconds=time.monotonic() - started)
 
-    async def _ask(self, call: HostedCall) -> tuple[Parsed, float | None]:
+    async def _ask(self, body: dict[str, Any], stop: Sequence[str]) -> Completion:
         """The answer to a call, sent again without what the model turns out not to take."""
         config, left_out = self.config, set[str]()
         while True:
             try:
                 return await call_with_retry_async(
-                    lambda: self._attempt(call),
+                    lambda: self._attempt(self._body(body, stop)),
                     attempts=config.attempts,
                     base_delay=config.base_delay_s,
                     max_delay=config.max_delay_s,
@@ -246,31 +214,33 @@ class HostedClient(ChatClient):
             said = "%s: model %s does not take %s, so its own default is used from now on (%s)"
             _log.warning(said, self.name, self.config.model, field, reason)
 
-    async def _attempt(self, call: HostedCall) -> tuple[Parsed, float | None]:
-        session, body = self._here(), merge_fields(self._body(call), self.config.extra)
+    async def _attempt(self, body: dict[str, Any]) -> Completion:
         self.totals.count_request()
-        parsed = self._understood(await session.transport.post(self._url(), self._headers(), body), call)
+        headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
+        answer = await self._here().transport.post(f"{self.base_url}/chat/completions", headers, body)
+        found = self._understood(answer, len(body["messages"]))
         # The list holds for the provider's standard service; other servers and services have their own prices.
-        listed = [list_prices(self.name)] if self.is_provider and parsed.tier in _STANDARD else []
+        tier = (is_object(answer.body) and answer.body.get("service_tier")) or ""
+        listed = [list_prices(self.name)] if self.is_provider and tier in _STANDARD else []
         name = self.config.model.removeprefix("models/")
-        return parsed, self._charge(name, parsed.usage, self.config.prices, *listed)
+        return replace(found, cost_usd=self._charge(name, found.usage, self.config.prices, *listed))
 
-    def _understood(self, answer: HttpAnswer, call: HostedCall) -> Parsed:
+    def _understood(self, answer: HttpAnswer, index: int) -> Completion:
         # Some gateways answer 200 and put the error into the body.
         refused = not 200 <= answer.status < 300 or (is_object(answer.body) and bool(answer.body.get("error")))
         if refused:
-            complaint = self._complaint(answer.body)
+            complaint = read_complaint(answer.body)
             if complaint.is_withheld:
                 silence: Message = {"role": "assistant", "content": ""}
-                return Parsed("", silence, "content_filter", complaint.code, TokenUsage())
+                return Completion("", silence, "content_filter", finish=complaint.code)
             words = hide(complaint.message or answer.text.strip(), self._key)
             complaint = replace(complaint, message=words, code=hide(complaint.code, self._key))
-            raise error_of(answer, complaint, self._variable or "", self._url())
+            raise error_of(answer, complaint, self._variable or "", f"{self.base_url}/chat/completions")
         try:
             if not is_object(answer.body):
                 raise LookupError("it is no JSON object")
-            return self._parse(answer.body, call)
-        # `_parse` reads the body as if it were right; what is missing or of another type ends as one of these.
+            return read_completion(answer.body, index)
+        # The body is read as if it were right; what is missing or of another type ends as one of these.
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             reason = hide(f"{type(error).__name__}: {error}", self._key)
             shown = hide(answer.text[:200], self._key)
@@ -316,13 +286,6 @@ class HostedClient(ChatClient):
 
 def _drop(loop: BackgroundLoop, transport: Transport) -> None:
     loop.submit(transport.aclose())
-
-
-def count(usage: Any, *path: str) -> int | None:
-    """A number of tokens in what a server reports; None where there is none."""
-    for key in path:
-        usage = usage.get(key) if is_object(usage) else None
-    return usage if isinstance(usage, int) and usage >= 0 else None
 
 
 def merge_fields(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
