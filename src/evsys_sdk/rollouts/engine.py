@@ -16,7 +16,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Protocol
 
@@ -72,19 +72,18 @@ class RolloutEngine(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class InlineEngine:
     """Runs agents in this process: no files, about a millisecond of overhead."""
 
-    limits: EngineLimits = field(default_factory=EngineLimits)
-    _loop: LoopThread | None = None
-    _slots: asyncio.Semaphore | None = None
+    def __init__(self, limits: EngineLimits | None = None) -> None:
+        self.limits = limits or EngineLimits()
+        self._loop: LoopThread | None = None
+        self._slots: asyncio.Queue[str]
 
     def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
         if self._loop is None or not self._loop.is_alive:
+            self._open()
             self._loop = LoopThread("evsys-rollouts")
-            # A semaphore belongs to the loop that first waits on it, so that a new loop needs a new one.
-            self._slots = asyncio.Semaphore(self.limits.concurrency)
         return self._loop.submit(self._run_all(list(requests)), what=f"{len(requests)} rollouts")
 
     async def run(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
@@ -94,39 +93,49 @@ class InlineEngine:
     def close(self) -> None:
         if self._loop is not None:
             self._loop.close()
-            self._loop = self._slots = None
+            self._loop = None
+
+    def _open(self) -> None:
+        # A queue belongs to the loop that first waits on it, so that a new loop needs a new one.
+        self._slots = asyncio.LifoQueue()
+        for number in range(self.limits.concurrency):
+            self._slots.put_nowait(f"slot-{number}")
 
     async def _run_all(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
         return list(await asyncio.gather(*(self._run_one(request) for request in requests)))
 
     async def _run_one(self, request: RolloutRequest) -> Rollout:
-        assert self._slots is not None
-        slots = self._slots
-        attempt = 0
+        number = 0
         while True:
-            attempt += 1
+            number += 1
             # A place for each attempt, not for the rollout: what failed lets others pass before it is tried again.
-            async with slots:
-                rollout = await attempt_rollout(request, self.limits)
+            slot = await self._slots.get()
+            began = time.perf_counter()
+            try:
+                rollout = await self._attempt(request, slot)
+            finally:
+                self._slots.put_nowait(slot)
             report_progress()
-            if rollout.status != "infra" or attempt >= self.limits.attempts:
-                return replace(rollout, attempts=attempt)
+            if rollout.status != "infra" or number >= self.limits.attempts:
+                return replace(rollout, attempts=number, seconds=time.perf_counter() - began)
+
+    async def _attempt(self, request: RolloutRequest, slot: str) -> Rollout:
+        """One attempt from its start to its end; whatever goes wrong is part of the result."""
+        return await attempt_rollout(request, self.limits)
 
 
 async def attempt_rollout(request: RolloutRequest, limits: EngineLimits) -> Rollout:
     """One attempt from the start of the environment to its end; whatever goes wrong is part of the result."""
-    began = time.perf_counter()
     recorder = RecordingPolicy(request.policy)
     try:
         async with _start(request.harness, limits) as environment:
             acted = await _act(request, limits, environment, recorder)
-            rollout = await _verify(acted, request, limits, environment)
+            return await _verify(acted, request, limits, environment)
     except _Failure as failure:
         turns, messages = list(recorder.turns), recorder.messages
-        rollout = Rollout(
+        return Rollout(
             request.task.task_id, request.sample, "infra", None, turns, messages, str(failure), error_at=failure.at
         )
-    return replace(rollout, seconds=time.perf_counter() - began)
 
 
 @contextlib.asynccontextmanager

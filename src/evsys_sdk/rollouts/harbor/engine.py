@@ -6,23 +6,20 @@ they are kept in memory where the machine offers that, and removed as soon as a 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import re
 import shutil
 import tempfile
-import time
 import weakref
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ...backends.future import Operation
 from ...errors import MissingExtraError, TrainingError
-from ..engine import EngineLimits, LoopThread, RolloutRequest
+from ..engine import EngineLimits, InlineEngine, RolloutRequest
 from ..gateway import Gateway
 from ..policy import RecordingPolicy
 from ..relay import new_socket
@@ -35,74 +32,42 @@ _MEMORY = Path("/dev/shm")
 _ENOUGH_MEMORY = 256 * 1024 * 1024
 
 
-class HarborEngine:
+class HarborEngine(InlineEngine):
     """Runs rollouts as trials, on its own event loop: starting many of them at once would stall another."""
 
     def __init__(self, limits: EngineLimits | None = None) -> None:
         require_harbor()
-        self.limits = limits or EngineLimits()
-        self._loop: LoopThread | None = None
-        self._root: Path | None = None
+        super().__init__(limits)
+        self._root = Path()
         self._queue: Any = None
-        self._names: asyncio.LifoQueue[str] = asyncio.LifoQueue()
+        self._remove_files: Callable[[], Any] = lambda: None
 
     def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
         """Start trials; tasks that could only fail here are refused before the first."""
         for request in requests:
             if is_task_folder(Path(str(request.task.metadata.get("task_dir", "")))):  # else that rollout says so
                 refuse_containers([request.task], request.harness.environment)
-        if self._loop is None or not self._loop.is_alive:
-            self._open()
-            self._loop = LoopThread("evsys-harbor")
-        return self._loop.submit(self._run_all(list(requests)), what=f"{len(requests)} trials")
-
-    async def run(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
-        """Submit and await."""
-        return await self.submit(requests)
+        return super().submit(requests)
 
     def close(self) -> None:
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
-        if self._root is not None:
-            shutil.rmtree(self._root, ignore_errors=True)
-            self._root = None
+        super().close()
+        self._remove_files()
 
     def _open(self) -> None:
         from .trial import open_queue
 
+        super()._open()
         self._root = Path(tempfile.mkdtemp(prefix="evsys-harbor-", dir=_fast_folder()))
         # Also for an engine that no one closes: these files are in memory.
-        weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
+        self._remove_files = weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
         self._queue = open_queue(self.limits.concurrency)
-        self._names = asyncio.LifoQueue()
+
+    async def _attempt(self, request: RolloutRequest, slot: str) -> Rollout:
         # Harbor keeps loggers named after every trial permanently, so trials take turns at few names.
-        for number in range(self.limits.concurrency):
-            self._names.put_nowait(f"trial-{number}")
-
-    async def _run_all(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
-        return list(await asyncio.gather(*(self._run_one(request) for request in requests)))
-
-    async def _run_one(self, request: RolloutRequest) -> Rollout:
-        number = 0
-        while True:
-            number += 1
-            name = await self._names.get()
-            try:
-                rollout = await self._attempt(request, name)
-            finally:
-                self._names.put_nowait(name)
-            if rollout.status != "infra" or number >= self.limits.attempts:
-                return replace(rollout, attempts=number)
-
-    async def _attempt(self, request: RolloutRequest, name: str) -> Rollout:
-        """One trial from its start to its end; whatever goes wrong is part of the result."""
         from .trial import harvest, mark_failed, trial_config
 
-        assert self._root is not None
-        began = time.perf_counter()
         recorder = RecordingPolicy(request.policy)
-        trial = self._root / "trials" / name
+        trial = self._root / "trials" / slot
         try:
             folder = folder_of(request.task)
             attempt = Attempt(
@@ -117,15 +82,14 @@ class HarborEngine:
             )
             async with _with_gateway(attempt):
                 with register_attempt(attempt) as key:
-                    result = await self._queue.submit(trial_config(attempt, key, name, self._root))
+                    result = await self._queue.submit(trial_config(attempt, key, slot, self._root))
         except Exception as error:
             empty = Rollout(request.task.task_id, request.sample, "infra", None, list(recorder.turns))
-            rollout = mark_failed(empty, f"the trial did not start: {type(error).__name__}: {error}")
+            return mark_failed(empty, f"the trial did not start: {type(error).__name__}: {error}")
         else:
-            rollout = harvest(attempt, result)
+            return harvest(attempt, result)
         finally:
             shutil.rmtree(trial, ignore_errors=True)
-        return replace(rollout, seconds=time.perf_counter() - began)
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,14 +27,18 @@ ROOT: Final = "/api/v1"
 _SMALL: Final = 1_000_000
 
 type Result = dict[str, Any] | Response
-type Handler = Callable[[Service, Request, bytes], Awaitable[Result]]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Reads a request, asks the handler, sends the answer."""
 
-    handler: Handler
+    handler: Callable[..., Result | Awaitable[Result]]
+    """Called with the service and what `reads` says, else with the HTTP request and its body."""
+    reads: type[requests.Strict] | None = None
+    """The JSON request, where it is all that the handler needs."""
+    in_files: bool = False
+    """Whether the handler looks up or changes files, which happens away from the event loop."""
     takes_work: bool = False
     """Whether it is refused while the server shuts down."""
     large: bool = False
@@ -46,9 +50,20 @@ class Endpoint:
             raise Refusal(503, "the server is shutting down and takes no new work.", retry_after_s=5)
         request = Request(scope, receive)
         with ResultReading(service.memory, *self._longest(service)) as room:
-            result = await self.handler(service, request, await _read_body(request, service, room))
+            result = await self._ask(service, request, await _read_body(request, service, room))
         answer = result if isinstance(result, Response) else answer_json(result)
         await answer(scope, receive, send)
+
+    async def _ask(self, service: Service, request: Request, body: bytes) -> Result:
+        try:
+            given = (request, body) if self.reads is None else (read(self.reads, body),)
+        except Refusal as refusal:
+            service.use_up(body, refusal)
+            raise
+        if self.in_files:
+            return await asyncio.to_thread(cast("Callable[..., Result]", self.handler), service, *given)
+        result = self.handler(service, *given)
+        return await result if isinstance(result, Awaitable) else result
 
     def _longest(self, service: Service) -> tuple[int, str]:
         most = service.settings.max_request_bytes
@@ -94,7 +109,7 @@ async def _receive_all(request: Request, room: ResultReading) -> bytes:
     raise Refusal(400, "the connection was closed before the request was complete.")
 
 
-async def _refuse_unknown(service: Service, request: Request, body: bytes) -> Result:
+def _refuse_unknown(service: Service, request: Request, body: bytes) -> Result:
     """A request that has a number among those of its model uses it up, also when no one here knows what it asks."""
     path = show(request.scope["path"])
     refusal = Refusal(404, f"this server does not answer {request.method} {path}. docs/serve.md lists what it does.")
@@ -113,65 +128,17 @@ def _page(request: Request, default: int) -> dict[str, int]:
     return found
 
 
-def _at_once[R: requests.Strict](
-    kind: type[R],
-    answer: Callable[[Service, R], Result | Awaitable[Result]],
-    *,
-    takes_work: bool = True,
-    large: bool = False,
-) -> Endpoint:
-    """For a JSON request."""
-
-    async def handler(service: Service, request: Request, body: bytes) -> Result:
-        found = answer(service, read(kind, body))
-        return await found if isinstance(found, Awaitable) else found
-
-    return Endpoint(handler, takes_work, large)
-
-
-def _in_turn[R: requests.Numbered](kind: type[R], answer: Callable[[Service, R], Result]) -> Endpoint:
-    """For a JSON request that has its place among the requests of a model."""
-
-    async def handler(service: Service, request: Request, body: bytes) -> Result:
-        try:
-            found = read(kind, body)
-        except Refusal as refusal:
-            service.use_up(body, refusal)
-            raise
-        return answer(service, found)
-
-    return Endpoint(handler, takes_work=True)
-
-
-def _in_files(answer: Callable[[Service, Request, bytes], Result]) -> Endpoint:
-    """For what is looked up or changed in files, away from the event loop."""
-
-    async def handler(service: Service, request: Request, body: bytes) -> Result:
-        return await asyncio.to_thread(answer, service, request, body)
-
-    return Endpoint(handler)
-
-
-def _in_memory(answer: Callable[[Service, Request], Result]) -> Endpoint:
-    """For what is looked up in memory, on the event loop that owns it."""
-
-    async def handler(service: Service, request: Request, body: bytes) -> Result:
-        return answer(service, request)
-
-    return Endpoint(handler)
-
-
 async def _forward_backward(service: Service, request: Request, body: bytes) -> Result:
     return service.forward_backward(*await service.read_training(body), size=len(body))
 
 
-def _end_session(service: Service, request: Request) -> Result:
+def _end_session(service: Service, request: Request, body: bytes) -> Result:
     # Not awaited: it waits for everything that the session has submitted.
     service.follow(service.end_session(service.sessions.get(request.path_params["session_id"])))
     return {}
 
 
-def _sign_of_life(service: Service, request: requests.SessionOnly) -> Result:
+def _heartbeat(service: Service, request: requests.SessionOnly) -> Result:
     service.sessions.get(request.session_id)
     return {"type": "session_heartbeat"}
 
@@ -179,14 +146,6 @@ def _sign_of_life(service: Service, request: requests.SessionOnly) -> Result:
 async def _retrieve(service: Service, request: requests.Retrieve) -> Result:
     service.sessions.touch(request.request_id)
     return await service.futures.fetch(request.request_id, service.settings.poll_s)
-
-
-def _evsys_model(service: Service, request: Request) -> Result:
-    return listing.evsys_model(service, request.query_params.get("base_model"))
-
-
-def _weights_info(service: Service, request: Request, body: bytes) -> Result:
-    return listing.weights_info(service, read(requests.WeightsInfo, body))
 
 
 def _set_ttl(service: Service, request: Request, body: bytes) -> Result:
@@ -200,9 +159,8 @@ def _delete(service: Service, request: Request, body: bytes) -> Result:
 
 
 def _place(request: Request) -> CheckpointPlace:
-    return CheckpointPlace.of(
-        request.path_params["run_id"], f"{request.path_params['kind']}/{request.path_params['name']}"
-    )
+    parts = request.path_params
+    return CheckpointPlace.of(parts["run_id"], f"{parts['kind']}/{parts['name']}")
 
 
 def _addresses(service: Service, request: Request, body: bytes) -> Result:
@@ -213,44 +171,64 @@ def _download(service: Service, request: Request, body: bytes) -> Result:
     return external.download(service.checkpoints, service.signer, request)
 
 
-def _checkpoints_of_run(service: Service, request: Request, body: bytes) -> Result:
-    return listing.checkpoints(service, request.path_params["run_id"], **_page(request, 1000))
+type _Row = tuple[str, str, Endpoint]
+type _Answer = Callable[[Service, Request], Result]
 
 
+def _work(path: str, reads: type[requests.Strict], handler: Callable[..., Any], *, large: bool = False) -> _Row:
+    """A request that is refused while the server shuts down."""
+    return "POST", path, Endpoint(handler, reads, takes_work=True, large=large)
+
+
+def _ask(path: str, answer: _Answer, method: str = "GET", *, in_files: bool = False) -> _Row:
+    """A question about what the server holds."""
+
+    def handler(service: Service, request: Request, body: bytes) -> Result:
+        return answer(service, request)
+
+    return method, path, Endpoint(handler, in_files=in_files)
+
+
+def _checkpoints(service: Service, request: Request) -> Result:
+    run_id = request.path_params.get("run_id")
+    return listing.checkpoints(service, run_id, **_page(request, 100 if run_id is None else 1000))
+
+
+_KEPT: Final = "training_runs/{run_id}/checkpoints/{kind}/{name}"
 # Starlette looks from the top, so what is asked most often stands there.
-_TABLE: Final[list[tuple[str, str, Endpoint]]] = [
-    ("POST", "retrieve_future", _at_once(requests.Retrieve, _retrieve, takes_work=False)),
-    ("POST", "asample", _at_once(requests.AsampleRequest, sampling.sample, large=True)),
+_TABLE: Final[list[_Row]] = [
+    ("POST", "retrieve_future", Endpoint(_retrieve, requests.Retrieve)),
+    _work("asample", requests.AsampleRequest, sampling.sample, large=True),
     ("POST", "forward_backward", Endpoint(_forward_backward, takes_work=True, large=True)),
-    ("POST", "optim_step", _in_turn(requests.OptimStep, Service.optim_step)),
-    ("POST", "session_heartbeat", _at_once(requests.SessionOnly, _sign_of_life, takes_work=False)),
-    ("GET", "healthz", _in_memory(lambda service, _: listing.health(service))),
-    ("POST", "save_weights", _in_turn(requests.SaveWeights, Service.save_weights)),
-    ("POST", "save_weights_for_sampler", _in_turn(requests.SaveForSampler, Service.save_for_sampler)),
-    ("POST", "save_weights_external", _in_turn(requests.SaveExternal, Service.save_external)),
-    ("POST", "load_weights", _in_turn(requests.LoadWeights, Service.load_weights)),
-    ("POST", "client/config", _in_memory(lambda service, _: listing.client_config(service))),
-    ("POST", "client/dynamic_config", _in_memory(lambda service, _: {})),
-    ("POST", "telemetry", _in_memory(lambda service, _: {"status": "accepted"})),
-    ("POST", "create_session", _at_once(requests.CreateSession, Service.create_session)),
-    ("POST", "create_model", _at_once(requests.CreateModel, Service.create_model)),
-    ("POST", "get_info", _at_once(requests.ModelOnly, listing.model_info, takes_work=False)),
-    ("POST", "create_sampling_session", _at_once(requests.CreateSamplingSession, sampling.create_sampling_session)),
-    ("GET", "get_server_capabilities", _in_memory(lambda service, _: listing.capabilities(service))),
-    ("GET", "evsys/model", _in_memory(_evsys_model)),
-    ("POST", "weights_info", _in_files(_weights_info)),
-    ("GET", "training_runs", _in_files(lambda service, r, _: listing.list_runs(service, **_page(r, 20)))),
-    ("GET", "training_runs/{run_id}", _in_files(lambda service, r, _: listing.describe_run(service, **r.path_params))),
-    ("GET", "training_runs/{run_id}/checkpoints", _in_files(_checkpoints_of_run)),
-    ("PUT", "training_runs/{run_id}/checkpoints/{kind}/{name}/ttl", _in_files(_set_ttl)),
-    ("DELETE", "training_runs/{run_id}/checkpoints/{kind}/{name}", _in_files(_delete)),
-    ("GET", "training_runs/{run_id}/checkpoints/{kind}/{name}/external_weights_urls", _in_files(_addresses)),
-    ("GET", "external_weights/{permission}/{run_id}/{name}/{file:path}", _in_files(_download)),
-    ("GET", "checkpoints", _in_files(lambda service, r, _: listing.checkpoints(service, None, **_page(r, 100)))),
-    ("GET", "sessions", _in_memory(lambda service, _: listing.sessions(service))),
-    ("GET", "sessions/{session_id}", _in_memory(lambda service, r: listing.session(service, **r.path_params))),
-    ("POST", "sessions/{session_id}/finish", _in_memory(_end_session)),
-    ("GET", "samplers/{sampler_id}", _in_memory(lambda service, r: listing.sampler(service, **r.path_params))),
+    _work("optim_step", requests.OptimStep, Service.optim_step),
+    ("POST", "session_heartbeat", Endpoint(_heartbeat, requests.SessionOnly)),
+    _ask("healthz", lambda service, _: listing.health(service)),
+    _work("save_weights", requests.SaveWeights, Service.save_weights),
+    _work("save_weights_for_sampler", requests.SaveForSampler, Service.save_for_sampler),
+    _work("save_weights_external", requests.SaveExternal, Service.save_external),
+    _work("load_weights", requests.LoadWeights, Service.load_weights),
+    _ask("client/config", lambda service, _: listing.client_config(service), "POST"),
+    _ask("client/dynamic_config", lambda service, _: {}, "POST"),
+    _ask("telemetry", lambda service, _: {"status": "accepted"}, "POST"),
+    _work("create_session", requests.CreateSession, Service.create_session),
+    _work("create_model", requests.CreateModel, Service.create_model),
+    ("POST", "get_info", Endpoint(listing.model_info, requests.ModelOnly)),
+    _work("create_sampling_session", requests.CreateSamplingSession, sampling.create_sampling_session),
+    _ask("get_server_capabilities", lambda service, _: listing.capabilities(service)),
+    _ask("evsys/model", lambda service, r: listing.evsys_model(service, r.query_params.get("base_model"))),
+    ("POST", "weights_info", Endpoint(listing.weights_info, requests.WeightsInfo, in_files=True)),
+    _ask("training_runs", lambda service, r: listing.list_runs(service, **_page(r, 20)), in_files=True),
+    _ask("training_runs/{run_id}", lambda service, r: listing.describe_run(service, **r.path_params), in_files=True),
+    _ask("training_runs/{run_id}/checkpoints", _checkpoints, in_files=True),
+    ("PUT", f"{_KEPT}/ttl", Endpoint(_set_ttl, in_files=True)),
+    ("DELETE", _KEPT, Endpoint(_delete, in_files=True)),
+    ("GET", f"{_KEPT}/external_weights_urls", Endpoint(_addresses, in_files=True)),
+    ("GET", "external_weights/{permission}/{run_id}/{name}/{file:path}", Endpoint(_download, in_files=True)),
+    _ask("checkpoints", _checkpoints, in_files=True),
+    _ask("sessions", lambda service, _: listing.sessions(service)),
+    _ask("sessions/{session_id}", lambda service, r: listing.session(service, **r.path_params)),
+    ("POST", "sessions/{session_id}/finish", Endpoint(_end_session)),
+    _ask("samplers/{sampler_id}", lambda service, r: listing.sampler(service, **r.path_params)),
 ]
 
 ROUTES: Final = [
