@@ -114,7 +114,7 @@ async def test_a_policy_that_never_answers_is_truncated(make_task: MakeTask) -> 
 def test_structured_calls_are_preferred_to_written_ones() -> None:
     structured = {"function": {"name": "add", "arguments": '{"a": 1}'}}
     [found] = tool_calls({"role": "assistant", "content": call("other"), "tool_calls": [structured]})
-    assert (found.name, found.arguments) == ("add", {"a": 1})
+    assert (found.name, found.parse_arguments()) == ("add", {"a": 1})
 
 
 def test_the_schema_of_a_function() -> None:

@@ -133,17 +133,16 @@ class NoEnvironment:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> ExecResult:
-        _refuse("run a command")
+        self._refuse("run a command")
 
     async def write_file(self, path: str, data: bytes | str) -> None:
-        _refuse(f"write {path!r}")
+        self._refuse(f"write {path!r}")
 
     async def read_file(self, path: str) -> bytes:
-        _refuse(f"read {path!r}")
+        self._refuse(f"read {path!r}")
 
     async def stop(self) -> None:
         pass
 
-
-def _refuse(what: str) -> NoReturn:
-    raise SandboxError(f"Cannot {what}: this task has no environment; set environment: bwrap.")
+    def _refuse(self, what: str) -> NoReturn:
+        raise SandboxError(f"Cannot {what}: this task has no environment; set environment: bwrap.")

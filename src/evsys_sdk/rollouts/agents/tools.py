@@ -12,14 +12,14 @@ import inspect
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from pydantic import Field, TypeAdapter
 
 from ...config.base import Strict
 from ...data.types import HarborTask
-from ...errors import ConfigError, Problem
+from ...errors import ConfigError, DataError, Problem
+from ...inference.messages import FunctionCall, calls_of
 from ..environment import Environment
 from ..harness import import_object
 from ..rollout import Message, Policy, TruncatedError, opening, text_of
@@ -50,18 +50,20 @@ class ToolsAgent:
         for _ in range(self.cfg.max_turns):
             turn = await policy.act(messages, tools=self._schemas)
             messages.append(turn.message)
-            calls = tool_calls(turn.message)
+            calls = tool_calls(turn.message, len(messages) - 1)
             if not calls:
                 return messages
-            messages += [call.make_answer(await self._call(call)) for call in calls]
+            for call in calls:
+                answer = {"role": "tool", "content": await self._call(call)}
+                messages.append(answer | ({"tool_call_id": call.id} if call.id else {}))
         raise TruncatedError(f"the policy had no answer after {self.cfg.max_turns} turns")
 
-    async def _call(self, call: ToolCall) -> str:
+    async def _call(self, call: FunctionCall) -> str:
         tool = self._tools.get(call.name)
         if tool is None:
             return f"error: there is no tool called {call.name!r}; there are {', '.join(self._tools)}"
         try:
-            result = tool(**call.arguments)
+            result = tool(**call.parse_arguments())
             return str(await result if inspect.isawaitable(result) else result)
         except asyncio.CancelledError:
             raise
@@ -69,32 +71,21 @@ class ToolsAgent:
             return f"error: {type(error).__name__}: {error}"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """Which tool the policy wants, and with what."""
+def tool_calls(message: Message, index: int = 0) -> list[FunctionCall]:
+    """The calls in an answer: structured ones where the policy gives them, else those written in its text.
 
-    name: str
-    arguments: dict[str, Any]
-    id: str | None = None
-    """Given by policies with structured calls, which expect it back with the result."""
-
-    def make_answer(self, result: str) -> Message:
-        """The message that tells the policy what came of the call."""
-        return {"role": "tool", "content": result} | ({"tool_call_id": self.id} if self.id else {})
-
-    @classmethod
-    def of(cls, call: Any) -> ToolCall:
-        """From OpenAI's form, where arguments are JSON text inside `function`, or from plain JSON."""
-        mapping = _read_mapping(call)
-        function = _read_mapping(mapping.get("function", mapping))
-        name, arguments = str(function.get("name", call)), _read_mapping(function.get("arguments", {}))
-        return cls(name, arguments, mapping.get("id"))
+    `index` is the number of the message in its conversation.
+    """
+    return calls_of(message, index) or [_read_written(text) for text in _CALL.findall(text_of(message))]
 
 
-def tool_calls(message: Message) -> list[ToolCall]:
-    """The calls in an answer: structured ones where the policy gives them, else those written in its text."""
-    calls: list[Any] = list(message.get("tool_calls") or _CALL.findall(text_of(message)))
-    return [ToolCall.of(call) for call in calls]
+def _read_written(text: str) -> FunctionCall:
+    """A call without an id; text that is none is the name of a tool that does not exist."""
+    try:
+        [call] = calls_of({"tool_calls": [json.loads(text)]})
+    except (ValueError, RecursionError, DataError):  # also numbers and nesting beyond what Python reads
+        return FunctionCall("", text, "")
+    return FunctionCall("", call.name, call.arguments)
 
 
 def tool_schema(function: Callable[..., Any]) -> dict[str, Any]:
@@ -111,16 +102,6 @@ def tool_schema(function: Callable[..., Any]) -> dict[str, Any]:
             "parameters": {"type": "object", "properties": properties, "required": required},
         },
     }
-
-
-def _read_mapping(value: Any) -> dict[str, Any]:
-    """A mapping, given as such or as JSON text; anything else is empty."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):  # also numbers and nesting beyond what Python reads
-            return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _import_tool(path: str) -> Callable[..., Any]:

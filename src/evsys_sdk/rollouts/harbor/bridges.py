@@ -21,7 +21,7 @@ from harbor.verifier.base import BaseVerifier
 
 from ..._version import __version__
 from ...errors import show
-from ..environment import Environment, EnvironmentFileError, EnvironmentFileNotFoundError, ExecResult
+from ..environment import Environment, EnvironmentFileError, EnvironmentFileNotFoundError, ExecResult, NoEnvironment
 from ..gateway import MODEL as POLICY
 from ..relay import start_relay
 from ..rollout import TruncatedError, opening, read_agent_result, text_of
@@ -106,19 +106,13 @@ def _model_of(found: type[BaseAgent]) -> str:
 _MOST_BYTES = 64 * 1024 * 1024
 
 
-class EnvironmentView:
+class EnvironmentView(NoEnvironment):
     """One of Harbor's own environments; Harbor starts and stops it."""
 
     name: ClassVar[str] = "harbor"
 
     def __init__(self, inner: BaseEnvironment) -> None:
         self._inner = inner
-
-    async def start(self) -> None:
-        pass
-
-    async def stop(self) -> None:
-        pass
 
     async def exec(
         self,

@@ -23,7 +23,7 @@ from pydantic import Field
 from ...config.base import Strict
 from ...data.types import HarborTask
 from ...errors import ConfigError, Problem
-from ..environment import Environment, ExecResult, SandboxError
+from ..environment import Environment, NoEnvironment, SandboxError
 from ..rollout import Message, Policy
 
 
@@ -81,7 +81,7 @@ class NativeConfig(Strict):
     """Passed on to Harbor's environment."""
 
 
-class NativeEnvironment:
+class NativeEnvironment(NoEnvironment):
     """One of the environments that Harbor brings along, used by engine `harbor` only."""
 
     name: ClassVar[str] = "harbor:docker"
@@ -98,28 +98,9 @@ class NativeEnvironment:
         return type("NativeEnvironment", (cls,), {"name": name, "type": kind, "__doc__": f"Harbor's {kind}."})
 
     async def start(self) -> None:
-        self._refuse()
+        self._refuse("start")
 
-    async def exec(
-        self,
-        command: str,
-        *,
-        timeout_s: float | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> ExecResult:
-        self._refuse()
-
-    async def write_file(self, path: str, data: bytes | str) -> None:
-        self._refuse()
-
-    async def read_file(self, path: str) -> bytes:
-        self._refuse()
-
-    async def stop(self) -> None:
-        pass
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, what: str) -> NoReturn:
         raise SandboxError(f"The environment {self.name!r} exists only inside a Harbor trial; set engine: harbor.")
 
 
