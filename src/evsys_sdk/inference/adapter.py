@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from ..config.prices import TokenUsage
 from ..data.types import Message
 from ..errors import UserCodeError
-from .client import ChatClient, Completion, check_request
+from .client import AskedChat, ChatClient, Completion
 from .conversation import text_messages
 from .errors import InferenceError
 
@@ -57,20 +57,10 @@ class _TextClient(ChatClient):
         # What is awaited must not block its loop while it waits, and such a semaphore serves one loop only.
         self._places_in_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[str] | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        n: int = 1,
-    ) -> list[Completion]:
-        check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
-        arguments = {"prompt": as_prompt(messages), "max_tokens": max_tokens, "temperature": temperature, "stop": stop}
-        return list(await asyncio.gather(*(self._one(arguments) for _ in range(n))))
+    async def _complete(self, asked: AskedChat) -> list[Completion]:
+        arguments = {"prompt": as_prompt(asked.messages), "max_tokens": asked.max_tokens}
+        arguments |= {"temperature": asked.temperature, "stop": list(asked.stop) or None}
+        return list(await asyncio.gather(*(self._one(arguments) for _ in range(asked.n))))
 
     async def _one(self, arguments: dict[str, Any]) -> Completion:
         started = time.monotonic()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +22,7 @@ from decimal import Decimal
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from ..config.prices import Prices, TokenUsage, find_tariff
-from ..data.types import Message
+from ..data.types import Message, ToolDefinition
 from ..errors import show
 from .background_loop import background_loop
 from .errors import InferenceError
@@ -95,6 +94,19 @@ class Completion:
     """Which model says that it answered; may be a dated version of the one that was asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class AskedChat:
+    """What `ChatClient.complete` is asked for."""
+
+    messages: Sequence[Message]
+    max_tokens: int
+    temperature: float
+    stop: tuple[str, ...] = ()
+    tools: Sequence[ToolDefinition] = ()
+    seed: int | None = None
+    n: int = 1
+
+
 class Totals:
     """What a client has used so far; may be read and added to from any thread."""
 
@@ -141,7 +153,7 @@ class Totals:
         return {name: getattr(self, name) for name in names} | {"cost_usd": self.cost_usd}
 
 
-class ChatClient(ABC):
+class ChatClient:
     """Base of the built-in clients: `generate` from `complete`, totals, and closing."""
 
     name: ClassVar[str]
@@ -151,7 +163,6 @@ class ChatClient(ABC):
     def __init__(self) -> None:
         self.totals = Totals()
 
-    @abstractmethod
     async def complete(
         self,
         messages: Sequence[Message],
@@ -167,6 +178,13 @@ class ChatClient(ABC):
 
         `tools` are OpenAI-style function definitions. `seed` makes answers repeatable as far as the provider goes.
         """
+        asked = AskedChat(messages, max_tokens, temperature, tuple(stop or ()), list(tools or ()), seed, n)
+        _check_request(asked, stop)
+        return await self._complete(asked)
+
+    async def _complete(self, asked: AskedChat) -> list[Completion]:
+        """Answer a conversation that was checked."""
+        raise NotImplementedError
 
     def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Sequence[str] | None = None) -> str:
         """The answer to a single message, as text."""
@@ -197,14 +215,15 @@ class ChatClient(ABC):
         self.close()
 
 
-def check_request(*, max_tokens: int, temperature: float, stop: Sequence[str] | None, n: int) -> None:
+def _check_request(asked: AskedChat, stop: Any) -> None:
     """Refuse what no model can be asked."""
+    temperature = asked.temperature
     problems = {
-        f"max_tokens must be 1 or more (got {show(max_tokens)})": max_tokens < 1,
-        f"n must be 1 or more (got {show(n)})": n < 1,
+        f"max_tokens must be 1 or more (got {show(asked.max_tokens)})": asked.max_tokens < 1,
+        f"n must be 1 or more (got {show(asked.n)})": asked.n < 1,
         f"temperature must be 0 or more and finite (got {show(temperature)})": not 0 <= temperature < math.inf,
         f"stop must be a list of texts (got {show(stop)}). Write [{show(stop)}]": isinstance(stop, str),
-        f"stop holds an empty text (got {show(stop)}), which would stop at once. Remove it": "" in (stop or ()),
+        f"stop holds an empty text (got {show(stop)}), which would stop at once. Remove it": "" in asked.stop,
     }
     for message, wrong in problems.items():
         if wrong:

@@ -25,7 +25,7 @@ from ...errors import DataError, EvsysAuthError
 from ...log import get_logger
 from ...redact import hide
 from ..background_loop import BackgroundLoop, background_loop
-from ..client import ChatClient, Completion, check_request, cut_at_stop
+from ..client import AskedChat, ChatClient, Completion, cut_at_stop
 from ..errors import InferenceError
 from ..messages import check_conversation, check_tools
 from ..retry import call_with_retry_async
@@ -128,25 +128,14 @@ class HostedClient(ChatClient):
         """Whether requests go to the provider itself, and not to a server that speaks its language."""
         return self.base_url == self.address
 
-    async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[str] | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        n: int = 1,
-    ) -> list[Completion]:
-        check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
-        body: dict[str, Any] = {"model": self.config.model, "messages": check_conversation(messages)}
-        body |= {"tools": check_tools(tools)} if tools else {}
-        body |= {"max_tokens": max_tokens, "temperature": temperature}
+    async def _complete(self, asked: AskedChat) -> list[Completion]:
+        body: dict[str, Any] = {"model": self.config.model, "messages": check_conversation(asked.messages)}
+        body |= {"tools": check_tools(asked.tools)} if asked.tools else {}
+        body |= {"max_tokens": asked.max_tokens, "temperature": asked.temperature}
         # Each answer is its own request, so that each has its own tokens, cost and attempts.
         # And its own seed: with one for all of them, the answers would be the same n times.
-        seeds = [{} if seed is None else {"seed": seed + number} for number in range(n)]
-        return await background_loop().call(self._all([body | one for one in seeds], tuple(stop or ())))
+        seeds = [{} if asked.seed is None else {"seed": asked.seed + number} for number in range(asked.n)]
+        return await background_loop().call(self._all([body | one for one in seeds], asked.stop))
 
     def close(self) -> None:
         session, self._session = self._session, None

@@ -15,10 +15,9 @@ from pydantic import Field
 from ...backends.tinker.config import TinkerConfig
 from ...config.base import Strict
 from ...config.prices import TokenUsage
-from ...data.types import Message, ToolDefinition
 from ...errors import ConfigError, Problem
 from ...record.run_files.checkpoints import locate_weights
-from ..client import ChatClient, Completion, check_request, cut_at_stop
+from ..client import AskedChat, ChatClient, Completion, cut_at_stop
 from ..renderer import decode, get_renderer
 
 if TYPE_CHECKING:
@@ -50,44 +49,32 @@ class SampledChatClient(ChatClient):
     _sampler: SamplingClient
     _renderer: Renderer
 
-    async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[str] | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
-        seed: int | None = None,
-        n: int = 1,
-    ) -> list[Completion]:
+    async def _complete(self, asked: AskedChat) -> list[Completion]:
         from ...backends.client import SamplingParams
 
-        check_request(max_tokens=max_tokens, temperature=temperature, stop=stop, n=n)
         started = time.monotonic()
-        params = SamplingParams(max_tokens, temperature, seed=seed, stop=self._stops(stop))
+        params = SamplingParams(asked.max_tokens, asked.temperature, seed=asked.seed, stop=self._stops(asked.stop))
         self.totals.count_request()
         try:
-            prompt = self._renderer.prompt(messages, tools or ())
-            samples = await self._sampler.sample(prompt, n, params)
+            prompt = self._renderer.prompt(asked.messages, asked.tools)
+            samples = await self._sampler.sample(prompt, asked.n, params)
         except Exception:
             self.totals.count_failure()
             raise
         seconds = time.monotonic() - started
-        return [self._completion(sample, len(prompt), stop, seconds, tools or ()) for sample in samples]
+        return [self._completion(sample, len(prompt), asked, seconds) for sample in samples]
 
-    def _stops(self, stop: Sequence[str] | None) -> Sequence[str] | Sequence[int]:
+    def _stops(self, stop: Sequence[str]) -> Sequence[str] | Sequence[int]:
         """Where an answer ends: at the end of the turn, or at one of the given texts."""
-        tokenizer = self._sampler.tokenizer
+        if not stop:
+            return self._renderer.stop
         # As texts, because a request may not mix them with tokens.
-        ends = [end if isinstance(end, str) else decode(tokenizer, [end]) for end in self._renderer.stop]
-        return [*ends, *(stop or ())]
+        tokenizer = self._sampler.tokenizer
+        return [*(end if isinstance(end, str) else decode(tokenizer, [end]) for end in self._renderer.stop), *stop]
 
-    def _completion(
-        self, sample: Sample, prompt: int, stop: Sequence[str] | None, seconds: float, tools: Sequence[ToolDefinition]
-    ) -> Completion:
-        message = self._renderer.parse(sample.tokens, tools)
-        text, was_cut = cut_at_stop(str(message["content"]), stop)
+    def _completion(self, sample: Sample, prompt: int, asked: AskedChat, seconds: float) -> Completion:
+        message = self._renderer.parse(sample.tokens, asked.tools)
+        text, was_cut = cut_at_stop(str(message["content"]), asked.stop)
         usage = TokenUsage(prompt, len(sample.tokens))
         cost = self._charge(self.model, usage)
         reason = "stop" if was_cut else sample.stop_reason
@@ -206,10 +193,6 @@ class LocalClient(SampledChatClient):
     def close(self) -> None:
         """Release the model; a closed client cannot be used again."""
         self._training.close()
-
-    def _stops(self, stop: Sequence[str] | None) -> Sequence[str] | Sequence[int]:
-        """Token by token where that is enough, which is quicker than looking for texts."""
-        return super()._stops(stop) if stop else self._renderer.stop
 
 
 class TinkerClient(SampledChatClient):
