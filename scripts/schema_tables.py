@@ -62,7 +62,9 @@ class Schema:
 
     def table(self, model: type[BaseModel], head: str = "key", without: Collection[str] = ()) -> str:
         """The fields of a model with type, default and meaning."""
-        properties = model.model_json_schema()["properties"]
+        schema = model.model_json_schema()
+        # A model that contains itself is only a reference at the top.
+        properties = schema.get("properties") or schema["$defs"][model.__name__]["properties"]
         rows = [(head, "type", "default", "meaning"), ("---",) * 4]
         for name, field in model.model_fields.items():
             if name in without:

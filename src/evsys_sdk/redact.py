@@ -282,7 +282,7 @@ def _redact_named(text: str, lower: str) -> str:
 def _find_given(text: str, name: str, found: re.Match[str]) -> tuple[int, int, str] | None:
     """Where the secret stands that is given to a name, and what to write instead; None for code or other words."""
     is_secret, at = is_secret_name(name), found.end()
-    container = _compile(_CONTAINER).match(text, at) if is_secret else None
+    container: re.Match[str] | None = _compile(_CONTAINER).match(text, at) if is_secret else None
     if container is not None:
         # Code holds names, and counts numbers.
         has_text = _compile(_TEXT_INSIDE).search(container[0])

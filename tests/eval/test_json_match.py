@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evsys_sdk.errors import MISSING, ConfigError
 from evsys_sdk.eval.answers.answer import find_json, strict_loads
 from evsys_sdk.eval.answers.compare import ValueComparison, longest_common, most_pairs
-from evsys_sdk.eval.verifiers.format_only import check_schema, faults
+from evsys_sdk.eval.verifiers.format_only import JsonShape, faults
 
 from .scoring import reward
 
@@ -175,21 +175,20 @@ CITY = {
     ],
 )
 def test_the_faults_of_a_shape_are_named(value: Any, schema: dict[str, Any], wrong: list[str]) -> None:
-    check_schema(schema)
-    assert list(faults(value, schema)) == wrong
+    assert list(faults(value, JsonShape.model_validate(schema))) == wrong
 
 
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"typ": "object"}, "the keyword 'typ' at '.' is not understood. Did you mean 'type'"),
-        ({"$ref": "#/x"}, "keyword '\\$ref' at '.' is not understood"),
-        ({"properties": {"a": {"oneOf": []}}}, "the keyword 'oneOf' at '.a' is not understood"),
-        ({"type": "objet"}, "'objet' at '.' is not a type"),
-        ({"minimum": "1"}, "'minimum' at '.' should be a number"),
-        ({"required": "name"}, "'required' at '.' should be a list"),
-        ({"properties": []}, "'properties' should be an object"),
-        ({"items": 3}, "items should be an object"),
+        ({"typ": "object"}, "json_schema.typ: unknown key 'typ'. Did you mean 'type'"),
+        ({"$ref": "#/x"}, r"json_schema\.\$ref: unknown key"),
+        ({"properties": {"a": {"oneOf": []}}}, "properties.a.oneOf: unknown key 'oneOf'"),
+        ({"type": "objet"}, "json_schema.type: should be .* Did you mean 'object'"),
+        ({"minimum": "1"}, "json_schema.minimum: should be a .*number"),
+        ({"required": "name"}, "json_schema.required: should be a list"),
+        ({"properties": []}, "json_schema.properties: should be a mapping"),
+        ({"items": 3}, "json_schema.items: should be a mapping"),
     ],
 )
 async def test_a_shape_that_is_not_understood_is_refused_and_never_passes_everything(

@@ -12,7 +12,7 @@ from evsys_sdk.config.specs import InferenceSpec
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.errors import ConfigError, EvalError
 from evsys_sdk.eval.verifier import VerifierInput, build_verifier
-from evsys_sdk.eval.verifiers.llm_judge import agreement, judge_spec, read_score
+from evsys_sdk.eval.verifiers.llm_judge import judge_spec, read_score
 from evsys_sdk.inference.errors import InferenceError
 from evsys_sdk.protocols import VerificationResult
 
@@ -211,19 +211,3 @@ def test_the_provider_of_a_well_known_judge_is_known() -> None:
 async def test_a_judge_that_makes_no_sense_is_refused(params: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         await judged("<score>5</score>", **params)
-
-
-def test_agreement_tells_noise_from_differences_between_answers() -> None:
-    perfect = agreement([[1, 1, 1], [5, 5, 5], [9, 9, 9]])
-    assert (perfect.sd, perfect.identical, perfect.icc) == (0.0, 1.0, 1.0)
-    noise = agreement([[1, 9], [9, 1], [1, 9], [9, 1]])
-    assert noise.identical == 0.0
-    assert noise.icc is not None
-    assert noise.icc < 0
-    mixed = agreement([[1, 2], [5, 5], [8, 9, 9]])
-    assert (mixed.n_items, mixed.n_scores) == (3, 7)
-    assert mixed.icc == pytest.approx(0.98, abs=0.02)
-    assert agreement([[3, 3], [3, 3]]).icc is None
-    assert agreement([[3, 4]]).icc is None
-    with pytest.raises(EvalError, match="at least two scores"):
-        agreement([[3], [3, 4]])

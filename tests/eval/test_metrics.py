@@ -208,18 +208,14 @@ def test_a_task_without_samples_or_twice_is_an_error() -> None:
         build_metric("mean_reward")(tasks([[1.0]]) * 2)
 
 
-def test_failed_samples_are_refused_or_counted_as_asked_and_never_vanish() -> None:
+def test_failed_samples_are_left_out_and_counted() -> None:
     scored = tasks([[1.0, None], [1.0, 1.0], [0.0, None]])
-    metric = build_metric("mean_reward")
-    with pytest.raises(EvalError, match=r"2 of 6 samples failed, the first one of task 't0'.*missing='zero'"):
-        metric(scored)
-    as_zero, dropped = metric(scored, missing="zero"), metric(scored, missing="drop")
-    assert (as_zero.value, as_zero.n_samples, as_zero.n_missing) == (0.5, 6, 2)
-    assert (dropped.value, dropped.n_samples, dropped.n_missing) == (pytest.approx(2 / 3), 4, 2)
+    found = build_metric("mean_reward")(scored)
+    assert (found.value, found.n_samples, found.n_missing) == (pytest.approx(2 / 3), 4, 2)
     with pytest.raises(EvalError, match="1 tasks have no samples, the first one is 't1'"):
-        metric(tasks([[1.0], [None]]), missing="drop")
+        build_metric("mean_reward")(tasks([[1.0], [None]]))
     with pytest.raises(EvalError, match="k is 2, but 2 of 3 tasks have fewer"):
-        build_metric("pass@2")(scored, missing="drop")
+        build_metric("pass@2")(scored)
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])

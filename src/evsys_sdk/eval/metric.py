@@ -25,9 +25,9 @@ from ..config.specs import MetricSpec
 from ..errors import EvalError
 from ..registry import get_metric
 from .metrics.passing import PassMetric
-from .samples import Missing, ScoredSample, TaskSamples, metadata, predictions, targets, task_rewards, without_missing
+from .samples import ScoredSample, TaskSamples, drop_failed, metadata, predictions, targets, task_rewards
 
-__all__ = ["BuiltMetric", "MetricValue", "Missing", "ScoredSample", "TaskSamples", "build_metric"]
+__all__ = ["BuiltMetric", "MetricValue", "ScoredSample", "TaskSamples", "build_metric"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class MetricValue:
     n_tasks: int
     n_samples: int
     n_missing: int = 0
-    """Samples that failed and were counted as 0 or dropped, as `missing` says."""
+    """Samples that failed and were left out."""
     per_task: tuple[float, ...] | None = field(default=None, repr=False)
     """The score of each task, where `value` is their mean; what paired comparisons are made of."""
     low: float | None = None
@@ -72,9 +72,9 @@ class BuiltMetric:
     needs_price: bool = False
     """Whether it adds up what answers cost, which not every model's answers have."""
 
-    def __call__(self, tasks: Sequence[TaskSamples], *, missing: Missing = "error") -> MetricValue:
-        """The score of `tasks` with its standard error."""
-        kept, n_missing = without_missing(tasks, missing, f"metric '{self.name}'")
+    def __call__(self, tasks: Sequence[TaskSamples]) -> MetricValue:
+        """The score of `tasks` with its standard error, without the samples that failed."""
+        kept, n_missing = drop_failed(tasks, f"metric '{self.name}'")
         value = self._value(kept)
         n_samples = sum(len(task.samples) for task in kept)
         # Where the score is the mean of what each task scores by itself, its error follows from those. Any other

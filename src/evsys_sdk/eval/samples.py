@@ -1,7 +1,7 @@
 """The samples that metrics are computed from: what was tried, what it earned, and what it cost.
 
-Samples that failed on our side (a sandbox, a server) have neither reward nor prediction. They are never left out
-without a word: by default they are an error, and otherwise `Missing` says what they count as.
+Samples that failed on our side (a sandbox, a server) have neither reward nor prediction. Metrics leave them out and
+count them in `n_missing`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from ..data.shapes import is_object
 from ..errors import EvalError, show
-
-type Missing = Literal["error", "zero", "drop"]
-"""What failed samples count as: nothing that may be reported, a reward of 0, or samples that were never drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,31 +88,15 @@ def _target(task: TaskSamples) -> Any:
     return target if isinstance(target, str) or is_object(target) else json.dumps(target, ensure_ascii=False)
 
 
-def without_missing(tasks: Sequence[TaskSamples], missing: Missing, place: str) -> tuple[list[TaskSamples], int]:
-    """The tasks with failed samples treated as asked, and how many there were."""
+def drop_failed(tasks: Sequence[TaskSamples], place: str) -> tuple[list[TaskSamples], int]:
+    """The tasks without their failed samples, and how many there were."""
     if not tasks:
         raise EvalError(f"{place} has no tasks to score. Check that the benchmark is not empty.")
     repeated = [task_id for task_id, times in Counter(task.task_id for task in tasks).items() if times > 1]
     if repeated:
         raise EvalError(f"{place}: task {show(repeated[0])} is there twice. Put all of its samples together.")
-    failed = {task.task_id: sum(sample.failed for sample in task.samples) for task in tasks}
-    n_missing = sum(failed.values())
-    if n_missing and missing == "error":
-        first = next(task_id for task_id, count in failed.items() if count)
-        raise EvalError(
-            f"{place}: {n_missing} of {sum(len(task.samples) for task in tasks)} samples failed, the first one of task "
-            f"{show(first)}. Run them again, or count them as 0 with missing='zero'."
-        )
-    kept = (
-        [replace(task, samples=_treat_missing(task.samples, missing)) for task in tasks] if n_missing else list(tasks)
-    )
+    kept = [replace(task, samples=[one for one in task.samples if not one.failed]) for task in tasks]
     empty = [task.task_id for task in kept if not task.samples]
     if empty:
         raise EvalError(f"{place}: {len(empty)} tasks have no samples, the first one is {show(empty[0])}.")
-    return kept, n_missing
-
-
-def _treat_missing(samples: Sequence[ScoredSample], missing: Missing) -> list[ScoredSample]:
-    if missing == "drop":
-        return [sample for sample in samples if not sample.failed]
-    return [replace(sample, reward=0.0, prediction="") if sample.failed else sample for sample in samples]
+    return kept, sum(len(task.samples) for task in tasks) - sum(len(task.samples) for task in kept)

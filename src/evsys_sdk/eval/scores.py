@@ -231,7 +231,7 @@ def _values(
     errors: dict[str, str] = {}
     for name, metric in metrics.items() if tasks else ():
         try:
-            values[name] = metric(tasks, missing="drop")  # failures are no zeros; they are counted next to the score
+            values[name] = metric(tasks)  # failures are no zeros; they are counted next to the score
         except EvsysError as error:  # the other metrics are worth having
             errors[name] = str(error)
     return values, errors

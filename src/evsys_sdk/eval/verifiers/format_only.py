@@ -13,18 +13,65 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from ...config.base import Strict
 from ...data.shapes import is_list, is_object
-from ...errors import MISSING, show, suggest
+from ...errors import MISSING, show
 from ...protocols import VerificationResult
 from ..answers.answer import ANSWER_TAG, extract_answer, find_json
 from ..answers.bounded_regex import check_pattern, match_within
 from ..answers.compare import ValueComparison, is_number
 from ..verifier import BaseVerifier
+
+type JsonType = Literal["object", "array", "string", "integer", "number", "boolean", "null"]
+
+_TYPES: dict[JsonType, Callable[[Any], bool]] = {
+    "object": is_object,
+    "array": is_list,
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: is_number(value) and (isinstance(value, int) or value.is_integer()),
+    "number": is_number,
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+}
+
+
+class JsonShape(Strict):
+    """The part of JSON Schema that tells structure apart. Other keywords are refused: ignored, they would pass all."""
+
+    type: JsonType | list[JsonType] = []
+    """Type of the value, or several that it may have."""
+    enum: list[Any] = []
+    """Values that it may have."""
+    const: Any = None
+    """The only value that it may have."""
+    properties: dict[str, JsonShape] = {}
+    """Shapes of an object's values by their keys."""
+    required: list[str] = []
+    """Keys that an object must have."""
+    additionalProperties: bool | JsonShape = True
+    """Whether an object may have other keys, or the shape of their values."""
+    items: JsonShape | None = None
+    """Shape of each item of a list."""
+    minimum: int | float | None = None
+    """Smallest number."""
+    maximum: int | float | None = None
+    """Largest number."""
+    minLength: int | None = None
+    """Fewest characters of a text."""
+    maxLength: int | None = None
+    """Most characters of a text."""
+    minItems: int | None = None
+    """Fewest items of a list."""
+    maxItems: int | None = None
+    """Most items of a list."""
+    title: str = ""
+    """Not looked at."""
+    description: str = ""
+    """Not looked at."""
 
 
 class FormatOnlyParams(Strict):
@@ -36,7 +83,7 @@ class FormatOnlyParams(Strict):
     """Whether there may be nothing but white space around the tags."""
     pattern: str | None = Field(default=None, min_length=1)
     """Regular expression that the whole completion matches; . matches line ends too."""
-    json_schema: dict[str, Any] | None = None
+    json_schema: JsonShape | None = None
     """Shape of the JSON in the answer: type, properties, required, items, enum and bounds of JSON Schema."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
     """Longest time for the regular expression."""
@@ -45,13 +92,6 @@ class FormatOnlyParams(Strict):
     @classmethod
     def _is_a_pattern(cls, value: str | None) -> str | None:
         return None if value is None else check_pattern(value)
-
-    @field_validator("json_schema")
-    @classmethod
-    def _is_a_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None:
-            check_schema(value)
-        return value
 
     @property
     def wanted_tags(self) -> list[str]:
@@ -102,97 +142,35 @@ def _tag_faults(text: str, tags: list[str], *, nothing_else: bool) -> Iterator[s
         yield "there is something outside the tags"
 
 
-# The shape of a JSON value, described by the part of JSON Schema that tells structure apart.
-#
-# A keyword that is not understood is refused when the description is read, because ignoring it would let anything
-# pass.
-
-type Schema = dict[str, Any]
-
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": is_object,
-    "array": is_list,
-    "string": lambda value: isinstance(value, str),
-    "integer": lambda value: is_number(value) and (isinstance(value, int) or value.is_integer()),
-    "number": lambda value: is_number(value),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-}
-_BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
-    "minimum": lambda value, bound: not is_number(value) or value >= bound,
-    "maximum": lambda value, bound: not is_number(value) or value <= bound,
-    "minLength": lambda value, bound: not isinstance(value, str) or len(value) >= bound,
-    "maxLength": lambda value, bound: not isinstance(value, str) or len(value) <= bound,
-    "minItems": lambda value, bound: not is_list(value) or len(value) >= bound,
-    "maxItems": lambda value, bound: not is_list(value) or len(value) <= bound,
-}
-_WORDS = {"title", "description"}
-_KNOWN = {"type", "enum", "const", "properties", "required", "additionalProperties", "items", *_BOUNDS, *_WORDS}
-
-
-def check_schema(schema: Any, path: str = "") -> None:
-    """Refuse a description that uses what is not understood here, or that is none."""
-    if not is_object(schema):
-        raise ValueError(f"{path or 'the schema'} should be an object, not {show(schema)}. Correct it.")
-    for key in schema:
-        if key not in _KNOWN:
-            hint = suggest(key, _KNOWN) or f"Known are: {', '.join(sorted(_KNOWN))}."
-            raise ValueError(f"the keyword '{key}' at '{path or '.'}' is not understood. {hint}")
-    for name in _as_list(schema.get("type", [])):
-        if name not in _TYPES:
-            raise ValueError(f"{show(name)} at '{path or '.'}' is not a type. Use one of: {', '.join(_TYPES)}.")
-    for key in _BOUNDS:
-        if not is_number(schema.get(key, 0)):
-            raise ValueError(f"'{key}' at '{path or '.'}' should be a number, not {show(schema[key])}. Correct it.")
-    for key in ("enum", "required"):
-        if not is_list(schema.get(key, [])):
-            raise ValueError(f"'{key}' at '{path or '.'}' should be a list, not {show(schema[key])}. Correct it.")
-    for name, inner in _object(schema, "properties").items():
-        check_schema(inner, f"{path}.{name}")
-    for key in ("items", "additionalProperties"):
-        if key in schema and not (key == "additionalProperties" and isinstance(schema[key], bool)):
-            check_schema(schema[key], f"{path}.{key}")
-
-
-def faults(value: Any, schema: Schema, path: str = "") -> Iterator[str]:
+def faults(value: Any, shape: JsonShape, path: str = "") -> Iterator[str]:
     """What is wrong with a value, with the place of each fault."""
     place = path or "the value"
-    types = _as_list(schema.get("type", []))
+    types: list[JsonType] = [shape.type] if isinstance(shape.type, str) else shape.type
     if types and not any(_TYPES[name](value) for name in types):
         yield f"{place} should be of type {' or '.join(types)}"
         return
-    choices = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
+    choices = [*shape.enum, *([shape.const] if "const" in shape.model_fields_set else ())]
     if choices and not any(ValueComparison().same(value, choice) for choice in choices):
         yield f"{place} should be {' or '.join(show(choice) for choice in choices)}"
-    for key, holds in _BOUNDS.items():
-        if key in schema and not holds(value, schema[key]):
-            yield f"{place} breaks {key} {schema[key]}"
+    size = value if is_number(value) else len(value) if isinstance(value, str) or is_list(value) else None
+    kind = "imum" if is_number(value) else "Length" if isinstance(value, str) else "Items"
+    low, high = getattr(shape, f"min{kind}"), getattr(shape, f"max{kind}")
+    if size is not None and low is not None and size < low:
+        yield f"{place} breaks min{kind} {low}"
+    if size is not None and high is not None and size > high:
+        yield f"{place} breaks max{kind} {high}"
     if is_object(value):
-        yield from _object_faults(value, schema, path)
-    elif is_list(value) and "items" in schema:
+        yield from _object_faults(value, shape, path)
+    elif is_list(value) and shape.items is not None:
         for index, item in enumerate(value):
-            yield from faults(item, schema["items"], f"{path}[{index}]")
+            yield from faults(item, shape.items, f"{path}[{index}]")
 
 
-def _object_faults(value: dict[str, Any], schema: Schema, path: str) -> Iterator[str]:
-    properties = _object(schema, "properties")
-    yield from (f"{path}.{key} is missing" for key in schema.get("required", ()) if key not in value)
-    others = schema.get("additionalProperties", True)
+def _object_faults(value: dict[str, Any], shape: JsonShape, path: str) -> Iterator[str]:
+    yield from (f"{path}.{key} is missing" for key in shape.required if key not in value)
     for key, inner in value.items():
-        if key in properties:
-            yield from faults(inner, properties[key], f"{path}.{key}")
-        elif others is False:
+        expected = shape.properties.get(key, shape.additionalProperties)
+        if expected is False:
             yield f"{path}.{key} should not be there"
-        elif is_object(others):
-            yield from faults(inner, others, f"{path}.{key}")
-
-
-def _object(schema: Schema, key: str) -> dict[str, Any]:
-    found = schema.get(key, {})
-    if not is_object(found):
-        raise ValueError(f"'{key}' should be an object, not {show(found)}. Correct it.")
-    return found
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if is_list(value) else [value]
+        elif isinstance(expected, JsonShape):
+            yield from faults(inner, expected, f"{path}.{key}")

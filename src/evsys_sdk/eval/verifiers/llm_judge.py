@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
-import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -136,52 +135,13 @@ def _client(factory: Any, params: str) -> ChatClient:
     return as_chat_client(factory(**expand_variables(json.loads(params))))
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How far the samples of a judge agree about the same answers."""
-
-    n_items: int
-    n_scores: int
-    sd: float
-    """Typical spread of the scores of one answer."""
-    identical: float
-    """Share of pairs of scores for the same answer that are equal."""
-    icc: float | None
-    """Share of the variance that is due to the answers (one-way intraclass correlation); 1 is a judge without noise.
-
-    None where it cannot be known: one answer only, or scores that are all the same.
-    """
-
-
-def agreement(scores: Sequence[Sequence[float]]) -> Agreement:
-    """How far scores agree; one inner list per answer, with at least two scores each."""
-    if not scores or min(len(group) for group in scores) < 2:
-        raise EvalError("agreement needs at least two scores for each answer. Raise the judge's 'samples'.")
-    total, items = sum(len(group) for group in scores), len(scores)
-    within = sum(statistics.pvariance(group) * len(group) for group in scores) / (total - items)
-    pairs = sum(math.comb(len(group), 2) for group in scores)
-    equal = sum(math.comb(group.count(value), 2) for group in map(list, scores) for value in set(group))
-    return Agreement(items, total, math.sqrt(within), equal / pairs, _icc(scores, within, total))
-
-
-def _icc(scores: Sequence[Sequence[float]], within: float, total: int) -> float | None:
-    items = len(scores)
-    if items < 2:
-        return None
-    mean = statistics.fmean(score for group in scores for score in group)
-    between = sum(len(group) * (statistics.fmean(group) - mean) ** 2 for group in scores) / (items - 1)
-    # The size that groups of unequal sizes have on average, as far as this ratio is concerned.
-    size = (total - sum(len(group) ** 2 for group in scores) / total) / (items - 1)
-    spread = between + (size - 1) * within
-    return None if spread <= 0 else (between - within) / spread
-
-
 def info_of(scores: Sequence[float], cost_usd: float | None) -> Mapping[str, Any]:
-    """What the record of a judgement holds next to the reward."""
+    """What the record of a judgement holds next to the reward: several scores also with how far they agree."""
     found: dict[str, Any] = {"scores": list(scores), "cost_usd": cost_usd}
     if len(scores) > 1:
-        together = agreement([scores])
-        found["agreement"] = {"sd": together.sd, "identical": together.identical}
+        pairs = list(itertools.combinations(scores, 2))
+        identical = statistics.fmean(one == other for one, other in pairs)
+        found["agreement"] = {"sd": statistics.stdev(scores), "identical": identical}
     return found
 
 

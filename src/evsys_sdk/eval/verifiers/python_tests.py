@@ -17,6 +17,7 @@ import functools
 import json
 import secrets
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -155,7 +156,7 @@ async def _write_job(environment: Environment, job: dict[str, Any]) -> str:
 
 _UNKNOWN_HERE = {"pytest.fixture", "unittest.mock", "inspect"}
 _BUILTINS = frozenset(dir(builtins))
-_COUNT = b"__evsys_asserted__()"
+_COUNT = ast.parse("__evsys_asserted__()").body[0]
 _BLOCKS = ("body", "orelse", "finalbody")
 
 
@@ -241,24 +242,17 @@ def _prepare(test: str) -> dict[str, Any]:
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     calls = {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
     imported = {name for node in ast.walk(tree) if isinstance(node, ast.alias) for name in _names_bound_by(node)}
-    lines = test.encode().splitlines(keepends=True)
-    spots = {
-        (node.lineno, node.col_offset, hasattr(node, "body"))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt) and _asserts(node)
-    }
-    for line, at, is_block in sorted(spots, reverse=True):
-        before, statement = lines[line - 1][:at], lines[line - 1][at:]
-        if not is_block:
-            lines[line - 1] = before + _COUNT + b"; " + statement
-        elif not statement.startswith(b"elif"):
-            lines[line - 1] = before + _COUNT + b"\n" + before + statement
+    for node in list(ast.walk(tree)):
+        for name in _BLOCKS:
+            if is_list(block := getattr(node, name, None)):
+                counted = [[_COUNT, one] if _asserts(one) else [one] for one in block]
+                setattr(node, name, [*chain(*counted)])
     builtin_names = _BUILTINS.intersection(name.id for name in names) - imported
     asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
     asserted = {name.id for node in asserts for name in ast.walk(node.test) if isinstance(name, ast.Name)}
     asserted -= {name for node in ast.walk(tree) for name in _names_bound_by(node)}
     found = {"calls": calls, "builtins": builtin_names, "asserted": asserted}
-    return {"source": b"".join(lines).decode(), **{what: sorted(some) for what, some in found.items()}}
+    return {"source": ast.unparse(tree), **{what: sorted(some) for what, some in found.items()}}
 
 
 def _asserts(node: ast.AST) -> bool:
@@ -272,9 +266,7 @@ def _asserts(node: ast.AST) -> bool:
     blocks = [getattr(one, name, []) for one in [node, *getattr(node, "handlers", [])] for name in _BLOCKS]
     items = [item.context_expr for item in getattr(node, "items", [])]
     is_raised = any(isinstance(one, ast.Raise) for block in blocks for one in block)
-    # An `elif` stands in the `else` of the `if` before it.
-    goes_on = isinstance(node, ast.If) and any(isinstance(one, ast.If) and _asserts(one) for one in node.orelse)
-    return is_raised or goes_on or any(map(_is_assertion, items))
+    return is_raised or any(map(_is_assertion, items))
 
 
 def _is_assertion(node: ast.AST) -> bool:
