@@ -25,7 +25,7 @@ class _Redacted(logging.Formatter):
 
 
 class _WithoutSecrets(logging.Filter):
-    """Keeps secrets out of the messages of a logger, whoever handles them: a program need not configure ours."""
+    """Redacts the messages of a logger before any handler, also of a program that does not configure ours."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = redact_text(record.getMessage()), ()

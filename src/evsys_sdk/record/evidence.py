@@ -21,7 +21,7 @@ _DIGITS = 32
 _RUN = RunFiles(Path())
 _NOT_SEALED = {RunFiles.result.name, RunFiles.lock.name, RunFiles.dropped_checkpoints.name}
 _SEALED = [one.name for one in vars(RunFiles).values() if isinstance(one, Place) and one.name not in _NOT_SEALED]
-"""Files below the folder of an arm; its result has a hash of its own, and weights may be removed to save room."""
+"""Files below the folder of an arm; its result is hashed separately, and weights may be removed to save room."""
 _SCORES = RunFiles.scores.name
 _ANSWERS = _RUN.predictions("", 0).parts[0]
 _NOTED_LATER = ("stopped_by_search", "unscored")

@@ -24,7 +24,7 @@ DECIDED, FUTILE, BROKEN = "decided", "futile", "seeds are missing"
 FUTILITY_THRESHOLD = 0.05
 """The chance to be supported at last, below which an experiment is not worth its other seeds."""
 _CAUTION = 0.1
-"""The seed variance is taken from the upper end of its own uncertainty: few seeds that agree promise nothing."""
+"""The seed variance is taken from the upper end of its interval: few seeds that agree promise nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def prompts_without_content(context: Context) -> Iterator[Problem]:
     """The same prompt in every row, whatever the answer."""
     for one in context.sources:
         prompts = Counter(example.prompt.strip() for example in one.examples)
-        # Many stories may answer one prompt, where nobody made it of columns.
+        # One prompt may have many answers, such as stories, unless it was made from columns.
         made = bool(one.stage.data and one.stage.data.transforms) or is_labels(one.answers)
         empty = prompts.get("", 0)
         if (
