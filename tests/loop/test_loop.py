@@ -207,8 +207,8 @@ def test_the_page_of_a_loop(project: Path, capsys: pytest.CaptureFixture[str]) -
     capsys.readouterr()
     assert main(["loop", "system.yaml", "--status"]) == 0
     told = capsys.readouterr().out
-    assert "  now        round 1: experiment is next\n" in told
-    assert "  approved   experiment\n" in told
+    assert "  now     round 1: experiment is next\n" in told
+    assert "  approved    experiment\n" in told
     [same] = read_loops()
     assert same == describe_loop(Loop(load_system("system.yaml")))
     Path("gate.yaml").unlink()

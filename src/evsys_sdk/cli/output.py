@@ -131,6 +131,31 @@ def _wrap(page: str) -> str:
     return "\n".join(lines)
 
 
+def hang(head: str, content: str) -> str:
+    """Text behind its head; on a terminal it continues below its own beginning."""
+    from textwrap import TextWrapper
+
+    if not sys.stdout.isatty():
+        return f"{head}{content}".rstrip()
+    lines = TextWrapper(text.terminal_width(), head, " " * len(head), break_long_words=False, break_on_hyphens=False)
+    return lines.fill(content) or head.rstrip()
+
+
+def fields(rows: Iterable[tuple[str, object]], *, indent: int = 2) -> str:
+    """Names and values, aligned; what has no value is left out."""
+    shown = [(name, str(value)) for name, value in rows if value is not None and value != ""]
+    width = max((len(name) for name, _ in shown), default=0)
+    return "\n".join(hang(f"{'':{indent}}{name:<{width}}  ", value) for name, value in shown)
+
+
+def emit_line(value: dict[str, Any], as_json: bool, line: str) -> None:
+    """Print one of several answers at once: its JSON on one line, or a line for a person."""
+    import json
+
+    with results():
+        click.echo(json.dumps(value, ensure_ascii=False) if as_json else text.printable(line))
+
+
 def print_warnings(warnings: Iterable[str]) -> None:
     """What does not stop an experiment but may change what it means; on stderr."""
     for warning in warnings:

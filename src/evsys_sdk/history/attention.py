@@ -17,16 +17,18 @@ from typing import Any
 
 from ..record.approvals import list_project_approvals
 from ..record.events import Kind, read_events
+from ..record.flat_config import shorten
 from ..record.lock import lock_owner
 from ..record.project_files.journals import campaign_dir, list_campaigns, read_campaign, read_promotions
 from ..record.reader import ExperimentRecord
 from ..record.values import items, number, part, text
 from ..record.view.model import ExperimentView
-from .campaigns.campaign import Campaign, tell_campaign
+from .campaigns.campaign import TAG, Campaign, tell_campaign
 from .campaigns.progress import OPEN, CampaignProgress, judge_progress
 
 ATTENTION_DAYS = 7
 """How long an experiment that has ended stays on the list."""
+_LONGEST = 160
 _NEARLY = 0.9
 """Share of a limit from which on it is nearly reached."""
 _ORDER = ("waiting", "damaged", "failed", "killed", "refused", "deadline", "nearly_spent", "flagged", "budget", "ended")
@@ -91,6 +93,8 @@ def in_order(found: Iterable[AttentionItem]) -> list[AttentionItem]:
 
 def _kind(one: ExperimentView) -> tuple[str, str] | None:
     """The kind and the text."""
+    if one.status == "budget" and any(tag.startswith(TAG) for tag in one.tags):
+        return None  # a slice of a campaign, which reports its own end
     if one.status in _WHAT:
         reason = f": {one.failures[0].arm}: {one.failures[0].reason}" if one.failures else ""
         return one.status, _WHAT[one.status] + (reason if one.status == "failed" else "")
@@ -118,7 +122,7 @@ def _look_at(one: ExperimentView, kind: str, what: str) -> AttentionItem:
     # One that is resumed and killed again is news, although it has the same start and no end.
     if one.ended is None and one.folder.is_dir():
         key += f"/{sum(event.kind == Kind.RESUMED for event in read_events(one.folder))}"
-    return AttentionItem(key, kind, one.id, one.path, what.splitlines()[0][:160], command)
+    return AttentionItem(key, kind, one.id, one.path, shorten(what.splitlines()[0], _LONGEST), command)
 
 
 def _waiting_in_project() -> Iterator[AttentionItem]:
@@ -126,7 +130,7 @@ def _waiting_in_project() -> Iterator[AttentionItem]:
         about = f"{one.about} ({one.subject})" if one.about else one.subject
         command = f"evsys approve {target} {quote(one.subject)}"
         key = f"{target}/waiting/{one.subject}/{round(one.time)}"
-        yield AttentionItem(key, "waiting", target, "", f"waits for approval: {about}"[:160], command)
+        yield AttentionItem(key, "waiting", target, "", shorten(f"waits for approval: {about}", _LONGEST), command)
 
 
 def _look_at_campaign(name: str, views: Sequence[ExperimentView], now: float) -> Iterator[AttentionItem]:
@@ -139,7 +143,7 @@ def _look_at_campaign(name: str, views: Sequence[ExperimentView], now: float) ->
     progress = judge_progress(campaign, mine, now)
 
     def item(kind: str, key: object, what: str, command: str = f"evsys campaign show {name}") -> AttentionItem:
-        first = (what.splitlines() or [""])[0][:160]
+        first = shorten((what.splitlines() or [""])[0], _LONGEST)
         return AttentionItem(f"campaign:{name}/{kind}/{key}", kind, f"campaign:{name}", "", first, command)
 
     if campaign.closed:
@@ -184,5 +188,5 @@ def _refused_by_gate() -> Iterator[AttentionItem]:
             continue
         checks = [part({"one": one}, "one") for one in items(event.get("checks"))]
         reason = next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "")
-        what = f"refused by the gate: {reason}"[:160]
+        what = shorten(f"refused by the gate: {reason}", _LONGEST)
         yield AttentionItem(event.id, "refused", experiment, "", what, f"evsys show {quote(experiment)}")

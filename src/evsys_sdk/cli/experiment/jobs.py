@@ -10,7 +10,7 @@ import click
 
 from ...history.text import duration_text
 from ..options import find_folder, json_option, root_option
-from ..output import emit, fit_table
+from ..output import emit, fit_table, hang
 
 if TYPE_CHECKING:
     from ...experiment.jobs.live_status import ArmStatus, LiveStatus
@@ -148,7 +148,11 @@ def _render(found: LiveStatus) -> None:
 
 def _render_attention(waiting: list[AttentionItem]) -> None:
     for one in waiting:
-        click.echo(f"  {one.experiment}: {one.what}. Start with: {one.command}")
+        click.echo(
+            hang(
+                f"  {one.experiment}: ", f"{one.what}{'' if one.what.endswith('…') else '.'} Start with: {one.command}"
+            )
+        )
     if not waiting:
         click.echo("Nothing waits for an approval.")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...user_code import results
 from ..options import AT_LEAST_ONE, POSITIVE, import_option, json_option
-from ..output import emit, fit_table, table
+from ..output import emit, emit_line, fit_table, hang, table
 
 if TYPE_CHECKING:
     from ...history.campaigns.campaign import Campaign
@@ -73,7 +71,10 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show where the campaign NAME stands: state, spend, claims, candidates, approvals."""
+    """Show where the campaign NAME stands.
+
+    That is its state, spend, claims, candidates, decisions and approvals.
+    """
     from ...history.campaigns.campaign import load_campaign
     from ...history.campaigns.progress import measure_progress
     from ...loop.page import describe_campaign
@@ -90,10 +91,11 @@ def show(name: str, as_json: bool) -> None:
 @json_option
 @import_option
 def run_portfolio(name: str, until: str | None, steps: int | None, as_json: bool) -> int:
-    """Work through the portfolio of the campaign NAME: probe every family, train the best, confirm, export.
+    """Work through the portfolio of the campaign NAME.
 
-    A killed one continues where it stopped. Exits with 3 if a deadline or budget ended it before the
-    confirmation was complete, or if it waits for an approval.
+    Probes every family, trains the best, confirms it on the test set and exports it. A killed one continues where it
+    stopped. Exits with 3 if a deadline or budget ended it before the confirmation was complete, or if it waits for an
+    approval.
     """
     from ...loop.campaigns.drive import Driver
     from ...loop.page import describe_campaign
@@ -105,9 +107,7 @@ def run_portfolio(name: str, until: str | None, steps: int | None, as_json: bool
     start_watcher()
     with open_dashboard(f"campaign:{name}", lambda: describe_campaign(name)) as report:
         for step in Driver(name, until=None if until is None else parse_deadline(until)).steps(steps):
-            told = json.dumps(step.to_dict(), ensure_ascii=False) if as_json else _describe_step(step)
-            with results():
-                click.echo(told)
+            emit_line(step.to_dict(), as_json, _describe_step(step))
             report()
             code = 130 if step.stop == "interrupted" else 3 if step.stop or step.over else 0
     return code
@@ -122,7 +122,10 @@ def run_portfolio(name: str, until: str | None, steps: int | None, as_json: bool
 @json_option
 @import_option
 def next_(name: str, family: str | None, confirm: bool, because: str, by: str, as_json: bool) -> None:
-    """Show the next step of the campaign NAME, with its reason and the forecasts; or decide another one."""
+    """Show the next step of the campaign NAME, or decide another.
+
+    The step comes with its reason and the forecasts of all families.
+    """
     from ...loop.campaigns.drive import Driver
 
     if family is None and (confirm or because):
@@ -153,7 +156,7 @@ def propose(name: str, text: str, by: str, as_json: bool) -> None:
 @click.option("--minutes", type=click.FloatRange(1, 10_080), default=60.0, help="For how long.")
 @json_option
 def take(name: str, candidate: int, by: str, minutes: float, as_json: bool) -> None:
-    """Lease CANDIDATE of the campaign NAME, so that no other agent tries the same meanwhile."""
+    """Lease CANDIDATE of the campaign NAME: no other agent tries it."""
     from ...history.campaigns.campaign import take as take_candidate
 
     one = take_candidate(name, candidate, by=by, minutes=minutes)
@@ -175,7 +178,7 @@ def close(name: str, reason: str, as_json: bool) -> None:
 
 def _describe_step(step: CampaignStep) -> str:
     outcome = f" -> {step.outcome}" if step.outcome else ""
-    return f"{step.action:<8} {step.family:<14} {step.reason}{outcome}"
+    return hang(f"{step.action:<8} {step.family:<14} ", f"{step.reason}{outcome}")
 
 
 def _render_next(found: CampaignDecision, command: str) -> None:
@@ -222,7 +225,8 @@ def _render(found: Campaign, progress: CampaignProgress) -> None:
         click.echo(f"candidate {one.number}{f' (taken by {holder})' if holder else ''}: {one.text}")
     for event in found.decisions:
         by = "" if event.text("by") in ("", "policy") else f" (by {event.text('by')})"
-        click.echo(f"{event.text('action')} {event.text('family')}{by}: {event.text('reason')}")
+        step = f"{event.text('action')} {event.text('family')}".strip()
+        click.echo(f"{step}{by}: {event.text('reason')}")
     for text in progress.suggestions:
         click.echo(f"suggested: {text}")
     for one in found.approvals.values():

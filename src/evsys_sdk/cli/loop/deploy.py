@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import click
 
 from ...history.text import date_text
 from ..options import import_option, json_option, recheck_option
-from ..output import emit, table
+from ..output import emit, fields, table
+from .loop import show_checks
 
 if TYPE_CHECKING:
     from ...deploy.deployments import Deployment, Deployments
@@ -40,10 +42,8 @@ def gate(candidate: str, current: str, policy: str, checkpoint: str, as_json: bo
 
 
 def _render_decision(decision: Decision) -> None:
-    click.secho(decision.sentence, bold=True)
-    for check in decision.checks:
-        mark, colour = ("✓", "green") if check.state == "ok" else ("✗", "red")
-        click.echo(f"  {click.style(mark, fg=colour)} {check.name:<14} {check.reason}")
+    click.secho(decision.sentence, bold=True, fg="green" if decision.passed else "red")
+    click.echo(show_checks(asdict(check) for check in decision.checks))
 
 
 @click.command()
@@ -102,10 +102,9 @@ def _render_deployment(deployment: Deployment) -> None:
         f"{deployment.id}: {source['arm']} of {source['experiment']}, checkpoint {source['checkpoint']}, "
         f"as {deployment.kind}"
     )
-    click.echo(f"  {deployment.location}")
     flags = ", ".join(deployment.flags)
-    verdict = source.get("verdict") or "no conclusion"
-    click.echo(f"  verdict: {verdict}; {f'FLAGGED: {flags}' if flags else 'no flags'}")
+    verdict = f"{source.get('verdict') or 'no conclusion'}; {f'FLAGGED: {flags}' if flags else 'no flags'}"
+    click.echo(fields([("where", deployment.location), ("verdict", verdict)]))
 
 
 @click.group()
@@ -180,20 +179,23 @@ def _list(known: Deployments, chosen: list[Deployment]) -> None:
         )
         for one in chosen
     ]
-    click.echo(table(("deployment", "", "kind", "from", "gate", "when"), rows))
+    click.echo(table(("deployment", "state", "kind", "from", "gate", "when"), rows))
 
 
 def _show(found: Deployment, answer: Mapping[str, Any], state: str) -> None:
     source = found.source
     click.secho(f"{found.id} ({found.kind}){', ' + state if state else ''}", bold=True)
-    click.echo(f"  where       {found.location}")
-    click.echo(f"  from        {source.get('path')} / {source.get('arm')} / {source.get('checkpoint')}")
-    click.echo(f"  base model  {source.get('base_model')}")
-    click.echo(f"  verdict     {source.get('summary') or source.get('verdict')}")
-    click.echo(f"  gate        {found.gate or 'none was asked for'}")
-    for name, value in found.facts.items():
-        click.echo(f"  {name:<11} {value}")
-    click.echo(f"  files       {len(found.files)}, {answer['damage'] or 'all as they were shipped'}")
+    told = {
+        "where": found.location,
+        "from": source.get("path"),
+        "arm": f"{source.get('arm')}, checkpoint {source.get('checkpoint')}",
+        "base_model": source.get("base_model"),
+        "verdict": source.get("summary") or source.get("verdict"),
+        "gate": found.gate or "none was asked for",
+        **found.facts,
+        "files": f"{len(found.files)}, {answer['damage'] or 'all as they were shipped'}",
+    }
+    click.echo(fields(told.items()))
 
 
 def _state(known: Deployments, one: Deployment) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...user_code import results
 from ..options import import_option, json_option
-from ..output import emit
+from ..output import emit, emit_line, fields, hang
 
 if TYPE_CHECKING:
     from ...loop.loop import Loop
@@ -48,9 +46,8 @@ def loop(system: str, follow: bool, every: float, status: bool, as_json: bool) -
             for step in running.steps():
                 report()
                 over = over or step.over_budget  # what comes after it is still told
-                told = f"{f'round {step.round}' if step.round else '':<9} {step.stage:<10} {step.text}"
-                with results():
-                    click.echo(json.dumps(step.to_dict(), ensure_ascii=False) if as_json else told)
+                round = f"round {step.round}" if step.round else ""
+                emit_line(step.to_dict(), as_json, hang(f"{round:<9} {step.stage:<10} ", step.text))
             if over:
                 click.get_current_context().exit(3)
             if not follow or running.stop_file.exists():
@@ -94,12 +91,10 @@ def _show(running: Loop, as_json: bool) -> None:
 
     def render() -> None:
         click.echo(f"{page['system']}: {page['live'] + ' is live' if page['live'] else 'nothing is live'}")
-        click.echo(f"  now        {page['state']}")
-        if page["limits"]:
-            limits = ", ".join(f"{name} {value:g}" for name, value in page["limits"].items())
-            click.echo(f"  limits     {limits}; {page['usd']:.2f} USD spent")
-        for one in page["rollbacks"]:
-            click.echo(f"  rollback   {one['replaced']} -> {one['instead'] or 'nothing'}: {one['reason']}")
+        limits = ", ".join(f"{name} {value:g}" for name, value in page["limits"].items())
+        back = [f"{one['replaced']} -> {one['instead'] or 'nothing'}: {one['reason']}" for one in page["rollbacks"]]
+        told = {"now": page["state"], "limits": limits and f"{limits}; {page['usd']:.2f} USD spent"}
+        click.echo(fields([*told.items(), *(("rollback", one) for one in back)]))
         for one in page["rounds"]:
             _show_round(one)
         if not page["rounds"]:
@@ -119,12 +114,15 @@ def _show_round(one: dict[str, Any]) -> None:
         "approved": ", ".join(one["approvals"]),
         "reason": one["reason"],
     }
-    for name, value in told.items():
-        if value:
-            click.echo(f"  {name:<10} {value}")
-    for check in one["checks"]:
-        mark = "+" if check["state"] == "ok" else "-"
-        click.echo(f"    {mark} {check['name']:<14} {check['reason']}")
+    click.echo(fields(told.items()))
+    if one["checks"]:
+        click.echo(show_checks(one["checks"], indent=4))
+
+
+def show_checks(checks: Iterable[Mapping[str, str]], *, indent: int = 2) -> str:
+    """The checks of a gate with their reasons."""
+    marks = ((one, "✓" if one["state"] == "ok" else "✗") for one in checks)
+    return fields(((f"{mark} {one['name']}", one["reason"]) for one, mark in marks), indent=indent)
 
 
 @click.group()
@@ -155,9 +153,8 @@ def run_trigger(system: str, scaffold: bool, as_json: bool) -> None:
 
     def render() -> None:
         click.secho("Learn." if decision.learn else "Do not learn.", bold=True)
-        for one in decision.why:
-            mark = {True: "+", False: "-", None: "·"}[one.votes]
-            click.echo(f"  {mark} {one.rule:<14} {one.text}")
+        marks = {True: "+", False: "-", None: "·"}
+        click.echo(fields((f"{marks[one.votes]} {one.rule}", one.text) for one in decision.why))
         if answer["experiment"]:
             click.echo(f"  dataset {answer['dataset']}\n  evsys run {answer['experiment']}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import import_option, json_option, quiet_option, read_params
-from ..output import emit, table
+from ..output import emit, fields
 
 if TYPE_CHECKING:
     from ...backends.probes.facts import Facts, ProbedServer
@@ -76,12 +76,7 @@ def _check_sandbox(as_json: bool) -> int:
 
     def render() -> None:
         words = {True: "yes", False: "NO", None: "not here"}
-        click.echo(
-            table(
-                ("promise", "held", "found", "meaning"),
-                [(promise.name, words[promise.held], promise.found, promise.meaning) for promise in promises],
-            )
-        )
+        click.echo(fields((one.name, f"{words[one.held]}, {one.found}: {one.meaning}") for one in promises))
         if missing:
             click.echo(f"Missing: {', '.join(missing)}. Run no model's code in environment 'bwrap' here.", err=True)
 
@@ -151,10 +146,10 @@ def _render(told: dict[str, Any], facts: Facts) -> None:
     from ...backends.probes.facts import MEANING
 
     problems: dict[str, str] = told["problems"]
-    rows = [(name, _show(name, getattr(facts, name), problems), meaning) for name, meaning in MEANING.items()]
-    where = told["base_url"] or "this process"
-    click.echo(f"{told['backend']} at {where}, model {told['model']}, asked {told['asked_at']}")
-    click.echo(table(("fact", "found", "meaning"), rows))
+    found = {name: _show(name, getattr(facts, name), problems) for name in MEANING}
+    where = f"at {told['base_url']}" if told["base_url"] else "in this process"
+    click.echo(f"{told['backend']} {where}, model {told['model']}, asked {told['asked_at']}")
+    click.echo(fields((name, f"{value} ({MEANING[name]})") for name, value in found.items()))
     for sentence in told["consequences"]:
         click.echo(sentence)
     for name, problem in problems.items():

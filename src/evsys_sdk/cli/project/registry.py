@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..options import import_option, json_option
-from ..output import emit, table
+from ..output import emit, hang, table
 
 if TYPE_CHECKING:
     from ...registry import Entry, Registry
@@ -49,21 +48,9 @@ def _print_entries(found: Registry, entries: list[Entry]) -> None:
     width = max((len(entry.name) for entry in entries), default=0)
     for entry in entries:
         source = "" if entry.source in ("built-in", "registered") else f" (from {entry.source})"
-        click.echo(_hang(f"  {entry.name.ljust(width)}  ", f"{entry.summary}{source}"))
+        click.echo(hang(f"  {entry.name.ljust(width)}  ", f"{entry.summary}{source}"))
         if entry.problem:
-            click.secho(_hang(f"  {'':{width}}  ", f"not available: {entry.problem}"), fg="yellow")
-
-
-def _hang(head: str, text: str) -> str:
-    """Text after its head, broken between words where the terminal ends."""
-    from textwrap import TextWrapper
-
-    from ...history.text import terminal_width
-
-    if not sys.stdout.isatty():
-        return f"{head}{text}".rstrip()
-    lines = TextWrapper(terminal_width(), head, " " * len(head), break_long_words=False, break_on_hyphens=False)
-    return lines.fill(text) or head.rstrip()
+            click.secho(hang(f"  {'':{width}}  ", f"not available: {entry.problem}"), fg="yellow")
 
 
 @click.command()

@@ -121,7 +121,7 @@ class Driver:
         if found.closed:
             return CampaignDecision(STOP, reason=found.closed)
         if not any(event.text("action") == START for event in found.decisions):
-            return CampaignDecision(START, reason="fix the budget: evsys campaign run NAME --steps 1 [--until TIME]")
+            return CampaignDecision(START, reason="fix the budget; a deadline is set with --until TIME")
         if (open_one := self._find_open(found)) is not None:
             return _read_decision(open_one)
         return decide(self.look())
