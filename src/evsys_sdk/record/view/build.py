@@ -25,7 +25,7 @@ from ..reader import ExperimentRecord
 from ..runs import PENDING, STARTED, RunRecord, add_spend, config_runs
 from ..values import UNFINISHED, Object, find_row, items, number, part, text
 from .model import ArmView, Difference, ExperimentView, Failure, RunView
-from .outcome import Outcome, RunScore, best_of, latest_score, outcome_of
+from .outcome import ArmScore, Outcome, best_of, outcome_of
 from .question import Question, describe_tasks, is_score, joined, split_of
 
 _LONGEST_TEXT = 600
@@ -47,13 +47,13 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
     metadata, runs = part(config, "metadata"), config_runs(record.clean_config)
     outcome = outcome_of(record.conclusion, config, arms)
     status = status_of(record, liveness)
-    best, problems = outcome.best or RunScore(""), [arm for arm in arms if arm.problem]
-    baseline = _baseline(record.conclusion, metadata, runs)
+    conclusion, best, problems = record.conclusion, outcome.best, [arm for arm in arms if arm.problem]
+    baseline = _baseline(conclusion, metadata, runs)
     varied, values = find_varied(runs)
     differing = {name: own for (name, _), own in zip(_named(runs), values, strict=True)}
     models, backends = _kinds(runs, "model", "name"), _kinds(runs, "backend", "kind")
-    arm_views = [_arm_view(record, arm, status, outcome.metric) for arm in arms]
-    run_views = _run_views(record, arm_views, outcome, baseline, differing)
+    arm_views = [_arm_view(record, arm, status, outcome.arms[arm.name]) for arm in arms]
+    _complete_runs(record, arm_views, outcome, baseline, differing)
     return ExperimentView(
         id=record.experiment_id or record.folder.name,
         name=text(config.get("name")) or start.text("name") or record.folder.name,
@@ -63,11 +63,11 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         ended=record.ended,
         hypothesis=_short(hypothesis_of(config)),
         description=_short(text(config.get("description"))),
-        question=Question.of(start.part("question")) or _derive_question(outcome, models, backends, run_views),
-        verdict=outcome.verdict,
-        sentence=_short(outcome.sentence),
-        next=_short(outcome.next),
-        error_rate=number(record.conclusion.get("error_rate")),
+        question=Question.of(start.part("question")) or _derive_question(outcome, models, backends),
+        verdict=text(conclusion.get("verdict")),
+        sentence=_short(text(conclusion.get("summary"))),
+        next=_short(" ".join(_texts(conclusion.get("next")))),
+        error_rate=number(conclusion.get("error_rate")),
         same_evidence=start.text("same_evidence"),
         metric=outcome.metric,
         mode=outcome.mode,
@@ -80,7 +80,7 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         best_tasks=best.n_tasks,
         best_covers=best.covers,
         best_step=best.step,
-        runs=run_views,
+        runs=outcome.runs,
         arms=arm_views,
         n_runs=len({arm.run for arm in arms}),
         n_arms=len(arms),
@@ -135,8 +135,8 @@ def arm_status(recorded: str, experiment: str) -> str:
     return "interrupted" if experiment in ("interrupted", "budget") else "killed"
 
 
-def _arm_view(record: ExperimentRecord, arm: RunRecord, experiment: str, metric: str) -> ArmView:
-    score, score_step = latest_score(arm, metric) or (None, None)
+def _arm_view(record: ExperimentRecord, arm: RunRecord, experiment: str, scored: ArmScore | None) -> ArmView:
+    score, score_step = scored or (None, None)
     status = arm_status(arm.status, experiment)
     unfinished = arm.status == STARTED
     step = arm.metrics.get("steps")
@@ -161,13 +161,11 @@ def _arm_view(record: ExperimentRecord, arm: RunRecord, experiment: str, metric:
 # Question and baseline
 
 
-def _derive_question(
-    outcome: Outcome, models: Sequence[str], backends: Sequence[str], scored: Sequence[RunView]
-) -> Question:
+def _derive_question(outcome: Outcome, models: Sequence[str], backends: Sequence[str]) -> Question:
     """The question of a record whose journal does not hold one, from what was scored."""
     if not outcome.metric:
         return Question()
-    own = [run for run in scored if run.n_arms]
+    own = [run for run in outcome.runs if run.n_arms]
     tasks = next((run.tasks for run in own if run.is_best), "") or next((run.tasks for run in own), "")
     return Question(outcome.metric, split_of(outcome.metric), tasks, outcome.mode, joined(models), joined(backends))
 
@@ -184,58 +182,46 @@ def _baseline(conclusion: Object, metadata: Object, runs: Sequence[Object]) -> s
 # Runs
 
 
-def _run_views(
+def _complete_runs(
     record: ExperimentRecord,
     arm_views: Sequence[ArmView],
     outcome: Outcome,
     baseline: str,
     varied: Mapping[str, dict[str, Any]],
-) -> list[RunView]:
-    """Every run over its seeds; the best one of each model says where its weights are."""
+) -> None:
+    """Add to what each run scored what it is; the best one of each model says where its weights are."""
     settings = record.settings
     differences = {text(row.get("run")): row for row in map(part, items(record.conclusion.get("comparisons")))}
-    of_model: dict[str, list[RunScore]] = {}
-    for run in outcome.runs:
-        if run.score is not None and run.run in settings:  # a run of the parent has no settings here
-            of_model.setdefault(read_setting(settings[run.run], "model.name"), []).append(run)
-    best = {best_of([run for run in runs if not run.failures], outcome.mode) for runs in of_model.values()}
+    of_model: dict[str, list[RunView]] = {}
     by_run: dict[str, list[tuple[RunRecord, ArmView]]] = {}
     for arm in zip(record.runs, arm_views, strict=True):
         by_run.setdefault(arm[0].run, []).append(arm)
-    found: list[RunView] = []
     for run in outcome.runs:
         own, arms = settings.get(run.run, {}), by_run.get(run.run, [])
         data = data_source(own)
-        found.append(
-            RunView(
-                run=run.run,
-                is_baseline=run.is_baseline or run.run == baseline,
-                is_best=run.run == outcome.best_run,
-                model=read_setting(own, "model.name"),
-                backend=read_setting(own, "backend.kind"),
-                algorithm=read_setting(own, "algorithm.kind"),
-                data=data,
-                params=_params(own),
-                varied=varied.get(run.run, {}),
-                tasks=_tasks_text(record, run, arms, outcome.metric) if is_score(outcome.metric) else f"data {data}",
-                score=run.score,
-                low=run.low,
-                high=run.high,
-                covers=run.covers,
-                step=run.step,
-                selection_score=run.selection_score,
-                seed_scores=[arm.score for _, arm in arms if arm.score is not None],
-                n_seeds=run.n_seeds,
-                n_tasks=run.n_tasks,
-                n_samples=run.n_samples,
-                failures=run.failures,
-                difference=_difference(differences.get(run.run)),
-                checkpoint=_best_weights(arms, outcome) if run.run in best else "",
-                n_arms=len(arms),
-                spend=add_spend(*(arm.spend for _, arm in arms)),
-            )
-        )
-    return found
+        about = {
+            "is_baseline": run.is_baseline or run.run == baseline,
+            "is_best": run.run == outcome.best_run,
+            "model": read_setting(own, "model.name"),
+            "backend": read_setting(own, "backend.kind"),
+            "algorithm": read_setting(own, "algorithm.kind"),
+            "data": data,
+            "params": _params(own),
+            "varied": varied.get(run.run, {}),
+            "tasks": _tasks_text(record, run, arms, outcome.metric) if is_score(outcome.metric) else f"data {data}",
+            "seed_scores": [arm.score for _, arm in arms if arm.score is not None],
+            "difference": _difference(differences.get(run.run)),
+            "n_arms": len(arms),
+            "spend": add_spend(*(arm.spend for _, arm in arms)),
+        }
+        for name, value in about.items():  # the run is no one else's yet
+            setattr(run, name, value)
+        if run.score is not None and run.run in settings:  # a run of the parent has no settings here
+            of_model.setdefault(run.model, []).append(run)
+    best = {best_of([run for run in runs if not run.failures], outcome.mode) for runs in of_model.values()}
+    for run in outcome.runs:
+        if run.run in best:
+            setattr(run, "checkpoint", _best_weights(by_run.get(run.run, ()), outcome))  # noqa: B010
 
 
 def _params(settings: Settings) -> dict[str, str]:
@@ -250,7 +236,7 @@ def _difference(row: Object | None) -> Difference | None:
     return Difference(value, number(row.get("low")), number(row.get("high")), number(row.get("p")))
 
 
-def _tasks_text(record: ExperimentRecord, run: RunScore, arms: Sequence[tuple[RunRecord, ArmView]], metric: str) -> str:
+def _tasks_text(record: ExperimentRecord, run: RunView, arms: Sequence[tuple[RunRecord, ArmView]], metric: str) -> str:
     """Which tasks a score is about, for a reader: how many, and the beginning of their hash."""
     sha256, n_tasks = text(record.conclusion.get("report_sha256")), run.n_tasks
     if not sha256:

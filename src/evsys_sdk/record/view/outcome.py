@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..runs import RunRecord
 from ..values import Object, items, number, part, text, whole
+from .model import RunView
 from .question import is_score, resolve_metric, wanted_metric
 
-
-@dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
-class RunScore:
-    """What one run scored, over its seeds."""
-
-    run: str
-    score: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n_seeds: int = 0
-    n_tasks: int | None = None
-    failures: int = 0
-    is_baseline: bool = False
-    covers: str = ""
-    """What its interval covers: `tasks` alone where no run has a second seed, else `tasks and seeds`."""
-    step: int | None = None
-    """The step of the score, where no seed came to its end."""
-    n_samples: int | None = None
-    selection_score: float | None = None
+type ArmScore = tuple[float, int | None]
+"""The score of an arm, and the step it is of where the arm did not come to its end."""
 
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class Outcome:
-    """The answer of an experiment."""
+    """The scores of an experiment."""
 
-    verdict: str = ""
-    sentence: str = ""
-    """Why that is the verdict."""
-    metric: str = ""
-    mode: str = "max"
-    best_run: str = ""
-    best: RunScore | None = None
-    next: str = ""
-    """What the conclusion suggests to do next."""
-    runs: list[RunScore] = field(default_factory=list[RunScore])
+    metric: str
+    mode: str
+    best_run: str
+    best: RunView
+    runs: list[RunView]
+    """With what they scored only."""
+    arms: dict[str, ArmScore | None]
+    """By name; None without a score."""
 
 
 def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) -> Outcome:
@@ -55,7 +37,8 @@ def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) ->
     score = number(conclusion.get("best_score"))
     if metric != own_metric and own_metric and not is_score(metric):  # a loss says little about a recipe with a reward
         metric, mode, concluded, score = own_metric, own_mode, {}, None
-    plain = {run.run: run for run in plain_scores(arms, metric)}
+    scored = {arm.name: latest_score(arm, metric) for arm in arms}
+    plain = {run.run: run for run in _plain_scores(arms, scored, metric)}
     # A conclusion about ends does not tell what a run scored on the way.
     unsaid = {
         name
@@ -67,20 +50,11 @@ def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) ->
     best_run = _best_run(conclusion, own, unsaid, mode)
     best = next((run for run in runs if run.run == best_run), None)
     if best_run and score is not None and (best is None or best.score is None):
-        best = RunScore(best_run, score)
-    return Outcome(
-        verdict=text(conclusion.get("verdict")),
-        sentence=text(conclusion.get("summary")),
-        metric=metric,
-        mode="min" if mode == "min" else "max",
-        best_run=best_run,
-        best=best,
-        next=" ".join(one for one in items(conclusion.get("next")) if isinstance(one, str)),
-        runs=runs,
-    )
+        best = RunView(best_run, score=score)
+    return Outcome(metric, "min" if mode == "min" else "max", best_run, best or RunView(""), runs, scored)
 
 
-def _best_run(conclusion: Object, runs: Sequence[RunScore], unsaid: set[str], mode: str) -> str:
+def _best_run(conclusion: Object, runs: Sequence[RunView], unsaid: set[str], mode: str) -> str:
     """What the conclusion says, unless a run that it knows no score of has a better one on record."""
     said = text(conclusion.get("best_arm"))
     if said and runs and all(run.run != said for run in runs):  # its parent's run was better than its own
@@ -119,8 +93,8 @@ def _own_measure(arms: Sequence[RunRecord]) -> tuple[str, str]:
     return "", "max"
 
 
-def latest_score(arm: RunRecord, metric: str) -> tuple[float, int | None] | None:
-    """The score of an arm, and the step it is of where the arm did not come to its end; None without any."""
+def latest_score(arm: RunRecord, metric: str) -> ArmScore | None:
+    """The last score of an arm; None without any."""
     if arm.status == "completed":
         value = None if arm.unscored else arm.metrics.get(metric)
         return None if value is None else (value, None)
@@ -138,53 +112,50 @@ def latest_score(arm: RunRecord, metric: str) -> tuple[float, int | None] | None
     return (arm.metrics[metric], int(arm.metrics.get("steps", 0))) if metric in arm.metrics else None
 
 
-def plain_scores(arms: Sequence[RunRecord], metric: str) -> list[RunScore]:
-    """The mean of each run over its seeds. It has no interval: conclusions draw those, from tasks and seeds."""
+def _plain_scores(arms: Sequence[RunRecord], scored: Mapping[str, ArmScore | None], metric: str) -> Iterator[RunView]:
+    """The mean of each run over its seeds. It has no interval: conclusions draw those, from tasks and seeds.
+
+    Seeds that came to their end count; where none did, those that were scored on the way.
+    """
     by_run: dict[str, list[RunRecord]] = {}
     for arm in arms:
         by_run.setdefault(arm.run, []).append(arm)
-    return [_plain_score(run, found, metric) for run, found in by_run.items()]
+    for run, seeds in by_run.items():
+        failures = sum(bool(arm.problem) for arm in seeds)
+        found = [(arm, *score) for arm in seeds if (score := scored[arm.name]) is not None]
+        good = [one for one in found if one[2] is None] or found
+        if not good:
+            yield RunView(run, failures=failures)
+            continue
+        mean = sum(value for _, value, _ in good) / len(good)
+        tasks = whole(good[0][0].metrics.get(f"{metric.rpartition('/')[0]}/tasks"))
+        step = min((step for _, _, step in good if step is not None), default=None)
+        yield RunView(run, score=mean, n_seeds=len(good), n_tasks=tasks, failures=failures, step=step)
 
 
-def best_of(runs: Sequence[RunScore], mode: str) -> str:
+def best_of(runs: Sequence[RunView], mode: str) -> str:
     """The run with the best mean; the earlier one wins a tie."""
     sign = 1 if mode == "min" else -1
     scored = [run for run in runs if run.score is not None]
     return min(scored, key=lambda run: sign * (run.score or 0.0)).run if scored else ""
 
 
-def _plain_score(run: str, arms: Sequence[RunRecord], metric: str) -> RunScore:
-    """Seeds that came to their end count; where none did, those that were scored on the way."""
-    bad = sum(bool(arm.problem) for arm in arms)
-    found = [(arm, *score) for arm in arms if (score := latest_score(arm, metric)) is not None]
-    ended = [one for one in found if one[2] is None]
-    good = ended or found
-    if not good:
-        return RunScore(run, failures=bad)
-    mean = sum(value for _, value, _ in good) / len(good)
-    tasks = good[0][0].metrics.get(f"{metric.rpartition('/')[0]}/tasks")
-    step = min((step for _, _, step in good if step is not None), default=None)
-    n_tasks = None if tasks is None else int(tasks)
-    return RunScore(run, mean, n_seeds=len(good), n_tasks=n_tasks, failures=bad, step=step)
-
-
-def _read_concluded_runs(conclusion: Object) -> list[RunScore]:
+def _read_concluded_runs(conclusion: Object) -> list[RunView]:
     rows = [part(raw) for raw in items(conclusion.get("runs"))]
     repeated = any((number(row.get("n_seeds")) or 0) > 1 for row in rows)  # seed variance is pooled over runs
     return [
-        RunScore(
+        RunView(
             text(row.get("name")),
-            number(row.get("mean")),
-            number(row.get("low")),
-            number(row.get("high")),
-            int(number(row.get("n_seeds")) or 0),
-            whole(row.get("n_tasks")),
-            int(number(row.get("failures")) or 0),
-            row.get("is_baseline") is True,
-            "" if number(row.get("low")) is None else "tasks and seeds" if repeated else "tasks",
-            None,
-            whole(row.get("n_samples")),
-            number(row.get("selection_score")),
+            is_baseline=row.get("is_baseline") is True,
+            score=number(row.get("mean")),
+            low=(low := number(row.get("low"))),
+            high=number(row.get("high")),
+            covers="" if low is None else "tasks and seeds" if repeated else "tasks",
+            selection_score=number(row.get("selection_score")),
+            n_seeds=whole(row.get("n_seeds")) or 0,
+            n_tasks=whole(row.get("n_tasks")),
+            n_samples=whole(row.get("n_samples")),
+            failures=whole(row.get("failures")) or 0,
         )
         for row in rows
         if text(row.get("name"))
