@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from ...history.attention import AttentionItem, find_project_attention, in_order
 from ...history.detail import commands, read_detail
 from ...history.index import HistoryIndex, fingerprint
 from ...history.notes import add_note, set_tags
-from ...history.views.answers import load_tasks, task_texts
+from ...history.views.answers import task_texts
 from ...paths import workspace_dir
 from ...record.approvals import decide_approval
 from ...record.events import Journal, Kind
 from ...record.layout import ExperimentFiles, RunFiles
 from ...record.lock import lock_owner
-from ...record.values import Object, items, mtime, number, part, read_lines, read_object, text
+from ...record.reader import ExperimentRecord
+from ...record.values import Object, find_row, items, mtime, number, part, read_lines, text
 from ...record.view.model import ArmView, ExperimentView
 from ...record.view.question import is_score
 from ...redact import redact, redact_text, without_secrets
@@ -48,7 +50,7 @@ from ..views.source import (
 )
 from .index import LocalIndex
 from .metrics import LocalMetrics
-from .rollouts import LocalRollouts, RolloutIndex
+from .rollouts import RolloutIndex, read_tasks
 from .rows import (
     checkpoint_of,
     event_of,
@@ -63,6 +65,8 @@ from .rows import (
 _REQUESTS = (Kind.STOP_REQUESTED, Kind.APPROVED, Kind.REJECTED)
 _SETTLED = ("completed", "failed", "budget")
 _MOST_FINISHED = 8
+_MOST_INDEXES = 4
+"""Experiments whose rollouts are indexed."""
 _END_BYTES = 1 << 14
 
 
@@ -72,12 +76,10 @@ class LocalRecords(RecordLists):
     def __init__(self, roots: Sequence[Path], project: Path) -> None:
         self.roots, self.project = list(roots), project
         self._index = LocalIndex(roots)
-        self._rollouts = LocalRollouts()
+        self._rollouts = lru_cache(maxsize=_MOST_INDEXES)(RolloutIndex)
         self.metrics = LocalMetrics()
         self._finished: dict[Path, tuple[str, ExperimentData]] = {}
         """Experiments that have ended, with what tells whether they still are what they were."""
-        self._arm_names: dict[Path, tuple[tuple[float | None, ...], list[str]]] = {}
-        self._benchmarks: dict[tuple[Path, str, str], dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     # -- lists ---------------------------------------------------------------------------------------------------------
@@ -144,12 +146,12 @@ class LocalRecords(RecordLists):
 
     def metric_names(self, id: str) -> list[str]:
         folder = self._folder(id)
-        names = {name for arm in self._arms(folder) for name in self.metrics.read(folder / arm)}
+        names = {name for arm in _arms(folder) for name in self.metrics.read(folder / arm)}
         return sorted(names, key=lambda name: (is_score(name), name))
 
     def points(self, id: str, arms: Sequence[str], metric: str) -> dict[str, Points]:
         folder = self._folder(id)
-        known = set(self._arms(folder))
+        known = set(_arms(folder))
         found: dict[str, Points] = {}
         for arm in arms:
             values = self.metrics.read(folder / arm).get(metric) if arm in known else None
@@ -161,7 +163,7 @@ class LocalRecords(RecordLists):
     def scores(self, id: str) -> dict[str, list[Object]]:
         folder = self._folder(id)
         found: dict[str, list[Object]] = {}
-        for arm in self._arms(folder):
+        for arm in _arms(folder):
             latest: dict[tuple[float, str, str], Object] = {}
             for line in read_lines(ExperimentFiles(folder).run(arm).scores):
                 latest[number(line.get("step")) or 0.0, text(line.get("split")), text(line.get("name"))] = line
@@ -176,23 +178,13 @@ class LocalRecords(RecordLists):
         return read_rollout(self._open_rollouts(self._folder(id)), rollout)
 
     def _open_rollouts(self, folder: Path) -> RolloutIndex:
-        return self._rollouts.open(folder, self._arms(folder), lambda one: self._tasks(folder, one))
+        index = self._rollouts(folder)
+        index.refresh(_arms(folder))
+        return index
 
     def prompts(self, id: str, split: str, name: str) -> dict[str, str]:
-        found = self._tasks(self._folder(id), (split, name)).values()
+        found = read_tasks(self._folder(id), split, name).values()
         return {task.task_id: task_texts(task)["prompt"] for task in found}
-
-    def _tasks(self, folder: Path, benchmark: tuple[str, str]) -> dict[str, Any]:
-        """The tasks of a benchmark by the hash of their content; those of the last few benchmarks are kept."""
-        with self._lock:
-            known = self._benchmarks.get((folder, *benchmark))
-        if known is None:
-            known, _ = load_tasks(read_object(ExperimentFiles(folder).config) or {}, *benchmark)
-            with self._lock:
-                self._benchmarks[folder, *benchmark] = known
-                if len(self._benchmarks) > _MOST_FINISHED:
-                    self._benchmarks.pop(next(iter(self._benchmarks)))
-        return known
 
     def events(self, id: str, cursor: str, limit: int) -> Events:
         begin = int(read_cursor(cursor, int)[0]) if cursor else 0
@@ -212,12 +204,7 @@ class LocalRecords(RecordLists):
 
     def add_note(self, id: str, note: NewNote) -> SavedNote:
         folder = self._folder(id)
-        event_id = add_note(folder, note.text, author=note.author)
-        return next(
-            note_of(event_of(line))
-            for line in read_lines(ExperimentFiles(folder).journal)
-            if line.get("id") == event_id
-        )
+        return note_of(event_of(_find_event(folder, add_note(folder, note.text, author=note.author))))
 
     def set_tags(self, id: str, tags: Tags) -> Tags:
         set_tags(self._folder(id), tags.tags)
@@ -251,9 +238,7 @@ class LocalRecords(RecordLists):
                 event_id = decide_approval(folder, approve=yes, reason=request.reason, author=request.author)
             except EvsysError:
                 raise BadQuery("this experiment does not wait for an approval.") from None
-        return next(
-            request_of(event) for event in read_lines(ExperimentFiles(folder).journal) if event.get("id") == event_id
-        )
+        return request_of(_find_event(folder, event_id))
 
     def data_entries(self, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries:
         return local_entries(self.project, kind, name, limit, cursor)
@@ -290,19 +275,20 @@ class LocalRecords(RecordLists):
         # A copied folder has the id of its original; the one that changed last is the one in use.
         return max(folders, key=lambda folder: mtime(folder) or 0.0)
 
-    def _arms(self, folder: Path) -> list[str]:
-        """The arms of an experiment; what is started is recognised by its journal and makes a folder."""
-        stamp = tuple(mtime(path) for path in (folder, ExperimentFiles(folder).journal, ExperimentFiles(folder).config))
-        with self._lock:
-            known, read = self._arm_names.get(folder), self._finished.get(folder)
-        if known is None or known[0] != stamp:
-            if read is not None and read[0] == fingerprint(str(folder)):
-                known = (stamp, [arm.arm for arm in read[1].experiment.arms])
-            else:
-                known = (stamp, [arm.name for arm in read_detail(folder).arms])
-            with self._lock:
-                self._arm_names[folder] = known
-        return known[1]
+
+@lru_cache(maxsize=64)
+def _list_arms(folder: Path, _: tuple[float | None, ...]) -> list[str]:
+    return [arm.name for arm in ExperimentRecord(folder).runs]
+
+
+def _arms(folder: Path) -> list[str]:
+    """The arms of an experiment; what is started is recognised by its journal and makes a folder."""
+    files = ExperimentFiles(folder)
+    return _list_arms(folder, (mtime(folder), mtime(files.journal), mtime(files.config)))
+
+
+def _find_event(folder: Path, id: str) -> Object:
+    return find_row(read_lines(ExperimentFiles(folder).journal), "id", id)
 
 
 def _read_arm(files: RunFiles) -> ArmFiles:

@@ -6,21 +6,20 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
-from ...history.views.answers import task_texts
-from ...record.layout import RunFiles
-from ...record.values import number, subfolders, text, whole
+from ...history.views.answers import load_tasks, task_texts
+from ...record.layout import ExperimentFiles, RunFiles
+from ...record.values import number, read_object, subfolders, text, whole
 from ..views.rollouts import COLUMNS, LONGEST_PREVIEW, ORDER, text_of
 from ..views.source import NotFound, Object, read_cursor, write_cursor
 
 _SPLITS = {"validation": "val", "training": "train"}
 """Folder of a `local_logger` -> split."""
-_MOST_KEPT = 4
-"""Experiments whose index is kept."""
 _MANY_ARMS = 100
 _MOST_OF_THE_TIME = 10
 """Where an experiment has many arms, its files are looked for in at most one part in so many of the time."""
@@ -32,9 +31,6 @@ CREATE INDEX ordered ON rollout ({ORDER});
 CREATE INDEX tasks ON rollout (task);
 """
 _INSERT = f"INSERT OR REPLACE INTO rollout VALUES ({','.join('?' * (len(COLUMNS) + 3))})"
-
-type Tasks = Callable[[tuple[str, str]], Mapping[str, Any]]
-"""Reads the tasks of a benchmark, by the hash of their content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,31 +57,13 @@ class _Seen:
     """The last position among the rows of a scoring that name no task."""
 
 
-class LocalRollouts:
-    """Opens the rollouts of experiments; safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._indexes: dict[Path, RolloutIndex] = {}
-        self._lock = threading.Lock()
-
-    def open(self, folder: Path, arms: Sequence[str], tasks: Tasks) -> RolloutIndex:
-        """The rollouts of an experiment as they are now."""
-        with self._lock:
-            index = self._indexes.pop(folder, None) or RolloutIndex(folder, tasks)
-            self._indexes[folder] = index
-            if len(self._indexes) > _MOST_KEPT:
-                self._indexes.pop(next(iter(self._indexes)))
-        index.refresh(arms)
-        return index
-
-
 class RolloutIndex:
     """A `RolloutTable` over files, in a temporary database."""
 
     key: Sequence[str] = _KEY
 
-    def __init__(self, folder: Path, tasks: Tasks) -> None:
-        self._folder, self._tasks, self._lock = folder, tasks, threading.RLock()
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.RLock()
         self._db = sqlite3.connect("", check_same_thread=False)  # on the disk where it is large, and gone with us
         self._db.executescript(_TABLE)
         self._seen: dict[Path, _Seen] = {}
@@ -151,7 +129,7 @@ class RolloutIndex:
         except (OSError, ValueError):
             raise NotFound("rollout", self.write_id(key)) from None
         [(split, name)] = self.read(("split", "name"), "file = ? AND place = ?", (file, begin)) or [("", "")]
-        if raw.get("task") and (task := self._tasks((split, name)).get(text(raw["task"]))):
+        if raw.get("task") and (task := read_tasks(self._folder, split, name).get(text(raw["task"]))):
             raw |= task_texts(task)
         return raw
 
@@ -175,6 +153,12 @@ class RolloutIndex:
                 self._db.executemany(_INSERT, _rows(file, relative, lines, seen))
         except OSError:
             self._forget(file.path)
+
+
+@lru_cache(maxsize=8)
+def read_tasks(folder: Path, split: str, name: str) -> dict[str, Any]:
+    """The tasks of a benchmark by the hash of their content."""
+    return load_tasks(read_object(ExperimentFiles(folder).config) or {}, split, name)[0]
 
 
 def _rows(file: _File, relative: str, lines: IO[bytes], seen: _Seen) -> Iterator[tuple[Any, ...]]:

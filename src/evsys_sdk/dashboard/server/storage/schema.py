@@ -6,6 +6,8 @@ numbers rather than names, because there are millions of them. Times are seconds
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -36,69 +38,79 @@ Id = String(200)
 Number = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
 Double = Float(53)  # so many bits are double precision in PostgreSQL as well
 
+
+def _keys(*names: str, kind: Any = Id) -> list[Column[Any]]:
+    return [Column(name, kind, primary_key=True, autoincrement=False) for name in names]
+
+
+def _columns(kind: Any, *names: str, default: Any = None) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False, default=default) for name in names]
+
+
+def _optional(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind) for name in names]
+
+
+def _number() -> Column[Any]:
+    return Column("no", Number, primary_key=True, autoincrement=True)
+
+
 project = Table(
     "project",
     metadata,
-    Column("id", Id, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("created", Double, nullable=False),
-    Column("version", BigInteger, nullable=False),
+    *_keys("id"),
+    *_columns(Text, "name"),
+    *_columns(Double, "created"),
+    *_columns(BigInteger, "version"),
 )
 
 api_key = Table(
     "api_key",
     metadata,
-    Column("id", Id, primary_key=True),
-    Column("project_id", Id, nullable=False),
-    Column("name", Text, nullable=False),
+    *_keys("id"),
+    *_columns(Id, "project_id"),
+    *_columns(Text, "name", "scopes"),
     Column("hash", String(64), nullable=False, unique=True),
-    Column("scopes", Text, nullable=False),
-    Column("created", Double, nullable=False),
-    Column("expires", Double),
-    Column("last_used", Double),
-    Column("revoked", Boolean, nullable=False),
+    *_columns(Double, "created"),
+    *_optional(Double, "expires", "last_used"),
+    *_columns(Boolean, "revoked"),
     ForeignKeyConstraint(["project_id"], ["project.id"]),
 )
 
 web_session = Table(
     "web_session",
     metadata,
-    Column("hash", String(64), primary_key=True),
-    Column("key_id", Id, nullable=False),
-    Column("expires", Double, nullable=False),
+    *_keys("hash", kind=String(64)),
+    *_columns(Id, "key_id"),
+    *_columns(Double, "expires"),
     ForeignKeyConstraint(["key_id"], ["api_key.id"]),
 )
 
 stream = Table(
     "stream",
     metadata,
-    Column("project_id", Id, primary_key=True),
-    Column("id", Id, primary_key=True),
-    Column("next_seq", BigInteger, nullable=False),
-    Column("experiment_id", Id),
-    Column("updated", Double, nullable=False),
+    *_keys("project_id", "id"),
+    *_columns(BigInteger, "next_seq"),
+    *_optional(Id, "experiment_id"),
+    *_columns(Double, "updated"),
 )
 
 quarantine = Table(
     "quarantine",
     metadata,
-    Column("project_id", Id, primary_key=True),
-    Column("stream_id", Id, primary_key=True),
-    Column("seq", BigInteger, primary_key=True),
-    Column("reason", Text, nullable=False),
-    Column("line", Text, nullable=False),
-    Column("at", Double, nullable=False),
+    *_keys("project_id", "stream_id"),
+    *_keys("seq", kind=BigInteger),
+    *_columns(Text, "reason", "line"),
+    *_columns(Double, "at"),
 )
 
 experiment = Table(
     "experiment",
     metadata,
-    Column("project_id", Id, primary_key=True),
-    Column("id", Id, primary_key=True),
-    Column("version", BigInteger, nullable=False),
-    Column("received", Double, nullable=False),
-    Column("heard", Double, nullable=False),
-    Column("told", Text, nullable=False),
+    *_keys("project_id", "id"),
+    *_columns(BigInteger, "version"),
+    *_columns(Double, "received", "heard"),
+    *_columns(Text, "told"),
     Index(None, "project_id", "received", "id"),
     Index(None, "project_id", "version"),
 )
@@ -107,40 +119,28 @@ _COLUMN_TYPES = {"TEXT": Text, "REAL": Double, "INTEGER": BigInteger}
 experiment_view = Table(
     "experiment_view",
     metadata,
-    Column("project_id", Id, primary_key=True),
-    Column("folder", Id, primary_key=True),  # its id: the name is that of the same column on a disk
-    Column("version", BigInteger, nullable=False),
-    Column("made_by", BigInteger, nullable=False),
-    Column("status", Text, nullable=False),
+    *_keys("project_id", "folder"),  # its id: the name is that of the same column on a disk
+    *_columns(BigInteger, "version", "made_by"),
+    *_columns(Text, "status"),
     *(Column(name, _COLUMN_TYPES[COLUMNS[name][0]]) for name in LISTED),
 )
 """The views of experiments, made again when `version` has changed; `history/query.py` asks it."""
 experiment_detail = Table(
-    "experiment_detail",
-    metadata,
-    Column("project_id", Id, primary_key=True),
-    Column("folder", Id, primary_key=True),
-    Column("text", Text, nullable=False),
-    Column("view", Text, nullable=False),
+    "experiment_detail", metadata, *_keys("project_id", "folder"), *_columns(Text, "text", "view")
 )
 """What is needed of a few only, kept apart so that lists read little; as on a disk."""
 
 run = Table(
     "run",
     metadata,
-    Column("no", Number, primary_key=True, autoincrement=True),
-    Column("project_id", Id, nullable=False),
-    Column("id", Id, nullable=False),
-    Column("experiment_id", Id, nullable=False),
-    Column("arm", Text, nullable=False),
-    *(
-        Column(name, Text, nullable=False, default="")
-        for name in ("name", "run", "status", "error", "unscored", "recipe_kind")
-    ),
-    *(Column(name, BigInteger) for name in ("seed", "step", "total_steps")),
-    *(Column(name, Double) for name in ("started", "ended", "best_score")),
-    *(Column(name, Text, nullable=False, default="{}") for name in ("metrics", "spend", "artifacts", "config")),
-    *(Column(name, Text, nullable=False, default="[]") for name in ("checkpoints", "datasets", "benchmarks")),
+    _number(),
+    *_columns(Id, "project_id", "id", "experiment_id"),
+    *_columns(Text, "arm"),
+    *_columns(Text, "name", "run", "status", "error", "unscored", "recipe_kind", default=""),
+    *_optional(BigInteger, "seed", "step", "total_steps"),
+    *_optional(Double, "started", "ended", "best_score"),
+    *_columns(Text, "metrics", "spend", "artifacts", "config", default="{}"),
+    *_columns(Text, "checkpoints", "datasets", "benchmarks", default="[]"),
     UniqueConstraint("project_id", "id"),
     UniqueConstraint("project_id", "experiment_id", "arm"),
 )
@@ -155,135 +155,114 @@ metric_key = Table(
 metric_point = Table(
     "metric_point",
     metadata,
-    Column("run_no", BigInteger, primary_key=True, autoincrement=False),
-    Column("key_id", Integer, primary_key=True, autoincrement=False),
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("at", Double),
-    Column("value", Double),
-    Column("odd", String(9)),
+    *_keys("run_no", kind=BigInteger),
+    *_keys("key_id", kind=Integer),
+    *_keys("step", kind=BigInteger),
+    *_optional(Double, "at", "value"),
+    *_optional(String(9), "odd"),
     sqlite_with_rowid=False,  # rows lie in the order of their key: no index next to them, and a curve is read in one go
 )
 
 metric_latest = Table(
     "metric_latest",
     metadata,
-    Column("run_no", BigInteger, primary_key=True, autoincrement=False),
-    Column("key_id", Integer, primary_key=True, autoincrement=False),
-    Column("step", BigInteger, nullable=False),
-    Column("last", Double),
+    *_keys("run_no", kind=BigInteger),
+    *_keys("key_id", kind=Integer),
+    *_columns(BigInteger, "step"),
+    *_optional(Double, "last"),
     sqlite_with_rowid=False,
 )
 
 score = Table(
     "score",
     metadata,
-    Column("run_no", BigInteger, primary_key=True, autoincrement=False),
-    Column("split", String(100), primary_key=True),
-    Column("name", String(300), primary_key=True),
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("id", Id, nullable=False),
-    Column("line", Text, nullable=False),
+    *_keys("run_no", kind=BigInteger),
+    *_keys("split", kind=String(100)),
+    *_keys("name", kind=String(300)),
+    *_keys("step", kind=BigInteger),
+    *_columns(Id, "id"),
+    *_columns(Text, "line"),
 )
 
 rollout = Table(
     "rollout",
     metadata,
-    Column("no", Number, primary_key=True, autoincrement=True),
-    Column("run_no", BigInteger, nullable=False),
-    Column("split", String(100), nullable=False),
-    Column("name", String(300), nullable=False),
-    Column("step", BigInteger, nullable=False),
-    Column("task", String(500), nullable=False),
-    Column("sample", Integer, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("reward", Double),
-    Column("tokens", BigInteger),
-    Column("turns", Integer),
-    Column("preview", Text, nullable=False),
-    Column("body", Text, nullable=False),
+    _number(),
+    *_columns(BigInteger, "run_no", "step"),
+    *_columns(String(100), "split"),
+    *_columns(String(300), "name"),
+    *_columns(String(500), "task"),
+    *_columns(Integer, "sample"),
+    *_columns(Text, "status", "preview", "body"),
+    *_optional(Double, "reward"),
+    *_optional(BigInteger, "tokens"),
+    *_optional(Integer, "turns"),
     UniqueConstraint("run_no", "split", "name", "step", "task", "sample"),
 )
 
 event = Table(
     "event",
     metadata,
-    Column("no", Number, primary_key=True, autoincrement=True),
-    Column("project_id", Id, nullable=False),
-    Column("experiment_id", Id, nullable=False),
-    Column("id", Id, nullable=False),
-    Column("time", Double),
-    Column("kind", Text, nullable=False),
-    Column("data", Text, nullable=False),
+    _number(),
+    *_columns(Id, "project_id", "experiment_id", "id"),
+    *_optional(Double, "time"),
+    *_columns(Text, "kind", "data"),
     UniqueConstraint("project_id", "experiment_id", "id"),
 )
 
 spend_line = Table(
     "spend_line",
     metadata,
-    Column("project_id", Id, primary_key=True),
-    Column("experiment_id", Id, primary_key=True),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("line", Text, nullable=False),
+    *_keys("project_id", "experiment_id"),
+    *_keys("number", kind=BigInteger),
+    *_columns(Text, "line"),
 )
 
 anchor = Table(
     "anchor",
     metadata,
-    Column("no", Number, primary_key=True, autoincrement=True),
-    Column("project_id", Id, nullable=False),
-    Column("experiment_id", Id),
-    Column("events", BigInteger, nullable=False, default=0),
-    Column("head", Text, nullable=False),
-    Column("at", Double, nullable=False),
+    _number(),
+    *_columns(Id, "project_id"),
+    *_optional(Id, "experiment_id"),
+    *_columns(BigInteger, "events", default=0),
+    *_columns(Text, "head"),
+    *_columns(Double, "at"),
     Index(None, "project_id", "experiment_id"),
 )
 
-loop = Table(
-    "loop",
-    metadata,
-    Column("project_id", Id, primary_key=True),
-    Column("system", Id, primary_key=True),
-    Column("at", Double, nullable=False),
-    Column("page", Text, nullable=False),
-)
+loop = Table("loop", metadata, *_keys("project_id", "system"), *_columns(Double, "at"), *_columns(Text, "page"))
 
 request = Table(
     "request",
     metadata,
-    Column("id", Id, primary_key=True),
-    Column("project_id", Id, nullable=False),
-    Column("experiment_id", Id, nullable=False),
-    *(Column(name, Text, nullable=False) for name in ("kind", "subject", "reason", "author", "state", "answer")),
-    Column("time", Double, nullable=False),
+    *_keys("id"),
+    *_columns(Id, "project_id", "experiment_id"),
+    *_columns(Text, "kind", "subject", "reason", "author", "state", "answer"),
+    *_columns(Double, "time"),
     Index(None, "project_id", "experiment_id"),
 )
 
 data_entry = Table(
     "data_entry",
     metadata,
-    Column("project_id", Id, primary_key=True),
-    Column("id", Id, primary_key=True),
-    Column("kind", String(20), nullable=False),
-    Column("name", Id, nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("split", Id, nullable=False),
-    Column("rows", Integer),
-    Column("bytes", BigInteger),
-    Column("format", Text, nullable=False),
-    Column("sha256", String(64), nullable=False),
-    Column("created", Double, nullable=False),
-    Column("metadata", Text, nullable=False),
-    Column("complete", Boolean, nullable=False),
+    *_keys("project_id", "id"),
+    *_columns(String(20), "kind"),
+    *_columns(Id, "name", "split"),
+    *_columns(Integer, "version"),
+    *_optional(Integer, "rows"),
+    *_optional(BigInteger, "bytes"),
+    *_columns(Text, "format", "metadata"),
+    *_columns(String(64), "sha256"),
+    *_columns(Double, "created"),
+    *_columns(Boolean, "complete"),
     Index(None, "project_id", "kind", "name", "version"),
 )
 
 data_chunk = Table(
     "data_chunk",
     metadata,
-    Column("project_id", Id, primary_key=True),
-    Column("entry_id", Id, primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("first_row", Integer, nullable=False),
-    Column("rows", Integer, nullable=False),
-    Column("body", LargeBinary, nullable=False),
+    *_keys("project_id", "entry_id"),
+    *_keys("number", kind=Integer),
+    *_columns(Integer, "first_row", "rows"),
+    *_columns(LargeBinary, "body"),
 )
