@@ -60,11 +60,6 @@ class Detail:
         return self.record.runs_on_disk
 
     @property
-    def decisions(self) -> list[Object]:
-        """What search and budget decided, in order."""
-        return [event.to_dict() for event in self.record.decisions]
-
-    @property
     def chosen_run(self) -> str:
         """The run that is asked for, else the best one, else the first."""
         return self.wanted or self.view.best_run or next((arm.run for arm in self.view.arms), "")

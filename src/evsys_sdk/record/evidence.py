@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,13 @@ def broken_seals(run_dir: Path, sealed: dict[str, Any]) -> list[str]:
     return gone + [f"{name} was changed" for name, found in sealed.items() if name in now and now[name] != found]
 
 
-def hash_weights(folder: Path) -> str | None:
-    """The hash of the names and contents of stored weights; None where they are not in a folder on this disk."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+def hash_weights(folder: Path, *, without: Collection[str] = ()) -> str | None:
+    """The hash of the names and contents of stored weights; None where they are not in a folder on this disk.
+
+    `without` names files and folders at its top that are no part of them.
+    """
+    own = (path for path in folder.rglob("*") if path.relative_to(folder).parts[0] not in without)
+    files = sorted(path for path in own if path.is_file()) if folder.is_dir() else []
     whole = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

@@ -95,16 +95,10 @@ class Connection:
         method: str,
         path: str,
         body: bytes | dict[str, Any] | None = None,
-        *,
-        query: dict[str, Any] | None = None,
-        connection: HTTPConnection | None = None,
-        content_type: str = "application/json",
+        **options: Any,
     ) -> Any:
-        """One request below the API's prefix; the answer as JSON. Raises DashboardClientError, never with the key.
-
-        `path` holds ids as they are: it is quoted here, and only here.
-        """
-        data = self.request_bytes(method, path, body, query=query, connection=connection, content_type=content_type)
+        """`request_bytes`, with the answer as JSON."""
+        data = self.request_bytes(method, path, body, **options)
         try:
             return json.loads(data) if data else {}
         except ValueError:
@@ -123,7 +117,10 @@ class Connection:
         connection: HTTPConnection | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """The same, with the answer as it came."""
+        """One request below the API's prefix. Raises DashboardClientError, never with the key.
+
+        `path` holds ids as they are: it is quoted here, and only here.
+        """
         from http.client import HTTPException
 
         given = {key: value for key, value in (query or {}).items() if value is not None}

@@ -164,13 +164,10 @@ class NewControlRequest(ApiShape):
     author: str = Field(default="", max_length=200)
 
 
-class NewProjectRequest(ApiShape):
+class NewProjectRequest(NewControlRequest):
     """Something to ask of a campaign or a loop."""
 
-    kind: Literal["stop", "approve", "reject", "extend"]
-    subject: str = Field(default="", max_length=200)
-    reason: str = Field(default="", max_length=2_000)
-    author: str = Field(default="", max_length=200)
+    kind: Literal["stop", "approve", "reject", "extend"]  # pyright: ignore[reportIncompatibleVariableOverride]
     hours: float = Field(default=0.0, ge=0, le=1000)
     """How much later a campaign ends."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ...record.events import Kind
+from ...record.events import Event, Kind
 from ...record.flat_config import scalars
 from ...record.runs import config_runs
 from ...record.values import find_row, items, number, part, text
@@ -41,7 +41,7 @@ def show_data(detail: Detail) -> dict[str, Any]:
         "best_arm": best.name if best else None,
         "artifacts": best.artifacts if best else {},
         "checkpoints": checkpoints(best) if best else [],
-        "decisions": detail.decisions,
+        "decisions": [event.to_dict() for event in detail.record.decisions],
         "conclusion": detail.conclusion or None,
         "config": detail.config,
         "commands": commands(detail),
@@ -72,7 +72,7 @@ def show_page(detail: Detail) -> str:
         page.add(f"score: {detail.view.metric} ({direction} is better); * marks the best run")
     _list(page, "Arms that did not come to their ends", _write_unfinished(detail))
     _list(page, "Failures", [f"{one.arm}: {one.reason}" for one in view.failures])
-    _list(page, "Decisions", [_decision(event) for event in detail.decisions])
+    _list(page, "Decisions", [_decision(event) for event in detail.record.decisions])
     _list(page, "Next", [one for one in items(detail.conclusion.get("next")) if isinstance(one, str)])
     _list(page, "Best arm", _best_lines(detail), wrap=False)
     notes = [f"{date_text(note.time)}{f' {note.author}' if note.author else ''}: {note.text}" for note in view.notes]
@@ -124,14 +124,14 @@ def _list(page: TextPage, title: str, lines: Sequence[str], *, wrap: bool = True
         page.add(f"- ... {len(lines) - _MOST_FAILURES} more in --json")
 
 
-def _decision(event: dict[str, Any]) -> str:
+def _decision(event: Event) -> str:
     """What search, budget or a retry decided."""
-    told = {name: value for name, value in event.items() if name not in ("format", "id", "time", "kind", "prev")}
-    if event.get("kind") == Kind.ARM_RETRIED:
+    told = event.payload
+    if event.kind == Kind.ARM_RETRIED:
         return f"{told.get('arm')} was resumed: {told.get('reason')}"
-    if event.get("kind") == Kind.SEARCH_DECISION:
+    if event.kind == Kind.SEARCH_DECISION:
         return _search_decision(told)
-    if event.get("kind") == Kind.LOOKED:
+    if event.kind == Kind.LOOKED:
         return f"look {told.get('look')} of {told.get('of')}, {told.get('seeds')} seeds a run: {text(told.get('why'))}"
     return clip(f"stopped by the budget: {', '.join(f'{name} {text_or_json(one)}' for name, one in told.items())}", 240)
 

@@ -8,8 +8,6 @@ its head with the anchor of the experiment.
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -30,6 +28,9 @@ from ...record.layout import ExperimentFiles
 from ...record.values import Object, find_row, part, text
 from ..detail import Detail, read_detail
 from .export import DOSSIER, ORIGIN, README, Export, describe_export, describe_page, dossier_files
+
+_ADDED = {ORIGIN, README, DOSSIER}
+"""What the export added to the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _find_problems(folder: Path, origin: Object, events: list[Event]) -> Iterato
         for name, hash in one.part("weights").items()
         if text(origin.get("checkpoint")).endswith(name)
     }
-    if _hash_files(folder) not in weights:
+    if hash_weights(folder, without=_ADDED) not in weights:
         yield "weights: they are not those that the experiment stored and scored"
     yield from _find_changed_files(folder, detail, {*dossier_files(detail, arm.name)})
     yield from _find_other_claim(detail)
@@ -138,15 +139,4 @@ def _find_other_claim(detail: Detail) -> Iterator[str]:
 
 def _list_files(folder: Path) -> list[str]:
     """The names of everything but what the export added."""
-    return sorted({path.name for path in folder.iterdir()} - {ORIGIN, README, DOSSIER})
-
-
-def _hash_files(folder: Path) -> str | None:
-    """The hash of everything but what the export added."""
-    with tempfile.TemporaryDirectory(prefix="evsys-verify-") as place:
-        copy = Path(place) / "weights"
-        added = {ORIGIN, README, DOSSIER}
-        shutil.copytree(
-            folder, copy, ignore=lambda at, names: [one for one in names if Path(at) == folder and one in added]
-        )
-        return hash_weights(copy)
+    return sorted({path.name for path in folder.iterdir()} - _ADDED)

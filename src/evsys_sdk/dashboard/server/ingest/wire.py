@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, cast
 
@@ -143,24 +144,23 @@ type Record = (
     | LoopSet
     | AnswerRecord
 )
+_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+"""A character that no text of PostgreSQL has; a backslash before it may be one that is quoted itself."""
 _decode: Callable[[bytes], Record] = msgspec.json.Decoder(Record.__value__).decode
 
 
 def decode(line: bytes) -> Record:
     """One record; DataError when it is none that can be stored."""
     try:
-        record = _decode(line)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return decode_all([line])[0]
+    except DataError as error:
         raise DataError(f"{error}. It begins with {show(line[:80].decode(errors='replace'))}.") from None
-    if b"\\u0000" in line:  # PostgreSQL has no text with this character in it
-        return msgspec.convert(_without_nul(msgspec.to_builtins(record)), Record.__value__)
-    return record
 
 
 def decode_all(lines: Sequence[bytes]) -> list[Record]:
     """Many records; DataError when one of them cannot be stored, and then `decode` finds out which."""
     try:
-        return [decode(line) if b"\\u0000" in line else _decode(line) for line in lines]
+        return [_decode(_NUL.sub(rb"\1\\ufffd", line) if b"\\u0000" in line else line) for line in lines]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise DataError(str(error)) from None
 
@@ -225,13 +225,3 @@ def whole(value: Any) -> int | None:
     """`value` if it is a whole number that fits a column, else None."""
     fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
     return value if fits else None
-
-
-def _without_nul(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace("\x00", "\ufffd")
-    if isinstance(value, list):
-        return [_without_nul(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, dict):
-        return {_without_nul(key): _without_nul(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    return value

@@ -95,12 +95,7 @@ def back_up(engine: Engine, target: Path) -> None:
         raise ConfigError("Back up a PostgreSQL database with pg_dump, and restore it with pg_restore.")
     if target.exists():
         raise DataError(f"{target}: there is something already. Name a new file.")
-    temporary = target.with_name(f".{target.name}.tmp")
-    with engine.connect() as source, contextlib.closing(sqlite3.connect(temporary)) as copy:
-        raw: Any = source.connection.driver_connection
-        # Not a copy of the file: what was committed last may still be in the log next to it.
-        raw.backup(copy)
-    temporary.replace(target)
+    _copy(Path(str(engine.url.database)), target)
 
 
 def restore(backup: Path, target: Path) -> None:
@@ -150,7 +145,7 @@ def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a SQLite file; what is at `target` is whole, whenever this ends."""
+    """Copy a SQLite database, with its log; what is at `target` is whole, whenever this ends."""
     temporary = target.with_name(f".{target.name}.tmp")
     temporary.unlink(missing_ok=True)  # one that was aborted
     with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(temporary)) as new:
