@@ -456,13 +456,14 @@ def test_a_stop_request_reaches_whoever_sends_and_its_answer_comes_back(dashboar
 
 def test_spend_is_summed_by_work_and_over_time(dashboard: Any) -> None:
     lines = [{"at": 1.0, "tokens_trained": 10, "usd": 0.5}, {"at": 2.0, "what": "eval", "usd": 0.25}]
+    lines.append({"at": 3.0, "what": "experiment", "wall_s": 9.0})  # of the whole, and no work of its own
     dashboard.send(
         experiment(spend={"usd": 0.75}),
         *({"kind": "spend", "experiment": "e1", "number": at, "line": line} for at, line in enumerate(lines)),
         {"kind": "spend", "experiment": "e1", "number": 1, "line": lines[1]},
     )
     found = dashboard.http.read("/experiments/e1/spend")
-    assert (found["total"], found["usd"], found["tokens"]) == ({"usd": 0.75}, [0.5, 0.75], [10.0, 10.0])
+    assert (found["total"], found["usd"], found["tokens"]) == ({"usd": 0.75}, [0.5, 0.75, 0.75], [10.0] * 3)
     assert {one["name"]: one["spend"] for one in found["by_work"]} == {
         "train": {"tokens_trained": 10.0, "usd": 0.5},
         "eval": {"usd": 0.25},

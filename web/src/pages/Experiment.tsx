@@ -242,13 +242,13 @@ function FirstCurves({ detail, colour }: { detail: ExperimentDetail; colour: (ru
 
 const MOST_RUNS = 12;
 
-/** Where seeds are added until the claim is decided: what each look at it found. */
+/** Where seeds are added until the claim is decided: what each interim analysis found. */
 const Looks = ({ looks }: { looks: InterimLook[] }) => (
-  <div className="scroll-x" tabIndex={0} role="group" aria-label="looks at the claim">
+  <div className="scroll-x" tabIndex={0} role="group" aria-label="interim analyses">
     <table>
       <thead>
         <tr>
-          <th className="number">look</th>
+          <th className="number">interim analysis</th>
           <th className="number">seeds</th>
           <th className="number">tested at</th>
           <th className="number">chance</th>
@@ -262,10 +262,10 @@ const Looks = ({ looks }: { looks: InterimLook[] }) => (
               {one.look} of {one.of}
             </td>
             <td className="number">{one.seeds}</td>
-            <td className="number" title="how often luck alone may pass at this look">{one.error ? `${show(100 * one.error)} %` : "–"}</td>
-            <td className="number" title="of being supported at the last look">{one.chance === null ? "–" : `${show(100 * one.chance)} %`}</td>
+            <td className="number" title="false positive rate of this analysis">{one.error ? `${show(100 * one.error)} %` : "–"}</td>
+            <td className="number" title="of being supported at the last analysis">{one.chance === null ? "–" : `${show(100 * one.chance)} %`}</td>
             <td>
-              {one.ends ? <Verdict verdict={one.verdict} /> : <span className="quiet">goes on</span>}
+              {one.ends ? <Verdict verdict={one.verdict} /> : <span className="quiet">continues</span>}
               {one.ends && <p className="small quiet">{one.why.replaceAll("`", "")}</p>}
             </td>
           </tr>
@@ -371,14 +371,14 @@ function Facts({ detail }: { detail: ExperimentDetail }) {
         )}
         {price.length > 0 && (
           <>
-            <dt>price</dt>
+            <dt>spend</dt>
             <dd>{price.join(", ")}</dd>
           </>
         )}
         {detail.smallest_detectable !== null && (
           <>
-            <dt>could see</dt>
-            <dd>{score(detail.smallest_detectable)} or more</dd>
+            <dt>detectable</dt>
+            <dd>{score(detail.smallest_detectable)} or more (80 % power)</dd>
           </>
         )}
         {detail.threats.length > 0 && (

@@ -47,7 +47,7 @@ function Loop({ loop, session }: { loop: LoopPage; session: PageSession }) {
         {mayWrite(session) && session.mode === "local" && !loop.problem && (
           <span className="row no-print" style={{ marginLeft: "auto" }}>
             {waits && <Ask kind="approve" where={where} question={`Approve this step? ${loop.state}.`} />}
-            {!loop.stopped && <Ask kind="stop" where={where} question="Stop this loop? It ends before its next step, and goes on when its stop file is removed." />}
+            {!loop.stopped && <Ask kind="stop" where={where} question="Stop this loop? It ends before its next step, and continues when its stop file is removed." />}
           </span>
         )}
       </div>

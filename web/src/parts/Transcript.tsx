@@ -3,7 +3,7 @@
 import { useState } from "react";
 
 import type { Dict, RolloutDetail } from "../api/types";
-import { score } from "../format";
+import { score, usd } from "../format";
 import { rewardColour } from "../colours";
 import { markNew } from "./diff";
 import { tokensOf, turnsOf, type Token, type Turn } from "./transcripts";
@@ -19,7 +19,7 @@ export function Transcript({ detail, against, find }: { detail: RolloutDetail; a
     rollout.turns !== null && rollout.turns > 1 ? `${rollout.turns} turns` : "",
     rollout.tokens !== null ? `${rollout.tokens} tokens` : "",
     typeof detail.raw["seconds"] === "number" ? `${detail.raw["seconds"].toFixed(2)} s` : "",
-    typeof detail.raw["cost_usd"] === "number" ? `$${detail.raw["cost_usd"].toPrecision(2)}` : "",
+    Number(detail.raw["cost_usd"]) > 0 ? usd(Number(detail.raw["cost_usd"])) : "",
   ];
   return (
     <article className="transcript">

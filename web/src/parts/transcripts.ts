@@ -1,6 +1,7 @@
 /** Reading a recorded conversation: parts, tool calls, tokens. What is not understood is shown as it is. */
 
 import type { Dict, Json, RolloutDetail } from "../api/types";
+import { usd } from "../format";
 
 export type Part = { kind: "text"; text: string } | { kind: "image"; source: string };
 
@@ -45,7 +46,7 @@ export function turnOf(message: Dict): Turn {
   if (typeof message["name"] === "string") remarks.push(message["name"]);
   if (typeof message["seconds"] === "number") remarks.push(`${message["seconds"].toFixed(2)} s`);
   if (typeof message["tokens"] === "number") remarks.push(`${message["tokens"]} tokens`);
-  if (typeof message["cost_usd"] === "number") remarks.push(`$${message["cost_usd"].toPrecision(2)}`);
+  if (Number(message["cost_usd"]) > 0) remarks.push(usd(Number(message["cost_usd"])));
   return { role: textOf(message["role"]) || "message", parts: partsOf(message["content"]), calls, remarks };
 }
 

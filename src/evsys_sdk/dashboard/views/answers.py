@@ -121,7 +121,8 @@ def sum_spend(source: RecordSource, id: str) -> SpendBreakdown:
     tokens: list[float] = []
     for line in sorted(lines, key=lambda line: number(line.get("at")) or 0.0):
         what = text(line.get("what")) or "train"
-        works[what] = add_spend(works.get(what, {}), plain_spend(line))
+        if what != "experiment":  # the time of the whole, which the total has: next to its parts it would count twice
+            works[what] = add_spend(works.get(what, {}), plain_spend(line))
         times.append(number(line.get("at")) or 0.0)
         usd.append((usd[-1] if usd else 0.0) + (number(line.get("usd")) or 0.0))
         more = sum(number(line.get(name)) or 0.0 for name in ("tokens_trained", "tokens_sampled"))
