@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from starlette.responses import Response
 
 from ..backends import checks
-from ..backends.client import AdamParams, SamplingClient
+from ..backends.client import AdamParams, SamplingClient, TrainingClient
 from ..backends.datum import Datum
 from ..backends.future import Operation
 from ..errors import BackendError, EvsysError
@@ -29,7 +29,7 @@ from .state.sessions import ClientSession, Sampler, Sessions
 from .tinker import requests
 from .tinker.protobuf import TrainingRequest, read_training_request, write_training_answer
 from .trace_log import TraceLog
-from .weights.catalog import Catalog, EmptyCatalog
+from .weights.catalog import Catalog
 from .weights.checkpoints import EXTERNAL, SAMPLER, WEIGHTS, CheckpointPlace, Checkpoints
 from .weights.engine import Engine
 from .weights.external import Signer, encrypt_folder, read_recipients
@@ -50,7 +50,7 @@ class Service:
     futures: Futures = field(init=False)
     samples: FairShare = field(init=False)
     offered: OfferedModels = field(init=False)
-    catalog: Catalog = field(default_factory=EmptyCatalog)
+    catalog: Catalog | None = None
     """Names that OpenAI's API answers to next to models and saved weights."""
     log: TraceLog | None = None
     """Keeps conversations, if configured."""
@@ -115,7 +115,7 @@ class Service:
         """Load the models; a folder that cannot be written shows here, not when the first weights are saved."""
         (settings.state_dir / "runs").mkdir(parents=True, exist_ok=True)
         checkpoints = Checkpoints(settings.state_dir)
-        return cls(settings, Engine.start(settings), checkpoints, catalog=catalog or EmptyCatalog(), log=log)
+        return cls(settings, Engine.start(settings), checkpoints, catalog=catalog, log=log)
 
     def create_session(self, request: requests.CreateSession) -> dict[str, Any]:
         session = self.sessions.create(display_name=request.display_name, user_metadata=request.user_metadata)
@@ -188,25 +188,13 @@ class Service:
         return {"request_id": model.submit(request.seq_id, start, lambda: checks.check_adam(adam))}
 
     def save_weights(self, request: requests.SaveWeights) -> dict[str, Any]:
-        model = self.sessions.model(request.model_id)
-        name = request.path or f"{request.seq_id:06d}"
-        place = CheckpointPlace(model.model_id, WEIGHTS, name)
-
-        def start() -> Operation[Response]:
-            # Before anything is written; asked again by `_publish`, because an earlier save may still be under way.
-            self._check_free(place, overwrite=request.overwrite)
-            # With the number, because files that are overwritten are removed only when the new ones have the name.
-            return model.client.save_state(f"{request.seq_id:06d}-{name}").then(
-                lambda ref: self._publish(place, ref, model, request, overwrite=request.overwrite)
-            )
-
-        return {"request_id": model.submit(request.seq_id, start)}
+        return self._save(request, WEIGHTS, lambda client, name: client.save_state(name), overwrite=request.overwrite)
 
     def save_for_sampler(self, request: requests.SaveForSampler) -> dict[str, Any]:
-        model = self.sessions.model(request.model_id)
         if request.path is None and request.sampling_session_seq_id is not None:
+            model = self.sessions.model(request.model_id)
             return {"request_id": model.submit(request.seq_id, lambda: self._snapshot(model, request))}
-        return self._save_sampler(model, request, SAMPLER)
+        return self._save(request, SAMPLER, lambda client, name: client.sampler(name).then(lambda made: made.ref))
 
     def save_external(self, request: requests.SaveExternal) -> dict[str, Any]:
         """Weights as files, which other programs fetch by signed addresses."""
@@ -217,27 +205,33 @@ class Service:
                 recipients = read_recipients(request.age_encryption_recipients)
             except EvsysError as error:
                 raise model.refuse(request.seq_id, error) from None
-        return self._save_sampler(model, request, EXTERNAL, recipients)
 
-    def _save_sampler(
+        def keep(made: SamplingClient) -> str:
+            if recipients:
+                encrypt_folder(Path(made.ref), recipients)
+            return made.ref
+
+        return self._save(request, EXTERNAL, lambda client, name: client.sampler(name).then(keep))
+
+    def _save(
         self,
-        model: TrainedModel,
-        request: requests.SaveForSampler | requests.SaveExternal,
+        request: requests.Saved,
         kind: str,
-        recipients: Sequence[Any] = (),
+        write: Callable[[TrainingClient, str], Operation[str]],
+        *,
+        overwrite: bool = False,
     ) -> dict[str, Any]:
-        """Keep the weights to sample from under a name of a kind, which must be free; encrypted where that is asked."""
-        name = request.path or f"{request.seq_id:06d}"
+        """Keep what `write` writes under a name of a kind."""
+        model, name = self.sessions.model(request.model_id), request.path or f"{request.seq_id:06d}"
         place = CheckpointPlace(model.model_id, kind, name)
 
-        def keep(sampler: SamplingClient) -> Response:
-            if recipients:
-                encrypt_folder(Path(sampler.ref), recipients)
-            return self._publish(place, sampler.ref, model, request, overwrite=False)
-
         def start() -> Operation[Response]:
-            self._check_free(place, overwrite=False)
-            return model.client.sampler(f"{request.seq_id:06d}-{name}").then(keep)
+            # Before anything is written; asked again by `_publish`, because an earlier save may still be under way.
+            self._check_free(place, overwrite=overwrite)
+            # With the number, because files that are overwritten are removed only when the new ones have the name.
+            return write(model.client, f"{request.seq_id:06d}-{name}").then(
+                lambda ref: self._publish(place, ref, model, request, overwrite=overwrite)
+            )
 
         return {"request_id": model.submit(request.seq_id, start)}
 

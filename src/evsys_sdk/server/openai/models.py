@@ -11,7 +11,7 @@ from ...backends.client import SamplingClient
 from ...errors import EvsysError, closest, show
 from ...inference.protocols.exchange import RequestRefused
 from ...inference.renderer import Renderer, get_renderer
-from ..weights.catalog import Catalog, EmptyCatalog, Offer
+from ..weights.catalog import Catalog, Offer
 from ..weights.checkpoints import EXTERNAL, CheckpointPlace, Checkpoints
 from ..weights.engine import Engine
 
@@ -38,7 +38,7 @@ class OfferedModels:
 
     engine: Engine
     checkpoints: Checkpoints
-    catalog: Catalog = field(default_factory=EmptyCatalog)
+    catalog: Catalog | None = None
     _open: OrderedDict[tuple[str, ...], tuple[SamplingClient, Renderer]] = field(
         default_factory=OrderedDict[tuple[str, ...], tuple[SamplingClient, Renderer]]
     )
@@ -53,7 +53,8 @@ class OfferedModels:
     def _names(self) -> list[str]:
         """All that can be asked: what belongs to another backend or base is left out, and what is only downloaded."""
         settings = self.engine.settings
-        deployed = [name for name in self.catalog.names() if self._can_serve(self.catalog.find(name))]
+        catalog = self.catalog
+        deployed = [name for name in catalog.names() if self._can_serve(catalog.find(name))] if catalog else []
         saved = [
             str(one["tinker_path"])
             for one in self.checkpoints.describe_all()
@@ -95,9 +96,9 @@ class OfferedModels:
             record = self.checkpoints.get(name)
             offer = Offer(record.base_model, settings.backend, record.ref)
         else:
-            offer = self.catalog.find(name)
+            offer = self.catalog.find(name) if self.catalog else None
         if offer is None:
-            guess = closest(name, [*settings.models, *self.catalog.names()])
+            guess = closest(name, [*settings.models, *(self.catalog.names() if self.catalog else ())])
             hint = f" Did you mean {guess!r}?" if guess else ""
             raise RequestRefused(
                 f"there is no model {show(name)} here.{hint}", status=404, param="model", code="model_not_found"

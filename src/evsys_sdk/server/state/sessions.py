@@ -68,45 +68,41 @@ class Sessions:
 
     def get(self, session_id: str) -> ClientSession:
         """A session; asking for it is a heartbeat."""
-        session = self._open.get(session_id)
-        if session is None:
-            status = 410 if session_id in self._ended else 404
-            raise Refusal(status, f"there is no session {session_id!r}: it has ended, or the server was restarted.")
-        session.last_seen = time.monotonic()
-        return session
+        if session := self._session_of(session_id):
+            return session
+        status = 410 if session_id in self._ended else 404
+        raise Refusal(status, f"there is no session {session_id!r}: it has ended, or the server was restarted.")
 
     def model(self, model_id: str) -> TrainedModel:
         """A model in training."""
-        # every id begins with that of the session it was made in
-        session = self._open.get(model_id.partition(":")[0])
-        model = session.models.get(model_id) if session else None
-        if session is None or model is None:
-            raise Refusal(
-                404,
-                f"there is no model {model_id!r}: its session has ended, or the server restarted. Continue from saved "
-                "weights with a new training client.",
-            )
-        session.last_seen = time.monotonic()
-        return model
+        if (session := self._session_of(model_id)) and (model := session.models.get(model_id)):
+            return model
+        raise Refusal(
+            404,
+            f"there is no model {model_id!r}: its session has ended, or the server restarted. Continue from saved "
+            "weights with a new training client.",
+        )
 
     def sampler(self, sampler_id: str) -> Sampler:
         """Weights to sample from."""
-        session = self._open.get(sampler_id.partition(":")[0])
-        sampler = session.samplers.get(sampler_id) if session else None
-        if session is None or sampler is None:
-            raise Refusal(
-                404,
-                f"there is no sampler {sampler_id!r}: its session has ended, the server was restarted, or the session "
-                f"used {_MOST_SAMPLERS} others since. Weights saved under a name can be opened again.",
-            )
-        session.samplers[sampler_id] = session.samplers.pop(sampler_id)  # the last in line is the last used
-        session.last_seen = time.monotonic()
-        return sampler
+        if (session := self._session_of(sampler_id)) and (sampler := session.samplers.pop(sampler_id, None)):
+            session.samplers[sampler_id] = sampler  # the last in line is the last used
+            return sampler
+        raise Refusal(
+            404,
+            f"there is no sampler {sampler_id!r}: its session has ended, the server was restarted, or the session "
+            f"used {_MOST_SAMPLERS} others since. Weights saved under a name can be opened again.",
+        )
+
+    def _session_of(self, name: str) -> ClientSession | None:
+        """The session that something was made in, with whose id its name begins; asking for it is a heartbeat."""
+        if session := self._open.get(name.partition(":")[0]):
+            session.last_seen = time.monotonic()
+        return session
 
     def touch(self, request_id: str) -> None:
         """A client that asks for a result is alive."""
-        if session := self._open.get(request_id.partition(":")[0]):
-            session.last_seen = time.monotonic()
+        self._session_of(request_id)
 
     def all(self) -> list[ClientSession]:
         return list(self._open.values())

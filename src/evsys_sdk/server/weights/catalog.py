@@ -31,13 +31,3 @@ class Catalog(Protocol):
 
     def names(self) -> Sequence[str]: ...
     def find(self, name: str) -> Offer | None: ...
-
-
-class EmptyCatalog:
-    """Knows none."""
-
-    def names(self) -> Sequence[str]:
-        return ()
-
-    def find(self, name: str) -> Offer | None:
-        return None
