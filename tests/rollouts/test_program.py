@@ -192,10 +192,12 @@ def test_a_program_that_continues_texts_keeps_its_tokens(
 
 
 class HeldSampler:
-    """Samples one token, waits until it is released, and samples the others."""
+    """Samples some tokens, waits until it is released, and samples the others."""
+
+    was_released = True
 
     def __init__(self, inner: Any, text: str) -> None:
-        self.tokenizer, self._text, self.release = inner.tokenizer, text, threading.Event()
+        self._inner, self.tokenizer, self._text, self.release = inner, inner.tokenizer, text, threading.Event()
 
     def sample(self, prompt: Any, n: int, params: SamplingParams) -> Operation[list[Sample]]:
         future: Future[list[Sample]] = Future()
@@ -204,7 +206,7 @@ class HeldSampler:
         def work() -> None:
             for at, token in enumerate(tokens):
                 if at == len("<think>\nhm\n</think>\n\nI"):
-                    self.release.wait(60)
+                    self.was_released = self.release.wait(30)
                 if params.on_token is not None:
                     params.on_token((token, -0.5, []))
             future.set_result([Sample(tokens, [-0.5] * len(tokens), "stop")])
@@ -246,6 +248,40 @@ async def test_a_stream_carries_the_answer_while_it_is_sampled(
     assert joined.index("hm") < joined.index("It is blue.")
     [turn] = recorder.turns
     assert turn.completion_tokens == sampler.tokenizer.encode("<think>\nhm\n</think>\n\nIt is blue.")
+
+
+class ReleasedByTheNext(HeldSampler):
+    """The first answer is complete only when a second one is asked for."""
+
+    asked = False
+
+    def sample(self, prompt: Any, n: int, params: SamplingParams) -> Operation[list[Sample]]:
+        if self.asked:
+            self.release.set()
+            return self._inner.sample(prompt, n, params)
+        self.asked = True
+        return super().sample(prompt, n, params)
+
+
+def test_a_program_reads_a_stream_while_it_is_sampled(
+    run_program: RunProgram, make_client: Callable[..., TrainingClient]
+) -> None:
+    script = """
+body = {"model": "policy", "stream": True, "messages": [{"role": "user", "content": "go"}]}
+headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+address = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+with urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers)) as stream:
+    for line in stream:
+        if b'"I' in line:
+            chat([{"role": "user", "content": "more"}])
+"""
+    client = make_client(context_length=1024)
+    sampler: Any = ReleasedByTheNext(client.sampler().result(), "<think>\nhm\n</think>\n\nIt is blue.")
+    policy = SamplerPolicy(sampler, get_renderer(client.tokenizer), SamplingParams(99), 1024)
+    [rollout] = run_program(script, policy)
+    assert rollout.info["exit_code"] == 0, rollout.info
+    assert len(rollout.turns) == 2
+    assert sampler.was_released, "the second request comes only when the first answer can be read before its end"
 
 
 def test_requests_that_are_not_for_this_rollout_are_refused(run_program: RunProgram) -> None:

@@ -10,16 +10,10 @@ have one after another. So requests always run here, and callers wait for them, 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import threading
-import weakref
 from collections.abc import Coroutine
-from typing import Any, Protocol
-
-
-class _Closable(Protocol):
-    async def aclose(self) -> None: ...
+from typing import Any
 
 
 class BackgroundLoop:
@@ -30,9 +24,6 @@ class BackgroundLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="evsys-inference", daemon=True)
         self._thread.start()
-        # Weak: to be closed at exit must not keep alive what no one else uses any more.
-        self._open: weakref.WeakSet[_Closable] = weakref.WeakSet()
-        atexit.register(self._stop)
 
     @property
     def is_here(self) -> bool:
@@ -71,24 +62,6 @@ class BackgroundLoop:
             self.submit(work)
         else:
             self.run(work)
-
-    def close_at_exit(self, resource: _Closable) -> None:
-        """Close `resource` when the process ends, if it still exists then."""
-        self._open.add(resource)
-
-    def _stop(self) -> None:
-        if self.process == os.getpid() and self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._close_all(), self._loop)
-            # A server that does not answer must not keep the process from ending.
-            self._thread.join(timeout=2.0)
-
-    async def _close_all(self) -> None:
-        try:
-            # Less than `_stop` waits for the thread, so that the loop is stopped in order by then.
-            async with asyncio.timeout(1.0):
-                await asyncio.gather(*(resource.aclose() for resource in self._open), return_exceptions=True)
-        finally:
-            self._loop.stop()
 
 
 _current: BackgroundLoop | None = None

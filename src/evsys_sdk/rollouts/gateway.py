@@ -46,7 +46,7 @@ from ..inference.protocols.exchange import (
 from ..inference.token_buffer import RAW
 from ..log import get_logger
 from .policy import RecordingPolicy
-from .rollout import Policy, TruncatedError, Turn
+from .rollout import Message, Policy, TruncatedError, Turn
 
 MODEL = "policy"
 """The name under which programs ask for it; any other is answered as well."""
@@ -84,6 +84,8 @@ class Gateway:
         self.port = 0
         self.exhausted = asyncio.Event()
         """Set when the budget is spent; nothing is answered any more."""
+        self.messages: list[Message] = []
+        """The conversation that went furthest; sub-agents have shorter ones."""
         self._turns = self._tokens = 0
         self._answers: dict[bytes, _GrowingAnswer] = {}
         self._servers: list[asyncio.Server] = []
@@ -206,6 +208,8 @@ class Gateway:
         more: dict[str, Any] = {"on_text": answer.grow} if isinstance(policy, RecordingPolicy) and query.stream else {}
         turn = await policy.act(query.messages, tools=query.tools or None, **more)
         self._tokens += turn.output_tokens
+        if len(query.messages) + 1 >= len(self.messages):
+            self.messages = [*query.messages, turn.message]
         return turn
 
 

@@ -245,9 +245,8 @@ class HostedClient(ChatClient):
                 timeout_s=config.timeout_s, connect_timeout_s=config.connect_timeout_s, connections=config.concurrency
             )
             self._session = _Session(loop, transport, asyncio.Semaphore(config.concurrency))
-            # A client that no one closes leaves no connection behind.
-            loop.close_at_exit(transport)
-            # A function and not a method: the finalizer must not keep the client alive. At exit the loop closes it.
+            # A client that no one closes leaves no connection behind; the end of the process closes what is open.
+            # A function and not a method: the finalizer must not keep the client alive.
             weakref.finalize(self, _drop, loop, transport).atexit = False
         return self._session
 

@@ -23,7 +23,7 @@ from ...data.types import HarborTask
 from ..environment import Environment, ExecResult, SandboxError
 from ..gateway import MODEL, Gateway, GatewayBudget
 from ..relay import new_socket, start_relay
-from ..rollout import AgentResult, Message, Policy, TruncatedError, opening
+from ..rollout import AgentResult, Policy, TruncatedError, opening
 
 _PATHS = {
     "chat": "/v1/chat/completions",
@@ -69,22 +69,21 @@ class ProgramAgent:
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> AgentResult:
         cfg = self.cfg
-        recorder = Conversations(policy)
         inside = environment.name == "bwrap"
         paths = [_PATHS[cfg.api]] if cfg.api else []
         budget = GatewayBudget(cfg.max_turns, cfg.max_tokens)
-        async with Gateway(recorder, budget, paths=paths, socket=new_socket() if inside else None) as gateway:
+        async with Gateway(policy, budget, paths=paths, socket=new_socket() if inside else None) as gateway:
             if inside:
                 await start_relay(gateway, environment.write_file, environment.exec)
             result = await self._run(task, gateway, environment)
-        if not recorder.messages:
+        if not gateway.messages:
             raise SandboxError(
                 f"the program exited with {result.exit_code} and never asked the policy: {_end(result)}. "
                 "Check agent.params.command, and that the program reads the variables of its api."
             )
         reward = float(result.exit_code == 0) if cfg.reward == "exit_code" else None
         info = {"exit_code": result.exit_code, "stdout": result.stdout[-_SHOWN:], "stderr": result.stderr[-_SHOWN:]}
-        return AgentResult(recorder.messages, reward, info)
+        return AgentResult(gateway.messages, reward, info)
 
     async def _run(self, task: HarborTask, gateway: Gateway, environment: Environment) -> ExecResult:
         url = gateway.url
@@ -109,20 +108,6 @@ class ProgramAgent:
                 task_.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await asyncio.gather(command, spent, return_exceptions=True)
-
-
-class Conversations:
-    """Passes on to the policy and keeps the conversation that went furthest; sub-agents have shorter ones."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.messages: list[Message] = []
-
-    async def act(self, messages: Any, *, tools: Any = None) -> Any:
-        turn = await self._policy.act(messages, tools=tools)
-        if len(messages) + 1 >= len(self.messages):
-            self.messages = [*messages, turn.message]
-        return turn
 
 
 def _fill(text: str, values: dict[str, str]) -> str:

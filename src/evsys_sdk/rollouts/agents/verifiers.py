@@ -19,7 +19,6 @@ from ...registry import get_verifier
 from ..environment import Environment, SandboxError
 from ..gateway import MODEL, Gateway, GatewayBudget
 from ..rollout import AgentResult, Policy, TruncatedError
-from .program import Conversations
 
 
 class VerifiersAgent:
@@ -48,8 +47,7 @@ class VerifiersAgent:
         if not isinstance(verifier, InProcessVerifier) or verifier.fn_name != self.name:
             raise DataError(f"task '{task.task_id}' is no task of verifiers. Take it from a path verifiers:MODULE.")
         source: Any = get_verifier(self.name)(**verifier.params)
-        recorder = Conversations(policy)
-        async with Gateway(recorder, GatewayBudget(self.cfg.max_turns, self.cfg.max_tokens)) as gateway:
+        async with Gateway(policy, GatewayBudget(self.cfg.max_turns, self.cfg.max_tokens)) as gateway:
             # The library takes keys from the process's environment, which all rollouts share; headers are each one's.
             where = {"type": "eval", "base_url": f"{gateway.url}/v1", "api_key_var": ""}
             client = {**where, "headers": {"x-api-key": gateway.credential}}
@@ -62,4 +60,4 @@ class VerifiersAgent:
             reasons = "; ".join(f"{one.type}: {one.message}" for one in trace.errors)
             raise SandboxError(f"the harness program failed: {reasons or 'it gave no reason'}. Check agent.params.")
         rewards = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
-        return AgentResult(recorder.messages, float(trace.reward), {**trace.metrics, **rewards})
+        return AgentResult(gateway.messages, float(trace.reward), {**trace.metrics, **rewards})
