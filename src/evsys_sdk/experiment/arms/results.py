@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from ...errors import BackendError, EvsysError, blame_user_code, clean
 from ...log import get_logger
@@ -21,27 +22,13 @@ from .arm import Arm
 # What the SDK notes about a run stands among the extras, where it has been since the first records.
 
 _FIELDS = ("run_id", "status", "metrics", "artifacts", "error")
-_NOTES: dict[str, type] = {
-    "unscored": str,
-    "stop_reason": str,
-    "stopped_by_search": str,
-    "untrained_stages": list,
-    "retryable": bool,
-    "traceback": str,
-    "spend": dict,
-    "tokens": dict,
-    "renderer": str,
-    "trainer": str,
-    "selection_metric": str,
-    "selection_mode": str,
-    "selection": str,
-    "scoring_problems": list,
-    "findings": list,
-    "trained_on": dict,
-    "system_prompt": str,
-    "retention": dict,
-}
-"""What each note looks like in JSON; an extra that only shares its name with one stays an extra."""
+
+
+@functools.cache
+def _note_types() -> dict[str, type]:
+    """What each note looks like in JSON; an extra that only shares its name with one stays an extra."""
+    kinds = {name: get_args(hint)[0] for name, hint in get_type_hints(RunNotes).items()}
+    return {name: get_origin(kind) or kind for name, kind in kinds.items()}
 
 
 def result_to_dict(result: RunResult) -> dict[str, Any]:
@@ -59,7 +46,8 @@ def result_from_dict(data: Mapping[str, Any]) -> RunResult:
 
 def lift_notes(result: RunResult) -> RunResult:
     """Make notes of the extras that are some: those of a record, or of an algorithm that knows their names."""
-    notes = {name: value for name, value in result.extras.items() if isinstance(value, _NOTES.get(name, ()))}
+    types = _note_types()
+    notes = {name: value for name, value in result.extras.items() if isinstance(value, types.get(name, ()))}
     kept = {name: value for name, value in result.extras.items() if name not in notes}
     return replace(result, extras=kept, notes=RunNotes(**{**notes, **result.notes.to_dict()}))
 

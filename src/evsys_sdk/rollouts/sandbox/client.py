@@ -13,14 +13,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 from ..environment import SandboxError
 from .control_group import ControlGroup, close_group, make_group
-from .supervisor.settings import data, number, text, texts
-from .supervisor.wire import Decoder, Message, Value, WireError, encode
+from .supervisor.wire import Decoder, Value, WireError, encode
 
 # With -I nothing but the standard library is on its path: the supervisor is found in this folder, and nowhere else.
 _PROGRAM = (
@@ -36,24 +34,20 @@ _START = 0
 class Answer:
     """What the supervisor has to say to a request."""
 
+    id: int = -1
+    """The request that it answers."""
     problem: str = ""
     """What went wrong with the sandbox, rather than with what ran in it."""
     exit_code: int = 0
     stdout: bytes = b""
     stderr: bytes = b""
     timed_out: bool = False
-    notes: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list[str])
 
-    @classmethod
-    def of(cls, message: Message) -> Self:
-        return cls(
-            text(message.get("problem", "")),
-            number(message.get("exit_code", 0)),
-            data(message.get("stdout", b"")),
-            data(message.get("stderr", b"")),
-            message.get("timed_out") is True,
-            tuple(texts(message.get("notes", []))),
-        )
+    def __post_init__(self) -> None:
+        found = (self.id, self.problem, self.exit_code, self.stdout, self.stderr, self.timed_out, self.notes)
+        if [type(one) for one in found] != [int, str, int, bytes, bytes, bool, list]:
+            raise TypeError("a field has another type")
 
 
 class SupervisorClient(asyncio.Protocol):
@@ -137,8 +131,8 @@ class SupervisorClient(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._decoder.feed(data):
-                identifier, answer = number(message.get("id", -1)), Answer.of(message)
-                future = self._pending.pop(identifier, None)
+                answer = Answer(**message)
+                future = self._pending.pop(answer.id, None)
                 if future is None:
                     self._problem = answer.problem or self._problem
                 elif not future.done():

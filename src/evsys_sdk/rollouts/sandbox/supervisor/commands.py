@@ -10,7 +10,6 @@ import time
 from .capture import Capture
 from .libc import close_descriptors, keep_descriptors_from_programs, open_plain, restore_signals
 from .processes import give_way_first
-from .settings import data, number, seconds, text, texts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,12 +30,12 @@ class Command:
     """One process in the sandbox, the leader of a process group, and its output so far."""
 
     def __init__(self, request: Message, body: Callable[[], NoReturn]) -> None:
-        self.identifier = number(request["id"])
-        self.deadline = time.monotonic() + seconds(request["timeout_s"])
+        self.identifier = request["id"]
+        self.deadline = time.monotonic() + request["timeout_s"]
         self.timed_out = False
         self.cancelled = False
         self.notes: list[str] = []
-        limit = number(request["limit"])
+        limit = request["limit"]
         output, errors, problems = os.pipe(), os.pipe(), os.pipe()
         try:
             self.pid = os.fork()
@@ -103,7 +102,7 @@ def _run_child(body: Callable[[], NoReturn], output: int, errors: int, problems:
 
 def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     """A shell in the folder and with the variables that the request names."""
-    command, folder, variables = data(request["command"]), text(request["cwd"]), texts(request["env"])
+    command, folder, variables = request["command"], request["cwd"], request["env"]
     env = dict(zip(variables[::2], variables[1::2], strict=True))
 
     def body() -> NoReturn:
@@ -127,7 +126,7 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
 
 def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     """Prints a regular file; its exit code is 0 or the number of the error."""
-    path, most = text(request["path"]), number(request["limit"])
+    path, most = request["path"], request["limit"]
 
     def body() -> NoReturn:
         nonlocal most
@@ -150,7 +149,7 @@ def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
 
 def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     """Writes a file and the folders above it; its exit code is 0 or the number of the error."""
-    path, content = text(request["path"]), data(request["data"])
+    path, content = request["path"], request["data"]
 
     def body() -> NoReturn:
         _enter_alone(sandbox)

@@ -12,7 +12,7 @@ from .launch import LaunchError, Sandbox, launch
 from .libc import PR_SET_DUMPABLE, hide_arguments, prctl
 from .processes import MemoryWatch, give_way, socket_buffer
 from .seccomp import Filter
-from .settings import Settings, number, text
+from .settings import Settings
 from .wire import Decoder, encode
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ def main(control: int, parent: int) -> None:
         _send(control, {"id": 0, "problem": str(error)})
         os._exit(1)
     try:
-        _send(control, {"id": 0, "shell": sandbox.shell})
+        _send(control, {"id": 0})
         Supervisor(control, decoder, parent_pidfd, sandbox, watch).run()
     finally:
         sandbox.destroy()
@@ -120,7 +120,7 @@ class Supervisor:
         _send(self._control, {"id": _ENDED, "problem": "the first process of the sandbox has ended"})
 
     def _serve(self, request: Message) -> None:
-        match text(request["op"]):
+        match request["op"]:
             case "stop":
                 self._stop()
             case "cancel":
@@ -129,7 +129,7 @@ class Supervisor:
                         command.cancelled = True
                         command.kill()
             case "kill":
-                self._kill_everything(number(request["id"]))
+                self._kill_everything(request["id"])
             case _:
                 self._begin(request)
 
@@ -139,7 +139,7 @@ class Supervisor:
         except OSError as error:
             if not self._lives():
                 return self._sandbox_died()
-            return _send(self._control, {"id": number(request["id"]), "problem": f"cannot start a process: {error}"})
+            return _send(self._control, {"id": request["id"], "problem": f"cannot start a process: {error}"})
         command.notes, self._notes = self._notes, []
         self._commands[command.pid] = command
         self._on(command.pidfd, lambda: self._finish(command))

@@ -10,9 +10,11 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 type Value = bool | int | float | str | bytes | list[str]
-type Message = dict[str, Value]
+type Message = dict[str, Any]
+"""Field -> a `Value`, of the type that both sides know it to have."""
 
 _LENGTH = 8
 _MOST_FIELDS = 64
