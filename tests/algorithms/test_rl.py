@@ -383,18 +383,16 @@ async def test_iterations_sample_afresh_and_a_repeated_one_samples_the_same(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("examples")
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_example_learns_from_rewards_alone(seed: int, tmp_path: Path) -> None:
-    rewards = rewards_of(run_example("06_rl", seed, tmp_path))
+def test_the_example_learns_from_rewards_alone(tmp_path: Path) -> None:
+    rewards = rewards_of(run_example("06_rl", tmp_path))
     assert rewards[0] < 0.2, "the first step samples the untrained policy"
     assert np.mean(rewards[-10:]) > 0.8
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("examples")
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_harness_of_ones_own_with_three_turns_is_learned_and_evaluated_in(seed: int, tmp_path: Path) -> None:
-    run_dir = run_example("07_tool_use", seed, tmp_path)
+def test_a_harness_of_ones_own_with_three_turns_is_learned_and_evaluated_in(tmp_path: Path) -> None:
+    run_dir = run_example("07_tool_use", tmp_path)
     rewards = rewards_of(run_dir)
     assert rewards[0] < 0.2, "the first step samples the untrained policy"
     assert np.mean(rewards[-10:]) > 0.8
@@ -403,12 +401,12 @@ def test_a_harness_of_ones_own_with_three_turns_is_learned_and_evaluated_in(seed
     assert metrics["test/unseen_wishes/pass@1"] > 0.6, "only the harness it was trained in gives a reward"
 
 
-def run_example(name: str, seed: int, folder: Path) -> Path:
+def run_example(name: str, folder: Path) -> Path:
     """Run an example's own YAML with another seed and output folder; returns the folder of its run."""
     from evsys_sdk.experiment.experiment import run_experiment
 
     config = load_yaml(f"examples/{name}/config.yaml")
-    run = config.run.model_copy(update={"seed": seed})
+    run = config.run.model_copy(update={"seed": 0})
     config = config.model_copy(update={"output_dir": str(folder), "run": run})
     [result] = run_experiment(config)
     assert result.status == "completed", result.error

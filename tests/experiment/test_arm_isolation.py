@@ -166,14 +166,17 @@ def test_code_that_a_process_cannot_import_is_named_in_the_record(config: Config
     assert "picky.py" in str(written(result.path, "a")["error"])
 
 
-def test_a_second_ctrl_c_ends_the_processes_of_all_arms(config: Config, project: Path) -> None:
+def test_a_second_ctrl_c_ends_the_processes_of_all_arms(
+    config: Config, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     experiment = Experiment(config(runs=RUNS, callbacks=[{"kind": "waits"}], **PROCESSES))
 
     def press_twice() -> None:
         while len(list(project.glob("*.waits"))) < 2:  # before that, the first request is enough
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.5)
+        while "stopping after the current step" not in caplog.text:
+            time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press_twice).start()

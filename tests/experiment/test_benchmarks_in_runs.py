@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -438,43 +433,6 @@ def test_mistakes_are_refused_before_anything_is_spent(entry: dict[str, Any], pa
     assert problem.path == path
     assert message in str(caught.value)
     assert not Path("outputs").exists()
-
-
-COMMAND = [sys.executable, "-m", "evsys_sdk", "run", "config.json", "--quiet", "--resume"]
-
-
-def run_to_end(folder: Path) -> float:
-    began = time.monotonic()
-    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return time.monotonic() - began
-
-
-def write_config(folder: Path) -> None:
-    make_project(folder)
-    entries = ({**VAL, "models": ["base"]}, {**VAL, "name": "often", "run_every": 3, "samples": 2}, TEST)
-    slow = {"kind": "mock", "params": {"latency_ms": 8}}
-    given = config(*entries, steps=30, params={"save_every": 7}).model_dump(mode="json", exclude_defaults=True)
-    given["run"]["backend"] = slow
-    (folder / "config.json").write_text(json.dumps(given), encoding="utf-8")
-
-
-@pytest.mark.slow
-@pytest.mark.e2e
-@pytest.mark.parametrize("chain", [1, 2])
-def test_a_run_killed_at_random_moments_ends_like_one_that_was_not(chain: int, tmp_path: Path) -> None:
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    write_config(undisturbed)
-    took = run_to_end(undisturbed)
-    write_config(killed)
-    moments = random.Random(chain)
-    for _ in range(6):
-        process = subprocess.Popen(COMMAND, cwd=killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(moments.uniform(0.4, took))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    run_to_end(killed)
-    assert record_of(killed) == record_of(undisturbed)
 
 
 def test_a_scoring_that_comes_too_late_starts_nothing(project: Path) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -31,6 +30,11 @@ run:
   eval:
     metrics: [{ kind: exact_match }]
     eval_data: { path: few.jsonl, transforms: *chat }
+metadata:
+  benchmark:
+    - { name: words, path: val.jsonl, split: val, run_every: 4, models: [base], max_tokens: 8 }
+    - { name: often, path: val.jsonl, split: val, run_every: 3, samples: 2, max_tokens: 8 }
+    - { name: words, path: test.jsonl, split: test, max_tokens: 8 }
 """
 SFT = "{ kind: sft, params: { batch_size: 4, num_epochs: 3, save_every: 4, eval_every: 9 } }"
 COMBO = """
@@ -78,13 +82,56 @@ base_run:
 matrix:
   axes: { algorithm.params.learning_rate: [1e-3, 1e-2, 3e-2, 6e-2] }
 """
+ON_POLICY = """
+name: e
+output_dir: outputs
+run:
+  name: r
+  data:
+    path: train.jsonl
+    transforms:
+      - kind: jsonl_to_chat
+        params:
+          user_template: "{prompt}. Words:\\n- red\\n- blue\\nAnswer with one."
+          assistant_template: red
+      EXTRA
+  model: { name: tiny }
+  algorithm: ALGORITHM
+  backend: { kind: mock, params: { latency_ms: 5 } }
+  rollouts: { share: 0.5, max_mb: 0.02 }
+"""
+TO_TASK = "- { kind: chat_to_harbor_task, params: { fn_name: exact_match } }"
+COMMON = "max_steps: 8, save_every: 3, batch_size: 4, sampling: { max_tokens: 8 }"
+RL = ON_POLICY.replace("EXTRA", TO_TASK)
+SDFT = ON_POLICY.replace("EXTRA", "")
 CASES = {
-    "sft": (RUN.replace("ALGORITHM", SFT), 1, 5, 0.5),
-    "combo": (RUN.replace("ALGORITHM", COMBO), 1, 5, 0.5),
+    "sft": (RUN.replace("ALGORITHM", SFT), 1, 6, 0.5),
+    "combo": (RUN.replace("ALGORITHM", COMBO), 1, 6, 0.5),
     "sweep": (SWEEP, 12, 10, 1 / 6),
     "halving": (HALVING, 4, 6, 0.6),
+    "rl": (
+        RL.replace("ALGORITHM", f"{{ kind: rl, params: {{ {COMMON}, group_size: 8, kl_coefficient: 0.1 }} }}"),
+        1,
+        2,
+        0.6,
+    ),
+    "rl with updates": (
+        RL.replace(
+            "ALGORITHM", f"{{ kind: rl, params: {{ {COMMON}, group_size: 8, updates_per_batch: 2, loss_fn: ppo }} }}"
+        ),
+        1,
+        2,
+        0.6,
+    ),
+    "sdft": (SDFT.replace("ALGORITHM", f"{{ kind: sdft, params: {{ {COMMON} }} }}"), 1, 2, 0.6),
+    "sdft synced": (
+        SDFT.replace("ALGORITHM", f"{{ kind: sdft, params: {{ {COMMON}, teacher: synced, sync_every: 2 }} }}"),
+        1,
+        2,
+        0.6,
+    ),
 }
-"""Config, number of arms, number of kills, and the latest kill as a part of the time of a whole run."""
+"""Config, number of arms, number of kills, and the most that is recorded before a kill, as a part of the whole."""
 COMMAND = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet", "--resume"]
 VOLATILE = {
     "deviations",
@@ -122,22 +169,29 @@ def make_project(folder: Path, config: str) -> None:
     (folder / "config.yaml").write_text(config, encoding="utf-8")
 
 
-def run_to_end(folder: Path) -> float:
-    began = time.monotonic()
-    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+def run_to_end(folder: Path) -> None:
+    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    return time.monotonic() - began
 
 
-def kill_after(folder: Path, delay: float) -> bool:
-    """Start the command and kill its process, not its workers; whether it was still running."""
+def count_recorded(folder: Path) -> int:
+    """Bytes in the logs: progress that does not depend on the speed of the machine."""
+    found = 0
+    for path in folder.glob("outputs/**/*.jsonl"):
+        with contextlib.suppress(FileNotFoundError):
+            found += path.stat().st_size
+    return found
+
+
+def kill_after(folder: Path, size: float) -> bool:
+    """Start the command and kill its process, not its workers, when it has recorded so much; whether it still ran."""
+    before = count_recorded(folder)
     process = subprocess.Popen(COMMAND, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        process.wait(delay)
-    except subprocess.TimeoutExpired:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        return True
+    while process.poll() is None:
+        if count_recorded(folder) >= before + size:
+            process.kill()
+            return process.wait() != 0
+        time.sleep(0.01)
     return False
 
 
@@ -181,30 +235,20 @@ def record_of(folder: Path, arms: int) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=CASES)
-def undisturbed(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, float, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("undisturbed") / "project"
-    config, arms, *_ = CASES[request.param]
-    make_project(folder, config)
-    return request.param, run_to_end(folder), record_of(folder, arms)
-
-
 @pytest.mark.slow
 @pytest.mark.e2e
-@pytest.mark.parametrize("seed", [1, 2])
-def test_an_experiment_killed_at_random_moments_ends_like_one_that_was_not(
-    undisturbed: tuple[str, float, dict[str, Any]], seed: int, tmp_path: Path
-) -> None:
-    case, took, expected = undisturbed
+@pytest.mark.parametrize("case", CASES)
+def test_an_experiment_killed_at_random_moments_ends_like_one_that_was_not(case: str, tmp_path: Path) -> None:
     config, arms, kills, latest = CASES[case]
-    folder = tmp_path / "project"
-    make_project(folder, config)
-    moments = random.Random(seed)
-    killed = sum(kill_after(folder, moments.uniform(0.3, took * latest)) for _ in range(kills))
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    for place in (whole, folder):
+        make_project(place, config)
+    run_to_end(whole)
+    expected, size = record_of(whole, arms), count_recorded(whole)
+    draw = random.Random(case)
+    killed = [kill_after(folder, draw.uniform(0.02, latest) * size) for _ in range(kills)]
+    assert any(killed)
     run_to_end(folder)
-    assert killed  # how many of the moments come before the end depends on the speed of the machine
     if case == "halving":
         assert expected["decisions"][0].get("rung") == 1
     found = record_of(folder, arms)
