@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,8 @@ def test_a_resumed_run_leaves_the_same_tree_as_an_undisturbed_one(make_info: Mak
 def test_a_conclusion_of_an_earlier_attempt_does_not_outlive_the_resume(make_info: MakeInfo, tmp_path: Path) -> None:
     run(make_info, tmp_path, range(1, 4), result=RunResult("arm-a", "failed", error="out of memory"))
     assert (tmp_path / "logs/conclusion.md").exists()
-    LocalLogger().on_run_start(make_info(run_dir=tmp_path, steps_done=2), RunControl())
+    with closing(LocalLogger()) as resumed:
+        resumed.on_run_start(make_info(run_dir=tmp_path, steps_done=2), RunControl())
     assert not (tmp_path / "logs/conclusion.md").exists()
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import DataError, closest, show
 from ..paths import WORKSPACE_DIR, project_root
@@ -54,8 +53,7 @@ def find_run(reference: str, roots: Sequence[Path] | None = None) -> tuple[Path,
         return find_experiment(reference, roots), ""  # a path or a name may have a colon in it
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     id: str
     name: str
     started: float

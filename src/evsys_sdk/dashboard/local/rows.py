@@ -21,7 +21,7 @@ from ...redact import redact
 from ..shapes.experiment import ControlRequest, Live, ShownExperiment
 from ..shapes.record import DataEntries, DataEntry, DataRows, JournalLine
 from ..views.curves import default_metric
-from ..views.lists import line_of, shown
+from ..views.lists import shown
 from ..views.source import DataKind, NotFound, read_cursor, write_cursor
 
 _METRICS = RunFiles(Path()).logs.metrics.as_posix()
@@ -33,7 +33,7 @@ _END_BYTES = 1 << 17
 def experiment_of(one: ExperimentView, *, line: bool = False) -> ShownExperiment:
     """A view as the API sends it, whole or as the line of a list."""
     live = _live(one) if one.is_live else None
-    return (line_of if line else shown)(one, version_of(one.folder, unfinished=one.is_live), live)
+    return shown(one, version_of(one.folder, unfinished=one.is_live), live, line=line)
 
 
 def _live(one: ExperimentView) -> Live:

@@ -12,7 +12,7 @@ from ...record.view.task_scores import SetScores, gather_scores
 from ..shapes.experiment import Items
 from ..shapes.record import ComparedRun, ComparedRuns, ConfigDifference
 from .answers import baseline_of
-from .lists import line_of
+from .lists import shown
 from .rollouts import LONGEST_PREVIEW
 from .source import BadQuery, ExperimentData, NotFound, Object, RecordSource
 
@@ -46,7 +46,7 @@ def compare(source: RecordSource, references: Sequence[str]) -> ComparedRuns:
     ]
     compared = [
         ComparedRun(
-            experiment=line_of(data.experiment, data.experiment.version, data.experiment.live),
+            experiment=shown(data.experiment, data.experiment.version, data.experiment.live, line=True),
             run=run,
             score=data.experiment.run(run),
             differences=compare_sides(sides[0], side) if at else [],

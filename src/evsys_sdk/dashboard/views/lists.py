@@ -116,15 +116,9 @@ class RecordLists(ABC):
         return [self.show(one) for one in found]
 
 
-def shown(view: ExperimentView, version: int, live: Live | None) -> ShownExperiment:
-    """A view as the API sends it."""
-    values = {name: getattr(view, name) for name in ExperimentView.__slots__}
-    return ShownExperiment(**values, n_notes=len(view.notes), version=version, live=live)
-
-
-def line_of(view: ExperimentView, version: int, live: Live | None = None) -> ShownExperiment:
-    """A line of a list: the view without what grows with its arms and notes."""
-    values = {name: getattr(view, name) for name in _LINE}
+def shown(view: ExperimentView, version: int, live: Live | None = None, *, line: bool = False) -> ShownExperiment:
+    """A view as the API sends it; as the line of a list without what grows with its arms and notes."""
+    values = {name: getattr(view, name) for name in (_LINE if line else ExperimentView.__slots__)}
     return ShownExperiment(**values, n_notes=len(view.notes), version=version, live=live)
 
 

@@ -20,7 +20,7 @@ from ...client.connection import new_id
 from ...shapes.experiment import ControlRequest, Live, NewControlRequest, NewNote, SavedNote, ShownExperiment, Tags
 from ...shapes.record import DataEntries, DataRows, Events, JournalAnchor, JournalLine, RolloutDetail, Rollouts
 from ...views.curves import default_metric
-from ...views.lists import RecordLists, line_of, shown
+from ...views.lists import RecordLists, shown
 from ...views.rollouts import list_rollouts, read_rollout
 from ...views.source import (
     PAGE_EVENTS,
@@ -61,7 +61,7 @@ class StoredRecords(RecordLists):
             yield StoredViews(connection, self.project, self._maker)
 
     def show(self, view: ExperimentView) -> ShownExperiment:
-        line = view if isinstance(view, ShownExperiment) else line_of(view, 0)
+        line = view if isinstance(view, ShownExperiment) else shown(view, 0, line=True)
         return replace(line, live=self._live(view)) if view.is_live else line
 
     def _live(self, view: ExperimentView) -> Live | None:

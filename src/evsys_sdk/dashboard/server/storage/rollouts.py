@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import Connection, func, select
 
 from ....record.values import text
 from ...views.source import NotFound, Object
@@ -62,11 +62,12 @@ class StoredRollouts:
 def read_prompts(connection: Connection, project: str, experiment: str, split: str, name: str) -> dict[str, str]:
     """What the tasks of a benchmark ask, from one answer to each, where clients sent it."""
     same = (_RUN.c.project_id == project, _RUN.c.experiment_id == experiment, _TABLE.c.split == split)
-    one = select(func.max(_TABLE.c.no)).join(_RUN, _join()).where(*same, _TABLE.c.name == name).group_by(_TABLE.c.task)
+    one = (
+        select(func.max(_TABLE.c.no))
+        .join(_RUN, _RUN.c.no == _TABLE.c.run_no)
+        .where(*same, _TABLE.c.name == name)
+        .group_by(_TABLE.c.task)
+    )
     rows = connection.execute(select(_TABLE.c.task, _TABLE.c.body).where(_TABLE.c.no.in_(one)).limit(_MOST_PROMPTS))
     told = {str(task): text(json.loads(body).get("prompt")) for task, body in rows}
     return {task: prompt for task, prompt in told.items() if prompt}
-
-
-def _join() -> ColumnElement[bool]:
-    return _RUN.c.no == _TABLE.c.run_no

@@ -27,7 +27,7 @@ from ....record.view.build import Liveness, view
 from ....record.view.model import LIVE, ExperimentView
 from ...records import STATEMENTS
 from ...shapes.experiment import ShownExperiment
-from ...views.lists import line_of
+from ...views.lists import shown
 from . import schema, store
 from .writer import Busy, Writer
 
@@ -90,7 +90,7 @@ class StoredViews:
         missing = [id for id, stamp in stamps.items() if stamp not in self._known]
         asked = select(detail.c.folder, detail.c.view).where(detail.c.project_id == self._project)
         for id, line in self._connection.execute(asked.where(detail.c.folder.in_(missing))) if missing else ():
-            self._known[stamps[id]] = line_of(ExperimentView.from_json(line), stamps[id][2])
+            self._known[stamps[id]] = shown(ExperimentView.from_json(line), stamps[id][2], line=True)
         return [self._known[stamps[id]] for id in ids if id in stamps and stamps[id] in self._known]
 
     def read(self, id: str) -> ExperimentView | None:
