@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from ...data.shapes import is_list, is_object
 from ...data.types import HarborTask, InProcessVerifier
 from ...errors import DataError, show
 from ..environment import Environment
@@ -114,24 +115,20 @@ def _read_toml(path: Path) -> dict[str, Any]:
     text = _read_text(path)
     try:
         config = tomllib.loads(text)
+        too_deep = _depth(config) > _DEEPEST
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path}: cannot be read: {error}. Correct the file.") from error
     except (RecursionError, ValueError) as error:  # nested too deep, or a number with thousands of digits
         raise DataError(f"{path}: cannot be read: {type(error).__name__}. Write it flatter and shorter.") from None
-    if _depth(config) > _DEEPEST:
+    if too_deep:
         raise DataError(f"{path}: cannot be read: it is nested more than {_DEEPEST} levels deep. Write it flatter.")
     return config
 
 
 def _depth(value: Any) -> int:
-    """How deep tables and lists are nested; without recursion, because that is what is to be avoided."""
-    depth, level = 0, [value]
-    while level:
-        tables = [list(cast("dict[str, Any]", one).values()) for one in level if isinstance(one, dict)]
-        lists = [cast("list[Any]", one) for one in level if isinstance(one, list)]
-        level = [one for values in (*tables, *lists) for one in values]
-        depth += 1
-    return depth
+    """How deep tables and lists are nested."""
+    inner: Any = list(value.values()) if is_object(value) else value if is_list(value) else ()
+    return 1 + max(map(_depth, inner), default=0)
 
 
 def container_of(folder: Path) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -95,11 +95,9 @@ class Futures:
 
     memory: Memory = field(default_factory=lambda: Memory(_UNLIMITED))
     _entries: dict[str, _Entry] = field(default_factory=dict[str, _Entry])
-    _open: dict[str, int] = field(default_factory=dict[str, int])
+    _waiting: Counter[str] = field(default_factory=Counter[str])
     _fetched: deque[tuple[float, str, int]] = field(default_factory=deque[tuple[float, str, int]])
     _fetched_bytes: int = 0
-    _unfetched: set[str] = field(default_factory=set[str])
-    _running: set[str] = field(default_factory=set[str])
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._entries
@@ -109,14 +107,10 @@ class Futures:
         result = asyncio.get_running_loop().create_future()
         self._entries[request_id] = _Entry(session_id, queues, result, size)
         self.memory.hold(size)
-        self._unfetched.add(request_id)
-        for queue in queues:
-            self._open[queue] = self._open.get(queue, 0) + 1
-        self._running.add(request_id)
+        self._waiting.update(queues)
 
     def finish(self, request_id: str, answer: Response) -> None:
         """Keep the promise; nothing happens if the session has ended meanwhile."""
-        self._running.discard(request_id)
         entry = self._entries.get(request_id)
         if entry is not None and not entry.result.done():
             self.memory.give_back(entry.size)
@@ -125,15 +119,15 @@ class Futures:
     @property
     def running(self) -> int:
         """How many operations have been accepted and have not ended."""
-        return len(self._running)
+        return sum(not entry.result.done() for entry in self._entries.values())
 
     def count_waiting(self, queue: str) -> int:
         """Results of a queue that are not there yet or were not fetched."""
-        return self._open.get(queue, 0)
+        return self._waiting[queue]
 
     def count_unfetched(self) -> int:
         """Results that no one has fetched yet."""
-        return len(self._unfetched)
+        return sum(not entry.fetched for entry in self._entries.values())
 
     async def fetch(self, request_id: str, wait_s: float) -> Response:
         """The result, or after `wait_s` the answer that there is none yet."""
@@ -150,7 +144,7 @@ class Futures:
             return answer_json({"type": "try_again", "request_id": request_id, "queue_state": "active"}, 408)
         if not entry.fetched:
             entry.fetched = True
-            self._close(request_id, entry)
+            self._close(entry)
             self._retire(request_id, len(entry.result.result().body))
         return entry.result.result()
 
@@ -158,22 +152,18 @@ class Futures:
         """Forget everything a session was promised."""
         for request_id in [key for key, entry in self._entries.items() if entry.session_id == session_id]:
             entry = self._entries.pop(request_id)
-            self._running.discard(request_id)
             if not entry.fetched:
                 entry.fetched = True  # a waiting client must not count it again
-                self._close(request_id, entry)
+                self._close(entry)
             if not entry.result.done():
                 self.memory.give_back(entry.size)
                 entry.result.set_result(answer_failure("the session has ended.", "user"))
 
-    def _close(self, request_id: str, entry: _Entry) -> None:
-        self._unfetched.discard(request_id)
+    def _close(self, entry: _Entry) -> None:
         for queue in entry.queues:
-            left = self._open.get(queue, 0) - 1
-            if left > 0:
-                self._open[queue] = left
-            else:
-                self._open.pop(queue, None)
+            self._waiting[queue] -= 1
+            if not self._waiting[queue]:
+                del self._waiting[queue]
 
     def _retire(self, request_id: str, size: int) -> None:
         now = time.monotonic()
