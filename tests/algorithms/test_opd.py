@@ -75,8 +75,8 @@ async def test_tasks_and_conversations_are_both_questions(make_client: MakeClien
     algorithm = await set_up(
         OPD(**SMALL, teacher=await client.save_state("self")), client, [ROWS[0], task, open_question]
     )
-    assert [prompt[-1]["content"] for prompt in algorithm.prompts] == ["colour of grass?", "say x", "hm?"]
-    assert all(prompt[-1]["role"] == "user" for prompt in algorithm.prompts)
+    assert [prompt[-1]["content"] for prompt in algorithm.questions] == ["colour of grass?", "say x", "hm?"]
+    assert all(prompt[-1]["role"] == "user" for prompt in algorithm.questions)
 
 
 async def test_what_cannot_work_is_refused_at_the_start(make_client: MakeClient, set_up: SetUp) -> None:

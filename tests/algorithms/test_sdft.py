@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {"batch_size": 4, "sampling": {"max_tokens": 8}}
 
 
 def shown_to_the_teacher(algorithm: SDFT, row: int) -> str:
-    question, demonstration = algorithm.pairs[row]
+    question, demonstration = algorithm.questions[row], algorithm._demonstrations[row]  # pyright: ignore[reportPrivateUsage]
     return algorithm._show_teacher(question, demonstration)[-1]["content"]  # pyright: ignore[reportPrivateUsage]
 
 

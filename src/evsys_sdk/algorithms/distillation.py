@@ -13,24 +13,92 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from ..backends.checks import check_recipe
 from ..backends.client import TopLogprobs
 from ..backends.datum import Datum
 from ..backends.losses import LossCallable, numpy_loss
+from ..config.fields import searched
 from ..errors import ConfigError, Problem
 from ..rollouts.rollout import Message, Rollout, Turn
 from ..training.batch import TrainingBatch
 from ..training.frozen_model import SampledTurn
+from .on_policy import OnPolicyAlgorithm, OnPolicyConfig, row_name
 
 if TYPE_CHECKING:
-    from ..backends.client import Capabilities
+    from ..backends.client import Capabilities, SamplingClient
     from ..training.frozen_model import FrozenModel
 
 type Divergence = Literal["forward", "reverse", "jsd", "sampled"]
+
+
+class DistillationConfig(OnPolicyConfig):
+    """Hyperparameters of recipes that learn from a teacher's distribution."""
+
+    divergence: Divergence = "forward"
+    """Which divergence from the teacher is lowered; `sampled` looks at sampled tokens only and is noisy."""
+    top_k: int = Field(
+        default=20, ge=1, json_schema_extra=searched(scale="log", when={"divergence": ["forward", "reverse", "jsd"]})
+    )
+    """How many of the teacher's alternatives per position become soft targets."""
+
+
+class DistillationAlgorithm(OnPolicyAlgorithm):
+    """Base of recipes that learn from a teacher's distribution: `setup` adds the questions and finds the teacher."""
+
+    Config = DistillationConfig
+    selection_metric: ClassVar[str] = "teacher/reverse_kl"
+    teacher_is: ClassVar[str]
+    """Whose weights must not move while the student is trained."""
+    questions: list[list[Message]]
+    """What the student is asked for each row."""
+
+    async def setup(self) -> None:
+        check_divergence(self.cfg.divergence, self.cfg.top_k, self.client.capabilities)
+        check_recipe(self.client.capabilities, path="algorithm.kind", snapshots=self.teacher_is)
+
+    async def teacher_at(self, step: int) -> SamplingClient:
+        """The teacher of a step."""
+        raise NotImplementedError
+
+    def teacher_prompt(self, index: int, turn: Turn) -> Sequence[int]:
+        """What the teacher reads in front of the student's answer to a row: by default what the student was asked."""
+        return turn.prompt_tokens
+
+    @property
+    def skip_tokens(self) -> int:
+        """First tokens of each answer that carry no loss."""
+        return 0
+
+    def n_examples(self) -> int:
+        return len(self.questions)
+
+    async def build_batch(self, step_idx: int) -> TrainingBatch:
+        indices = list(self.order().indices(step_idx))
+        questions = [self.questions[index] for index in indices]
+        answers = await self.answers(questions, step_idx)
+        answered = [(index, turn) for index, turn in zip(indices, answers, strict=True) if turn is not None]
+        lessons = await ask_teacher(
+            self.frozen(await self.teacher_at(step_idx)),
+            [self.teacher_prompt(index, turn) for index, turn in answered],
+            [turn for _, turn in answered],
+            top_k=0 if self.cfg.divergence == "sampled" else self.cfg.top_k,
+        )
+        batch = distillation_batch(lessons, self.cfg.divergence, skip=self.skip_tokens)
+        sampled = sum(len(turn.completion_tokens) for _, turn in answered)
+        batch.metrics |= {
+            "epoch": self.order().epoch(step_idx),
+            "tokens_sampled": sampled,
+            "answers/no_room": len(questions) - len(lessons),
+            "answers/cut_tokens": sampled - sum(lesson.n_tokens for lesson in lessons),
+        }
+        names = [row_name(self.rows, index) for index in indices]
+        batch.rollouts = answer_rollouts(questions, names, answers, lessons, skip=self.skip_tokens)
+        return batch
 
 
 @dataclass(frozen=True, slots=True)

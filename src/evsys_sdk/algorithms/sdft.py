@@ -16,16 +16,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..backends.checks import check_recipe
 from ..backends.client import SamplingClient
 from ..config.fields import searched
 from ..data import TargetFormat, detect_format, parse_rows
 from ..errors import DataError
 from ..inference.renderer import row_messages
-from ..rollouts.rollout import Message, text_of
-from ..training.batch import TrainingBatch
-from .distillation import Divergence, answer_rollouts, ask_teacher, check_divergence, distillation_batch
-from .on_policy import OnPolicyAlgorithm, OnPolicyConfig, row_name
+from ..rollouts.rollout import Message, Turn, text_of
+from .distillation import DistillationAlgorithm, DistillationConfig
 
 _TEACHER_TEMPLATE = (
     "{question}\n\nThis is an example for a response to the question:\n{demonstration}\n\n"
@@ -33,23 +30,15 @@ _TEACHER_TEMPLATE = (
 )
 
 
-class SDFT(OnPolicyAlgorithm):
+class SDFT(DistillationAlgorithm):
     """Self-distillation: the model, shown a demonstration, teaches itself."""
 
     name: ClassVar[str] = "sdft"
-    selection_metric: ClassVar[str] = "teacher/reverse_kl"
+    teacher_is = "the teacher, the model before training"
 
-    class Config(OnPolicyConfig):
+    class Config(DistillationConfig):
         """Parameters of `sdft`."""
 
-        divergence: Divergence = "forward"
-        """Which divergence from the teacher is lowered; `sampled` looks at sampled tokens only and is noisy."""
-        top_k: int = Field(
-            default=20,
-            ge=1,
-            json_schema_extra=searched(scale="log", when={"divergence": ["forward", "reverse", "jsd"]}),
-        )
-        """How many of the teacher's alternatives per position become soft targets."""
         teacher: Literal["static", "synced"] = "static"
         """The model as it was at the start, or renewed every `sync_every` steps."""
         sync_every: int = Field(default=20, ge=1, json_schema_extra=searched(scale="log", when={"teacher": ["synced"]}))
@@ -71,40 +60,19 @@ class SDFT(OnPolicyAlgorithm):
     cfg: Config
 
     async def setup(self) -> None:
-        check_divergence(self.cfg.divergence, self.cfg.top_k, self.client.capabilities)
-        check_recipe(
-            self.client.capabilities, path="algorithm.kind", snapshots="the teacher, the model before training"
-        )
-        self.pairs = [_demonstration(row, number) for number, row in enumerate(self.rows, start=1)]
+        await super().setup()
+        pairs = [_demonstration(row, number) for number, row in enumerate(self.rows, start=1)]
+        self.questions, self._demonstrations = [one for one, _ in pairs], [other for _, other in pairs]
         self._generation = 0
         self._teacher: SamplingClient | None = await self.client.sampler()
         self._teacher_ref = ""
 
-    def n_examples(self) -> int:
-        return len(self.pairs)
+    @property
+    def skip_tokens(self) -> int:
+        return self.cfg.skip_tokens
 
-    async def build_batch(self, step_idx: int) -> TrainingBatch:
-        indices = list(self.order().indices(step_idx))
-        pairs = [self.pairs[index] for index in indices]
-        answers = await self.answers([question for question, _ in pairs], step_idx)
-        answered = [(pair, turn) for pair, turn in zip(pairs, answers, strict=True) if turn is not None]
-        lessons = await ask_teacher(
-            self.frozen(await self._current_teacher(step_idx)),
-            [self.renderer.prompt(self._show_teacher(*pair)) for pair, _ in answered],
-            [turn for _, turn in answered],
-            top_k=0 if self.cfg.divergence == "sampled" else self.cfg.top_k,
-        )
-        batch = distillation_batch(lessons, self.cfg.divergence, skip=self.cfg.skip_tokens)
-        sampled = sum(len(turn.completion_tokens) for _, turn in answered)
-        batch.metrics |= {
-            "epoch": self.order().epoch(step_idx),
-            "tokens_sampled": sampled,
-            "answers/no_room": len(pairs) - len(lessons),
-            "answers/cut_tokens": sampled - sum(lesson.n_tokens for lesson in lessons),
-        }
-        questions, names = [question for question, _ in pairs], [row_name(self.rows, index) for index in indices]
-        batch.rollouts = answer_rollouts(questions, names, answers, lessons, skip=self.cfg.skip_tokens)
-        return batch
+    def teacher_prompt(self, index: int, turn: Turn) -> Sequence[int]:
+        return self.renderer.prompt(self._show_teacher(self.questions[index], self._demonstrations[index]))
 
     def _show_teacher(self, messages: Sequence[Message], demonstration: str) -> list[Message]:
         """The conversation as the teacher sees it: the demonstration is part of the question."""
@@ -113,7 +81,7 @@ class SDFT(OnPolicyAlgorithm):
         text = re.sub(r"\{question\}|\{demonstration\}", lambda found: parts[found[0]], self.cfg.teacher_template)
         return [*messages[:-1], {**messages[-1], "content": text}]
 
-    async def _current_teacher(self, step: int) -> SamplingClient:
+    async def teacher_at(self, step: int) -> SamplingClient:
         generation = step // self.cfg.sync_every if self.cfg.teacher == "synced" else 0
         if generation != self._generation:
             # A stage of the run, or an attempt that was killed, may have stored a teacher of this number before.
