@@ -37,6 +37,9 @@ Where torch is installed, logprobs are torch tensors and the gradient is derived
 type LossResult = tuple[float, dict[str, float], list[Floats]]
 """Loss, metrics, and the gradient with respect to each datum's logprobs."""
 
+type Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
+"""(data, log-probabilities of their targets) -> the loss with its gradient."""
+
 type _Formula = Callable[[Datum, Floats, Mapping[str, float]], tuple[float, Floats]]
 
 _CONFIG: dict[str, dict[str, float]] = {
@@ -62,9 +65,7 @@ def numpy_loss[F: LossCallable](function: F) -> F:
     return function
 
 
-def find_loss(
-    name: str, config: Mapping[str, Any] | None = None
-) -> Callable[[Sequence[Datum], Sequence[Floats]], LossResult]:
+def find_loss(name: str, config: Mapping[str, Any] | None = None) -> Loss:
     """The loss of a name, ready to be applied to data and their logprobs."""
     return partial(_apply, name, check_config(name, config))
 
@@ -75,7 +76,7 @@ def _apply(name: str, params: Mapping[str, float], data: Sequence[Datum], logpro
     return float(sum(part[0] for part in parts)), metrics, [part[1] for part in parts]
 
 
-def custom_loss(function: LossCallable) -> Callable[[Sequence[Datum], Sequence[Floats]], LossResult]:
+def custom_loss(function: LossCallable) -> Loss:
     """A loss of the user's own in the same form, with the gradient from torch or from the function itself."""
     if getattr(function, "returns_gradients", False) or not _has_torch():
         return lambda data, logprobs: _from_numpy(function, data, logprobs)

@@ -21,15 +21,14 @@ import pytest
 from ..backends.client import AdamParams, SamplingClient, SamplingParams, TrainingClient
 from ..backends.datum import Datum, Floats
 from ..backends.losses import numpy_loss
+from ..backends.probes.training import logprobs_of, scale_weights
 from ..errors import EvsysError
 from .client_probes import (
     ClientProbes,
-    all_logprobs,
     make_datum,
     make_name,
     mistaken,
     only_target,
-    scale_weights,
     soften,
 )
 from .filter_conformance import FilterConformance
@@ -92,15 +91,15 @@ class TrainingConformance(ClientProbes):
             data = self.data(client, loss_fn)
             output = client.forward_backward(data, loss_fn).result()
             self.linear_step(client)
-            named = all_logprobs(client, data)
+            named = logprobs_of(client, data)
         assert output.loss == pytest.approx(reference_loss(loss_fn, data, output.logprobs), rel=1e-3, abs=1e-4)
         gradients = numerical_gradients(loss_fn, data, output.logprobs)
         # The gradient of the formula, handed in as it is, must move the weights as the named loss did.
         with self.fresh() as client:
-            before = all_logprobs(client, data)
+            before = logprobs_of(client, data)
             self._submit_gradients(client, data, gradients)
             self.linear_step(client)
-            self.assert_proportional(all_logprobs(client, data) - before, named - before, 1)
+            self.assert_proportional(logprobs_of(client, data) - before, named - before, 1)
 
     def test_soft_targets_are_the_sum_of_their_hard_ones(self) -> None:
         def soft(client: TrainingClient) -> None:
@@ -139,29 +138,29 @@ class TrainingConformance(ClientProbes):
 
     def test_a_learning_rate_of_zero_changes_nothing(self, client: TrainingClient) -> None:
         data = self.data(client)
-        before = all_logprobs(client, data)
+        before = logprobs_of(client, data)
         client.forward_backward(data, "cross_entropy")
         client.optim_step(AdamParams(0.0)).result()
-        assert np.array_equal(all_logprobs(client, data), before)
+        assert np.array_equal(logprobs_of(client, data), before)
 
     def test_a_forward_pass_leaves_no_gradient(self) -> None:
         with self.fresh() as client:
             data = self.data(client)
-            before = all_logprobs(client, data)  # which is a forward pass
+            before = logprobs_of(client, data)  # which is a forward pass
             client.optim_step(AdamParams(self.learning_rate)).result()
-            assert np.array_equal(all_logprobs(client, data), before)
+            assert np.array_equal(logprobs_of(client, data), before)
 
     @pytest.mark.parametrize("mistake", ["empty", "lengths", "token", "target", "nan", "inf", "advantages", "loss"])
     def test_bad_input_is_refused_and_changes_nothing(self, client: TrainingClient, mistake: str) -> None:
         good = self.data(client)
-        before = all_logprobs(client, good)
+        before = logprobs_of(client, good)
         data, loss_fn = mistaken(mistake, good, client.capabilities.vocab_size)
         with pytest.raises(EvsysError) as refused:
             client.forward_backward(data, loss_fn).result()
         assert len(str(refused.value)) > 20
         # A step shows whether what was refused has left a gradient behind.
         client.optim_step(AdamParams(self.learning_rate)).result()
-        assert np.array_equal(all_logprobs(client, good), before)
+        assert np.array_equal(logprobs_of(client, good), before)
 
     def test_a_custom_loss_that_fails_says_so_and_the_client_lives_on(self, client: TrainingClient) -> None:
         if not client.capabilities.custom_loss:
@@ -202,34 +201,34 @@ class StateConformance(ClientProbes):
         self.learn(client)
         ref = client.save_state(make_name()).result()
         self.learn(client)
-        straight = all_logprobs(client, self.data(client))
+        straight = logprobs_of(client, self.data(client))
         client.load_state(ref, with_optimizer=True).result()
         self.learn(client)
-        self._assert_resumed(straight, all_logprobs(client, self.data(client)))
+        self._assert_resumed(straight, logprobs_of(client, self.data(client)))
         with self.fresh() as other:
             other.load_state(ref, with_optimizer=True).result()
             self.learn(other)
-            self._assert_resumed(straight, all_logprobs(other, self.data(other)))
+            self._assert_resumed(straight, logprobs_of(other, self.data(other)))
 
     def test_without_its_optimizer_a_state_has_the_same_weights_and_a_fresh_start(self, client: TrainingClient) -> None:
         self.learn(client)
-        saved = all_logprobs(client, self.data(client))
+        saved = logprobs_of(client, self.data(client))
         ref = client.save_state(make_name()).result()
         self.learn(client, steps=1)
-        straight = all_logprobs(client, self.data(client))
+        straight = logprobs_of(client, self.data(client))
         client.load_state(ref, with_optimizer=False).result()
-        self._assert_resumed(saved, all_logprobs(client, self.data(client)))
+        self._assert_resumed(saved, logprobs_of(client, self.data(client)))
         self.learn(client, steps=1)
-        assert not np.array_equal(all_logprobs(client, self.data(client)), straight)
+        assert not np.array_equal(logprobs_of(client, self.data(client)), straight)
 
     def test_loading_drops_the_accumulated_gradient(self, client: TrainingClient) -> None:
         data = self.data(client)
         ref = client.save_state(make_name()).result()
-        before = all_logprobs(client, data)
+        before = logprobs_of(client, data)
         client.forward_backward(data, "cross_entropy").result()
         client.load_state(ref).result()
         client.optim_step(AdamParams(self.learning_rate)).result()
-        assert np.array_equal(all_logprobs(client, data), before)
+        assert np.array_equal(logprobs_of(client, data), before)
 
     def test_a_state_that_does_not_exist_is_refused(self, client: TrainingClient) -> None:
         with pytest.raises(EvsysError):
@@ -241,10 +240,10 @@ class StateConformance(ClientProbes):
         old = client.sampler().result()
         before = old.logprobs(tokens).result()
         self.learn(client)
-        live = all_logprobs(client, self.data(client))
+        live = logprobs_of(client, self.data(client))
         assert np.array_equal(old.logprobs(tokens).result(), before, equal_nan=True)
         old.sample(tokens, 2, SamplingParams(max_tokens=4, seed=1)).result()
-        assert np.array_equal(all_logprobs(client, self.data(client)), live)
+        assert np.array_equal(logprobs_of(client, self.data(client)), live)
         assert not np.array_equal(client.sampler().result().logprobs(tokens).result(), before, equal_nan=True)
 
     def test_a_named_sampler_can_be_opened_again(self, client: TrainingClient) -> None:

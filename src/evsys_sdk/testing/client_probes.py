@@ -18,6 +18,7 @@ import pytest
 
 from ..backends.client import AdamParams, TrainingClient
 from ..backends.datum import Datum, Floats
+from ..backends.probes.training import logprobs_of, probe_data
 
 # Adam divides by the gradient's own size plus eps; next to such an eps that size does not matter.
 _HUGE = 1e6
@@ -58,9 +59,7 @@ class ClientProbes(abc.ABC):
 
     def data(self, client: TrainingClient, loss_fn: str = "cross_entropy") -> list[Datum]:
         """Two data of different length, for any loss, whose policy lies a little off the present one."""
-        encode = client.tokenizer.encode
-        pairs = [("The capital of France is", " Paris."), ("One two three", " four five six.")]
-        data = [make_datum(encode(prompt), encode(answer)) for prompt, answer in pairs]
+        data = probe_data(client)
         if loss_fn == "cross_entropy":
             return data
         # Off by little and by much, in both directions: some tokens lie where a loss clips, and some where it does not.
@@ -91,10 +90,10 @@ class ClientProbes(abc.ABC):
     def effect(self, submit: Callable[[TrainingClient], Any]) -> Floats:
         """How a linear step after `submit` changes the log-probabilities, from a fresh client."""
         with self.fresh() as client:
-            before = all_logprobs(client, self.data(client))
+            before = logprobs_of(client, self.data(client))
             submit(client)
             self.linear_step(client)
-            return all_logprobs(client, self.data(client)) - before
+            return logprobs_of(client, self.data(client)) - before
 
     def assert_proportional(self, effect: Floats, other: Floats, factor: float) -> None:
         """`other` is `factor` times `effect`."""
@@ -106,11 +105,6 @@ class ClientProbes(abc.ABC):
 def make_datum(prompt: Sequence[int], answer: Sequence[int]) -> Datum:
     """A datum that learns `answer` after `prompt`."""
     return Datum.supervised([*prompt, *answer], [0.0] * len(prompt) + [1.0] * len(answer))
-
-
-def scale_weights(data: Sequence[Datum], factor: float) -> list[Datum]:
-    """The data with all weights multiplied."""
-    return [dataclasses.replace(datum, weights=datum.weights * np.float32(factor)) for datum in data]
 
 
 def soften(datum: Datum) -> Datum:
@@ -144,12 +138,6 @@ def mistaken(mistake: str, good: Sequence[Datum], vocab_size: int) -> tuple[list
     if mistake == "loss":
         return list(good), "cross_entropi"
     return [dataclasses.replace(first, **broken[mistake]), *good[1:]], "cross_entropy"
-
-
-def all_logprobs(client: TrainingClient, data: Sequence[Datum]) -> Floats:
-    """Log-probabilities of all targets of all data, one after another."""
-    plain = [dataclasses.replace(datum, advantages=None, logprobs=None) for datum in data]
-    return np.concatenate([lp.ravel() for lp in client.forward(plain).result().logprobs])
 
 
 def make_name() -> str:

@@ -8,7 +8,7 @@ and takes turns with it. A sampler holds its own copy of the adapter, so both ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,18 +19,11 @@ from ...errors import BackendError, show
 from ...log import get_logger
 from .. import checks
 from ..checkpoint_name import checkpoint_folder
-from ..client import (
-    AdamParams,
-    Capabilities,
-    ForwardBackwardOutput,
-    OptimStepOutput,
-    Sample,
-    SamplingParams,
-    TopLogprobs,
-)
-from ..datum import Datum, Floats
+from ..client import Capabilities, Sample, SamplingParams, TopLogprobs
+from ..datum import Floats
 from ..future import Operation
-from ..losses import LOSSES, LossCallable, custom_loss, find_loss
+from ..in_process import InProcessClient
+from ..losses import LOSSES
 from ..seeds import RequestSeeds
 from ..worker import CallWorker
 from . import memory
@@ -61,7 +54,7 @@ class LocalSettings:
     sampling: SamplingLimits = field(default_factory=SamplingLimits)
 
 
-class LocalTrainingClient:
+class LocalTrainingClient(InProcessClient[LocalTrainingState]):
     """An adapter in training on a base model in this process."""
 
     state_type: ClassVar[type[LocalTrainingState]] = LocalTrainingState
@@ -107,32 +100,6 @@ class LocalTrainingClient:
             if not memory.is_out_of_memory(error):
                 raise
             raise memory.no_room("the adapter", base.device) from memory.forget_frames(error)
-
-    def forward(
-        self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
-    ) -> Operation[ForwardBackwardOutput]:
-        """Loss and log-probabilities of all targets, without a gradient."""
-        data, loss = self._check(data, loss_fn, loss_fn_config)
-        return self._worker.submit("forward", lambda: self._state.forward(data, loss))
-
-    def forward_backward(
-        self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
-    ) -> Operation[ForwardBackwardOutput]:
-        """Add the gradient of a named loss; log-probabilities of targets that do not count are given as 0."""
-        data, loss = self._check(data, loss_fn, loss_fn_config)
-        return self._worker.submit("forward_backward", lambda: self._state.forward_backward(data, loss))
-
-    def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
-        """The same for your own loss, which is called on the worker's thread."""
-        data = list(data)
-        checks.check_data(data, self.capabilities)
-        loss = custom_loss(loss_fn)
-        return self._worker.submit("forward_backward_custom", lambda: self._state.forward_backward_whole(data, loss))
-
-    def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
-        """Apply the accumulated gradient and forget it."""
-        checks.check_adam(adam)
-        return self._worker.submit("optim_step", lambda: OptimStepOutput(self._state.step(adam)))
 
     def save_state(self, name: str) -> Operation[str]:
         """Store adapter and optimizer under a name that is not taken; returns the folder."""
@@ -195,12 +162,6 @@ class LocalTrainingClient:
         self._worker.close()
         self._state.close()
         self._loop.close()
-
-    def _check(self, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None) -> tuple[list[Datum], Any]:
-        data = list(data)
-        checks.check_loss(loss_fn, config, self.capabilities)
-        checks.check_data(data, self.capabilities, loss_fn)
-        return data, find_loss(loss_fn, config)
 
     def _sampler_of(self, adapter: LoRAAdapter, *, ref: str) -> LocalSamplingClient:
         snapshot = Snapshot(self._base, adapter, merge=self._settings.merge)

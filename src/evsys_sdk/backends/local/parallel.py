@@ -35,13 +35,13 @@ from .. import checks
 from ..client import AdamParams, ForwardBackwardOutput, ModelSpec, Sample, SamplingParams
 from ..datum import Datum, Floats
 from ..future import Operation, gather
-from ..losses import LossResult
+from ..losses import Loss, LossResult
 from ..seeds import seed_of_later
 from ..worker import start_thread
 from .base.lora import LoRAAdapter
 from .client import LocalSamplingClient, LocalTrainingClient
 from .rank import join_group
-from .training.passes import LocalTrainingState, Loss
+from .training.passes import LocalTrainingState
 
 if TYPE_CHECKING:
     from .backend import LocalBackend

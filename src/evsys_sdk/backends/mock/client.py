@@ -23,18 +23,11 @@ from ...files import atomic_write, write_json
 from ...record.run_files.checkpoints import locate_weights
 from .. import checks
 from ..checkpoint_name import MANIFEST, check_free, checkpoint_folder
-from ..client import (
-    AdamParams,
-    Capabilities,
-    ForwardBackwardOutput,
-    OptimStepOutput,
-    Sample,
-    SamplingParams,
-    TopLogprobs,
-)
-from ..datum import Datum, Floats
+from ..client import Capabilities, Sample, SamplingParams, TopLogprobs
+from ..datum import Floats
 from ..future import Operation
-from ..losses import LOSSES, LossCallable, custom_loss, find_loss
+from ..in_process import InProcessClient
+from ..losses import LOSSES
 from ..seeds import RequestSeeds
 from ..worker import UNFINISHED, CallWorker
 from . import model
@@ -61,7 +54,7 @@ class MockSettings:
     latency_ms: float = 0.0
 
 
-class MockTrainingClient:
+class MockTrainingClient(InProcessClient[MockState]):
     """A numpy model in training."""
 
     def __init__(self, settings: MockSettings, run_dir: Path) -> None:
@@ -80,30 +73,6 @@ class MockTrainingClient:
             top_k_logprobs=VOCABULARY,
             filters=True,
         )
-
-    def forward(
-        self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
-    ) -> Operation[ForwardBackwardOutput]:
-        """Loss and log-probabilities, without a gradient."""
-        return self._run_named("forward", data, loss_fn, loss_fn_config, train=False)
-
-    def forward_backward(
-        self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
-    ) -> Operation[ForwardBackwardOutput]:
-        """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
-        return self._run_named("forward_backward", data, loss_fn, loss_fn_config, train=True)
-
-    def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
-        """The same for your own loss, which is called on the worker's thread."""
-        data = list(data)
-        checks.check_data(data, self.capabilities)
-        loss = custom_loss(loss_fn)
-        return self._worker.submit("forward_backward_custom", lambda: self._state.run(data, loss, train=True))
-
-    def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
-        """Apply the accumulated gradient and forget it."""
-        checks.check_adam(adam)
-        return self._worker.submit("optim_step", lambda: OptimStepOutput(self._state.step(adam)))
 
     def save_state(self, name: str) -> Operation[str]:
         """Store weights and optimizer under a name that is not taken; returns the folder."""
@@ -157,15 +126,6 @@ class MockTrainingClient:
     def close(self) -> None:
         """Finish what was submitted and release the thread; closing twice does nothing."""
         self._worker.close()
-
-    def _run_named(
-        self, what: str, data: Sequence[Datum], loss_fn: str, config: Mapping[str, Any] | None, *, train: bool
-    ) -> Operation[ForwardBackwardOutput]:
-        data = list(data)
-        checks.check_loss(loss_fn, config, self.capabilities)
-        checks.check_data(data, self.capabilities, loss_fn)
-        loss = find_loss(loss_fn, config)
-        return self._worker.submit(what, lambda: self._state.run(data, loss, train=train))
 
     def _sampler_of(self, weights: Weights, *, ref: str) -> MockSamplingClient:
         return MockSamplingClient(weights, ref, self._worker, self._seeds, self.capabilities)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..client import AdamParams, ForwardBackwardOutput
 from ..datum import Datum, Floats
-from ..losses import LossResult
+from ..losses import Loss
 from . import model
 from .packing import Ints
 from .weights import TABLE, Weights, base_weights
@@ -94,8 +94,6 @@ class Adam:
         return first_mean / (np.sqrt(second_mean) + adam.eps)
 
 
-type Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
-
 _POSITIONS_AT_ONCE = 1 << 14
 
 
@@ -122,8 +120,18 @@ class MockState:
         """Table rows that may differ from the base model's."""
         self.gradient, self.adam = GradientSum(self.base), Adam(self.base)
 
-    def run(self, data: Sequence[Datum], loss: Loss, *, train: bool) -> ForwardBackwardOutput:
-        """A forward pass and, to train, a backward pass whose gradient is added to the accumulated one."""
+    def forward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
+        """A pass without a gradient."""
+        return self._run(data, loss, train=False)
+
+    def forward_backward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
+        """A pass whose gradient is added to the accumulated one."""
+        return self._run(data, loss, train=True)
+
+    forward_backward_whole = forward_backward
+    """All data are always in memory."""
+
+    def _run(self, data: Sequence[Datum], loss: Loss, *, train: bool) -> ForwardBackwardOutput:
         parts = list(_parts(data))
         # All passes are kept: a loss may look at all data at once, and only then is there a gradient.
         passes = [model.forward(self.weights, [datum.tokens for datum in part]) for part in parts]

@@ -7,7 +7,7 @@ here: a forward pass, our gradient, and a cross-entropy whose weights are minus 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,7 @@ from .. import checks
 from ..client import AdamParams, Capabilities, ForwardBackwardOutput, OptimStepOutput
 from ..datum import Datum, Floats
 from ..future import Operation
-from ..losses import LossCallable, LossResult, check_config, custom_loss, find_loss
+from ..losses import Loss, LossCallable, check_config, custom_loss, find_loss
 from ..seeds import RequestSeeds
 from . import datums, state
 from .errors import LossFunctionError
@@ -28,8 +28,6 @@ from .pipeline import Pipeline
 from .quirks import Quirks
 from .sampling import SamplerContext, TinkerSamplingClient
 from .session import Session
-
-type _Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
 
 
 class TinkerTrainingClient:
@@ -235,13 +233,13 @@ class TinkerTrainingClient:
         found = datums.logprobs_of(answer, datums.expand(data), self._session.where)
         return datums.collect(found, data)
 
-    def _compute_loss(self, answer: Any, data: Sequence[Datum], loss: _Loss) -> ForwardBackwardOutput:
+    def _compute_loss(self, answer: Any, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """The sum that the loss stands for, from the log-probabilities: servers report it in different ways."""
         logprobs = self._logprobs(answer, data)
         value, metrics, _ = loss(data, logprobs)
         return ForwardBackwardOutput(value, logprobs, {**_read_metrics(answer, metrics), **metrics})
 
-    def _compute_here(self, what: str, data: list[Datum], loss: _Loss) -> Operation[ForwardBackwardOutput]:
+    def _compute_here(self, what: str, data: list[Datum], loss: Loss) -> Operation[ForwardBackwardOutput]:
         def start() -> Any:
             logprobs = self._logprobs(self._pipeline.wait(self._pass("forward", data)), data)
             try:

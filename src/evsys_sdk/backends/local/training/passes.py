@@ -22,7 +22,7 @@ from torch import Tensor
 from ....log import get_logger
 from ...client import AdamParams, ForwardBackwardOutput
 from ...datum import Datum, Floats
-from ...losses import LossResult
+from ...losses import Loss, LossResult
 from ...seeds import stream_of
 from .. import memory
 from ..base import packing
@@ -39,7 +39,6 @@ _WORTH_CHECKING = 1 << 29
 _SURE = 0.8
 """An estimate may be too high by this much."""
 
-type Loss = Callable[[Sequence[Datum], Sequence[Floats]], LossResult]
 type Slopes = Callable[[Sequence[int], Sequence[Floats]], Sequence[Floats]]
 """(numbers of data, their log-probabilities) -> the gradient of the loss with respect to these."""
 
