@@ -109,4 +109,4 @@ def test_the_memory_plan_counts_four_bits() -> None:
     small = Needs(torch.device("cuda"), torch.bfloat16, 32, None, 8192, 0, merge=False, recompute=False, four_bit=True)
     assert Estimate.of(sizes, wanted).base == 2 * sizes.parameters
     assert Estimate.of(sizes, small).base < 18e9
-    assert "weights as nf4" in Estimate.of(sizes, small).table(small)
+    assert "weights as nf4" in Estimate.of(sizes, small).describe(small)

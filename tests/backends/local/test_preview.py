@@ -72,7 +72,7 @@ def test_a_run_that_cannot_fit_is_refused_from_the_config_of_its_model(
     monkeypatch.setattr(models, "_total_memory", lambda: 1 << 20)  # the weights are smaller than that
     [said] = problems(config(["a", "b"]))
     assert said.startswith("run.model.name: training ")
-    assert "for adapter and optimizer" in said
+    assert "for an adapter of rank 4" in said
     assert "lower lora_rank" in said
 
 

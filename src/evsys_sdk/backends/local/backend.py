@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -145,12 +146,15 @@ class LocalBackend:
 
         A run that cannot fit into `room` bytes of main memory is refused.
         """
-        from .preview import preview_model
+        from .base.loading import read_config
+        from .memory_plan import refuse_if_hopeless
 
-        def want(device: Any, dtype: Any) -> Any:
-            return self._find_needs(model, device, dtype)
-
-        return preview_model(locate_model(model.name), want=want, dtype=self._computed_in, fixed=self._fixed, room=room)
+        found = read_config(locate_model(model.name), self._computed_in)
+        if found is not None and room is not None and found.sizes is not None:
+            needs = self._find_needs(model, found.device, found.dtype)
+            name = Path(model.name).name
+            refuse_if_hopeless(found.sizes, needs, fixed=self._fixed, model=name, room=room, where="this machine")
+        return found
 
     def arms_that_fit(self, model: Any) -> int:
         """How many runs of a model share one GPU, by its memory; 1 where they would not be joined."""
@@ -198,8 +202,8 @@ class LocalBackend:
                 config.recompute,
                 recompute_from,
                 (
-                    bytes_per_token(sizes, needs.without_recomputation()),
-                    bytes_per_token(sizes, needs.with_recomputation()),
+                    bytes_per_token(sizes, replace(needs, recompute=False)),
+                    bytes_per_token(sizes, replace(needs, recompute=True)),
                 ),
                 join=config.join_passes == "always" or (config.join_passes == "auto" and on_gpu),
             ),

@@ -1,7 +1,7 @@
-"""How much memory there is, how much a model takes, and what to do when there is too little.
+"""How much memory there is, and what to do when there is too little.
 
-Before loading, weights are counted without reading them and refused where they cannot fit. While running, an operation
-that ran out of memory is recognised by `is_out_of_memory`, so that it can be tried again with less at once.
+What a run will take is estimated by `memory_plan`. While running, an operation that ran out of memory is recognised by
+`is_out_of_memory`, so that it can be tried again with less at once.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -114,22 +114,6 @@ def free_on_gpus() -> int | None:
         return None
 
 
-def check_fits(needed: int, dtype: torch.dtype, device: torch.device, model: str) -> None:
-    """Refuse a model whose weights alone do not fit."""
-    free = available_bytes(device)
-    if free is None or needed <= free:
-        return
-    remedies = ["free memory on the machine", "choose a smaller model"]
-    if dtype == torch.float32:
-        remedies.insert(0, "set backend.params.dtype to bfloat16, which halves it")
-    else:
-        remedies.insert(0, "set backend.params.dtype to nf4, which takes about a quarter")
-    raise BackendError(
-        f"the weights of the model {model} take {needed / GIB:.1f} GiB as {str(dtype).removeprefix('torch.')}, and "
-        f"{device} has {free / GIB:.1f} GiB free. {_either(remedies)}."
-    )
-
-
 def too_little_memory(what: str, tokens: int, device: torch.device) -> BackendError:
     """The error for a single sequence that does not fit, with what to change."""
     free = available_bytes(device)
@@ -156,11 +140,6 @@ def _free_on(device: torch.device) -> str:
     return ", ".join(
         f"{'?' if bytes_ is None else f'{bytes_ / GIB:.1f}'} GiB free on {place}" for place, bytes_ in free
     )
-
-
-def _either(remedies: list[str]) -> str:
-    text = ", ".join(remedies[:-1]) + f", or {remedies[-1]}"
-    return text[0].upper() + text[1:]
 
 
 def _from_meminfo() -> int | None:

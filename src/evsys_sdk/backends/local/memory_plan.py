@@ -153,14 +153,6 @@ class Needs:
     dropout: bool = False
     four_bit: bool = False
 
-    def without_recomputation(self) -> Needs:
-        """The same without recomputation."""
-        return replace(self, recompute=False)
-
-    def with_recomputation(self) -> Needs:
-        """The same with it."""
-        return replace(self, recompute=True)
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -192,18 +184,18 @@ class Estimate:
     def total(self) -> int:
         return sum(getattr(self, part.name) for part in fields(self))
 
-    def table(self, needs: Needs) -> str:
-        """All parts with what each depends on, a line each."""
+    def describe(self, needs: Needs) -> str:
+        """All parts in GiB, with what each depends on."""
         kind = "nf4" if needs.four_bit else str(needs.dtype).removeprefix("torch.")
-        rows = [
+        parts = [
             (self.base, f"weights as {kind}" if self.base else "weights, which are loaded already"),
-            (self.adapter, f"adapter of rank {needs.rank} with gradients and optimizer, in float32"),
+            (self.adapter, f"an adapter of rank {needs.rank} with gradients and optimizer, in float32"),
             (self.row, f"a row of {needs.tokens_at_once} tokens{', recomputed' if needs.recompute else ''}"),
             (self.head, "logits"),
             (self.merged, "merged weights to sample from" if needs.merge else "no merged weights"),
             (self.cache, f"samples of {needs.cached_tokens} tokens together"),
         ]
-        return "\n".join(f"  {part / GIB:8.2f} GiB  {meaning}" for part, meaning in rows)
+        return "; ".join(f"{part / GIB:.2f} for {meaning}" for part, meaning in parts)
 
 
 def bytes_per_token(sizes: Sizes, needs: Needs) -> int:
@@ -250,9 +242,7 @@ def fit(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> N
 
     chosen = next((needs for needs in _list_fallbacks(wanted, fixed) if fits(needs)), None)
     if chosen is None:
-        [*_, least] = _list_fallbacks(wanted, fixed)
-        _refuse_if_sure(sizes, least, free, model)
-        chosen = least
+        chosen = refuse_if_hopeless(sizes, wanted, fixed=fixed, model=model, room=free, where=str(wanted.device))
     elif chosen != wanted:
         chosen = _take_back(chosen, wanted, fits)
     if chosen.recompute and not wanted.recompute:
@@ -292,26 +282,6 @@ def arms_that_fit(model: str, want: Callable[[Any, Any], Needs], dtype: str) -> 
     # In a joint pass an adapter and its gradient are there once more, and the sampler has a bank of adapters.
     each, bank = estimate.adapter + numbers * (size + 4), _BANK * numbers * size
     return max(1, min(_MOST_ARMS, int((free * _USED - (estimate.total - estimate.adapter) - bank) // each)))
-
-
-def refuse_if_hopeless(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str, room: int) -> None:
-    """Refuse a run that would not fit into `room` bytes, however little it does with."""
-    [*_, least] = _list_fallbacks(wanted, fixed)
-    estimate = Estimate.of(sizes, least)
-    if _surely_taken(estimate) > room:
-        parts = {"weights": estimate.base, "adapter and optimizer": estimate.adapter, "activations": estimate.row}
-        rest = estimate.total - sum(parts.values())
-        listed = ", ".join(f"{size / GIB:.1f} for {name}" for name, size in {**parts, "sampling": rest}.items())
-        raise BackendError(
-            f"training {model} takes about {estimate.total / GIB:.1f} GiB ({listed}), and there are {room / GIB:.1f} "
-            "GiB of memory. Choose a smaller model, lower lora_rank or backend.params.lora_targets, set "
-            "backend.params.dtype to bfloat16, or train elsewhere, such as on tinker."
-        )
-
-
-def _surely_taken(estimate: Estimate) -> float:
-    certain = estimate.base + estimate.adapter
-    return certain + _SURE * (estimate.total - certain)
 
 
 def _list_fallbacks(wanted: Needs, fixed: Collection[str]) -> Iterator[Needs]:
@@ -356,7 +326,7 @@ def _take_back(needs: Needs, wanted: Needs, fits: Callable[[Needs], bool]) -> Ne
 
 def _longest_kept(sizes: Sizes, needs: Needs, free: int) -> int:
     """How long a row may be that is not recomputed."""
-    estimate, kept = Estimate.of(sizes, needs), Estimate.of(sizes, needs.without_recomputation())
+    estimate, kept = Estimate.of(sizes, needs), Estimate.of(sizes, replace(needs, recompute=False))
     room = free * _USED - (estimate.total - estimate.row)
     return int(needs.tokens_at_once * max(0.0, room) / kept.row)
 
@@ -374,14 +344,19 @@ def _differences(wanted: Needs, chosen: Needs) -> str:
     return ", ".join(changes)
 
 
-def _refuse_if_sure(sizes: Sizes, least: Needs, free: int, model: str) -> None:
+def refuse_if_hopeless(
+    sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str, room: int, where: str
+) -> Needs:
+    """Refuse a run that would not fit into `room` bytes, however little it does with; returns that."""
+    [*_, least] = _list_fallbacks(wanted, fixed)
     estimate = Estimate.of(sizes, least)
-    if _surely_taken(estimate) <= free:
-        return
-    raise BackendError(
-        f"training {model} takes about {estimate.total / GIB:.1f} GiB, and {least.device} has {free / GIB:.1f} GiB "
-        f"free, with everything as small as it goes:\n{estimate.table(least)}\n"
-        "Free memory on the machine, choose a smaller model, lower lora_rank, adapt fewer layers "
-        "(backend.params.lora_targets), or set backend.params.dtype to bfloat16 or nf4; of "
-        "backend.params, tokens_at_once, cached_tokens, recompute and merge_samplers are kept where they are set."
-    )
+    certain = estimate.base + estimate.adapter
+    if certain + _SURE * (estimate.total - certain) > room:
+        raise BackendError(
+            f"training {model} takes about {estimate.total / GIB:.1f} GiB, and {where} has {room / GIB:.1f} GiB free, "
+            f"with everything as small as it goes ({estimate.describe(least)}). Free memory on the machine, choose a "
+            "smaller model, lower lora_rank, adapt fewer layers (backend.params.lora_targets), set "
+            "backend.params.dtype to bfloat16 or nf4, or train elsewhere, such as on tinker; of backend.params, "
+            "tokens_at_once, cached_tokens, recompute and merge_samplers are kept where they are set."
+        )
+    return least

@@ -1,4 +1,4 @@
-"""Families of models that need their own word: those that cannot work, and Falcon, whose attention is its own.
+"""Families of models that cannot work, and how the others are made.
 
 What a config tells is refused before any weight is read. What only shows when the model runs is found by `probing`.
 """
@@ -7,14 +7,9 @@ What a config tells is refused before any weight is read. What only shows when t
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
-
 from ....errors import BackendError
-from .attention import NAME, attention
 from .hybrids import RECURRENT_LAYERS, RECURRENT_MODELS
 
 FUSED = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
@@ -61,15 +56,10 @@ def check_family(model: str, config: Any) -> None:
         raise explain_refusal(
             model, name, f"its weights are stored quantized ({stored}); look for the same model without that"
         )
-    if not _takes_attention(made) and not _is_falcon(config):
+    if not _takes_attention(made):
         raise explain_refusal(
             model, name, "it computes attention in code of its own, which does not support packed sequences"
         )
-
-
-def attention_to_load_with(config: Any) -> str:
-    """The name of the attention that a model is made with."""
-    return "sdpa" if _is_falcon(config) else NAME
 
 
 def options_to_load_with(config: Any) -> dict[str, Any]:
@@ -81,50 +71,11 @@ def options_to_load_with(config: Any) -> dict[str, Any]:
     return {"quantization_config": Mxfp4Config(dequantize=True)}
 
 
-def use_attention(model: Any, name: str) -> None:
-    """Let a loaded model compute attention by the function of a name; Falcon's own gives way to ours by itself."""
-    if not _is_falcon(model.config):
-        model.set_attn_implementation(name)
-
-
-def route_attention(model: nn.Module) -> None:
-    """Replace the attention code of a model by ours, if it has its own."""
-    for module in model.modules():
-        if type(module).__name__ == "FalconAttention":
-            module.forward = functools.partial(_falcon_attention, module, module.forward)
-
-
-def _falcon_attention(
-    module: Any,
-    own: Callable[..., Any],
-    hidden_states: Tensor,
-    *,
-    position_ids: Tensor | None = None,
-    position_embeddings: tuple[Tensor, Tensor] | None = None,
-    **others: Any,
-) -> Any:
-    """Falcon's attention in our layout where there is one, else its own."""
-    from transformers.models.falcon.modeling_falcon import apply_rotary_pos_emb
-
-    layout = getattr(position_ids, "evsys_layout", None)
-    if layout is None or position_embeddings is None:
-        return own(hidden_states, position_ids=position_ids, position_embeddings=position_embeddings, **others)
-    heads = module._split_heads(module.query_key_value(hidden_states))
-    query, key, value = (part.transpose(1, 2) for part in heads)
-    query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
-    found, _ = attention(module, query, key, value, None, evsys_layout=layout)
-    return module.dense(found.reshape(*hidden_states.shape[:2], -1)), None
-
-
 def _quantization(config: Any) -> str | None:
     """How the weights of a model are stored, where that is not as plain numbers."""
     told = getattr(config, "quantization_config", None) or {}
     kind = told.get("quant_method") if isinstance(told, dict) else getattr(told, "quant_method", None)
     return None if kind in (None, "gguf") else str(getattr(kind, "value", kind))
-
-
-def _is_falcon(config: Any) -> bool:
-    return type(config).__name__ == "FalconConfig"
 
 
 def _takes_attention(made: Any) -> bool:

@@ -88,7 +88,7 @@ class Base:
     def hidden(self, tokens: Tensor, positions: Tensor, layout: attention.Layout) -> Tensor:
         """The last hidden state of each token of one row, (T, hidden)."""
         at: Any = positions[None]
-        at.evsys_layout = layout  # Falcon hands down nothing but this
+        at.evsys_layout = layout  # StableLM hands down nothing but this
         output = self.body(input_ids=tokens[None], position_ids=at, use_cache=False, evsys_layout=layout)
         return output.last_hidden_state[0]
 
@@ -110,30 +110,10 @@ def open_base(
     four_bit: bool = False,
     before_loading: BeforeLoading | None = None,
 ) -> Base:
-    """The base of a name, with everything as a config spells it."""
+    """The base of a name, with everything as a config spells it; loaded unless a run in this process has it."""
     if threads is not None:
         torch.set_num_threads(threads)
     place = pick_device(device)
-    return load_base(
-        model,
-        gguf_file=gguf_file,
-        dtype=pick_dtype(dtype, place),
-        device=place,
-        four_bit=four_bit,
-        before_loading=before_loading,
-    )
-
-
-def load_base(
-    model: str,
-    *,
-    gguf_file: str | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    four_bit: bool = False,
-    before_loading: BeforeLoading | None = None,
-) -> Base:
-    """The base of a name; loaded unless a run in this process already has it."""
     folder = Path(model).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
         folder, gguf_file = folder.parent, folder.name
@@ -143,7 +123,7 @@ def load_base(
             "file, or a name on the Hugging Face hub."
         )
     name = str(folder.resolve()) if folder.is_dir() else model
-    key = BaseKey(name, gguf_file, dtype, device, four_bit)
+    key = BaseKey(name, gguf_file, pick_dtype(dtype, place), place, four_bit)
     # Two arms that start at once must not load the same weights twice.
     with _loading:
         base = _loaded.get(key)
@@ -196,7 +176,6 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
     output, body = model.get_output_embeddings(), getattr(model, model.base_model_prefix, None)
     if output is None or body is None:
         raise families.explain_refusal(key.model, type(model).__name__, "it has no output layer to read tokens from")
-    families.route_attention(model)
     # Before anything of ours is put into the model: names and tensors are those of the files.
     fingerprint = _fingerprint(model)
     switch = install(model, skip=[output])
@@ -231,6 +210,36 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
         how = "name them in backend.params.lora_targets" if find_experts(model) else "they cannot be adapted"
         log.info("adapters of %s leave its experts as they are unless asked to (%s)", key.model, how)
     return base
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the files of a model say before any weight is read."""
+
+    tokenizer: Any
+    context_length: int
+    sizes: Sizes | None
+    device: Any
+    dtype: Any
+
+
+def read_config(model: str, dtype: str) -> Preview | None:
+    """A model whose files are on this machine, to be run on its CPU; None where they are not, or say too little."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    def read(load: Callable[[], Any]) -> Any | None:
+        try:
+            return load()
+        except Exception:  # loading the model says what is wrong with it
+            return None
+
+    config = read(lambda: AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False))
+    tokenizer = read(lambda: AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False))
+    if config is None or tokenizer is None:
+        return None
+    families.check_family(model, config)
+    context, cpu = context_length_of(config.get_text_config(), model, warns=False), torch.device("cpu")
+    return Preview(tokenizer, context, read(lambda: Sizes.of(config)), cpu, pick_dtype(dtype, cpu))
 
 
 def context_length_of(config: Any, model: str, *, warns: bool = True) -> int:
@@ -273,12 +282,10 @@ def _from_transformers(key: BaseKey, before_loading: BeforeLoading | None) -> tu
         config = AutoConfig.from_pretrained(key.model, trust_remote_code=False, **gguf)
         families.check_family(key.model, config)
         sizes = Sizes.of(config)
-        memory.check_fits(sizes.weight_bytes(key.dtype, key.four_bit), key.dtype, key.device, key.model)
         if before_loading is not None:
             before_loading(sizes, key)
         tokenizer = AutoTokenizer.from_pretrained(key.model, trust_remote_code=False, **gguf)
-        model = load_plain(key, families.attention_to_load_with(config))
-        families.use_attention(model, attention.NAME)
+        model = load_plain(key, attention.NAME)
         return config, tokenizer, model
     except BackendError:
         raise

@@ -96,7 +96,7 @@ class Linear:
     def of(cls, module: nn.Module) -> Linear | None:
         """The layer that a module is; None where it is something else."""
         kind: Any = module
-        if type(module) is nn.Linear or type(module).__name__ == "FalconLinear":
+        if type(module) is nn.Linear:
             return cls(kind.weight, kind.bias)
         if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
             return cls(kind.weight.T, kind.bias, transposed=True)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ....log import get_logger
 from .. import memory
 from .attention import NAME, NotUnderstood, PackedLayout, Segment, Traits
-from .families import explain_refusal, use_attention
+from .families import explain_refusal
 from .head import Head
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ def _changes(config: Any) -> list[tuple[float, float | None]]:
 @contextlib.contextmanager
 def own_attention(model: Any) -> Generator[None]:
     """The model computes attention in its own way for the length of a block."""
-    use_attention(model, "eager")
+    model.set_attn_implementation("eager")
     try:
         yield
     finally:
-        use_attention(model, NAME)
+        model.set_attn_implementation(NAME)
 
 
 @torch.no_grad()
