@@ -352,7 +352,7 @@ def test_a_fault_in_the_middle_leaves_nothing_half_read_behind(warm: Any, monkey
     prompt = ids(warm, INSTRUCTIONS)
     expected = ask(sampler, prompt)
     with monkeypatch.context() as patch:
-        patch.setattr(decoding.StepLayout, "attend", lambda *_: 1 / 0)
+        patch.setattr(decoding.StepLayout, "attend_tokens", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             ask(sampler, prompt)
     assert_alike(ask(sampler, prompt), expected)

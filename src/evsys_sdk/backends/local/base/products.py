@@ -23,7 +23,7 @@ _ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """x -> xW' + b."""
+    """x -> xW' + b, added onto another tensor where one is given."""
 
     weight: Weight
     """In four bits only for products that make it dense themselves."""
@@ -34,10 +34,13 @@ class Product:
     def of(cls, weight: Tensor, bias: Tensor | None = None, *, pack: bool) -> Product:
         return cls(weight, bias, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS) if pack else None)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
         if self.packed is None:
-            return F.linear(x, dense(self.weight), self.bias)
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+            found = F.linear(x, dense(self.weight), self.bias)
+            return found if onto is None else onto + found
+        if onto is None:
+            return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise.binary(x, onto, self.packed, self.bias, "add")
 
 
 def can_pack(device: torch.device, dtype: torch.dtype, size: int) -> bool:

@@ -221,16 +221,20 @@ class StepLayout:
         self._seen: dict[int | None, Tensor] = {}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        keys, values = self._cache.layer(traits.layer, key, value)
-        keys[self._slots, :, self._positions] = key.transpose(0, 1)
-        values[self._slots, :, self._positions] = value.transpose(0, 1)
+        found = self.attend_tokens(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), traits)
+        return found.view(*query.shape[1::-1], -1).transpose(0, 1)
+
+    def attend_tokens(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+        """The same for (slots, heads, width); the heads of each slot next to each other, (slots, heads * width)."""
+        keys, values = self._cache.layer(traits.layer, key.transpose(0, 1), value.transpose(0, 1))
+        keys[self._slots, :, self._positions] = key
+        values[self._slots, :, self._positions] = value
         count = len(self._positions)
         keys, values = keys[:count, :, : self._longest], values[:count, :, : self._longest]
         # Query heads that share keys become the rows of one query, so that no key is copied.
-        heads, groups = keys.shape[1], query.shape[0] // keys.shape[1]
-        grouped = query.transpose(0, 1).reshape(count, heads, groups, -1)
+        grouped = query.unflatten(1, (keys.shape[1], -1))
         found = masked_attention(grouped, keys, values, self._mask(traits.window), traits)
-        return found.reshape(count, heads * groups, -1).transpose(0, 1)
+        return found.reshape(count, -1)
 
     def convolve(self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """A convolution that continues from each slot's last inputs."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..base.attention import PackedLayout
+from ..base.attention import PackedLayout, Traits
 from ..base.families import FUSED
 from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
@@ -52,32 +52,37 @@ class FusedDecoder(TokenDecoder):
         return super()._logits(hidden) if head is None else head(hidden).float()
 
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: PackedLayout | StepLayout) -> Tensor:
-        if not isinstance(layout, StepLayout):
-            return super()._hidden(tokens, positions, layout)
         body: Any = self.base.body
         x = body.embed_tokens(tokens.to(self.base.device))
         cos, sin = (part[0][:, None] for part in body.rotary_emb(x[None], position_ids=positions[None].to(x.device)))
+        half = cos.shape[-1] // 2
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
         for layer in self._layers:
             h = _norm(x, layer.before_attention)
             qkv = layer.qkv(h).view(len(x), -1, layer.attention.head_dim)
-            q, k, v = qkv.split(layer.sizes, dim=1)
+            queries, keys, _ = layer.sizes
+            turned, v = qkv[:, : queries + keys], qkv[:, queries + keys :]
             if hasattr(layer.attention, "q_norm"):
-                q, k = _norm(q, layer.attention.q_norm), _norm(k, layer.attention.k_norm)
-            q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-            found = layout.attend(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), layer.traits)
-            x = x + layer.output(found.transpose(0, 1).reshape(len(x), -1))
+                q, k = turned.split([queries, keys], dim=1)
+                turned = torch.cat([_norm(q, layer.attention.q_norm), _norm(k, layer.attention.k_norm)], dim=1)
+            # A rotation mixes column i with column i + half, with the sign that is in the sine.
+            turned = torch.addcmul(turned * cos, turned.roll(half, dims=-1), sin)
+            found = _attend(layout, turned[:, :queries], turned[:, queries:], v, layer.traits)
+            x = layer.output(found, x)
             gate, up = layer.gate_up(_norm(x, layer.before_gate)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
+            x = layer.down(F.silu(gate) * up, x)
         return _norm(x, body.norm)
+
+
+def _attend(layout: PackedLayout | StepLayout, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
+    if isinstance(layout, StepLayout):
+        return layout.attend_tokens(query, key, value, traits)
+    found = layout.attend(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), traits)
+    return found.transpose(0, 1).reshape(len(query), -1)
 
 
 def _norm(x: Tensor, module: Any) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 def _can_fuse(base: Base) -> bool:

@@ -9,7 +9,7 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +26,8 @@ from ...seeds import uniforms as uniforms_of
 from ..base.packing import Ints
 
 _BLOCK = 256
+_MILD_BIAS = 30.0
+"""Of the 87 nats below the best token that masses in float32 reach down to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,23 +193,31 @@ class Lane:
 
 def advance(lanes: Sequence[Lane], logits: Tensor) -> None:
     """Choose the next token of each lane from its row of logits."""
-    logprobs = logits.log_softmax(dim=1)
-    changed = _filter(_change(logprobs, lanes), lanes)
-    chosen = choose(changed, [lane.request.params for lane in lanes], uniforms(lanes))
-    values = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
+    params, uniform = [lane.request.params for lane in lanes], uniforms(lanes)
+    highest = logits.amax(dim=1, keepdim=True)
+    mass = _mass(logits, highest)
+    total = highest + mass.sum(dim=(1, 2), dtype=torch.float64).log()[:, None].to(logits.dtype)
+    if all(map(_is_mild, params)):
+        for lane, row in zip(lanes, mass.flatten(1), strict=True):
+            if (bias := bias_of(lane.request, mass.device)) is not None:
+                row[bias[0]] *= bias[1].exp()
+        chosen = _inverse(mass, uniform.to(mass.device))
+    else:
+        chosen = choose(_filter(_change(logits, total, lanes), lanes), params, uniform)
+    values = (logits.gather(1, chosen[:, None]) - total)[:, 0].tolist()
     for row, lane in enumerate(lanes):
         if k := lane.request.params.top_logprobs:
-            best = logprobs[row].topk(k)
-            lane.top.append((best.indices.tolist(), best.values.tolist()))
+            top = logits[row].topk(k)
+            lane.top.append((top.indices.tolist(), (top.values - total[row]).tolist()))
     for lane, token, value in zip(lanes, chosen.tolist(), values, strict=True):
         lane.add(token, value)
 
 
-def _change(logprobs: Tensor, lanes: Sequence[Lane]) -> Tensor:
-    """What the tokens are chosen by: log-probabilities with each lane's bias and processors applied."""
+def _change(logits: Tensor, total: Tensor, lanes: Sequence[Lane]) -> Tensor:
+    """What the tokens are chosen by: logits, or log-probabilities with each lane's bias and processors applied."""
     if not any(lane.request.params.logit_bias or lane.request.params.processors for lane in lanes):
-        return logprobs
-    found = logprobs.clone()
+        return logits
+    found = logits - total
     # Requests that were made together share their bias: one operation for all of their rows.
     same: dict[int, list[int]] = {}
     for row, lane in enumerate(lanes):
@@ -259,13 +269,19 @@ def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) 
     highest, best = logprobs.max(dim=1, keepdim=True)
     if bool(greedy.all()):
         return best[:, 0]
-    # One array for all that follows, in blocks of a fixed size, filled up with tokens of no mass: a new one for each
-    # operation would take longer than the operations.
-    mass = logprobs.new_zeros(len(logprobs), -(-logprobs.shape[1] // _BLOCK) * _BLOCK)
-    scaled = mass[:, : logprobs.shape[1]]
-    torch.sub(logprobs, highest, out=scaled)  # first: a tiny temperature would make all of them infinite
-    _truncate(scaled.div_(torch.where(greedy, 1.0, temperature)[:, None]), params).exp_()
-    return torch.where(greedy, best[:, 0], _inverse(mass.view(len(mass), -1, _BLOCK), uniform.to(mass.device)))
+    heat = torch.where(greedy, 1.0, temperature)[:, None]
+    mass = _mass(logprobs, highest, lambda scaled: _truncate(scaled.div_(heat), params))
+    return torch.where(greedy, best[:, 0], _inverse(mass, uniform.to(mass.device)))
+
+
+def _mass(logits: Tensor, highest: Tensor, change: Callable[[Tensor], Tensor] = lambda scaled: scaled) -> Tensor:
+    """Masses of all tokens, (rows, blocks, _BLOCK), filled up with tokens of none; that of the best token is 1."""
+    # One array for all: a new one for each operation would take longer than the operations.
+    mass = logits.new_zeros(len(logits), -(-logits.shape[1] // _BLOCK) * _BLOCK)
+    scaled = mass[:, : logits.shape[1]]
+    torch.sub(logits, highest, out=scaled)  # first: a tiny temperature would make all of them infinite
+    change(scaled).exp_()
+    return mass.view(len(mass), -1, _BLOCK)
 
 
 def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
@@ -294,6 +310,13 @@ def needs_logits(params: SamplingParams) -> bool:
     """Whether the logits of each step are looked at, and not only the token that is chosen."""
     changed = params.make_filter is not None or bool(params.logit_bias) or bool(params.processors)
     return is_truncated(params) or bool(params.top_logprobs) or changed
+
+
+def _is_mild(params: SamplingParams) -> bool:
+    """Whether the masses of the tokens as they are tell which one is chosen, but for biases that no mass is lost by."""
+    biases = (params.logit_bias or {}).values()
+    changed = is_truncated(params) or params.make_filter is not None or params.processors
+    return params.temperature == 1 and not changed and all(abs(one) <= _MILD_BIAS for one in biases)
 
 
 def is_truncated(params: SamplingParams) -> bool:

@@ -18,54 +18,46 @@ class Snapshot:
     """An adapter that no longer changes, or none at all for the plain base."""
 
     def __init__(self, base: Base, adapter: LoRAAdapter | None, *, merge: bool) -> None:
-        self._base, self._merge = base, merge
+        self._base, self.merges = base, merge
+        """Whether there may be a merged copy of the weights."""
         self.form = None if adapter is None or adapter.has_experts or base.key.four_bit else hash(adapter.form)
         """Equal for snapshots that can be sampled from together; None for those that cannot."""
         self.template = adapter
         # One that changes nothing, as a new one does, need not be merged, and shares what is prepared for the base.
-        self._adapter = None if adapter is None or adapter.is_zero() else adapter
+        self.adapter = None if adapter is None or adapter.is_zero() else adapter
+        """What is to be merged; None where there is nothing to add to the base."""
         self._merged: Mapping[str, Change] | None = None
         self.prepared: Any = None
         """What a decoder has made of the weights for itself."""
-
-    @property
-    def adapter(self) -> LoRAAdapter | None:
-        """What is to be merged; None where there is nothing to add to the base."""
-        return self._adapter
-
-    @property
-    def merges(self) -> bool:
-        """Whether there may be a merged copy of the weights."""
-        return self._merge
 
     def changes(self) -> Mapping[str, Change]:
         """What to switch on while sampling: merged weights where there is room for them.
 
         Weights in four bits are all made dense for it: a token at a time, unpacking takes longer than the products.
         """
-        if self._adapter is None and not self._base.key.four_bit:
+        if self.adapter is None and not self._base.key.four_bit:
             return {}
-        if self._merge and self._merged is None:
+        if self.merges and self._merged is None:
             try:
                 self._merged = self._merge_weights()
             except Exception as error:
                 if not memory.is_out_of_memory(error):
                     raise
                 memory.release_unused()
-                self._merge = False
+                self.merges = False
                 get_logger(__name__).warning("no memory to merge the adapter for sampling; it is applied separately")
         return self._merged if self._merged is not None else self.parts()
 
     def _merge_weights(self) -> Mapping[str, Change]:
         switch = self._base.switch
-        merged = {} if self._adapter is None else self._adapter.merge(switch)
+        merged = {} if self.adapter is None else self.adapter.merge(switch)
         if not self._base.key.four_bit:
             return merged
         return {name: dense(linear.weight) for name, linear in switch.layers.items() if name not in merged} | merged
 
     def parts(self) -> Mapping[str, Change]:
         """What to switch on to compute exactly as training does."""
-        return {} if self._adapter is None else self._adapter.parts()
+        return {} if self.adapter is None else self.adapter.parts()
 
     def forget_merged(self) -> None:
         """Give back the memory of the merged weights; they are made again when needed."""
