@@ -57,6 +57,16 @@ def test_without_the_hub_only_what_was_fetched_can_be_had(folder: Path, monkeypa
     assert problems("some/model", {"kind": "local"}) == []
 
 
+def test_a_name_of_one_word_is_looked_up_in_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder / "hub"))
+    monkeypatch.setenv("EVSYS_CACHE_DIR", str(folder / "cache"))
+    assert "HF_HUB_OFFLINE" in problems("SmolModel", {"kind": "local"})[0]
+    (folder / "cache/models/SmolModel").mkdir(parents=True)
+    (folder / "cache/models/SmolModel/config.json").write_text("{}", "utf-8")
+    assert problems("SmolModel", {"kind": "local"}) == []
+
+
 def test_a_renderer_that_was_registered_with_the_cookbook_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     package, renderers = ModuleType("tinker_cookbook"), ModuleType("tinker_cookbook.renderers")
     monkeypatch.setattr(renderers, "get_registered_renderer_names", lambda: ["house_style"], raising=False)

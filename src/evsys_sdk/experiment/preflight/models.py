@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from ...backends.checkpoint_name import MANIFEST
 from ...backends.client import ModelSpec
+from ...backends.local.backend import locate_model
 from ...config import ModelConfig, RunConfig
 from ...config.prices import backend_of
 from ...errors import EvsysError, Problem, closest, problems_of, suggest
@@ -92,7 +93,7 @@ def look_at_model(run: RunConfig, algorithm: Algorithm, report: CheckReport, pla
 
 def _preview(run: RunConfig, algorithm: Algorithm) -> Any:
     """The files of a model as the local backend sees them; None where they are not on this machine."""
-    folder = in_project(run.model.name)
+    folder = in_project(locate_model(run.model.name))
     if not folder.is_dir() and (is_local_path(run) or not _is_in_hub_cache(run.model.name)):
         return None
     spec = ModelSpec(str(folder) if folder.is_dir() else run.model.name, lora_rank=traits_of(algorithm).lora_rank)
@@ -109,7 +110,7 @@ def _is_on_gpu(run: RunConfig) -> bool:
 
 def _folder_problems(run: RunConfig, place: str) -> Iterator[Problem]:
     name = run.model.name
-    folder = in_project(name)
+    folder = in_project(locate_model(name))
     if not folder.exists():
         if is_local_path(run):
             yield Problem("there is no such model folder or file", place, name, _nearest(folder))
