@@ -23,6 +23,8 @@ from .scoring import reward, score
         ("</answer>4<answer>", {}, 0.0),
         ("<answer>4</answer> done", {"nothing_else": True}, 0.0),
         (" <answer>4</answer>\n", {"nothing_else": True}, 1.0),
+        ("<think><answer>4</answer></think>", {}, 0.0),
+        ("<THINK>so <answer>4</answer></THINK> <answer>5</answer>", {}, 1.0),
         ("<think>a</think><answer>b</answer>", {"tags": ["think", "answer"]}, 1.0),
         ("<answer>b</answer><think>a</think>", {"tags": ["think", "answer"]}, 0.0),
         ("<think>a<answer>b</answer></think>", {"tags": ["think", "answer"]}, 0.0),

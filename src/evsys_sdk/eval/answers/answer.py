@@ -16,7 +16,8 @@ from ...config.base import Strict
 from ...errors import MISSING, EvalError
 
 ANSWER_TAG = "answer"
-_THINKING = ("think", "thinking")
+THINKING = ("think", "thinking")
+_THINKING = [(re.compile(f"<{tag}>", re.IGNORECASE), re.compile(f"</{tag}>", re.IGNORECASE)) for tag in THINKING]
 _FENCE = re.compile(
     r"(?:(?P<line>^[ \t]*)|(?<=[\s:]))(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)(?(line)[^\n]*|[ \t]*)$",
     re.MULTILINE,
@@ -69,8 +70,8 @@ def all_tagged(text: str, tag: str) -> list[str]:
 
 def without_thinking(text: str) -> str:
     """What follows the reasoning; of reasoning that was cut off, nothing."""
-    for tag in _THINKING:
-        text = text.rpartition(f"</{tag}>")[2].partition(f"<{tag}>")[0]
+    for opening, closing in _THINKING:
+        text = opening.split(closing.split(text)[-1], 1)[0]
     return text
 
 

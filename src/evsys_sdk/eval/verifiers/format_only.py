@@ -21,7 +21,7 @@ from ...config.base import Strict
 from ...data.shapes import is_list, is_object
 from ...errors import MISSING, show
 from ...protocols import VerificationResult
-from ..answers.answer import ANSWER_TAG, extract_answer, find_json
+from ..answers.answer import ANSWER_TAG, THINKING, extract_answer, find_json, without_thinking
 from ..answers.bounded_regex import check_pattern, match_within
 from ..answers.compare import ValueComparison, is_number
 from ..verifier import BaseVerifier
@@ -78,7 +78,8 @@ class FormatOnlyParams(Strict):
     """What the form is; everything that is given must hold."""
 
     tags: list[str] | None = Field(default=None, min_length=1)
-    """Tags that occur once each, in this order, with something inside; `answer` if nothing else is asked for."""
+    """Tags that occur once each, in this order, with something inside; `answer` if nothing else is asked for. Unless
+    thinking is one of them, or `nothing_else`, what stands in a thought does not count."""
     nothing_else: bool = False
     """Whether there may be nothing but white space around the tags."""
     pattern: str | None = Field(default=None, min_length=1)
@@ -109,7 +110,10 @@ class FormatOnly(BaseVerifier[FormatOnlyParams]):
 
     async def verify(self, *, completion: str) -> VerificationResult:
         """Check the form; the info lists what is wrong with it."""
-        wrong = list(_tag_faults(completion, self.cfg.wanted_tags, nothing_else=self.cfg.nothing_else))
+        tags, nothing_else = self.cfg.wanted_tags, self.cfg.nothing_else
+        shows_thinking = nothing_else or not set(tags).isdisjoint(THINKING)
+        text = completion if shows_thinking else without_thinking(completion)
+        wrong = list(_tag_faults(text, tags, nothing_else=nothing_else))
         if self.cfg.pattern is not None:
             found = await match_within(
                 self.cfg.timeout_s, self.cfg.pattern, completion.strip(), how="fullmatch", flags=re.DOTALL
