@@ -177,14 +177,10 @@ class RedactedStream:
     """An output stream that passes on what is written, without its secrets."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    @property
-    def unredacted(self) -> TextIO:
-        return self._stream
+        self.unredacted = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(redact_text(text))
+        self.unredacted.write(redact_text(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -192,7 +188,7 @@ class RedactedStream:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.unredacted, name)
 
 
 def redact_output() -> tuple[TextIO, TextIO]:
@@ -206,9 +202,7 @@ def redact_output() -> tuple[TextIO, TextIO]:
 
 def hand_over(secret_text: str) -> None:
     """Print a key that was made for the person who asked for it: the one thing that may pass unredacted."""
-    stream = sys.stdout
-    if isinstance(stream, RedactedStream):
-        stream = stream.unredacted
+    stream = getattr(sys.stdout, "unredacted", sys.stdout)
     stream.write(secret_text + "\n")
     stream.flush()
 

@@ -109,15 +109,15 @@ def check_environment(spec: EnvironmentSpec | None) -> None:
 @functools.cache
 def _warn_without_control_group() -> None:
     """Report once that the kernel does not limit the memory of sandboxes here."""
-    from .sandbox.control_group import make_group
+    from .sandbox.control_group import close_group, make_group
 
     group = make_group(64 << 20) if sys.platform == "linux" else None
     if group is not None:
-        group.remove()
+        close_group(group)
         return
     get_logger(__name__).warning(
-        "no control group can be made here, so that only the supervisor limits the memory of sandboxes, 20 times a "
-        "second. See evsys doctor --sandbox, or set control_group: false."
+        "no control group can be made here, so that only the supervisor limits the memory of sandboxes, 100 times "
+        "a second. See evsys doctor --sandbox, or set control_group: false."
     )
 
 

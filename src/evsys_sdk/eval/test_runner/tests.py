@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 PR_SET_DUMPABLE = 4
 ALIASES = {"np": "numpy", "pd": "pandas"}
 NOT_THEIRS = {"numpy", "pandas", "scipy", "sympy", "sklearn", "torch", "matplotlib", "hypothesis", "requests", "mock"}
-"""Libraries by which tests compare; with those of the standard library, they are never the solution's."""
+"""Libraries by which tests compare."""
+# `stdlib_module_names` came with Python 3.10, and the sandbox may have an older one.
+KNOWN = NOT_THEIRS.union(getattr(sys, "stdlib_module_names", ()))
+"""With those of the standard library, which are never the solution's."""
 
 
 class Finder:
@@ -37,9 +40,7 @@ class Finder:
         self._channel, self._only_solution = channel, only_solution
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        # `stdlib_module_names` came with Python 3.10, and the sandbox may have an older one.
-        known = NOT_THEIRS.union(getattr(sys, "stdlib_module_names", ()))
-        if name != "solution" and (self._only_solution or name.partition(".")[0] in known):
+        if name != "solution" and (self._only_solution or name.partition(".")[0] in KNOWN):
             return None
         try:
             proxy = self._channel.ask("import", name)
@@ -75,8 +76,7 @@ def names_for_tests(defined: Any) -> dict[str, Any]:
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
             continue
         is_module = isinstance(value, Proxy) and value._kind == "module"
-        known = name in ALIASES or name in NOT_THEIRS or name in getattr(sys, "stdlib_module_names", ())
-        if known or is_module:
+        if name in ALIASES or name in KNOWN or is_module:
             try:
                 value = __import__(ALIASES.get(name, name))
             except ImportError:

@@ -27,6 +27,9 @@ TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 }
 PLAIN_METHODS = {name for kind in TYPES.values() for name in dir(kind) if not name.startswith("_")}
+_BY_HEX: Any = (float, bytes, bytearray)
+_SETS: Any = (set, frozenset)
+_HEX_NAMES: dict[str, Any] = {kind.__name__: kind for kind in _BY_HEX}
 _VIEWS = (type({}.keys()), type({}.items()), type({}.values()))
 _BY_TEXT = {
     "Decimal": ("decimal", ""),
@@ -88,12 +91,11 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
     if isinstance(value, int):
         # Large ones in hexadecimal: of decimals, Python refuses to read more than 4300 digits.
         return int(value) if -_SAFE_INTEGER < value < _SAFE_INTEGER else {"int": hex(value)}
-    if isinstance(value, float):
-        return {"float": float.hex(value)}  # to the last bit, and with the infinities that JSON has not
     if isinstance(value, complex):
         return {"complex": [float.hex(value.real), float.hex(value.imag)]}
-    if isinstance(value, (bytes, bytearray)):
-        return {"bytes" if isinstance(value, bytes) else "bytearray": bytes(value).hex()}
+    for kind in _BY_HEX:  # of floats to the last bit, and with the infinities that JSON has not
+        if isinstance(value, kind):
+            return {kind.__name__: kind.hex(value)}
     # By the methods of the builtin types: those of a subclass could tell of other items than it has.
     if isinstance(value, list):
         return inner(list.__iter__(value))
@@ -102,10 +104,9 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
         if isinstance(fields, tuple) and len(fields) == tuple.__len__(value):
             return {"namedtuple": [type(value).__name__, list(map(str, fields)), inner(tuple.__iter__(value))]}
         return {"tuple": inner(tuple.__iter__(value))}
-    if isinstance(value, set):
-        return {"set": inner(set.__iter__(value))}
-    if isinstance(value, frozenset):
-        return {"frozenset": inner(frozenset.__iter__(value))}
+    for kind in _SETS:
+        if isinstance(value, kind):
+            return {kind.__name__: inner(kind.__iter__(value))}
     if isinstance(value, dict):
         counter = getattr(sys.modules.get("collections"), "Counter", None)
         return {"Counter" if type(value) is counter else "dict": [inner(pair) for pair in dict.items(value)]}
@@ -161,14 +162,12 @@ def _build(tag: str, content: Any, inner: Callable[[Any], list[Any]], resolve: C
         return TYPES[tag](inner(content))
     if tag == "dict":
         return dict(inner(pair) for pair in content)
-    if tag == "float":
-        return float.fromhex(content)
+    if tag in _HEX_NAMES:
+        return _HEX_NAMES[tag].fromhex(content)
     if tag == "int":
         return int(content, 16)
     if tag == "complex":
         return complex(*map(float.fromhex, content))
-    if tag in ("bytes", "bytearray"):
-        return (bytes if tag == "bytes" else bytearray).fromhex(content)
     if tag == "range":
         return range(*inner(content))
     if tag == "text":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ from ...registry import get_data_store
 
 
 class RowLoader:
-    """Loads and transforms rows, and records source, id and content hash of each load in the run's folder."""
+    """Loads and transforms rows, and records source, id and content hash of each load in the run's folder, if any."""
 
-    def __init__(self, store: DataStore, run_dir: Path) -> None:
-        self._store, self._path = store, RunFiles(run_dir).datasets
+    def __init__(self, store: DataStore, run_dir: Path | None) -> None:
+        self._store, self._path = store, run_dir and RunFiles(run_dir).datasets
         self._notes: dict[str, dict[str, Any]] = {}
         self._loaded: dict[str, tuple[list[Row], str]] = {}
         """Rows and their hash by data config."""
@@ -49,22 +49,14 @@ class RowLoader:
         source, sha256 = describe_source(data), content_hash(rows)
         self._notes[f"{source} {sha256}"] = {"source": source, "rows": len(rows), "sha256": sha256, **came_from}
         self._loaded[key] = rows, sha256
-        write_json(self._path, list(self._notes.values()))
+        if self._path is not None:
+            write_json(self._path, list(self._notes.values()))
         return self._loaded[key]
 
 
-def row_reader(spec: DataStoreSpec) -> Callable[[DataConfig], list[Row]]:
+def row_reader(spec: DataStoreSpec) -> RowLoader:
     """Reads and transforms rows of a data store without recording them; each source once."""
-    store: DataStore = get_data_store(spec.kind)(**spec.arguments)
-    known: dict[str, list[Row]] = {}
-
-    def read(data: DataConfig) -> list[Row]:
-        key = data.model_dump_json()
-        if key not in known:
-            known[key] = load_transformed(data, store)[0]
-        return known[key]
-
-    return read
+    return RowLoader(get_data_store(spec.kind)(**spec.arguments), None)
 
 
 def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dict[str, Any]]:

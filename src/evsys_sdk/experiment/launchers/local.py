@@ -60,7 +60,7 @@ class LocalLauncher:
         self._executors: list[_Here | ArmWorker] = []
         self._free: list[_Here | ArmWorker] = []
         self._running: dict[str, _Here | ArmWorker] = {}
-        self._lock = threading.RLock()  # a signal handler may stop an arm while this thread holds it
+        self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
 
     def open(self, launch: Launch, n_arms: int) -> int:
@@ -104,15 +104,11 @@ class LocalLauncher:
         return done
 
     def stop(self, arm: str, reason: str) -> None:
-        with self._lock:
-            executor = self._running.get(arm)
-        if executor is not None:
+        if (executor := self._running.get(arm)) is not None:
             executor.stop(arm, reason)
 
     def kill(self, arm: str) -> None:
-        with self._lock:
-            executor = self._running.get(arm)
-        if executor is not None:
+        if (executor := self._running.get(arm)) is not None:
             executor.kill()
 
     def close(self) -> None:
@@ -135,7 +131,7 @@ class LocalLauncher:
         runs = launch.config.all_runs()
         if self.cfg.arms_in != "auto" or self.cfg.gpus_per_arm != 1 or not gpus or runs_own_code(launch.config):
             return 1
-        if any(backend_of(run) != "local" for run in runs) or os.name == "nt" or _obstacle(launch.config):
+        if any(backend_of(run) != "local" for run in runs) or os.name == "nt":
             return 1
         if self.cfg.arms_per_gpu != "auto":
             return self.cfg.arms_per_gpu

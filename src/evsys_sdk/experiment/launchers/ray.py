@@ -54,9 +54,11 @@ class RayLauncher:
         self._tasks: dict[str, Any] = {}
         self._started_cluster = False
 
-    def open(self, launch: Launch, n_arms: int) -> int:
-        ray: Any = import_module("ray")
+    @property
+    def _ray(self) -> Any:
+        return import_module("ray")
 
+    def open(self, launch: Launch, n_arms: int) -> int:
         code = ProjectCode.for_workers(launch.config)
         if code.unreachable:
             hint = "Move them to a module of their own."
@@ -66,7 +68,7 @@ class RayLauncher:
         self._folder = workspace_dir() / self.name / secrets.token_hex(4)
         self._folder.mkdir(parents=True)
         (self._folder / SHARED).write_bytes(pickle.dumps((code, launch)))
-        self._task = ray.remote(run_ray_task).options(
+        self._task = self._ray.remote(run_ray_task).options(
             num_cpus=self.cfg.cpus_per_arm,
             num_gpus=self.cfg.gpus_per_arm,
             # Its own Workers: those of an earlier experiment have the code that its project had then.
@@ -89,25 +91,19 @@ class RayLauncher:
             (self._folder / arm).write_text(reason, encoding="utf-8")
 
     def kill(self, arm: str) -> None:
-        ray: Any = import_module("ray")
-
         if arm in self._tasks:
-            ray.cancel(self._tasks[arm], force=True)
+            self._ray.cancel(self._tasks[arm], force=True)
 
     def close(self) -> None:
-        ray: Any = import_module("ray")
-
         self._tasks.clear()
         if hasattr(self, "_folder"):
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._started_cluster:
-            ray.shutdown()
+            self._ray.shutdown()
 
     def _connect(self) -> None:
         """Use the cluster this process is connected to, the one that was named, or a new one."""
-        ray: Any = import_module("ray")
-
-        if ray.is_initialized():
+        if self._ray.is_initialized():
             return
         # Workers find the SDK and the project the way this process does, also where they are not installed.
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(ProjectCode.of_this_process().path)}}
@@ -120,7 +116,7 @@ class RayLauncher:
             options |= {"address": self.cfg.address}
             del options["include_dashboard"]
         try:
-            ray.init(logging_level="warning", configure_logging=False, **options)
+            self._ray.init(logging_level="warning", configure_logging=False, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             where = self.cfg.address or "this machine"
             hint = "Check launcher.params.address, or leave it out to start a cluster on this machine."
@@ -130,9 +126,7 @@ class RayLauncher:
 
     def _room(self) -> int:
         """How many arms the whole cluster has room for."""
-        ray: Any = import_module("ray")
-
-        have: dict[str, float] = ray.cluster_resources()
+        have: dict[str, float] = self._ray.cluster_resources()
         wanted = {"CPU": self.cfg.cpus_per_arm, "GPU": self.cfg.gpus_per_arm}
         rooms = {name: int(have.get(name, 0.0) / amount) for name, amount in wanted.items() if amount}
         lacking = next((name for name, room in rooms.items() if room == 0), None)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..environment import SandboxError
-from .control_group import ControlGroup, close_group, make_group
+from .control_group import MEMBERS, close_group, make_group
 from .supervisor.wire import Decoder, Value, WireError, encode
 
 # With -I nothing but the standard library is on its path: the supervisor is found in this folder, and nowhere else.
@@ -62,7 +62,7 @@ class SupervisorClient(asyncio.Protocol):
         self._problem = ""
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._group: ControlGroup | None = None
+        self._group: Path | None = None
 
     @property
     def pid(self) -> int | None:
@@ -80,7 +80,7 @@ class SupervisorClient(asyncio.Protocol):
                 ours.close()
                 self._remove_group()
                 raise
-        members = str(self._group.members) if self._group else ""
+        members = str(self._group / MEMBERS) if self._group else ""
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
             return await self._ask(_START, {**settings, "control_group": members}, timeout_s)

@@ -13,36 +13,15 @@ import os
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
-_MEMBERS = "cgroup.procs"
+MEMBERS = "cgroup.procs"
+"""The file of a group that a process writes 0 to in order to join."""
 _SPARE = 160 * 1024 * 1024  # the supervisor itself, and what the kernel needs for the files and processes
 _numbers = itertools.count()
-_closed: list[ControlGroup] = []
+_closed: list[Path] = []
 """Groups whose sandbox has ended; one with a process that has not quite ended is removed later."""
 
 
-class ControlGroup:
-    """A group with a memory limit, made for one sandbox and removed after it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @property
-    def members(self) -> Path:
-        """The file that a process writes 0 to in order to join."""
-        return self._folder / _MEMBERS
-
-    def remove(self) -> bool:
-        """Remove it; False while a process in it has not quite ended."""
-        try:
-            self._folder.rmdir()
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
-
-
-def close_group(group: ControlGroup) -> None:
+def close_group(group: Path) -> None:
     """Remove the group of a sandbox that has ended, as soon as that is possible."""
     _closed.append(group)
     _remove_closed()
@@ -50,22 +29,26 @@ def close_group(group: ControlGroup) -> None:
 
 @atexit.register
 def _remove_closed() -> None:
-    _closed[:] = [group for group in _closed if not group.remove()]
+    for group in _closed[:]:
+        with contextlib.suppress(OSError):  # a process in it has not quite ended
+            group.rmdir()
+        if not group.exists():
+            _closed.remove(group)
 
 
-def make_group(memory: int) -> ControlGroup | None:
-    """A group for a sandbox that may use so much memory; None where this user can make none."""
+def make_group(memory: int) -> Path | None:
+    """The folder of a group for a sandbox that may use so much memory; None where this user can make none."""
     _remove_closed()
     for parent in _parents():
-        group = ControlGroup(parent / f"evsys-{os.getpid()}-{next(_numbers)}")
+        group = parent / f"evsys-{os.getpid()}-{next(_numbers)}"
         try:
-            group.members.parent.mkdir()
+            group.mkdir()
         except OSError:
             continue
-        if _set_limit(group.members.parent, memory + _SPARE) and os.access(group.members, os.W_OK):
+        if _set_limit(group, memory + _SPARE) and os.access(group / MEMBERS, os.W_OK):
             _remove_leftovers(parent)
             return group
-        group.remove()
+        close_group(group)
     return None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..environment import SandboxError, running
 from ..environments.bwrap import BwrapEnvironment
-from .control_group import make_group
+from .control_group import close_group, make_group
 from .start_problems import not_installed
 
 _LOOK = """
@@ -52,7 +52,7 @@ async def check_promises() -> list[Promise]:
 def _control_group() -> Promise:
     group = make_group(64 * 1024 * 1024)
     if group is not None:
-        group.remove()
+        close_group(group)
     meaning = "the kernel itself limits all memory; without one, the supervisor looks 100 times a second"
     return Promise("control group", True if group else None, "can be made" if group else "cannot be made", meaning)
 
