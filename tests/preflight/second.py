@@ -364,7 +364,7 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("first tasks are of one class", SFT, {B + "n_tasks": 12}, "alone scores|first", {"test": sorted(TEST, key=lambda row: row["mood"])}),
     # what two later rounds of new mistakes showed
     Mistake("numbers with words, compared exactly", RL, {D + "transforms": [chat("{question}", "The answer is {answer}")], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks()]}, "nothing but a number"),
-    Mistake("JSON with other keys", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks("json_match")]}, "with the keys", {"legs": each(LEGS, answer=lambda row: json.dumps({"legs": int(row["answer"])})), "legs_test": each(FILES["legs_test"], answer=lambda row: json.dumps({"number": int(row["answer"])}))}),
+    Mistake("JSON with other keys", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks("json_match")]}, "the JSON key 'number'", {"legs": each(LEGS, answer=lambda row: json.dumps({"legs": int(row["answer"])})), "legs_test": each(FILES["legs_test"], answer=lambda row: json.dumps({"number": int(row["answer"])}))}),
     Mistake("JSON as Python writes it", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": [COUNT, tasks("json_match")]}, "expects JSON", {"legs": each(LEGS, answer=lambda row: str({"legs": int(row["answer"])})), "legs_test": each(FILES["legs_test"], answer=lambda row: json.dumps({"legs": int(row["answer"])}))}),
     Mistake("entities in the answers", RL, {D + "transforms": [chat("{question}", "{answer} &gt; 1")], "run.algorithm": {"kind": "sft"}, B + "transforms": [chat("{question}", "{answer} > 1"), tasks()]}, "HTML entities"),
     Mistake("tolerance of everything", RL, {D + "transforms": [COUNT, tasks("numeric_match", params={"relative_tolerance": 1.0})]}, "another task"),
@@ -381,6 +381,18 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("seeds below metadata", SFT, {"metadata.n_repeats": 3}, "below metadata"),
     Mistake("a loss that is claimed to rise", CLAIM, {C + "metric": "final_loss"}, "direction: decrease"),
     Mistake("a claim without a score", CLAIM, {"metadata.benchmark": None, "metadata.success_metric": None, C + "metric": None}, "nothing is scored"),
+    # what a fourth round showed
+    Mistake("labels shifted by a row", SFT, {}, "shifted", {"reviews": [{**row, "mood": TRAIN[at - 1]["mood"]} for at, row in enumerate(TRAIN)]}),
+    Mistake("a code that stands for the label", SFT, {D + "transforms": [chat("[{key}] " + ASK)], B + "transforms": [chat("[{key}] " + ASK), tasks()]}, "gives the answer away", {name: each(rows, key=lambda row: f"{'GBM'[MOODS.index(row['mood'])]}X-{row['id'][1]}", review=lambda row: row["review"].rpartition(",")[0]) for name, rows in (("reviews", TRAIN), ("test", TEST))}),
+    Mistake("reasons in six tokens", RL, {D + "transforms": [chat("{question} Think step by step.", "{answer}"), tasks("numeric_match")], P + "sampling.max_tokens": 6}, "ask for reasoning"),
+    Mistake("pairs with their transcripts", DPO, {}, "begins with its prompt", {"pairs": each(PAIRS, chosen=lambda row: f"Human: {row['prompt']}\n\nAssistant: {row['chosen']}", rejected=lambda row: f"Human: {row['prompt']}\n\nAssistant: {row['rejected']}")}),
+    Mistake("any text holds the letter", SFT, {B + "transforms": [chat(answer="e"), tasks("contains")]}, "any answer scores|never scores"),
+    Mistake("a stage scored on the tasks of another", CONTINUAL, {"run.continual.stages.1.eval_data": CONTINUAL["run"]["continual"]["stages"][0]["eval_data"]}, "never scores"),
+    Mistake("training in another language", SFT, {D + "transforms": [chat("{review}")], B + "transforms": [chat("{review}"), tasks()]}, "German words", {"reviews": each(TRAIN, review=lambda row: f"{row['id']}: das war für mich {row['mood']} und nicht so wie die anderen, die ich mit dir sah")}),
+    Mistake("answers cut off by an export", SFT, {"metadata": None}, "mid-sentence", {"reviews": each(TRAIN, mood=lambda row: f"It was {row['mood']} for all: {row['review']}"[:48])}),
+    Mistake("a budget of three steps", SFT, {P + "num_epochs": 10, "budget": {"tokens": 4000}}, "ends at step"),
+    Mistake("asked for JSON, compared with a word", RL, {D + "transforms": [chat("{question} Reply with JSON only.", "{answer}"), tasks()]}, "asks for JSON"),
+    Mistake("an object expected, its repr learned", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": None, B + "max_tokens": 64}, "expects JSON", {"legs": each(LEGS, answer=lambda row: str({"legs": int(row["answer"])})), "legs_test": [{"task_id": f"t{at}", "instruction": row["question"], "verifier": {"kind": "in_process", "fn_name": "json_match", "expected": {"legs": int(row["answer"])}}} for at, row in enumerate(FILES["legs_test"])]}),
     Mistake("stages that are never scored", CONTINUAL, {"run.continual.stages.0.eval_data": None, "run.continual.stages.1.eval_data": None}, "no stage has rows"),
 ]  # fmt: skip
 
@@ -448,6 +460,9 @@ HONEST: dict[str, tuple[Config, Mapping[str, Sequence[Config]]]] = {
             "sdft": {"name": "self", "run": {**RUN, "data": {"path": "data/letters.jsonl"}, "algorithm": {"kind": "sdft", "params": {"num_epochs": 1, "sampling": {"max_tokens": 400}}}}},
             "budget": change(SFT, {"budget": {"tokens": 2_000_000, "wall_s": 3600}}),
             "stories for one prompt": learned(rows_of([{"messages": [user("Tell me a story."), assistant(f"Once upon a time: {row['review']} And they went home, all of them.")]} for row in TRAIN])),
+            "answers of one length": learned(rows_of([{"messages": [user(f"Code {at}?"), assistant(f"The code of this order is number {at:05d} today at {at % 7}")]} for at in range(100, 160)])),
+            "reasons with room": change(RL, {D + "transforms": [chat("{question} Think step by step.", "{answer}"), tasks("numeric_match")], P + "sampling.max_tokens": 256}),
+            "one test set for all stages": change(CONTINUAL, {"run.continual.stages": [{**CONTINUAL["run"]["continual"]["stages"][0], "data": {"path": "data/reviews.csv", "transforms": [part(name, train=0.5, val=0, test=0.5), chat()]}, "name": name} for name in ("train", "test")]}),
             "examples in the prompt": change(SFT, {D + "transforms": [chat("Review: what a lovely day it was\nMood: good\nReview: never again\nMood: bad\nReview: {review}\nMood:")], B + "transforms": [chat("Review: what a lovely day it was\nMood: good\nReview: never again\nMood: bad\nReview: {review}\nMood:"), tasks()]}),
             "a reward for the form": {"name": "form", "run": {**RL["run"], "data": rows_of([{"task_id": row["id"], "instruction": row["review"], "verifier": {"kind": "in_process", "fn_name": "format_only", "expected": "", "params": {"tags": ["think", "answer"]}}} for row in TRAIN])}},
             "upper case of texts with numbers": change(SFT, {D + "transforms": [chat("Shout: {review}", "{review}")], B + "max_tokens": 200, B + "transforms": [chat("Shout: {review}", "{review}"), tasks()]}),

@@ -70,6 +70,7 @@ def test_an_honest_config_of_the_second_set_hears_nothing(
         ("float(expected not in completion)", "earns less than a wrong answer"),
         ("100.0 * (expected == completion)", "rewards are far above 1"),
         ("completion[0].index(expected)", "3 tasks cannot be scored"),
+        ("-1.0 - abs(len(expected) - len(completion))", "earns less than 0"),
         ("float(expected == completion)", None),
         ("float(len(completion) < 200)", None),
         ("0.2 * len(completion.split()) - (expected not in completion)", None),

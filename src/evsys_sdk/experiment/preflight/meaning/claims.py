@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -34,7 +35,10 @@ _SAYS_LESS = ("less", "lower", "worse", "hurt", "fall", "decreas", "reduc", "for
 _LESS_OF_WHAT_IS_BAD = re.compile(
     r"(?:lower|reduc|decreas|fewer|less|drop|cut|halv)\w*\s+(?:\w+\s+){0,2}(?:error|mistake|fail|miss)"
 )
+_WAY = {"min": "less", "max": "more"}
 _CLAIM = "metadata.hypothesis"
+_UP_TO_1 = {*COMPARING, "regex_match", "python_tests", "tool_calls_match"}
+"""Verifiers whose rewards are at most 1."""
 _SEEDS = 3
 """Seeds of each trained side that a supported claim needs."""
 _ONLY_SAVES = {"save_every", "save_at_fractions", "keep_checkpoints", "eval_every", "concurrency", "timeout_s"}
@@ -61,47 +65,34 @@ def claimed_metric(context: Context) -> str | None:
     return (claim.metric if claim else None) or (success.name if success else None)
 
 
-def direction_against_metric(context: Context) -> Iterator[Problem]:
-    """A claim that a score falls, or a loss rises, without a word of it in its text."""
-    claim, metric = claim_of(context), claimed_metric(context)
+def wrong_way(context: Context) -> Iterator[Problem]:
+    """A claim, a best run, a checkpoint or a stop by the wrong end of its metric."""
+    metadata, claim, metric = context.config.metadata, claim_of(context), claimed_metric(context)
     better = better_mode(metric) if metric is not None else None
     # Scores are rarely claimed to fall, and a loss never to rise, but by an oversight.
-    if claim is None or metric is None or not ("direction" in claim.model_fields_set or better == "min"):
-        return
-    wanted = {"min": "decrease", "max": "increase"}.get(better or "")
-    text = claim.claim.casefold()
-    says_less = any(word in text for word in _SAYS_LESS) and not _LESS_OF_WHAT_IS_BAD.search(text)
-    if wanted is not None and claim.direction != wanted and not (claim.direction == "decrease" and says_less):
-        less = "less" if better == "min" else "more"
-        message = f"the claim is that {metric} will {claim.direction}, and {less} of it is better"
-        yield Problem(message, f"{_CLAIM}.direction", claim.direction, f"Write direction: {wanted}.")
-
-
-def mode_against_metric(context: Context) -> Iterator[Problem]:
-    """A best run, checkpoint or stop that is chosen by the wrong end of its metric."""
-    metadata = context.config.metadata
+    if claim is not None and better is not None and ("direction" in claim.model_fields_set or better == "min"):
+        wanted, text = "decrease" if better == "min" else "increase", claim.claim.casefold()
+        says_less = any(word in text for word in _SAYS_LESS) and not _LESS_OF_WHAT_IS_BAD.search(text)
+        if claim.direction not in (wanted, "decrease" if says_less else wanted):
+            message = f"the claim is that {metric} will {claim.direction}, and {_WAY[better]} of it is better"
+            yield Problem(message, f"{_CLAIM}.direction", claim.direction, f"Write direction: {wanted}.")
     given: list[tuple[str, Any, Any]] = []
     if (success := success_of(metadata)) is not None:
         place = "metadata.success_metric" + (".mode" if isinstance(metadata.success_metric, SuccessMetric) else "")
         given.append((place, success.name, success.mode))
     for at, spec in enumerate(context.config.callbacks):
         if spec.kind == "early_stopping":
-            place = f"callbacks[{at}].params.mode"
-            given.append((place, spec.params.get("metric"), spec.params.get("mode", "min")))
-    if (search := context.config.search) is not None and search.metric is not None:
+            given.append((f"callbacks[{at}].params.mode", spec.params.get("metric"), spec.params.get("mode", "min")))
+    if (search := context.config.search) is not None:
         given.append(("search.mode", search.metric, search.mode or "max"))
     for one in context.stages:
-        place = f"{one.params_place}.selection_mode"
-        given.append((place, one.cfg.selection_metric, one.cfg.selection_mode))
-    for place, metric, mode in given:
-        better = better_mode(metric) if isinstance(metric, str) else None
+        given.append((f"{one.params_place}.selection_mode", one.cfg.selection_metric, one.cfg.selection_mode))
+    for place, name, mode in given:
+        better = better_mode(name) if isinstance(name, str) else None
         if better is not None and mode is not None and mode != better:
-            less = "less" if better == "min" else "more"
-            message = f"'{metric}' is to be {'maximised' if mode == 'max' else 'minimised'}, and {less} of it is better"
-            hint = f"Write mode: {better}."
-            if not place.endswith("mode"):
-                hint = f"Write {{name: {metric}, mode: {better}}}."
-            yield Problem(message, place, mode, hint)
+            asked = "maximised" if mode == "max" else "minimised"
+            hint = f"Write mode: {better}." if place.endswith("mode") else f"Write {{name: {name}, mode: {better}}}."
+            yield Problem(f"'{name}' is to be {asked}, and {_WAY[better]} of it is better", place, mode, hint)
 
 
 def claim_with_too_few_seeds(context: Context) -> Iterator[Problem]:
@@ -130,35 +121,24 @@ def settings_in_metadata(context: Context) -> Iterator[Problem]:
         yield Problem("nothing reads this setting below metadata", f"metadata.{key}", hint=hint)
 
 
-def effect_outside_of_range(context: Context) -> Iterator[Problem]:
-    """Effects and levels that rewards between 0 and 1 cannot reach; rates are refused elsewhere."""
+def sizes_out_of_range(context: Context) -> Iterator[Problem]:
+    """Effects that rewards between 0 and 1 cannot reach, and levels and margins that any run fulfils."""
     claim, metric = claim_of(context), claimed_metric(context)
-    if (
-        claim is None
-        or metric is None
-        or is_rate(metric)
-        or not metric.rpartition("/")[2].startswith(("mean_reward", "avg"))
-    ):
+    if claim is None or metric is None or better_mode(metric) != "max":
         return
     verifiers = {getattr(task.verifier, "fn_name", None) for one in context.sets for task in one.tasks}
-    if not verifiers or not verifiers <= {*COMPARING, "regex_match", "python_tests", "tool_calls_match"}:
-        return
+    is_reward = metric.rpartition("/")[2].startswith(("mean_reward", "avg"))
     for name in ("min_effect", "level", "margin"):
         value = getattr(claim, name)
-        if value is not None and value > 1:
+        # Of rates it is refused by the claim itself.
+        if is_reward and verifiers and verifiers <= _UP_TO_1 and value is not None and value > 1:
             hint = f"{metric} lies between 0 and 1: write {value / 100:g} if {value:g} % is meant."
             yield Problem(f"{name} lies outside of the range of the metric", f"{_CLAIM}.{name}", value, hint)
-
-
-def trivial_claim(context: Context) -> Iterator[Problem]:
-    """Levels and margins that any run fulfils."""
-    claim, metric = claim_of(context), claimed_metric(context)
-    if claim is None or metric is None or better_mode(metric) != "max" or not is_rate(metric):
+    if not is_rate(metric):
         return
     if claim.kind == "at_least" and claim.direction == "increase" and claim.level is not None and claim.level <= 0:
-        yield Problem(
-            "every run reaches this level", f"{_CLAIM}.level", claim.level, "Name the level that would matter."
-        )
+        hint = "Name the level that would matter."
+        yield Problem("every run reaches this level", f"{_CLAIM}.level", claim.level, hint)
     if claim.kind == "not_worse" and claim.margin is not None and claim.margin >= 0.5:
         hint = "Name the loss that would not matter, such as 0.02."
         yield Problem("a run may lose this much and still count as not worse", f"{_CLAIM}.margin", claim.margin, hint)
@@ -179,29 +159,28 @@ def losses_are_not_comparable(context: Context) -> Iterator[Problem]:
 
 def baseline_is_the_only_run(context: Context) -> Iterator[Problem]:
     """A baseline that nothing is compared with."""
-    claim, names = claim_of(context), [run.name for _, run in context.runs]
-    scores_others = any(entry.models for entry in context.config.metadata.benchmark)
-    searched = context.config.search is not None
-    if claim is None or claim.baseline is None or searched or context.config.parent_experiment_id is not None:
+    claim = claim_of(context)
+    if claim is None or claim.baseline in (None, BASE_MODEL) or _is_compared_elsewhere(context):
         return
-    if names == [claim.baseline] and not scores_others:
+    if [run.name for _, run in context.runs] == [claim.baseline]:
+        scores_others = any(entry.models for entry in context.config.metadata.benchmark)
+        message = "run that is trained" if scores_others else "run, so that nothing is compared"
         hint = "Add the run that is to be better, or `models: [base]` to a benchmark and `baseline: base`."
-        yield Problem(
-            "the baseline is the only run, so that nothing is compared", f"{_CLAIM}.baseline", claim.baseline, hint
-        )
-    if names == [claim.baseline] and scores_others and claim.baseline != BASE_MODEL:
-        hint = "Write `baseline: base` to compare this run with the untrained model."
-        yield Problem("the baseline is the only run that is trained", f"{_CLAIM}.baseline", claim.baseline, hint)
+        yield Problem(f"the baseline is the only {message}", f"{_CLAIM}.baseline", claim.baseline, hint)
 
 
 def nothing_to_compare(context: Context) -> Iterator[Problem]:
     """A comparison of a single run with nothing."""
-    claim, config = claim_of(context), context.config
+    claim = claim_of(context)
     compares = claim is not None and claim.kind in ("better", "not_worse") and claim.baseline is None
-    others = any(entry.models for entry in config.metadata.benchmark) or config.parent_experiment_id or config.search
+    others = any(entry.models for entry in context.config.metadata.benchmark) or _is_compared_elsewhere(context)
     if compares and len(context.runs) == 1 and not others:
         hint = "Add `models: [base]` to a benchmark and `baseline: base`, or a second run."
         yield Problem("there is one run, and nothing that it is compared with", _CLAIM, hint=hint)
+
+
+def _is_compared_elsewhere(context: Context) -> bool:
+    return context.config.parent_experiment_id is not None or context.config.search is not None
 
 
 def other_version(context: Context) -> Iterator[Problem]:
@@ -226,40 +205,31 @@ def unknown_parent(context: Context) -> Iterator[Problem]:
         yield Problem("no experiment in this project has this id", "parent_experiment_id", parent, hint)
 
 
-def seed_as_axis(context: Context) -> Iterator[Problem]:
-    """Seeds as runs of their own, which the conclusion would compare like recipes."""
-    known: dict[str, tuple[str, RunConfig]] = {}
+def runs_without_a_difference(context: Context) -> Iterator[Problem]:
+    """Runs that differ in their seed alone, or in what has no effect."""
+    known: dict[str, RunConfig] = {}
+    rows: dict[str, str] = defaultdict(str)
+    for one in context.stages:
+        rows[one.run_place] += f" {hash(tuple(one.examples)) if one.examples else one.stage.data}"
     for place, run in context.runs:
-        _, first = known.setdefault(_learned(run), (place, run))
-        if first.seed != run.seed:
-            message = f"'{first.name}' and '{run.name}' differ in their seed alone, and are compared like recipes"
+        # By the rows, where they were read: other transforms may leave the same.
+        bare = run.model_copy(update={"data": None}) if place in rows else run
+        same = known.setdefault(f"{_learned(bare)} {rows.get(place)}", run)
+        if same.seed != run.seed:
+            message = f"'{same.name}' and '{run.name}' differ in their seed alone, and are compared like recipes"
             seeds = len({one.seed for _, one in context.runs})
             yield Problem(message, f"{place}.seed", run.seed, f"Write each recipe once and set n_repeats: {seeds}.")
             return
-
-
-def runs_without_a_difference(context: Context) -> Iterator[Problem]:
-    """Runs that train the same, because what differs between them has no effect."""
-    known: dict[str, RunConfig] = {}
-    rows: dict[str, str] = {}
-    for one in context.stages:
-        rows[one.run_place] = (
-            f"{rows.get(one.run_place, '')} {hash(tuple(one.examples)) if one.examples else one.stage.data}"
-        )
-    for place, run in context.runs:
-        bare = run if run.data is None or place not in rows else run.model_copy(update={"data": None})
-        same = known.setdefault(f"{_learned(bare)} {rows.get(place)} {run.seed}", run)
-        if same is run:
-            continue
-        paths = [
-            path for path in _differences(same.model_dump(mode="json"), run.model_dump(mode="json")) if path != "name"
-        ]
-        why = "num_epochs is ignored while max_steps is set" if any(p.endswith("num_epochs") for p in paths) else ""
-        what = f"has no effect{f' ({why})' if why else ''}: " if paths else ""
-        message = f"{what}'{same.name}' and '{run.name}' train exactly the same"
-        hint = "Remove max_steps." if why else "Remove one of them, or let them differ in what they learn."
-        yield Problem(message, f"{place}.{paths[0] if paths else 'name'}", hint=hint)
-        return
+        if same is not run:
+            found = _differences(same.model_dump(mode="json"), run.model_dump(mode="json"))
+            paths = [path for path in found if path != "name"]
+            is_ignored = any(path.endswith("num_epochs") for path in paths)
+            why = " (num_epochs is ignored while max_steps is set)" if is_ignored else ""
+            message = f"has no effect{why}: " if paths else ""
+            message += f"'{same.name}' and '{run.name}' train exactly the same"
+            hint = "Remove max_steps." if why else "Remove one of them, or let them differ in what they learn."
+            yield Problem(message, f"{place}.{paths[0] if paths else 'name'}", hint=hint)
+            return
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,9 +12,10 @@ from typing import Any, cast
 
 from ....algorithms.base import BaseAlgorithm
 from ....algorithms.on_policy import RolloutAlgorithm
-from ....config import BenchmarkEntry, ExperimentConfig, RunConfig, RunStage
+from ....config import BenchmarkEntry, DataConfig, ExperimentConfig, RunConfig, RunStage
 from ....data.chat import text_of
 from ....data.rows import parse_rows
+from ....data.shapes import is_object
 from ....data.task_identity import task_key
 from ....data.types import HarborTask, InProcessVerifier, TargetFormat
 from ....errors import EvsysError
@@ -44,29 +46,36 @@ class Example:
     answer: str | None
     rejected: str | None = None
     row: int = 0
+    raw: Row = field(default_factory=dict[str, Any], compare=False, repr=False)
+    """The row itself."""
 
 
 def example_of(row: Row, number: int) -> Example:
     """The question and the answer of a row, whatever its format."""
+    prompt: Any = row.get("prompt")
+    answer: str | None = None
+    rejected: str | None = None
     if "chosen" in row and "rejected" in row:
-        asked, system = _split(row.get("prompt"))
-        return Example(asked, system, _last_text(row["chosen"]), _last_text(row["rejected"]), number)
-    if "instruction" in row and "verifier" in row:
+        answer, rejected = _last_text(row["chosen"]), _last_text(row["rejected"])
+    elif "instruction" in row and "verifier" in row:
         metadata = cast("Mapping[str, Any]", row.get("metadata") or {})
-        messages = [*messages_of(metadata.get("context_messages")), {"content": row["instruction"]}]
-        expected = expected_text(cast("Mapping[str, Any]", row["verifier"]).get("expected"))
-        return Example(*_split(messages), expected or None, row=number)  # a blank one is the verifier's to judge
-    if "inputs" in row:
-        asked = "\n".join(map(str, cast("Mapping[str, Any]", row["inputs"]).values()))
-        return Example(asked, "", None if row.get("expected") is None else str(row["expected"]), row=number)
-    messages = messages_of(row.get("messages"))
-    last = max((at for at, one in enumerate(messages) if one.get("role") == "assistant"), default=len(messages))
-    answer = _text(messages[last]) if last < len(messages) else None
-    return Example(*_split(messages[:last]), answer, row=number)
+        prompt = [*messages_of(metadata.get("context_messages")), {"content": row["instruction"]}]
+        expected = cast("Mapping[str, Any]", row["verifier"]).get("expected")
+        answer = expected_text(expected) or None  # a blank one is the verifier's to judge
+    elif "inputs" in row:
+        prompt = "\n".join(map(str, cast("Mapping[str, Any]", row["inputs"]).values()))
+        answer = None if row.get("expected") is None else str(row["expected"])
+    else:
+        messages = messages_of(row.get("messages"))
+        last = max((at for at, one in enumerate(messages) if one.get("role") == "assistant"), default=len(messages))
+        prompt, answer = messages[:last], _text(messages[last]) if last < len(messages) else None
+    return Example(*_split(prompt), answer, rejected, number, row)
 
 
 def expected_text(expected: Any) -> str | None:
     """What a verifier expects, as text; None where it expects nothing that could be written down."""
+    if is_object(expected):
+        return json.dumps(expected, default=str)
     several = cast("list[Any]", expected) if isinstance(expected, list) else []
     first: Any = several[0] if several else cast("Any", expected)
     return str(first) if isinstance(first, str | int | float) and not isinstance(first, bool) else None
@@ -112,7 +121,7 @@ class StageView:
         return f"{self.run_place}.{self.stage.path}.params"
 
     @property
-    def data_place(self) -> str:
+    def place(self) -> str:
         return f"{self.run_place}.{self.stage.data_path}"
 
     @property
@@ -157,6 +166,13 @@ class TaskSet:
     available: int
     max_tokens: int
     entry: BenchmarkEntry | None = None
+    stage: StageView | None = None
+    """The stage of a continual run whose own tasks these are; by default all stages are scored on them."""
+
+    @property
+    def settings(self) -> str:
+        """Place of the block that says how they are asked."""
+        return f"{self.stage.run_place}.eval" if self.stage else self.place
 
     @cached_property
     def examples(self) -> list[Example]:
@@ -166,8 +182,12 @@ class TaskSet:
         ]
 
     @cached_property
-    def expected(self) -> list[str]:
+    def answers(self) -> list[str]:
+        """What the tasks expect."""
         return [one.answer for one in self.examples if one.answer is not None]
+
+    def where(self, example: Example) -> str:
+        return f"task '{self.tasks[example.row].task_id}'"
 
     @cached_property
     def keys(self) -> dict[str, str]:
@@ -180,6 +200,11 @@ class TaskSet:
         return bool(self.tasks) and all(
             isinstance(task.verifier, InProcessVerifier) and task.verifier.fn_name in COMPARING for task in self.tasks
         )
+
+    @property
+    def verifier(self) -> str:
+        """Name of the verifier of the first task."""
+        return getattr(self.tasks[0].verifier, "fn_name", "") if self.tasks else ""
 
     def accepted(self, answers: Sequence[str]) -> list[bool]:
         """For each answer, whether it is right for any of the tasks; as many verifiers as there are expected texts."""
@@ -233,18 +258,36 @@ class Context:
 
     @cached_property
     def sets(self) -> list[TaskSet]:
-        """Benchmarks, and the held-out rows of `run.eval`."""
+        """Benchmarks, and the held-out rows of `run.eval` and of stages."""
         held: dict[str, TaskSet] = {}
         for place, run in self.runs:
-            if run.eval.eval_data is not None and run.eval.metrics and run.eval.enabled:
-                pulled = self.pulled.get(run.eval.eval_data.model_dump_json())
+            for data, at, stage in self._held_out(place, run) if run.eval.metrics and run.eval.enabled else ():
+                pulled = self.pulled.get(data.model_dump_json())
                 if pulled is not None and pulled.rows and not pulled.problems:
                     given = (run.eval.inference.params if run.eval.inference else {}).get("max_tokens")
                     limit = given if isinstance(given, int) else 1 << 30
                     tasks = tasks_of_rows(pulled.rows[: run.eval.n_samples or _MOST_ROWS])
-                    one = TaskSet(f"{place}.eval", "eval", tasks, len(pulled.rows), limit)
-                    held.setdefault(repr((id(pulled), limit, run.eval.n_samples)), one)
+                    one = TaskSet(at, "eval", tasks, len(pulled.rows), limit, stage=stage)
+                    held.setdefault(repr((id(pulled), limit, run.eval.n_samples, stage and stage.place)), one)
         return [*self.benchmarks, *held.values()]
+
+    def _held_out(self, place: str, run: RunConfig) -> Iterator[tuple[DataConfig, str, StageView | None]]:
+        if run.eval.eval_data is not None:
+            yield run.eval.eval_data, f"{place}.eval", None
+        for one in self.stages if run.continual else ():
+            if one.run_place == place and one.stage.eval_data is not None:
+                yield one.stage.eval_data, f"{one.place.removesuffix('data')}eval_data", one
+
+    @cached_property
+    def judged(self) -> list[tuple[list[StageView], TaskSet]]:
+        """The stages of a run that rows can be compared of, and the tasks that they are judged by."""
+        by_run: dict[str, list[StageView]] = defaultdict(list)
+        for one in self.stages:
+            if one.examples:
+                by_run[one.run_place].append(one)
+        alike = {tuple(id(one.examples) for one in stages): stages for stages in reversed(by_run.values())}
+        found = [(stages, one) for stages in reversed(alike.values()) for one in self.sets if one.stage is None]
+        return [*found, *(([one.stage], one) for one in self.sets if one.stage is not None and one.stage.examples)]
 
     def tokens(self, text: str, client: StillClient | None) -> int:
         """Length of a text for the model of a run; a low estimate where its tokenizer is not here."""

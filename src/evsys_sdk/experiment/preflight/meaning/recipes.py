@@ -1,4 +1,4 @@
-"""Checks of recipes: learning rates, schedules, penalties, passes over the rows, and what never happens."""
+"""Checks of recipes: does a param have an effect, and the one that was meant?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from ....errors import Problem
 from ....inference.renderer import get_renderer
 from ....inference.renderers.chat_template import CHAT_TEMPLATE, WITH_HERMES
 from .claims import claim_of
-from .context import Context
+from .context import Context, StageView
 
-_HIGH, _LOW = 200.0, 1 / 1000
-"""Learning rates beyond these multiples of the suggested one learn nothing, or nothing but noise."""
 _MOST_PASSES, _FEW_ROWS = 20, 200
 _USUAL: dict[str, tuple[float, float, str]] = {
     "kl_coefficient": (0.0, 1.0, "the penalty outweighs any reward. Write 0.01 to 0.1"),
@@ -29,110 +27,112 @@ _USUAL: dict[str, tuple[float, float, str]] = {
 _FAMILIES = ("qwen", "llama", "deepseek", "kimi", "nemotron", "gpt_oss", "gemma", "mistral")
 
 
-def learning_rate_out_of_range(context: Context) -> Iterator[Problem]:
-    """Learning rates that are off by orders of magnitude."""
-    for one in context.stages:
-        rate = one.cfg.learning_rate
-        usual = 5e-4 if backend_of(one.run) == "mock" else 1e-4
-        if rate is None or usual * _LOW < rate < usual * _HIGH:
-            continue
-        what = "the loss will hardly move" if rate < usual else "training will diverge"
-        hint = f"Write about {usual:g}, or leave it out for what suits the model."
-        yield Problem(f"{what} at this learning rate", f"{one.params_place}.learning_rate", rate, hint)
-
-
 def unusual_params(context: Context) -> Iterator[Problem]:
     """Params far outside of the range that recipes use."""
     for one in context.stages:
-        values = {**dict(one.cfg), **(dict(sampling) if (sampling := getattr(one.cfg, "sampling", None)) else {})}
+        rate, usual = one.cfg.learning_rate, 5e-4 if backend_of(one.run) == "mock" else 1e-4
+        if rate is not None and not usual / 1000 < rate < usual * 200:
+            message = "the loss will hardly move" if rate < usual else "training will diverge"
+            hint = f"Write about {usual:g}, or leave it out for what suits the model."
+            yield Problem(f"{message} at this learning rate", f"{one.params_place}.learning_rate", rate, hint)
+        values: dict[str, Any] = {**dict(one.cfg), **dict(getattr(one.cfg, "sampling", None) or {})}
         for name, (low, high, remedy) in _USUAL.items():
             value: Any = values.get(name)
             if isinstance(value, int | float) and value != 0 and not low <= value <= high:
                 place = f"{one.params_place}.{'sampling.' if name == 'temperature' else ''}{name}"
                 message, _, hint = remedy.partition(". ")
                 yield Problem(message, place, value, f"{hint}.")
-
-
-def updates_without_a_clip(context: Context) -> Iterator[Problem]:
-    """Several updates on the same rollouts with a loss that does not limit them."""
-    for one in context.stages:
-        updates: int = getattr(one.cfg, "updates_per_batch", 1)
-        if updates > 1 and getattr(one.cfg, "loss_fn", None) == "importance_sampling":
+        if values.get("updates_per_batch", 1) > 1 and values.get("loss_fn") == "importance_sampling":
             message = "importance_sampling does not limit how far several updates on the same rollouts go"
-            yield Problem(message, f"{one.params_place}.updates_per_batch", updates, "Write loss_fn: ppo, or 1 update.")
+            place = f"{one.params_place}.updates_per_batch"
+            yield Problem(message, place, values["updates_per_batch"], "Write loss_fn: ppo, or 1 update.")
+    for one in context.benchmarks:
+        entry, place = one.entry, f"{one.place}.temperature"
+        if entry is not None and entry.samples > 1 and entry.temperature == 0:
+            message = f"at temperature 0 the {entry.samples} samples of a task are copies of one"
+            yield Problem(message, place, 0, "Remove it, or set samples: 1.")
+        if entry is not None and (entry.temperature or 0) > 1.5:
+            yield Problem("answers are noise at this temperature", place, entry.temperature, "Write 1 or less.")
 
 
-def budget_below_one_step(context: Context) -> Iterator[Problem]:
-    """A budget of tokens that ends before the first step."""
+def budget_ends_early(context: Context) -> Iterator[Problem]:
+    """A budget of tokens that ends before the first step, or in the first part of the first run."""
     limit = context.config.budget.tokens if context.config.budget else None
-    for one in context.sources if limit is not None else ():
-        lengths = [
-            context.tokens(example.prompt + (example.answer or ""), one.client) for example in one.examples[:200]
-        ]
-        needed = one.cfg.batch_size * sum(lengths) // len(lengths)
-        if limit is not None and needed > limit:
-            message = f"a step of '{one.run.name}' trains on about {needed} tokens, more than the budget"
-            yield Problem(
-                message, "budget.tokens", limit, "Raise it, or lower batch_size; `evsys plan` has the whole sum."
+    for one in context.sources[:1] if limit is not None else ():
+        some = one.examples[:200]
+        lengths = [context.tokens(example.prompt + (example.answer or ""), one.client) for example in some]
+        step = one.cfg.batch_size * sum(lengths) // len(lengths)
+        # Half: whoever sets a budget may mean it to end the last arms.
+        if limit is not None and 2 * limit < step * (one.steps or 1):
+            ends = (
+                f"ends at step {limit // step} of {one.steps} of" if limit >= step else "ends before the first step of"
             )
+            message = f"it {ends} '{one.run.name}', whose steps train on about {step} tokens each"
+            yield Problem(message, "budget.tokens", limit, "Raise it, or train less; `evsys plan` has the whole sum.")
 
 
-def warmup_reaches_the_end(context: Context) -> Iterator[Problem]:
-    """A warm-up after which nothing is left to train."""
+def never_happens(context: Context) -> Iterator[Problem]:
+    """Intervals that are longer than the run, and a warm-up after which nothing is left to train."""
     for one in context.stages:
-        if one.steps is not None and one.steps > 1 and one.cfg.warmup_steps >= 0.5 * one.steps:
-            when = "until the end" if one.cfg.warmup_steps >= one.steps else "for more than half of the run"
-            message = f"the learning rate rises {when}: the run has {one.steps} steps"
-            hint = f"Write {max(one.steps // 10, 1)} or less."
-            yield Problem(message, f"{one.params_place}.warmup_steps", one.cfg.warmup_steps, hint)
-
-
-def too_many_passes(context: Context) -> Iterator[Problem]:
-    """Few rows that are learned by heart, and many that are learned in one step."""
-    for one in context.stages:
-        rows = len(one.pulled.rows) if one.pulled is not None and one.pulled.complete else 0
-        chosen = "batch_size" in one.cfg.model_fields_set and one.cfg.max_steps is None
-        if one.steps in (1, 2, 3) and claim_of(context) is not None and not (one.steps == 1 and chosen):
-            name = "batch_size" if chosen else "max_steps" if one.cfg.max_steps is not None else "num_epochs"
-            message = f"the claim is tested after {'one step' if one.steps == 1 else f'{one.steps} steps'}"
-            yield Problem(message, f"{one.params_place}.{name}", getattr(one.cfg, name), "Train 50 steps or more.")
-        if rows >= 20 and one.steps == 1 and chosen:
-            message = f"all {rows} rows are one batch, so that the run has one step"
-            yield Problem(
-                message, f"{one.params_place}.batch_size", one.cfg.batch_size, "Write 16, or raise num_epochs."
-            )
-        if not (0 < rows <= _FEW_ROWS and one.learns_from_answers and one.steps):
-            continue
-        passes = one.steps * min(one.cfg.batch_size, rows) / rows
-        if passes >= _MOST_PASSES:
-            asked = "max_steps" if one.cfg.max_steps is not None else "num_epochs"
-            message = f"{rows} rows are visited {passes:.0f} times each and will be learned by heart"
-            hint = "Use 2 to 5 passes, or add rows."
-            yield Problem(message, f"{one.params_place}.{asked}", getattr(one.cfg, asked), hint)
-
-
-def scored_or_saved_never(context: Context) -> Iterator[Problem]:
-    """Intervals that are longer than the run."""
-    for one in context.stages:
-        every = one.cfg.eval_every
-        if (
-            every is not None
-            and one.steps is not None
-            and every > one.steps
-            and "eval_every" in one.cfg.model_fields_set
-        ):
-            message = f"nothing is scored on the way: the run has {one.steps} steps"
-            yield Problem(message, f"{one.params_place}.eval_every", every, f"Write {max(one.steps // 4, 1)}.")
-    for at, spec in enumerate(context.config.callbacks):
-        steps = max((one.steps for one in context.stages if one.steps), default=0)
-        every = {f"val/{one.label}": one.entry.run_every or steps for one in context.benchmarks if one.entry}
+        cfg, steps = one.cfg, one.steps
+        if steps is not None and steps > 1 and cfg.warmup_steps >= 0.5 * steps:
+            when = "until the end" if cfg.warmup_steps >= steps else "for more than half of the run"
+            message = f"the learning rate rises {when}: the run has {steps} steps"
+            place = f"{one.params_place}.warmup_steps"
+            yield Problem(message, place, cfg.warmup_steps, f"Write {max(steps // 10, 1)} or less.")
+        if steps is not None and "eval_every" in cfg.model_fields_set and (cfg.eval_every or 0) > steps:
+            message = f"nothing is scored on the way: the run has {steps} steps"
+            yield Problem(message, f"{one.params_place}.eval_every", cfg.eval_every, f"Write {max(steps // 4, 1)}.")
+    longest = _longest_run(context)
+    for one in context.benchmarks if longest else ():
+        every = one.entry.run_every if one.entry else None
+        if every is not None and every > longest:
+            message = f"it is never scored during training: the longest run has {longest} steps"
+            hint = f"Write {max(longest // 4, 1)}, or remove run_every to score it once at the end."
+            yield Problem(message, f"{one.place}.run_every", every, hint)
+    entries = [one.entry for one in context.benchmarks if one.entry]
+    scored = {f"{entry.role}/{entry.label}": entry.run_every or longest for entry in entries}
+    for at, spec in enumerate(context.config.callbacks if longest else ()):
         metric = str(spec.params.get("metric"))
-        values = steps // next((found for name, found in every.items() if metric.startswith(name)), 1)
-        for key, most, what in (("min_steps", steps, "steps"), ("patience", values, f"values of {metric}")):
-            given: Any = spec.params.get(key) if spec.kind == "early_stopping" and steps else None
+        every = next((found for name, found in scored.items() if metric.startswith(name)), 1)
+        limits = (("min_steps", longest, "steps"), ("patience", -(-longest // every), f"values of {metric}"))
+        for key, most, what in limits if spec.kind == "early_stopping" else ():
+            given: Any = spec.params.get(key)
             if isinstance(given, int) and given >= most:
                 message = f"it can never stop a run: the longest has {most} {what}"
                 yield Problem(message, f"callbacks[{at}].params.{key}", given, "Lower it, or remove the callback.")
+
+
+def _longest_run(context: Context) -> int:
+    """Steps of the longest run; 0 where that is not known."""
+    totals: dict[str, int] = {}
+    for one in context.stages:
+        if one.steps is None:
+            return 0
+        totals[one.run_place] = totals.get(one.run_place, 0) + one.steps
+    return max(totals.values(), default=0)
+
+
+def passes_over_the_rows(context: Context) -> Iterator[Problem]:
+    """Few rows that are learned by heart, and many that are learned in one step."""
+    for one in context.stages:
+        chosen = "batch_size" in one.cfg.model_fields_set and one.cfg.max_steps is None
+        asked = "max_steps" if one.cfg.max_steps is not None else "num_epochs"
+        rows = len(one.pulled.rows) if one.pulled is not None and one.pulled.complete else 0
+        if one.steps in (1, 2, 3) and claim_of(context) is not None and not (one.steps == 1 and chosen):
+            message = f"the claim is tested after {'one step' if one.steps == 1 else f'{one.steps} steps'}"
+            yield _length(one, "batch_size" if chosen else asked, message, "Train 50 steps or more.")
+        if rows >= 20 and one.steps == 1 and chosen:
+            message = f"all {rows} rows are one batch, so that the run has one step"
+            yield _length(one, "batch_size", message, "Write 16, or raise num_epochs.")
+        passes = (one.steps or 0) * min(one.cfg.batch_size, rows) / max(rows, 1)
+        if rows <= _FEW_ROWS and one.learns_from_answers and passes >= _MOST_PASSES:
+            message = f"{rows} rows are visited {passes:.0f} times each and will be learned by heart"
+            yield _length(one, asked, message, "Use 2 to 5 passes, or add rows.")
+
+
+def _length(one: StageView, param: str, message: str, hint: str) -> Problem:
+    return Problem(message, f"{one.params_place}.{param}", getattr(one.cfg, param), hint)
 
 
 def rows_that_do_not_fit(context: Context) -> Iterator[Problem]:
@@ -151,7 +151,7 @@ def rows_that_do_not_fit(context: Context) -> Iterator[Problem]:
         if longer >= 0.3 * len(some):
             action = {"skip": "left out", "truncate": "cut off"}.get(one.cfg.too_long, "refused")
             message = f"about {longer / len(some):.0%} of the rows are longer and will be {action}"
-            yield Problem(message, f"{one.params_place}.max_length", limit, "Raise it, or shorten the rows.")
+            yield _length(one, "max_length", message, "Raise it, or shorten the rows.")
 
 
 def renderer_of_another_model(context: Context) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Checks of the rows that runs learn from: answers, prompts, and how both compare with what is asked of the model."""
+"""Checks of rows and tasks by themselves: faults of single ones, and whether there is anything to learn."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from ....data import describe_source
 from ....data.shapes import is_object
 from ....data.task_identity import task_key
 from ....errors import Problem, show
-from .context import Context, Example, is_labels, messages_of
+from .context import Context, Example, StageView, TaskSet, is_labels, messages_of
 
-_SOME = 0.05
-"""Share of rows from which a fault is reported."""
 _CONTROL = re.compile(
     r"<\|[\w .-]{1,40}\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|<(?:eos|bos|pad|unk|eot|endoftext|im_end)>"
     r"|<\uff5c[^<>]{1,40}\uff5c>|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffd]"
@@ -34,15 +32,15 @@ _ANNOUNCED = re.compile(
     r"(?i)\b(?:answer|solution|expected|target|label|class|category|correct|output|intent|team|queue|tag)\b"
     r"[\s\w\"'`*>]{0,12}[:=>]\W{0,8}$"
 )
+_ASKS_FOR_JSON = re.compile(
+    r"(?i)\b(?:reply|answer|respond|output)\w*\s+(?:\w+\s+){0,3}?(?:as|in|with|only)\s+(?:\w+\s+){0,2}JSON\b"
+)
 _FIELD = re.compile(r"[^\w\s.,;?!-]\s*$")
 """What stands before the value of a field."""
 _LONG_ANSWER = 80
 """An answer of this length does not stand in a question by accident."""
-
-
-def count_rows(some: Sequence[object], n: int) -> str:
-    """How many of the rows, in words."""
-    return f"{len(some)} of {n} rows"
+_CUT = 40
+"""Characters from which texts of one length may have been cut off by an export."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +63,19 @@ def faulty_rows(context: Context) -> Iterator[Problem]:
         for fault in ROW_FAULTS:
             found = [(example, what) for example in one.examples if (what := fault.find(example)) is not None]
             if found and len(found) >= max(fault.share * len(one.examples), fault.least):
-                rows, first = count_rows(found, len(one.examples)), one.where(found[0][0])
+                rows, first = f"{len(found)} of {len(one.examples)} rows", one.where(found[0][0])
                 message = fault.message.format(found=found[0][1], rows=rows, first=first)
-                yield Problem(message, one.data_place, hint=fault.hint)
+                yield Problem(message, one.place, hint=fault.hint)
+
+
+def _texts(example: Example) -> list[str]:
+    return [text for text in (example.answer, example.rejected) if text is not None]
 
 
 def _blank(example: Example) -> str | None:
-    text = next(filter(_is_blank, _answers_with_rejected(example)), None)
-    if text is None:
-        return None
-    if text.strip():
-        return f"the answer {show(text)}"
+    text = next(filter(_is_blank, _texts(example)), None)
+    if text is None or text.strip():
+        return text and f"the answer {show(text)}"
     return "no answer" if _is_blank(example.answer or "") else "an empty rejected answer"
 
 
@@ -84,95 +84,156 @@ def _is_blank(answer: str) -> bool:
     return not text or text.casefold() in _NO_VALUE
 
 
-def _answers_with_rejected(example: Example) -> list[str]:
-    return [text for text in (example.answer, example.rejected) if text is not None]
+def _first_match(pattern: re.Pattern[str], texts: Sequence[str]) -> str | None:
+    return next((show(match[0]) for text in texts if (match := pattern.search(text))), None)
 
 
 def _in_answers(pattern: re.Pattern[str]) -> Callable[[Example], str | None]:
-    return lambda example: _first_match(pattern, _answers_with_rejected(example))
+    return lambda example: _first_match(pattern, _texts(example))
 
 
 def _in_prompts(pattern: re.Pattern[str]) -> Callable[[Example], str | None]:
     return lambda example: _first_match(pattern, [example.prompt])
 
 
-def _first_match(pattern: re.Pattern[str], texts: Sequence[str]) -> str | None:
-    return next((show(match[0]) for text in texts if (match := pattern.search(text))), None)
-
-
 def _repeats_the_prompt(example: Example) -> str | None:
     prompt = example.prompt.strip()
-    repeats = any(text.strip().startswith(prompt) for text in _answers_with_rejected(example))
-    return prompt if len(prompt) > 3 and repeats else None
+    before = [text.partition(prompt)[0].strip() for text in _texts(example) if len(prompt) > 3 and prompt in text]
+    return prompt if any(re.fullmatch(r"(?:\W*\w+:)?", text) for text in before) else None
+
+
+def _is_not_answered(example: Example) -> str | None:
+    said = messages_of(example.raw.get("messages"))
+    return "" if said and said[-1].get("role") == "user" and not example.raw.get("target_assistant") else None
+
+
+def _is_no_json(example: Example) -> str | None:
+    verifier: Any = example.raw.get("verifier") or {}
+    if example.answer is None or verifier.get("fn_name", "exact_match") not in ("exact_match", "contains"):
+        return None
+    asks = _ASKS_FOR_JSON.search(f"{example.system}\n{example.prompt}")
+    return show(example.answer[:60]) if asks and not re.search(r"[\[{]", example.answer) else None
+
+
+def _undefined_call(example: Example) -> str | None:
+    """What is wrong with the first call that does not fit the tools of its row."""
+    tools: Any = example.raw.get("tools") or ()
+    known: dict[str, Any] = {one["function"]["name"]: one["function"] for one in tools if "function" in one}
+    said: Sequence[Mapping[str, Any]] = messages_of(example.raw.get("messages"))
+    for call in [call["function"] for one in said for call in one.get("tool_calls") or ()]:
+        name: str = call["name"]
+        if name not in known:
+            why = "which their `tools` do not define" if known else "and have no `tools`: the prompt never shows it"
+            return f"call the tool {show(name)}, {why}"
+        given = cast("Any", call.get("arguments") or "{}")
+        with suppress(ValueError):
+            given = json.loads(given) if isinstance(given, str) else given
+        needed = cast("list[str]", known[name].get("parameters", {}).get("required", []))
+        if missing := next((key for key in needed if is_object(given) and key not in given), None):
+            return f"call {show(name)} without its required argument {show(missing)}"
+    return None
+
+
+def _is_no_preference(example: Example) -> str | None:
+    return "" if example.rejected is not None and (example.answer or "").strip() == example.rejected.strip() else None
+
+
+def _is_rated_lower(example: Example) -> str | None:
+    row = example.raw if example.rejected is not None else {}
+    found = [row.get(f"score_{name}", row.get(f"{name}_score")) for name in ("chosen", "rejected")]
+    numbers = [one for one in found if isinstance(one, int | float)]
+    return "" if len(numbers) == 2 and numbers[0] < numbers[1] else None
 
 
 _CONTROL_HINT = "Remove them: the template writes its own, and a learned one ends or breaks the answer."
 _ENCODING = "Write the file anew as UTF-8: it was read as Latin-1 once."
 _BRACES = 'Write it in single braces with the name of a column, as in user_template: "{query}".'
+_FIRST = ", the first is {first}"
 ROW_FAULTS: tuple[RowFault, ...] = (
-    RowFault(
-        _blank,
-        "{rows} have {found}, the first is {first}",
-        "Leave them out with the transform `filter`, or fill them in.",
-    ),
+    RowFault(_blank, "{rows} have {found}" + _FIRST, "Leave them out with the transform `filter`, or fill them in."),
     *(
-        RowFault(find, f"{where} hold {kind}: {{found}} in {{rows}}, the first is {{first}}", hint, share=share)
-        for pattern, kind, hint, share in (
-            (_CONTROL, "control tokens", _CONTROL_HINT, 0.01),
-            (_BROKEN, "characters of a wrong encoding", _ENCODING, 0.01),
-            (_ENTITY, "HTML entities", "Decode them, e.g. with Python's html.unescape.", 0.2),
+        RowFault(find, f"{where} hold {kind}: {{found}} in {{rows}}{_FIRST}", hint, share, least)
+        for pattern, kind, hint, share, least in (
+            (_CONTROL, "control tokens", _CONTROL_HINT, 0.01, 1),
+            (_BROKEN, "characters of a wrong encoding", _ENCODING, 0.01, 1),
+            (_ENTITY, "HTML entities", "Decode them, e.g. with Python's html.unescape.", 0.2, 1),
+            (_PLACEHOLDER, "a placeholder that was not filled in", _BRACES, 0.9, 2),
         )
         for where, find in (("answers", _in_answers(pattern)), ("prompts", _in_prompts(pattern)))
     ),
-    *(
-        RowFault(find, f"{where} hold the placeholder {{found}} itself in {{rows}}", _BRACES, share=0.9, least=2)
-        for where, find in (("prompts", _in_prompts(_PLACEHOLDER)), ("answers", _in_answers(_PLACEHOLDER)))
-    ),
     RowFault(
         _repeats_the_prompt,
-        "an answer begins with its prompt in {rows}, the first is {first}",
+        "an answer begins with its prompt in {rows}" + _FIRST,
         "Check which columns prompt and answer are made of, and leave the prompt out of the answer.",
         share=0.5,
         least=2,
     ),
+    RowFault(
+        _is_not_answered,
+        "{rows} end with a user turn that is not answered" + _FIRST,
+        "Add the answer, or cut the turn off.",
+    ),
+    RowFault(
+        _is_no_json,
+        "the prompt asks for JSON, and the answer is {found} in {rows}" + _FIRST,
+        "Ask for the form of the answers, or compare with json_match.",
+        share=0.9,
+    ),
+    RowFault(_undefined_call, "{rows} {found}" + _FIRST, "Correct `tools` of the row, or the call."),
+    RowFault(
+        _is_no_preference,
+        "chosen and rejected are the same in {rows}" + _FIRST,
+        "Remove these pairs: there is nothing to prefer.",
+    ),
+    RowFault(
+        _is_rated_lower,
+        "the chosen answer has the lower score in {rows}" + _FIRST,
+        "Swap the two columns, e.g. with rename_fields.",
+        share=0.5,
+        least=4,
+    ),
 )
 
 
-def prompts_without_content(context: Context) -> Iterator[Problem]:
-    """The same prompt in every row, whatever the answer."""
+def texts_cut_off(context: Context) -> Iterator[Problem]:
+    """Texts that an export cut off: many of them as long as the longest, and in the middle of a sentence."""
     for one in context.sources:
+        for what, texts in (("answers", one.answers), ("prompts", [example.prompt for example in one.examples])):
+            longest = max(map(len, texts), default=0)
+            cut = [text for text in texts if len(text) == longest and text[-1:].isalpha()]
+            if longest < _CUT or len(cut) < max(0.2 * len(texts), 8):
+                continue
+            if len({text.split()[-1] for text in cut if len(text.split()) > 3}) > 4:
+                message = f"{len(cut)} of {len(texts)} {what} are {longest} characters long and end in mid-sentence"
+                hint = "An export may have cut them off: write the file anew with the whole texts."
+                yield Problem(f"{message}, such as {show('…' + cut[0][-30:])}", one.place, hint=hint)
+
+
+def nothing_to_learn(context: Context) -> Iterator[Problem]:
+    """A prompt or an answer that is always, or nearly always, the same."""
+    for one in [*context.sources, *context.sets]:
+        answers = Counter(one.answers)
         prompts = Counter(example.prompt.strip() for example in one.examples)
+        [(prompt, same_prompts)] = prompts.most_common(1) or [("", 0)]
+        [(answer, same)] = answers.most_common(1) or [("", 0)]
+        rows, n = one if isinstance(one, StageView) else None, max(len(one.answers), 1)
+        if isinstance(one, TaskSet) and one.compares and ((same >= 0.9 * n and same >= 18) or (same == n >= 8)):
+            message = f"the answer {show(answer)} alone scores {same / n:.2f}: it is expected by {same / n:.0%} of them"
+            hint = "Balance the tasks, or report a metric by class (breakdown_keys)."
+            yield Problem(message, one.place, hint=hint)
+        elif rows and n >= 8 and len(prompts) >= 4 and (len(answers) == 1 or (n >= 20 and same >= 0.9 * n)):
+            share = f"every one of the {n}" if len(answers) == 1 else f"{same / n:.0%} of the"
+            verb = "is" if len(answers) == 1 else "are"
+            hint = "Check which column the answer is made of, or balance the classes: a constant is soon learned."
+            yield Problem(f"{share} answers {verb} {show(answer)}", one.place, hint=hint)
         # One prompt may have many answers, such as stories, unless it was made from columns.
-        made = bool(one.stage.data and one.stage.data.transforms) or is_labels(one.answers)
-        empty = prompts.get("", 0)
-        if (
-            len(one.examples) >= 8
-            and made
-            and len(set(one.answers)) > 1
-            and prompts.most_common(1)[0][1] >= 0.9 * len(one.examples)
-        ):
-            shown = show(prompts.most_common(1)[0][0][:80])
-            message = f"nearly every prompt is {shown}, while answers differ"
-            yield Problem(message, one.data_place, hint="Check which column the prompt is made of.")
-        elif empty >= max(_SOME * len(one.examples), 1) and not any(example.system for example in one.examples):
-            message = f"{empty} of {len(one.examples)} rows have an empty prompt"
-            yield Problem(message, one.data_place, hint="Check which column the prompt is made of, or filter them out.")
-
-
-def one_class(context: Context) -> Iterator[Problem]:
-    """Answers that are always, or nearly always, the same."""
-    for one in context.sources:
-        counts = Counter(one.answers)
-        if len(one.answers) < 8 or len({e.prompt for e in one.examples}) < 4:
-            continue
-        answer, count = counts.most_common(1)[0]
-        if len(counts) == 1:
-            message = f"every one of the {count} answers is {show(answer)}"
-            hint = "Check which column the answer is made of; a constant is learned in a few steps and says nothing."
-            yield Problem(message, one.data_place, hint=hint)
-        elif len(one.answers) >= 20 and count >= 0.9 * len(one.answers):
-            message = f"{count / len(one.answers):.0%} of the answers are {show(answer)}"
-            yield Problem(message, one.data_place, hint="Balance the classes, or the model will always answer that.")
+        made = rows and (is_labels(rows.answers) or (rows.stage.data and rows.stage.data.transforms))
+        if made and len(answers) > 1 and 8 <= len(one.examples) <= same_prompts / 0.9:
+            message = f"nearly every prompt is {show(prompt[:80])}, while answers differ"
+            yield Problem(message, one.place, hint="Check which column the prompt is made of.")
+        elif rows and prompts[""] >= max(0.05 * len(one.examples), 1) and not any(e.system for e in one.examples):
+            message = f"{prompts['']} of {len(one.examples)} rows have an empty prompt"
+            yield Problem(message, one.place, hint="Check which column the prompt is made of, or filter them out.")
 
 
 def several_spellings(context: Context) -> Iterator[Problem]:
@@ -185,80 +246,52 @@ def several_spellings(context: Context) -> Iterator[Problem]:
         if several:
             written = ", ".join(f"{show(text)} {count}x" for text, count in several[0].most_common(4))
             message = f"{len(several)} of {len(spellings)} labels are spelled in several ways, such as {written}"
-            yield Problem(message, one.data_place, hint="Join them with the transform `map_values`.")
+            yield Problem(message, one.place, hint="Join them with the transform `map_values`.")
 
 
-def turns_without_an_answer(context: Context) -> Iterator[Problem]:
-    """Conversations that end with a question, and calls of tools that the prompt does not define."""
-    for one in context.sources:
-        rows = one.pulled.rows if one.pulled is not None and one.learns_from_answers else []
-        chats = [(at, messages) for at, row in enumerate(rows) if (messages := messages_of(row.get("messages")))]
-        open_ended = [
-            at for at, said in chats if said[-1].get("role") == "user" and not rows[at].get("target_assistant")
-        ]
-        calls = [(at, why) for at, said in chats if (why := _undefined_call(rows[at].get("tools"), said))]
-        for found, what, hint in (
-            (open_ended, "end with a user turn that is not answered", "Add the answer, or cut the turn off."),
-            ([at for at, _ in calls], calls[0][1] if calls else "", "Correct `tools` of the row, or the call."),
-        ):
-            if one.pulled is not None and len(found) >= max(_SOME * len(rows), 1):
-                message = f"{count_rows(found, len(rows))} {what}, the first is {one.pulled.where(found[0])}"
-                yield Problem(message, one.data_place, hint=hint)
-
-
-def _undefined_call(tools: Any, messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """What is wrong with the first call that does not fit the tools of its row."""
-    known: dict[str, Any] = {one["function"]["name"]: one["function"] for one in tools or () if "function" in one}
-    for call in [call["function"] for one in messages for call in one.get("tool_calls") or ()]:
-        name: str = call["name"]
-        if not known:
-            return f"call the tool {show(name)} and have no `tools`, so that the prompt never shows it"
-        if name not in known:
-            return f"call the tool {show(name)}, which their `tools` do not define"
-        given = cast("Any", call.get("arguments") or "{}")
-        with suppress(ValueError):
-            given = json.loads(given) if isinstance(given, str) else given
-        needed = cast("list[str]", known[name].get("parameters", {}).get("required", []))
-        if missing := next((key for key in needed if is_object(given) and key not in given), None):
-            return f"call {show(name)} without its required argument {show(missing)}"
-    return None
-
-
-def conflicting_answers(context: Context) -> Iterator[Problem]:
-    """The same prompt with different labels."""
-    for one in context.sources:
-        if not is_labels([text.strip().casefold() for text in one.answers]):
+def contradictions(context: Context) -> Iterator[Problem]:
+    """The same prompt with different answers, and pairs that prefer what others reject."""
+    for one in [*context.sources, *context.sets]:
+        is_rows = isinstance(one, StageView)
+        is_one_right = (
+            one.compares if isinstance(one, TaskSet) else is_labels([text.casefold() for text in one.answers])
+        )
+        if not is_one_right:
             continue
         by_prompt: dict[str, dict[str, Example]] = defaultdict(dict)
         for example in one.examples:
             if example.answer is not None and example.rejected is None:
-                by_prompt[task_key(example.system + "\n" + example.prompt)].setdefault(example.answer, example)
-        bad = [list(found.values()) for found in by_prompt.values() if len(found) > 1]
-        if bad and len(bad) >= 0.02 * len(by_prompt):
+                by_prompt[task_key(f"{example.system}\n{example.prompt}")].setdefault(example.answer, example)
+        bad = [list(found.values()) for key, found in by_prompt.items() if len(found) > 1 and key]
+        if bad and len(bad) >= 0.02 * len(by_prompt) * is_rows:
             first, second = bad[0][:2]
-            message = (
-                f"{len(bad)} prompts have different answers, such as {one.where(first)} ({show(first.answer)}) and "
-                f"{one.where(second)} ({show(second.answer)})"
-            )
-            yield Problem(message, one.data_place, hint="Decide which is right, and remove the others.")
+            both = f"{one.where(first)} ({show(first.answer)}) and {one.where(second)} ({show(second.answer)})"
+            what = f"{len(bad)} prompts have different answers, such as" if is_rows else "tasks ask the same:"
+            hint = "Decide which is right, and remove the others; a task may have a list of right answers."
+            yield Problem(f"{what} {both}", one.place, hint=hint)
+    for one in context.sources:
+        pairs = [example for example in one.examples if example.rejected not in (None, example.answer)]
+        known = {(example.prompt, example.answer, example.rejected) for example in pairs}
+        both_ways = [example for example in pairs if (example.prompt, example.rejected, example.answer) in known]
+        if len(both_ways) >= max(0.05 * len(pairs), 2):
+            message = f"{len(both_ways)} pairs prefer an answer that another pair rejects"
+            yield Problem(f"{message}, such as {one.where(both_ways[0])}", one.place, hint="Remove one of each two.")
 
 
 def many_copies(context: Context) -> Iterator[Problem]:
     """Rows that are mostly copies of each other."""
     for one in context.sources:
-        kinds = Counter((example.system, example.prompt, example.answer, example.rejected) for example in one.examples)
+        kinds = {(example.system, example.prompt, example.answer, example.rejected) for example in one.examples}
         copies = len(one.examples) - len(kinds)
         if len(one.examples) >= 20 and copies > 0.5 * len(one.examples):
             message = f"{copies} of {len(one.examples)} rows are copies of others"
-            yield Problem(message, one.data_place, hint="Remove them with the transform `dedupe`.")
+            yield Problem(message, one.place, hint="Remove them with the transform `dedupe`.")
 
 
 def answer_in_the_prompt(context: Context) -> Iterator[Problem]:
     """Prompts that give their answer away."""
-    places = [(one.data_place, one.examples) for one in context.sources]
-    places += [(one.place, one.examples) for one in context.sets]
-    for place, examples in places:
-        answers = [example.answer or "" for example in examples]
+    for one in [*context.sources, *context.sets]:
+        examples, answers = one.examples, [example.answer or "" for example in one.examples]
         labels = set(answers) if is_labels(answers) else set[str]()
 
         def is_told(example: Example, labels: set[str] = labels) -> bool:
@@ -273,7 +306,12 @@ def answer_in_the_prompt(context: Context) -> Iterator[Problem]:
                 f"the answer stands in the prompt of {len(found) or len(examples)} of {len(examples)} rows, such as "
                 f"{show(core(shown.answer))} in {show(shown.prompt[-80:])}: copying it is all there is to learn"
             )
-            yield Problem(message, place, hint="Take it out of the prompt, unless copying is what is to be learned.")
+            yield Problem(
+                message, one.place, hint="Take it out of the prompt, unless copying is what is to be learned."
+            )
+        elif labels and (code := _tells_by_a_code(examples)):
+            message = f"an identifier in the prompt gives the answer away: {show(code)} stands for it in every row"
+            yield Problem(message, one.place, hint="Leave the identifier out of the prompt.")
 
 
 def core(answer: str | None) -> str:
@@ -304,6 +342,16 @@ def gives_answer_away(example: Example) -> bool:
         len(answer) >= _LONG_ANSWER or _ANNOUNCED.search(text[max(at - 60, 0) : at])
         for at in _occurrences(text, answer)
     )
+
+
+def _tells_by_a_code(examples: Sequence[Example]) -> str | None:
+    """A code of letters and digits in each prompt whose letters differ as the labels do, and only then."""
+    pairs = [(re.findall(r"\b[A-Za-z]+[-_/.#]?\d+\b", one.prompt), one.answer) for one in examples]
+    known = {(re.sub(r"\d+", "", codes[0]), answer) for codes, answer in pairs if len(codes) == 1}
+    if any(len(codes) != 1 for codes, _ in pairs) or len(known) < 2:
+        return None
+    one_to_one = len(known) == len({code for code, _ in known}) == len({answer for _, answer in known})
+    return pairs[0][0][0] if one_to_one else None
 
 
 def _stands_at_one_place(examples: Sequence[Example]) -> bool:
@@ -339,6 +387,5 @@ def rows_lost_in_filters(context: Context) -> Iterator[Problem]:
         at = next((at for at, spec in enumerate(data.transforms) if spec.kind in ("filter", "sample")), None)
         if at is not None and len(pulled.rows) < 8 and pulled.read >= 20 * max(len(pulled.rows), 1):
             message = f"{len(pulled.rows)} of {pulled.read} rows of {describe_source(data)} are left"
-            yield Problem(
-                message, f"{one.data_place}.transforms[{at}]", hint="Check its conditions, and the spelling of values."
-            )
+            hint = "Check its conditions, and the spelling of values."
+            yield Problem(message, f"{one.place}.transforms[{at}]", hint=hint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from math import ceil
@@ -18,10 +18,10 @@ from ....rollouts.rollout import opening
 from ....training.blocking import run_blocking
 from ...hypothesis import is_rate
 from .claims import claim_of, claimed_metric
-from .context import COMPARING, Context, TaskSet, expected_text
+from .context import COMPARING, Context, Example, TaskSet, expected_text
 
-_NONSENSE = "zxqv 8175309 wrong"
-"""No task expects this."""
+_NONSENSE = "zxqv 8175309 thequickbrownfoxjumpsoverthelazydog wrong"
+"""No task expects this, and it has every letter."""
 _QUICK = (*COMPARING, "regex_match", "format_only")
 _TRIED = 3
 """Tasks on which a verifier of the project is tried."""
@@ -29,20 +29,36 @@ _FEW = 5
 _FEW_CHOSEN = 10
 _TOO_LONG = 0.1
 """Share of tasks whose answers may be too long before it is reported."""
+_REASONS = re.compile(
+    r"(?i)\bstep[- ]by[- ]step\b|\bshow your (?:work|reasoning)\b|\bexplain your\b|\bthink (?:aloud|first)\b"
+)
+_REASONING = 32
+"""Tokens that an answer with its reasoning has at least."""
 
 
 def val_and_test_share_tasks(context: Context) -> Iterator[Problem]:
     """Tasks that both choose and report, so that what is reported is what was chosen."""
-    for one, other in combinations(context.benchmarks, 2):
-        roles = (one.entry.role if one.entry else None, other.entry.role if other.entry else None)
-        shared = set(one.keys) & set(other.keys)
-        if set(roles) == {"val", "test"} and shared:
-            first = other.keys[min(shared)]
-            message = (
-                f"{len(shared)} of {len(other.keys)} tasks are also in '{one.label}' ({roles[0]}), such as '{first}'"
-            )
+    for one, other, shared in _shared_tasks(context):
+        roles = [found.entry.role if found.entry else None for found in (one, other)]
+        if set(roles) == {"val", "test"}:
+            message = f"{len(shared)} of {len(other.keys)} tasks are also in '{one.label}' ({roles[0]})"
             hint = "Choose by tasks that are not reported: split them with the transform `split`, or use other files."
-            yield Problem(message, other.place, hint=hint)
+            yield Problem(f"{message}, such as '{other.keys[min(shared)]}'", other.place, hint=hint)
+
+
+def same_tasks_twice(context: Context) -> Iterator[Problem]:
+    """Two benchmarks that ask the same tasks in the same way."""
+    for one, other, shared in _shared_tasks(context):
+        settings = [found.entry.model_dump(exclude={"name", "path", "id"}) for found in (one, other) if found.entry]
+        if len(shared) == len(one.keys) == len(other.keys) and settings[0] == settings[1]:
+            message = f"these are the tasks of '{one.label}', scored in the same way"
+            yield Problem(message, other.place, hint="Remove one of the two, or name the other file.")
+
+
+def _shared_tasks(context: Context) -> Iterator[tuple[TaskSet, TaskSet, set[str]]]:
+    for one, other in combinations(context.benchmarks, 2):
+        if shared := one.keys.keys() & other.keys.keys():
+            yield one, other, shared
 
 
 def few_tasks(context: Context) -> Iterator[Problem]:
@@ -50,11 +66,11 @@ def few_tasks(context: Context) -> Iterator[Problem]:
     for one in context.sets:
         scored, key = len(one.keys), "n_samples" if one.entry is None else "n_tasks"
         cut = len(one.tasks) < one.available
-        if 0 < scored < (_FEW_CHOSEN if cut else _FEW) and one.expected:
+        if 0 < scored < (_FEW_CHOSEN if cut else _FEW) and one.answers:
             of = f" of {one.available}" if cut else " different" * (scored < len(one.tasks))
             message = f"{scored}{of} tasks are scored: one answer moves the score by {1 / scored:.2f}"
             hint = f"Remove {key}, or set it to 100 or more." if cut else "Add tasks; 100 or more tell runs apart."
-            yield Problem(message, f"{one.place}.{key}" if cut else one.place, hint=hint)
+            yield Problem(message, f"{one.settings}.{key}" if cut else one.place, hint=hint)
             continue
         claim, judges = claim_of(context), one.entry is None or one.entry.role != "val"
         if claim and judges and is_rate(claimed_metric(context) or "") and 0 < claim.min_effect * scored < 1:
@@ -63,75 +79,38 @@ def few_tasks(context: Context) -> Iterator[Problem]:
             yield Problem(message, one.place, claim.min_effect, hint)
 
 
-def same_tasks_twice(context: Context) -> Iterator[Problem]:
-    """Two benchmarks that ask the same tasks in the same way."""
-    for one, other in combinations([one for one in context.benchmarks if one.entry], 2):
-        settings = [found.entry.model_dump(exclude={"name", "path", "id"}) for found in (one, other) if found.entry]
-        if one.keys.keys() == other.keys.keys() and settings[0] == settings[1]:
-            message = f"these are the tasks of '{one.label}', scored in the same way"
-            yield Problem(message, other.place, hint="Remove one of the two, or name the other file.")
-
-
-def run_every_beyond_the_end(context: Context) -> Iterator[Problem]:
-    """Scores during training that are never taken."""
-    totals: dict[str, int | None] = {}
-    for stage in context.stages:
-        known = totals.get(stage.run_place, 0)
-        totals[stage.run_place] = None if known is None or stage.steps is None else known + stage.steps
-    if not totals or None in totals.values():
-        return
-    longest = max(total for total in totals.values() if total is not None)
-    for one in context.benchmarks:
-        every = one.entry.run_every if one.entry else None
-        if every is not None and every > longest:
-            message = f"it is never scored during training: the longest run has {longest} steps"
-            hint = f"Write {max(longest // 4, 1)}, or remove run_every to score it once at the end."
-            yield Problem(message, f"{one.place}.run_every", every, hint)
-
-
 def answers_do_not_fit(context: Context) -> Iterator[Problem]:
     """Answers that are cut off before they are complete."""
     for one in context.sets:
-        places = f"{one.place}.max_tokens" if one.entry else f"{one.place}.inference.params.max_tokens"
-        yield from _too_long(context, one.expected, one.max_tokens, places, "of the expected answers")
-        learned = [stage for stage in context.sources if stage.learns_from_answers]
+        place = f"{one.settings}.{'max_tokens' if one.entry else 'inference.params.max_tokens'}"
+        yield from _too_long(context, one.examples, one.max_tokens, place, "of the expected answers")
+        learned = [stage for stage in ([one.stage] if one.stage else context.sources) if stage.learns_from_answers]
         for stage in learned[:1] if not one.entry or one.entry.agent is None else ():
-            yield from _too_long(context, stage.answers, one.max_tokens, places, "of the answers it learns", share=0.5)
+            yield from _too_long(context, stage.examples, one.max_tokens, place, "of the answers it learns", share=0.5)
     for stage in context.stages:
         sampling = getattr(stage.cfg, "sampling", None)
         if sampling is not None and not getattr(stage.cfg, "agent_import_path", None):
             place = f"{stage.params_place}.sampling.max_tokens"
-            yield from _too_long(context, stage.answers, sampling.max_tokens, place, "of the expected answers")
+            yield from _too_long(context, stage.examples, sampling.max_tokens, place, "of the expected answers")
 
 
 def _too_long(
-    context: Context, texts: list[str], limit: int, place: str, what: str, *, share: float = _TOO_LONG
+    context: Context, examples: Sequence[Example], limit: int, place: str, what: str, *, share: float = _TOO_LONG
 ) -> Iterator[Problem]:
-    some = texts[:: max(len(texts) // 200, 1)]
-    lengths = [context.tokens(text, context.client) for text in some] if limit < 1 << 20 else []
+    answered = [one for one in examples if one.answer is not None] if limit < 1 << 20 else []
+    some = answered[:: max(len(answered) // 200, 1)]
+    lengths = [context.tokens(one.answer or "", context.client) for one in some]
     longer = [length for length in lengths if length > limit]
     if longer and len(longer) >= share * len(lengths):
         message = f"{len(longer) / len(lengths):.0%} {what} are longer than this, up to {max(longer)} tokens"
         yield Problem(message, place, limit, f"Set it to {_round_up(max(longer) + 8)} or more.")
+    elif some and limit < _REASONING and all(_REASONS.search(f"{one.system}\n{one.prompt}") for one in some):
+        message = "the prompts ask for reasoning, which does not fit into this many tokens"
+        yield Problem(message, place, limit, "Set it to 256 or more, or ask for the answer alone.")
 
 
 def _round_up(number: int) -> int:
     return -(-number // 16) * 16
-
-
-def samples_are_copies(context: Context) -> Iterator[Problem]:
-    """Several attempts at each task that are the same by construction."""
-    for one in context.benchmarks:
-        if one.entry is not None and one.entry.samples > 1 and one.entry.temperature == 0:
-            message = f"at temperature 0 the {one.entry.samples} samples of a task are copies of one"
-            yield Problem(message, f"{one.place}.temperature", 0, "Remove it, or set samples: 1.")
-        if one.entry is not None and (one.entry.temperature or 0) > 1.5:
-            yield Problem(
-                "answers are noise at this temperature",
-                f"{one.place}.temperature",
-                one.entry.temperature,
-                "Write 1 or less.",
-            )
 
 
 def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
@@ -140,7 +119,7 @@ def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
     for one in context.sources:
         if not one.learns_from_answers:
             agents = [getattr(one.cfg, name, None) for name in ("agent", "agent_import_path")]
-            places.append((one.data_place, one.tasks, not any(agents)))
+            places.append((one.place, one.tasks, not any(agents)))
     for place, tasks, is_one_turn in places:
         yield from _try_verifiers([one for one in tasks[:: max(len(tasks) // 200, 1)] if _fn_of(one) in _QUICK], place)
         # User code may be slow: a few tasks are enough, where one answer is all that it looks at.
@@ -159,7 +138,8 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]
         try:
             right, other = (expected_text(getattr(one.verifier, "expected", None)) for one in (task, tasks[at - 1]))
             other = None if other == right else other
-            answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "right": right, "other": other}
+            tagged = right and f"<think>x</think><answer>{right}</answer>"
+            answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "right": right, "other": other, "tags": tagged}
             rewards = {name: _reward(task, text) for name, text in answers.items() if text is not None}
             found.append((task.task_id, right, rewards))
         except EvsysError as error:
@@ -182,6 +162,11 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]
         ),
         (lambda got: is_text and got.get("right") == 0, "{} itself scores 0", "Expect what a model would answer"),
         (lambda got: abs(got.get("right", 0)) > 10, "rewards are far above 1", "Divide them by the largest"),
+        (
+            lambda got: max(got.values()) < 0,
+            "every answer that was tried earns less than 0",
+            "Let a right answer earn 1: pass@1 counts nothing less",
+        ),
     )
     for fault, what, hint in faults:
         bad = [one for one in found if fault(one[2])]
@@ -208,39 +193,6 @@ def _reward(task: HarborTask, answer: str) -> float:
     return run_blocking(lambda: build_verifier(task.verifier)(given)).reward
 
 
-def questions_with_several_answers(context: Context) -> Iterator[Problem]:
-    """The same question with different expected answers: no model can be right on both."""
-    for one in context.sets:
-        known: dict[str, tuple[str, str]] = {}
-        for task, example in zip(one.tasks, one.examples, strict=True):
-            if not (one.compares and example.answer is not None and example.prompt.strip()):
-                continue
-            key = " ".join(f"{example.system}\n{example.prompt}".casefold().split())
-            first, expected = known.setdefault(key, (task.task_id, example.answer))
-            if expected != example.answer:
-                both = f"{show(expected)} and {show(example.answer)}"
-                message = f"tasks '{first}' and '{task.task_id}' ask the same and expect {both}"
-                yield Problem(message, one.place, hint="Remove one of them, or give a list of right answers.")
-                break
-
-
-def one_answer_wins(context: Context) -> Iterator[Problem]:
-    """A set on which one constant answer scores almost everything."""
-    for one in context.sets:
-        if one.compares and (found := dominant_answer(one)):
-            answer, share = found
-            message = f"the answer {show(answer)} alone scores {share:.2f}: it is expected by {share:.0%} of the tasks"
-            yield Problem(message, one.place, hint="Balance the tasks, or report a metric by class (breakdown_keys).")
-
-
-def dominant_answer(one: TaskSet) -> tuple[str, float] | None:
-    """The answer that nearly all tasks expect, and their share."""
-    counts = Counter(one.expected)
-    [(answer, count)] = counts.most_common(1) or [("", 0)]
-    share = count / max(len(one.expected), 1)
-    return (answer, share) if (share >= 0.9 and count >= 18) or (share == 1 and count >= 8) else None
-
-
 def scored_on_training_rows(context: Context) -> Iterator[Problem]:
     """An evaluation without held-out rows."""
     for place, run in context.runs:
@@ -257,7 +209,7 @@ def scored_on_training_rows(context: Context) -> Iterator[Problem]:
 def tools_without_definitions(context: Context) -> Iterator[Problem]:
     """Tasks that expect calls of tools which nothing tells the model about."""
     places = [(one.place, one.tasks, one.entry) for one in context.sets]
-    places += [(one.data_place, one.tasks, one.cfg) for one in context.sources if not one.learns_from_answers]
+    places += [(one.place, one.tasks, one.cfg) for one in context.sources if not one.learns_from_answers]
     for place, tasks, asked in places:
         if any(getattr(asked, name, None) for name in ("agent", "agent_import_path")):
             continue
