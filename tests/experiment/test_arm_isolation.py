@@ -45,11 +45,6 @@ class ReturnsAFunction(Own):
     def train(self, ctx):
         return RunResult(ctx.run_id, "completed", {"score": 0.5}, extras={"made_by": lambda: None})
 
-@register_algorithm("exits")
-class Exits(Own):
-    def train(self, ctx):
-        sys.exit("enough")
-
 @register_algorithm("looks_around")
 class LooksAround(Own):
     def train(self, ctx):
@@ -94,13 +89,6 @@ def test_a_result_that_cannot_travel_comes_back_as_the_record_has_it(config: Con
     assert [arm.status for arm in result.arms] == ["completed", "completed"]
     assert result.arms[0].metrics == {"score": 0.5}
     assert "function" in result.arms[0].result.extras["made_by"]
-
-
-def test_an_arm_that_exits_takes_no_other_with_it(config: Config, project: Path) -> None:
-    runs = [{**RUNS[0], "algorithm": {"kind": "exits"}}, RUNS[1]]
-    result = Experiment(config(runs=runs)).run()
-    assert [arm.status for arm in result.arms] == ["failed", "completed"]
-    assert "sys.exit('enough')" in str(written(result.path, "a")["error"])
 
 
 def test_programs_started_by_an_arm_see_nothing_of_its_worker(config: Config, project: Path) -> None:
@@ -148,12 +136,6 @@ def test_a_finished_arm_is_kept_although_its_process_was_lost_on_the_way_home(co
     assert written(result.path, "b")["error"] == "RuntimeError: no machine is left"
     retried = [event["arm"] for event in map(Event.to_dict, read_events(result.path)) if event["kind"] == "arm_retried"]
     assert retried == ["b"]
-
-
-def test_the_record_calls_an_arm_that_took_too_long_failed(config: Config, project: Path) -> None:
-    result = Experiment(config(callbacks=[{"kind": "slow"}], arm_timeout_s=0.3)).run()
-    assert written(result.path, "r")["status"] == "failed"
-    assert written(result.path, "r")["error"] == result.arms[0].result.error
 
 
 def test_code_that_a_process_cannot_import_is_named_in_the_record(config: Config, project: Path) -> None:

@@ -78,10 +78,6 @@ def metrics(result: ExperimentResult) -> dict[str, dict[str, float]]:
     return {arm.name: {k: v for k, v in arm.metrics.items() if not k.startswith("time/")} for arm in result.arms}
 
 
-def files_of(result: ExperimentResult) -> list[str]:
-    return sorted(str(path.relative_to(result.path)) for path in result.path.rglob("*"))
-
-
 @pytest.mark.parametrize("how", [PROCESSES, THREADS], ids=["processes", "threads"])
 def test_the_record_is_the_same_wherever_the_arms_run(config: Config, how: dict[str, Any]) -> None:
     alone = Experiment(config(runs=RUNS, name="alone")).run()
@@ -94,15 +90,6 @@ def test_the_record_is_the_same_wherever_the_arms_run(config: Config, how: dict[
             sorted(str(f.relative_to(r.path / name)) for f in (r.path / name).rglob("*")) for r in (alone, together)
         ]
         assert files[0] == files[1]
-
-
-def test_a_process_that_dies_fails_its_arm_and_no_other(config: Config, project: Path) -> None:
-    result = Experiment(config(runs=RUNS, callbacks=[{"kind": "dies_once"}], **PROCESSES)).run()
-    assert [arm.status for arm in result.arms] == ["completed", "failed", "completed"]
-    assert "ended with SIGKILL" in str(result.arms[1].result.error)
-    assert result.exit_code == 2
-    written = json.loads((result.path / "b" / "run_result.json").read_text(encoding="utf-8"))
-    assert written["status"] == "failed"
 
 
 def test_a_lost_arm_is_taken_up_again_from_its_checkpoint(config: Config, project: Path) -> None:
