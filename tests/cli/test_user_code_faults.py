@@ -216,7 +216,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evsys(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "evsys_sdk", *arguments, "--import", "own.py"]
     told = {**os.environ, "EVSYS_USER_CODE_TIMEOUT_S": "60", **environment}
-    return subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_table_is_long_enough() -> None:
@@ -278,5 +278,5 @@ def test_campaigns_import_no_user_code(project: Path, tmp_path: Path) -> None:
     (folder / "pyproject.toml").write_text('[tool.evsys]\nimports = ["own"]\n', encoding="utf-8")
     command = [sys.executable, "-m", "evsys_sdk", "campaign", "list"]
     told = {**os.environ, "FAULT_AT": "import", "FAULT": "os._exit(3)"}
-    done = subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

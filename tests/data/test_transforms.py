@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import subprocess
 import sys
@@ -69,11 +68,6 @@ def test_a_built_in_changes_no_row_it_was_given_and_repeats_itself(name: str) ->
     assert rows == before
     assert run(rows, name, **PARAMS.get(name, {})) == first
     assert first
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_built_in_refuses_a_param_it_does_not_have(name: str) -> None:
-    assert "transforms[0].params.no_such_param" in refusal([], name, **PARAMS.get(name, {}), no_such_param=1)
 
 
 def test_rename_fields_moves_and_swaps() -> None:
@@ -324,9 +318,3 @@ def test_a_split_and_a_fingerprint_are_the_same_in_every_process() -> None:
     }
     assert len(found) == 1
     assert found.pop().split()[0] == b"27c35e6e9373877f29e562464e46497e"
-
-
-def test_json_params_are_enough_for_every_built_in() -> None:
-    for name in NAMES:
-        params = json.loads(json.dumps(PARAMS.get(name, {})))
-        assert len(build_transforms([TransformSpec(kind=name, params=params)])) == 1

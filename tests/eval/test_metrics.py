@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 import evsys_sdk
 from evsys_sdk import MetricSpec, register_metric, schema_for
-from evsys_sdk.builtins import BUILTINS
 from evsys_sdk.errors import ConfigError, DuplicateNameError, EvalError, UnknownNameError
 from evsys_sdk.eval.metric import MetricValue, ScoredSample, TaskSamples, build_metric, jackknife_stderr, stderr_of_mean
 from evsys_sdk.eval.metrics.passing import chance_of_all, chance_of_any
@@ -155,12 +153,6 @@ def test_a_project_may_have_a_pass_at_2_of_its_own_as_the_documented_example_doe
     assert measured("pass@3", [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]).value == 1.0
     with pytest.raises(DuplicateNameError):
         register_metric("pass@2")(ExactMatchRate)
-
-
-def test_every_built_in_metric_can_be_built_and_describes_itself() -> None:
-    for name in BUILTINS["metric"]:
-        assert build_metric(name).name == name
-        json.dumps(schema_for("metric", name))
 
 
 def test_the_standard_error_is_that_of_tasks_and_not_of_samples() -> None:

@@ -115,13 +115,6 @@ def test_a_data_error_is_one_sentence_and_no_traceback(run: Run, result_of: Resu
     assert WATCHERS[0].moments == ["start", "end: failed", "close"]
 
 
-def test_a_missing_file_is_named(run: Run) -> None:
-    [failed] = run({"data": {"path": "nowhere.jsonl"}}, checked=True).runs
-    assert failed.status == "failed"
-    assert "nowhere.jsonl" in str(failed.error)
-    assert failed.notes.traceback is None
-
-
 def test_a_bug_in_a_recipe_keeps_its_traceback(run: Run) -> None:
     @register_algorithm("buggy")
     class Buggy(SFT):

@@ -99,7 +99,7 @@ def test_killing_the_loop_anywhere_changes_nothing(tmp_path: Path, monkeypatch: 
         folder.mkdir()
         monkeypatch.chdir(folder)
         write_system(folder)
-        left, began = kills, time.monotonic()
+        left = kills
         for at, chapter in enumerate(CHAPTERS):
             add_chapter(folder, chapter)
             here = left if at == len(CHAPTERS) - 1 else min(left, round(kills / len(CHAPTERS)))
@@ -114,7 +114,6 @@ def test_killing_the_loop_anywhere_changes_nothing(tmp_path: Path, monkeypatch: 
                     os.killpg(process.pid, signal.SIGKILL)
                 left -= 1
             run_loop()
-        assert time.monotonic() > began
         described.append(describe())
         assert broken_promotions() == []
     assert described[0] == described[1]

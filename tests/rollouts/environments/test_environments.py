@@ -115,7 +115,7 @@ async def test_out_of_time_the_process_group_is_killed_and_what_was_printed_is_k
 
 
 async def test_a_process_in_the_background_lives_on_and_does_not_hold_up_its_command(environment: Environment) -> None:
-    started = await environment.exec("sleep 902 & echo $!", timeout_s=20)
+    started = await environment.exec("sleep 902 & echo $!", timeout_s=60)
     assert not started.timed_out
     assert (await environment.exec(f"kill -0 {started.stdout}")).exit_code == 0
 
@@ -137,7 +137,7 @@ async def test_a_cancelled_command_is_killed(environment: Environment) -> None:
 
 
 async def test_commands_can_run_at_the_same_time(environment: Environment) -> None:
-    waiting = environment.exec("while [ ! -e flag ]; do sleep 0.01; done; echo seen", timeout_s=20)
+    waiting = environment.exec("while [ ! -e flag ]; do sleep 0.01; done; echo seen", timeout_s=60)
     first, second = await asyncio.gather(waiting, environment.exec("touch flag; echo set"))
     assert (first.stdout, second.stdout) == ("seen\n", "set\n")
 
