@@ -160,7 +160,8 @@ class Driver:
     def _make_step(self) -> CampaignStep:
         found, seen = self.campaign, self.look()
         open_one = self._find_open(found)
-        is_concluded = any(one.points and self._has_ended(one.name) for one in seen.families)
+        scored = [self._record(self.portfolio.explore(one.name)) for one in seen.families if one.points]
+        is_concluded = any(ended_at(record) is not None for record in scored)
         if seen.left <= seen.least and not seen.confirmed:
             if self._is_late or is_concluded:
                 return self._finish(_LATE, over=True)
@@ -214,11 +215,17 @@ class Driver:
         known = [event for event in found.decisions if event.text("action") == START]
         if known and self._until is None:
             return
-        terms, now = found.terms, time.time()
+        terms = found.terms
         if self._until is not None or terms.hours is not None:
+            # Before the clock starts, and kept: a restart near the deadline has no time to measure it.
+            least = (number(known[0].get("least")) if known else None) or self._measure_least_s()
+            now = time.time()
             began = known[0].time or now if known else now
             last = self._until if self._until is not None else now + (terms.hours or 0.0) * 3600
-            unit, budget, more = "wall_s", last - began, {"deadline": last}
+            unit, budget, more = "wall_s", last - began, {"deadline": last, "least": least}
+            if budget * (1 - self.portfolio.settings.confirm_share) < least:
+                message = f"{budget:.3g} s cannot fit one scoring of a family, which needs about {least:.3g} s"
+                raise ConfigError(f"the campaign '{self.name}': {message}. Give a later time.")
         elif terms.tokens is not None or terms.usd is not None:
             unit, budget = ("tokens", float(terms.tokens)) if terms.tokens is not None else ("usd", terms.usd or 0.0)
             more = {}
@@ -228,11 +235,6 @@ class Driver:
             base = self.portfolio.settings.base
             message = f"a limit of {_UNITS[unit]} ends training without a last scoring"
             raise ConfigError(f"{base}: {message}. Set run_every in a val benchmark, or give --until.")
-        if unit == "wall_s":  # kept with the decision, because a restart near the deadline has no time to measure it
-            more["least"] = (known[0].get("least") if known else None) or self._measure_least_s()
-            if budget * (1 - self.portfolio.settings.confirm_share) < more["least"]:
-                message = f"{budget:.3g} s cannot fit one scoring of a family, which needs about {more['least']:.3g} s"
-                raise ConfigError(f"the campaign '{self.name}': {message}. Give a later time.")
         self._note(CampaignDecision(START, reason=f"{budget:,.4g} {_UNITS[unit]}"), unit=unit, budget=budget, **more)
 
     def _config(self, decision: CampaignDecision, event: Event, seen: Observed) -> ExperimentConfig:
@@ -325,9 +327,6 @@ class Driver:
         is_last = last.text("action") == CONFIRM
         record = self._find_confirmation() if is_last else self._record(self.portfolio.explore(last.text("family")))
         return None if (ended_at(record) or 0.0) > (last.time or 0.0) else last
-
-    def _has_ended(self, family: str) -> bool:
-        return ended_at(self._record(self.portfolio.explore(family))) is not None
 
     def _find_confirmation(self) -> ExperimentRecord | None:
         return self._record(self.portfolio.confirm(next(iter(self.portfolio.runs)), None))
