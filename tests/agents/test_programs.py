@@ -32,6 +32,17 @@ base_url = "{base_url}"
 wire_api = "responses"
 env_key = "OPENAI_API_KEY"
 """
+GRADED = """\
+import zlib
+
+from evsys_sdk import register_verifier
+
+
+@register_verifier("graded")
+def graded(completion, expected=None):
+    return zlib.crc32(completion.encode()) % 1000 / 1000
+"""
+"""Rewards that differ between any two answers, so that every group has something to learn from."""
 QUIET = {"HOME": ".", "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 AGENTS: dict[str, dict[str, Any]] = {
     "claude": {"command": f"{CLAUDE} -p {{instruction}}", "api": "messages", "env": QUIET},
@@ -82,12 +93,12 @@ def test_four_programs_at_a_time_train_the_policy_inside_them(agent: str, backen
     if backend == "local" and find_spec("torch") is None:
         pytest.skip("needs the extra local")
     model = save_tiny_qwen(tmp_path / "model") if backend == "local" else "tiny"
-    expected = "a" if backend == "local" else "r"  # an answer with this letter is a good one
     task = {
         "task_id": "t0",
         "instruction": "Answer with one of: red, green, blue.",
-        "verifier": {"kind": "in_process", "fn_name": "contains", "expected": expected},
+        "verifier": {"kind": "in_process", "fn_name": "graded"},
     }
+    (tmp_path / "graded.py").write_text(GRADED, encoding="utf-8")
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n", encoding="utf-8")
     params = {
         "max_steps": 2,
@@ -111,7 +122,7 @@ def test_four_programs_at_a_time_train_the_policy_inside_them(agent: str, backen
         },
     }
     (tmp_path / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
-    command = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet"]
+    command = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet", "--import", "graded.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     logs = tmp_path / "outputs" / "e" / "r" / "logs"
