@@ -15,8 +15,7 @@ import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -26,6 +25,7 @@ from ..config.base import Strict
 from ..data.shapes import is_object
 from ..data.types import HarborTask, InProcessVerifier
 from ..errors import DataError, EvalError, MissingExtraError, show
+from ..lazy import import_extra
 from ..registry import get_verifier, registry
 from .metric import build_metric
 from .predictions import Prediction
@@ -93,15 +93,10 @@ class ForeignSuite[P: ForeignParams](BaseVerifier[P]):
     deterministic: ClassVar[bool] = False
     program: ClassVar[str]
     """Name of the program and of its package."""
-    extra: ClassVar[str]
-    """The extra that installs it."""
 
     def version_with(self, files: Sequence[Path]) -> str:
         """Version of the program, and a hash of files of the project."""
-        try:
-            found = version(self.program)
-        except PackageNotFoundError as error:
-            raise MissingExtraError(f"verifier '{self.name}'", self.extra) from error
+        found = version(self.program)
         content = b"".join(path.read_bytes() for path in files)
         return f"{found}-{hashlib.sha256(content).hexdigest()[:12]}" if files else found
 
@@ -199,10 +194,7 @@ def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
     info = archive.getinfo(name)
     if info.compress_type != _ZSTANDARD:
         return archive.read(info)
-    try:
-        zstandard = import_module("zstandard")
-    except ImportError as error:
-        raise MissingExtraError("reading .eval logs", "inspect") from error
+    zstandard = import_extra("zstandard", extra="inspect", needed_by="reading .eval logs")
     with path.open("rb") as file:
         file.seek(info.header_offset)
         sizes = struct.unpack("<26xHH", file.read(30))  # lengths of the name and of the extra field behind the header

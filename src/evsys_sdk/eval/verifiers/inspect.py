@@ -51,7 +51,6 @@ class Inspect(ForeignSuite[InspectParams]):
 
     name: ClassVar[str] = "inspect"
     program: ClassVar[str] = "inspect-ai"
-    extra: ClassVar[str] = "inspect"
     Config = InspectParams
 
     @property

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from ...data.types import HarborTask
-from ...errors import DataError, EvalError, EvsysError, MissingExtraError, show
+from ...errors import DataError, EvalError, EvsysError, show
 from ...paths import in_project
 from ...protocols import Row
 from ...rollouts.engine import EngineLimits
@@ -50,7 +50,6 @@ class LmEval(ForeignSuite[LmEvalParams]):
 
     name: ClassVar[str] = "lm_eval"
     program: ClassVar[str] = "lm-eval"
-    extra: ClassVar[str] = "lm-eval"
     Config = LmEvalParams
 
     @property
@@ -101,7 +100,7 @@ class LmEval(ForeignSuite[LmEvalParams]):
         result = _library().simple_evaluate(
             lm,
             tasks=list(wanted),
-            task_manager=_manager(self.cfg.include and str(in_project(self.cfg.include))),
+            task_manager=self._manager,
             num_fewshot=self.cfg.num_fewshot,
             samples=wanted,
             bootstrap_iters=0,
@@ -134,10 +133,13 @@ class LmEval(ForeignSuite[LmEvalParams]):
         row = self.make_row(f"{name}/{at}", str(task.doc_to_text(doc)), str(target).strip() or None, _hash(doc))
         return row | {"metadata": {"task": name}}
 
+    @property
+    def _manager(self) -> Any:
+        return _manager_of(self.cfg.include and str(in_project(self.cfg.include)))
+
     def _load(self) -> dict[str, Any]:
-        manager = _manager(self.cfg.include and str(in_project(self.cfg.include)))
         try:
-            found: dict[str, Any] = manager.load(self.cfg.subject.split(","))["tasks"]
+            found: dict[str, Any] = self._manager.load(self.cfg.subject.split(","))["tasks"]
         except EvsysError:
             raise
         except Exception as error:
@@ -148,14 +150,11 @@ class LmEval(ForeignSuite[LmEvalParams]):
 
 def _library() -> Any:
     os.environ.setdefault("TQDM_DISABLE", "1")  # it has no option for its progress bars
-    try:
-        return import_module("lm_eval")
-    except ImportError as error:
-        raise MissingExtraError("verifier 'lm_eval'", "lm-eval") from error
+    return import_module("lm_eval")
 
 
 @lru_cache(maxsize=8)
-def _manager(include: str | None) -> Any:
+def _manager_of(include: str | None) -> Any:
     _library()
     return import_module("lm_eval.tasks").TaskManager(include_path=include)
 

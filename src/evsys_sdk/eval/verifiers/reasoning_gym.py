@@ -14,12 +14,12 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ...errors import DataError, MissingExtraError, suggest
+from ...errors import DataError, suggest
 from ...protocols import Row, VerificationResult
 from ..answers.answer import AnswerParams
 from ..verifier import BaseVerifier
@@ -64,10 +64,7 @@ class ReasoningGym(BaseVerifier[ReasoningGymParams]):
     @property
     def version(self) -> str:
         """Version of the library that makes the tasks."""
-        try:
-            return version("reasoning-gym")
-        except PackageNotFoundError as error:
-            raise MissingExtraError("verifier 'reasoning_gym'", "reasoning-gym") from error
+        return version("reasoning-gym")
 
     def make_rows(self) -> Iterator[Row]:
         """Distinct tasks of the split, in the order in which the generator makes them."""
@@ -130,13 +127,10 @@ class ReasoningGym(BaseVerifier[ReasoningGymParams]):
 
 @lru_cache(maxsize=64)
 def _open_dataset(generator: str, seed: int, level: int | None, knobs: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a dependency of the library has invalid escapes
-            library: Any = import_module("reasoning_gym")
-            factory: Any = import_module("reasoning_gym.factory")
-    except ImportError as error:
-        raise MissingExtraError("verifier 'reasoning_gym'", "reasoning-gym") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a dependency of the library has invalid escapes
+        library: Any = import_module("reasoning_gym")
+        factory: Any = import_module("reasoning_gym.factory")
     if generator not in factory.DATASETS:
         known = factory.DATASETS
         hint = suggest(generator, known) or f"It has {len(known)}, for example leg_counting."

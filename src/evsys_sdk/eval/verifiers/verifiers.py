@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -28,7 +28,7 @@ from pydantic import Field, ValidationError
 from ...config.base import Strict
 from ...data.chat import text_of
 from ...data.types import Message
-from ...errors import DataError, EvalError, EvsysError, MissingExtraError
+from ...errors import DataError, EvalError, EvsysError
 from ...inference.conversation import split_thinking
 from ...paths import project_root
 from ...protocols import Row, VerificationResult
@@ -73,10 +73,7 @@ class Verifiers(BaseVerifier[VerifiersParams]):
     @property
     def version(self) -> str:
         """Version of the library, and a hash of the taskset's code."""
-        try:
-            return f"{version('verifiers')}-{_load(self.cfg.subject).hash}"
-        except PackageNotFoundError as error:
-            raise MissingExtraError("verifier 'verifiers'", "verifiers") from error
+        return f"{version('verifiers')}-{_load(self.cfg.subject).hash}"
 
     def make_rows(self) -> Iterator[Row]:
         """The tasks of the split, as rows that can be scored without loading the taskset again."""
@@ -255,10 +252,7 @@ def _configured(taskset: _Taskset, knobs: str) -> Any:
 
 
 def _library() -> Any:
-    try:
-        return import_module("verifiers.v1")
-    except ImportError as error:
-        raise MissingExtraError("verifier 'verifiers'", "verifiers") from error
+    return import_module("verifiers.v1")
 
 
 def _module_name(subject: str) -> str:
