@@ -12,8 +12,7 @@ import pytest
 
 from evsys_sdk import ExperimentConfig, RunResult
 from evsys_sdk.algorithms.base import BaseAlgorithm
-from evsys_sdk.backends.client import AdamParams, ModelSpec, TrainingClient
-from evsys_sdk.backends.mock.backend import MockBackend
+from evsys_sdk.backends.client import AdamParams, TrainingClient
 from evsys_sdk.eval.verifier import verify_with
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.inference.renderer import get_renderer
@@ -21,23 +20,11 @@ from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog
 from evsys_sdk.training.callback import Observers, RunControl
 from evsys_sdk.training.services import RunServices
 
+from ..mock_clients import make_client
+
+__all__ = ["make_client"]
+
 WORDS = ["amber", "birch", "cedar", "dune", "ember", "frost", "grove", "heron", "iris", "jade", "kelp", "lark"]
-
-
-@pytest.fixture
-def make_client(tmp_path: Path) -> Iterator[Callable[..., TrainingClient]]:
-    """Mock training clients in folders of their own, closed at the end of the test."""
-    opened: list[tuple[MockBackend, dict[str, Any]]] = []
-
-    def make(seed: int = 0, **params: Any) -> TrainingClient:
-        backend = MockBackend(**params)
-        handles = backend.prepare(model=ModelSpec("tiny", seed=seed), run_dir=tmp_path / f"client{len(opened)}")
-        opened.append((backend, handles))
-        return handles["training_client"]
-
-    yield make
-    for backend, handles in opened:
-        backend.teardown(handles)
 
 
 type SetUp = Callable[..., Awaitable[BaseAlgorithm]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -150,30 +149,6 @@ def test_a_dump_holds_only_what_differs_from_the_defaults() -> None:
         "    kind: sft\n"
         "n_repeats: 3\n"
     )
-
-
-def test_numbers_keep_their_value_and_type() -> None:
-    params = {
-        "a": 1,
-        "b": 1.0,
-        "c": 1e-5,
-        "d": math.inf,
-        "e": -math.inf,
-        "f": 10**30,
-        "g": True,
-        "h": "1e-5",
-        "i": None,
-    }
-    loaded = load_document(read_yaml(dump_yaml(with_params(params))))
-    assert loaded.run is not None
-    assert loaded.run.algorithm.params == params
-    assert [type(value) for value in loaded.run.algorithm.params.values()] == [type(value) for value in params.values()]
-
-
-def test_not_a_number_survives() -> None:
-    loaded = load_document(read_yaml(dump_yaml(with_params({"x": [math.nan]}))))
-    assert loaded.run is not None
-    assert math.isnan(loaded.run.algorithm.params["x"][0])
 
 
 def test_a_dump_to_a_file_makes_its_folder_and_leaves_nothing_else(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 from typing import Any
 
@@ -153,43 +152,11 @@ NASTY = [
 ]
 
 
-@pytest.mark.parametrize("text", NASTY, ids=ascii)
-def test_any_text_comes_back_as_value_key_item_and_top_level(text: str) -> None:
-    for value in (text, [text], {text: text}, {"a": {text: [text, {text: text}], "b": text}}, [[text, text]]):
-        assert read_yaml(write_yaml(value)).data == value
-
-
-@pytest.mark.parametrize("text", NASTY, ids=ascii)
-def test_written_text_means_the_same_to_a_yaml_1_1_reader(text: str) -> None:
-    assert yaml.safe_load(write_yaml({text: [text]})) == {text: [text]}
-
-
-FLOATS = [
-    0.0,
-    -0.0,
-    1.0,
-    1e-5,
-    1e-05,
-    1e16,
-    1e22,
-    1.5e300,
-    -2.5e-300,
-    5e-324,
-    1.7976931348623157e308,
-    0.1,
-    math.inf,
-    -math.inf,
-]
-
-
-@pytest.mark.parametrize(
-    "value", [*FLOATS, 0, -1, 10**40, -(10**300), True, False, None, [], {}, [[]], [{}], {"a": []}]
-)
-def test_any_other_value_comes_back_with_its_type(value: Any) -> None:
-    for data in ({"a": value}, [value], value):
-        written = write_yaml(data)
-        assert repr(read_yaml(written).data) == repr(data)
-        assert repr(yaml.safe_load(written)) == repr(data)
+def test_any_text_comes_back_as_value_key_item_and_top_level_here_and_elsewhere() -> None:
+    for text in NASTY:
+        for value in (text, [text], {text: text}, {"a": {text: [text, {text: text}], "b": text}}, [[text, text]]):
+            assert read_yaml(write_yaml(value)).data == value
+        assert yaml.safe_load(write_yaml({text: [text]})) == {text: [text]}
 
 
 def test_writing_is_readable() -> None:

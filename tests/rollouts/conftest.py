@@ -1,18 +1,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evsys_sdk.backends.client import ModelSpec, TrainingClient
-from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.protocols import VerificationResult
 from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
 from evsys_sdk.rollouts.environment import Environment, NoEnvironment
 from evsys_sdk.rollouts.harness import Harness
 from evsys_sdk.rollouts.rollout import Message, Policy, Rollout, Turn, opening
+
+from ..mock_clients import make_client
+
+__all__ = ["make_client"]
 
 
 class SpeakingPolicy:
@@ -90,19 +91,3 @@ def make_engine() -> Iterator[Callable[..., InlineEngine]]:
     yield make
     for engine in opened:
         engine.close()
-
-
-@pytest.fixture
-def make_client(tmp_path: Path) -> Iterator[Callable[..., TrainingClient]]:
-    """Mock training clients in folders of their own, closed at the end of the test."""
-    opened: list[tuple[MockBackend, dict[str, Any]]] = []
-
-    def make(seed: int = 0, **params: Any) -> TrainingClient:
-        backend = MockBackend(**params)
-        handles = backend.prepare(model=ModelSpec("tiny", seed=seed), run_dir=tmp_path / f"client{len(opened)}")
-        opened.append((backend, handles))
-        return handles["training_client"]
-
-    yield make
-    for backend, handles in opened:
-        backend.teardown(handles)
