@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -12,8 +11,6 @@ from typing import Any, cast
 from ..errors import DataError, MissingExtraError
 from .source import Source, read_adapter_config
 
-CONFIG = "config.json"
-"""Of the base model, in the layout of transformers."""
 _TOKENIZER = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -69,17 +66,6 @@ def find_tool_parser(base: Path) -> str | None:
     return renderer.tool_parser if renderer.shows_tools else None
 
 
-def read_config(base: Path) -> dict[str, Any]:
-    """The model's own description."""
-    try:
-        found: Any = json.loads((base / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{base / CONFIG} cannot be read ({error}). Name another folder with --param base.") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{base / CONFIG} holds no object. Name another folder with --param base.")
-    return cast(dict[str, Any], found)
-
-
 def copy_tokenizer(base: Path, folder: Path) -> list[str]:
     """Tokenizer and chat template next to the weights; returns what was copied."""
     there = [name for name in _TOKENIZER if (base / name).is_file()]
@@ -108,7 +94,10 @@ def merge_adapter(source: Source, base: Path, dtype: str) -> Any:
     try:
         import torch  # pyright: ignore[reportMissingImports]
         from peft import PeftModel  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
-        from transformers import AutoModelForCausalLM  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+        from transformers import (  # pyright: ignore[reportMissingImports]
+            AutoConfig,  # pyright: ignore[reportUnknownVariableType]
+            AutoModelForCausalLM,  # pyright: ignore[reportUnknownVariableType]
+        )
     except ImportError:
         raise MissingExtraError("merging an adapter into its base model", "local") from None
     torch, loader, adapters = cast(Any, torch), cast(Any, AutoModelForCausalLM), cast(Any, PeftModel)
@@ -125,13 +114,8 @@ def merge_adapter(source: Source, base: Path, dtype: str) -> Any:
             f"the adapter in {source.weights} cannot be added to the base model in {base}: {last} Name the base that "
             "it was trained on with --param base."
         ) from None
-    wanted = _read_dtype(torch, read_config(base)) if dtype == "as_base" else getattr(torch, dtype)
+    named = cast(Any, AutoConfig).from_pretrained(str(base), local_files_only=True).dtype or torch.float32
+    wanted = named if dtype == "as_base" else getattr(torch, dtype)
     if wanted == torch.float16 and any(float(one.abs().max()) > 65504 for one in merged.parameters()):
         raise DataError("a weight is larger than half precision can hold. Ship it with --param dtype=float32.")
     return merged.to(wanted)
-
-
-def _read_dtype(torch: Any, config: Mapping[str, Any]) -> Any:
-    """The precision that a base model's config names."""
-    name = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    return getattr(torch, name.removeprefix("torch."), torch.float32)

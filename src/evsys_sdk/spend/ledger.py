@@ -67,11 +67,6 @@ class SpendLedger:
         with self._lock:
             return self._count().of(arm)
 
-    def arms(self) -> list[str]:
-        """Every arm that has spent something."""
-        with self._lock:
-            return self._count().arms()
-
     def reserve_s(self) -> float:
         """Time to keep for the end of a run: what ending one took so far, or the forecast of it."""
         with self._lock:

@@ -19,14 +19,18 @@ _CONFIG: Final[Json] = {"type": "string", "description": "Path of the YAML file.
 # What a model gives stands behind `--`, or in one word with its option: none of it is ever read as an option.
 
 
+def _options(given: Json, *names: str) -> list[str]:
+    return [f"--{name}={given[name]}" for name in names if given.get(name)]
+
+
 def _tell_context(call: ToolInvocation, given: Json) -> Any:
-    options = [f"--goal={given['goal']}"] if given.get("goal") else []
-    return call.evsys("context", "--json", f"--budget-tokens={given.get('budget_tokens', 2000)}", *options)
+    budget = f"--budget-tokens={given.get('budget_tokens', 2000)}"
+    return call.evsys("context", "--json", budget, *_options(given, "goal"))
 
 
 def _list_experiments(call: ToolInvocation, given: Json) -> Any:
-    options = [f"--{name}={given[name]}" for name in ("status", "verdict", "search") if given.get(name)]
-    return shorten(call.evsys("history", "--json", f"--limit={given.get('limit', 20)}", *options))
+    options = _options({"limit": 20, **given}, "limit", "status", "verdict", "search")
+    return shorten(call.evsys("history", "--json", *options))
 
 
 def _get_experiment(call: ToolInvocation, given: Json) -> Any:
@@ -96,18 +100,14 @@ def _tell_status(call: ToolInvocation, given: Json) -> Any:
 
 
 def _tell_logs(call: ToolInvocation, given: Json) -> Any:
-    options = [f"--last={given.get('last', 20)}"]
-    options += [f"--arm={given['arm']}"] if given.get("arm") else []
-    what = given.get("what", "console")
+    options, what = _options({"last": 20, **given}, "last", "arm"), given.get("what", "console")
     options += ["--metrics"] if what == "metrics" else [f"--rollouts={what}"] if what != "console" else []
     return shorten(call.evsys("logs", "--json", *options, "--", given["experiment"]))
 
 
 def _tell_errors(call: ToolInvocation, given: Json) -> Any:
-    options = [f"--{name}={given[name]}" for name in ("arm", "search") if given.get(name)]
-    return shorten(
-        call.evsys("errors", "--json", f"--limit={given.get('limit', 10)}", *options, "--", given["experiment"])
-    )
+    options = _options({"limit": 10, **given}, "limit", "arm", "search")
+    return shorten(call.evsys("errors", "--json", *options, "--", given["experiment"]))
 
 
 def _compare(call: ToolInvocation, given: Json) -> Any:
