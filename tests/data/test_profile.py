@@ -86,7 +86,12 @@ def test_lines_that_cannot_be_read_are_a_problem_and_not_the_end(
 ) -> None:
     (messy / "rows.jsonl").write_text('{"query": "a", "answer": "b"}\nnonsense\n', encoding="utf-8")
     assert main(["dataset", "show", "rows.jsonl"]) == 0
-    assert "- 1 rows cannot be read: rows.jsonl:2: this is not JSON" in capsys.readouterr().out
+    assert "- rows.jsonl:2: this is not JSON" in capsys.readouterr().out
+    (messy / "rows.jsonl").write_text('{"query": "a", "answer": "b"}\nnonsense\nnonsense\n', encoding="utf-8")
+    assert main(["dataset", "show", "rows.jsonl"]) == 0
+    report = " ".join(capsys.readouterr().out.split())
+    assert "- rows.jsonl: 2 of 3 rows cannot be read: this is not JSON" in report
+    assert "rows 2, 3." in report
     assert main(["dataset", "show", "row.csv"]) == 1
     assert "row.csv: there is no such file" in capsys.readouterr().err
 
@@ -99,6 +104,7 @@ def test_lines_that_cannot_be_read_are_a_problem_and_not_the_end(
         ([{"prompt": "a", "chosen": "b", "rejected": "c"}], [], {"prompt": 1, "answer": 1}),
         ([{"id": 1, "query": "what", "answer": "that"}], ["jsonl_to_chat"], {"prompt": 4, "answer": 4}),
         ([{"slug": "x", "text": "a longer text"}], ["jsonl_to_chat"], {"prompt": 13, "answer": 1}),
+        ([{"question": "what", "answer": 4, "n": 1}], ["jsonl_to_chat"], {"prompt": 4, "answer": 1}),
         ([{"n": 1}], [], {}),
     ],
 )
@@ -106,7 +112,8 @@ def test_what_asks_and_what_answers_is_found(rows: list[Any], kinds: list[str], 
     found = profile(*rows)
     assert [one["kind"] for one in found.suggestion["transforms"]] == kinds
     assert {side: lengths.longest for side, lengths in found.lengths.items()} == sides
-    assert found.problems == []
+    unknown = ["no two columns hold texts to ask and to answer with; add `transforms:` to the data block."]
+    assert found.problems == ([] if kinds or sides else unknown)
 
 
 def test_tasks_are_measured_by_instruction_and_expected_answer() -> None:

@@ -15,6 +15,7 @@ from ..protocols import Row
 _SHOWN = 5
 """How many row numbers, and how many different reasons, a report names."""
 _REMEDY = "Correct them, or leave them out with `on_bad_row: skip` in the data block."
+_UNREAD = "cannot be read: "
 
 
 class MissingValueError(DataError):
@@ -53,7 +54,9 @@ class BadRows:
         """Note a row that its source could not read; the error names the place."""
         self._read += 1
         self._first = self._first or error
-        self._numbers.setdefault(("", str(error)), []).append(number)
+        place, found, reason = str(error).partition(f":{number}: ")
+        key = (place, f"{_UNREAD}{reason.rstrip('.')}") if found else ("", str(error))
+        self._numbers.setdefault(key, []).append(number)
 
     def note(self, place: str, error: Exception, whole: DataError, number: int) -> None:
         """Note a row that something refused; `whole` is the error if no other row is bad."""
@@ -79,6 +82,9 @@ class BadRows:
         for (place, reason), numbers in list(self._numbers.items())[:_SHOWN]:
             if not place:  # a message that names its row
                 parts.append(reason.rstrip("."))
+                continue
+            if reason.startswith(_UNREAD) and len(numbers) == 1:
+                parts.append(f"{place}:{numbers[0]}: {reason.removeprefix(_UNREAD)}")
                 continue
             shown = ", ".join(map(str, numbers[:_SHOWN])) + (
                 f" and {len(numbers) - _SHOWN} more" if numbers[_SHOWN:] else ""

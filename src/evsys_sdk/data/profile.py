@@ -29,6 +29,7 @@ _ROWS_A_LABEL = 4
 _SHOWN = 5
 _NO_VALUE = frozenset({"null", "none", "nan", "n/a", "na", "nil", "-", "?"})
 _SHAREGPT = "conversations"
+_NO_COLUMNS = "no two columns hold texts to ask and to answer with"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ def profile_rows(
     }
     ends = {"shortest": sized[0], "longest": sized[-1]} if sized else {}
     repeats = _repeats(numbered)
+    if format == "unknown" and names is None and numbered and not {_SHAREGPT, "chosen"} & numbered[0][1].keys():
+        problems = [*problems, f"{_NO_COLUMNS}; add `transforms:` to the data block."]
     return DatasetProfile(
         source=source,
         rows=len(numbered),
@@ -117,7 +120,7 @@ def suggest_transforms(rows: Sequence[Row], where: str) -> list[dict[str, Any]]:
     format = detect_format(rows[0])
     names = _prompt_and_answer(rows, columns) if format == "unknown" else None
     if format == "unknown" and names is None and _SHAREGPT not in rows[0]:
-        raise WorkspaceError(f"{where}: no two columns hold texts to ask and to answer with. Add `transforms:`.")
+        raise WorkspaceError(f"{where}: {_NO_COLUMNS}. Add `transforms:`.")
     return _transforms(numbered, columns, names, format, False)
 
 
@@ -154,9 +157,9 @@ def _prompt_and_answer(rows: Sequence[Row], columns: Sequence[ColumnProfile]) ->
     sample = rows[:200]
     texts = {one.name: one for one in columns if any(isinstance(row.get(one.name), str) for row in sample)}
     lengths = {name: sum(len(str(row.get(name) or "")) for row in sample) for name in texts}
-    first = {name: name for name in texts}
-    prompt = first_field(first, PROMPT_FIELDS)
-    answer = first_field(first, (*ANSWER_FIELDS, "chosen"))
+    numbers = (one.name for one in columns if any(isinstance(row.get(one.name), int | float) for row in sample))
+    prompt = first_field({name: name for name in texts}, PROMPT_FIELDS)
+    answer = first_field({name: name for name in [*texts, *numbers]}, (*ANSWER_FIELDS, "chosen"))
     by_length = sorted(texts, key=lambda name: -lengths[name])
     labels = [name for name in texts if texts[name].labels and name != prompt]
     rest = [name for name in by_length if name not in (prompt, answer)]

@@ -221,11 +221,11 @@ def _show_profile(path: Path, model: str | None, split: str, as_json: bool) -> N
 
         tokenizer, unit = load_tokenizer(model, model, None), f"tokens of {model}"
     bad = BadRows(skip=True)
-    rows = list(read_row_file(path, split=split, on_error=bad.note_unread))
+    rows = [(bad.number or 0, row) for row in bad.watch(read_row_file(path, split=split, on_error=bad.note_unread))]
     if not rows:
         reason = bad.report() if bad.count else f"{path}: it holds no rows. Check that it is the file you meant"
         raise DataError(f"{reason}.")
-    refused = [f"{bad.count} rows cannot be read: {bad.report()}."] if bad.count else []
+    refused = [f"{bad.report()}."] if bad.count else []
     found = profile_rows(
         rows, source=str(path), count_tokens=lambda text: len(tokenizer.encode(text)), problems=refused
     )
