@@ -62,7 +62,7 @@ def budget_ends_early(context: Context) -> Iterator[Problem]:
         some = one.examples[:200]
         lengths = [context.tokens(example.prompt + (example.answer or ""), one.client) for example in some]
         step = one.cfg.batch_size * sum(lengths) // len(lengths)
-        # Half: whoever sets a budget may mean it to end the last arms.
+        # Half: a budget may be meant to end the last arms.
         if limit is not None and 2 * limit < step * (one.steps or 1):
             ends = (
                 f"ends at step {limit // step} of {one.steps} of" if limit >= step else "ends before the first step of"
