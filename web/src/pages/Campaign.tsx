@@ -139,7 +139,7 @@ function Running({ all, session }: { all: ShownExperiment[]; session: PageSessio
   if (!running.length) return null;
   return (
     <section className="stack tight">
-      <h2>Running now</h2>
+      <h2>Running or waiting</h2>
       {running.map((one) => (
         <div key={one.id} className="row">
           <Outcome experiment={one} />

@@ -101,7 +101,7 @@ def _state(
     since = 0 if best is None else len(counted) - 1 - counted.index(best)
     if since >= terms.patience:
         return "stalled", f"{since} experiments in a row did not raise the best score"
-    return OPEN, "there is something left to spend, and nothing says to stop"
+    return OPEN, "its budget is not spent, and no stopping rule applies"
 
 
 def _value(one: ExperimentView) -> float:
