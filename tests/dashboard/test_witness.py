@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,17 +14,14 @@ import pytest
 pytest.importorskip("sqlalchemy")
 pytestmark = pytest.mark.dashboard
 
-from alembic import command  # noqa: E402
 
 from evsys_sdk import Experiment  # noqa: E402
 from evsys_sdk.cli.main import main  # noqa: E402
 from evsys_sdk.dashboard.client.remote_record import read_anchors, read_requests  # noqa: E402
 from evsys_sdk.dashboard.client.upload import experiment_id_of  # noqa: E402
-from evsys_sdk.dashboard.server.storage import database  # noqa: E402
 from evsys_sdk.record.events import Journal, Kind, read_events, verify_chain  # noqa: E402
 
 from .conftest import report_to  # noqa: E402
-from .serving import ServerThread  # noqa: E402
 from .test_evsys_logger import config  # noqa: E402
 
 
@@ -108,29 +103,6 @@ def test_an_unreachable_witness_is_said_and_ends_nothing(
     found = audit(capsys)
     assert found["anchor"]["state"] == "unchecked"
     assert "what the dashboard witnessed is not compared" in found["said"]
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_database_of_the_first_schema_is_brought_up_to_date_with_all_it_holds(
-    new_database: Callable[[str], str], kind: str
-) -> None:
-    address = new_database(kind)
-    engine = database.open_database(address, upgrade=True)
-    with engine.execution_options(writes=True).begin() as connection:
-        steps = database._config()
-        steps.attributes["connection"] = connection
-        command.downgrade(steps, "0001")
-        connection.exec_driver_sql("INSERT INTO anchor (project_id, experiment_id, head, at) VALUES ('p', 'e', 'h', 1)")
-    engine.dispose()
-    engine = database.open_database(address, upgrade=True)
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql("SELECT events, head FROM anchor").all() == [(0, "h")]
-    engine.dispose()
-    if kind == "sqlite":
-        server = ServerThread(address)
-        with contextlib.closing(server.new_project()) as project:
-            assert project.http.read("/experiments")["items"] == []
-        server.stop()
 
 
 def test_an_experiment_that_waits_hears_what_was_said_on_the_dashboard(watched: Any, tmp_path: Path) -> None:

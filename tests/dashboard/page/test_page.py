@@ -305,7 +305,7 @@ def test_what_each_look_at_a_claim_found_stands_beside_the_conclusion(
     ]
     write_experiment(tmp_path / "outputs", "careful", verdict="supported", events=looks)
     page = open_tab(tmp_path).open("/e/careful-0a1b2c3d")
-    rows = page.get_by_role("group", name="looks at the claim").locator("tbody tr")
+    rows = page.get_by_role("group", name="interim analyses").locator("tbody tr")
     expect(rows).to_have_count(2)
     expect(rows.nth(0)).to_contain_text(re.compile(r"1 of 3\s*4\s*0\.470 %\s*97\.2 %\s*continues"))
     expect(rows.nth(1)).to_contain_text("changed is better")
