@@ -43,7 +43,7 @@ def learn(run: LoopRun, total: int = 6) -> list[int]:
         [answers] = run.model.sample(["Say 0"], n=2, max_tokens=2)
         run.log_rollouts([answers], [[1.0, 0.0]], ["t0"])
         run.state["seen"] = [*run.state.get("seen", []), step]
-        run.log(run.model.train([("Say", "ok")], learning_rate=run.args.get("lr", 0.02)).metrics, extra=1.5)
+        run.log(run.model.train([("Say", "ok")], learning_rate=run.args.get("lr", 0.02)), extra=1.5)
         taken.append(step)
     return taken
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from ..backends.client import ModelSpec, TrainingClient
+from ..backends.client import ForwardBackwardOutput, ModelSpec, TrainingClient
 from ..config.base import Strict
 from ..config.fields import NOT_SEARCHED
 from ..errors import BackendError, DataError, TrainingError, show
@@ -133,11 +133,12 @@ class LoopRun:
             loop, done = self._loop, self._done
             run_blocking(lambda loop=loop, done=done: loop.pass_step(done))
 
-    def log(self, metrics: Mapping[str, Any] | None = None, /, **more: float) -> None:
-        """Note metrics of the current step; `model.train(...).metrics` holds those of the step it took."""
+    def log(self, metrics: Mapping[str, Any] | ForwardBackwardOutput | None = None, /, **more: float) -> None:
+        """Note metrics of the current step, or what `model.train(...)` returned about the step it took."""
         if self._step is None:
             raise TrainingError("run.log() was called outside of run.steps(). Log inside the loop, once it has a step.")
-        self._metrics |= {key: as_number(key, value) for key, value in {**(metrics or {}), **more}.items()}
+        given = metrics.metrics if isinstance(metrics, ForwardBackwardOutput) else metrics or {}
+        self._metrics |= {key: as_number(key, value) for key, value in {**given, **more}.items()}
 
     def log_rollouts(
         self,
