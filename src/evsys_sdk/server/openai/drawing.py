@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...backends import checks
-from ...backends.client import Sample, SamplingParams, TokenFilter, TopLogprobs
+from ...backends.client import Sample, SamplingParams, TokenFilter
 from ...backends.seeds import seed_of_later
 from ...data.types import ToolDefinition
 from ...errors import EvsysError
@@ -99,28 +99,19 @@ class AnswerRequest:
 
     async def draw(self, count: int) -> list[DrawnAnswer]:
         """Several continuations, whole."""
-
-        async def start(first: int, n: int) -> list[DrawnAnswer]:
-            params = self.params
-            if params.seed is not None:
-                params = replace(params, seed=seed_of_later(params.seed, first))
-            samples = await self.model.client.sample(self.prompt, n, params)
-            return [_extend(DrawnAnswer(), sample) for sample in samples]
-
         if self.query.max_tokens == 0:
             return [DrawnAnswer(reason="length") for _ in range(count)]
-        return await self._take_turn(count, start)
+        turns = self.service.samples
+        samples = await turns.draw(self.client, self.model.client, self.prompt, self.params, count)
+        return [_extend(DrawnAnswer(), sample) for sample in samples]
 
     async def stream(self, index: int) -> AsyncIterator[DrawnAnswer]:
         """Continuation number `index` as it grows."""
         tokens, seed = TokenStream(), self.params.seed
         seed = None if seed is None else seed_of_later(seed, index)
         params = replace(self.params, seed=seed, on_token=tokens.on_token)
-
-        async def start(first: int, n: int) -> list[Sample]:
-            return await self.model.client.sample(self.prompt, 1, params)
-
-        sampling, answer = asyncio.ensure_future(self._take_turn(1, start)), DrawnAnswer()
+        asked = self.service.samples.ask(self.client, lambda: self.model.client.sample(self.prompt, 1, params))
+        sampling, answer = asyncio.ensure_future(asked), DrawnAnswer()
         async for new in tokens.read(sampling):
             answer.tokens += [token for token, _, _ in new]
             answer.scored += new
@@ -131,11 +122,8 @@ class AnswerRequest:
     async def score_prompt(self) -> list[_Scored]:
         """The prompt's tokens with their log-probabilities; the first has none."""
         k = self.query.logprobs or 0
-
-        async def start(first: int, n: int) -> list[TopLogprobs]:
-            return [await self.model.client.topk_logprobs(self.prompt, max(k, 1))]
-
-        [top] = await self._take_turn(1, start)
+        asked = self.model.client.topk_logprobs
+        top = await self.service.samples.ask(self.client, lambda: asked(self.prompt, max(k, 1)))
         if top.given is None:
             raise RequestRefused("this backend does not score prompts. Set echo or logprobs aside.", param="echo")
         rows = zip(self.prompt[1:], top.given[1:], top.tokens[1:], top.logprobs[1:], strict=True)
@@ -198,10 +186,6 @@ class AnswerRequest:
             TokenScore(decode(tokenizer, [token]), logprob, [(decode(tokenizer, [one]), value) for one, value in top])
             for token, logprob, top in scored
         ]
-
-    async def _take_turn[T](self, count: int, start: Callable[[int, int], Awaitable[list[T]]]) -> list[T]:
-        turns = self.service.samples
-        return await turns.run(self.client, count, start)
 
 
 def _extend(answer: DrawnAnswer, sample: Sample) -> DrawnAnswer:

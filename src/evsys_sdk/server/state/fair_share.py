@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...backends.client import Sample, SamplingClient, SamplingParams
+from ...backends.seeds import seed_of_later
 from ..answer import Refusal
 
 type Start = Callable[[int, int], Awaitable[Sequence[Any]]]
@@ -49,6 +51,25 @@ class FairShare:
         self._hand_out()
         await job.done
         return job.results
+
+    async def draw(
+        self, client: str, sampler: SamplingClient, prompt: list[int], params: SamplingParams, count: int
+    ) -> list[Sample]:
+        """Samples of a prompt, which are the same as if all were drawn at once."""
+
+        async def start(first: int, n: int) -> Sequence[Sample]:
+            seed = None if params.seed is None else seed_of_later(params.seed, first)
+            return await sampler.sample(prompt, n, replace(params, seed=seed))
+
+        return await self.run(client, count, start)
+
+    async def ask[T](self, client: str, submit: Callable[[], Awaitable[T]]) -> T:
+        """Anything else that takes its turn like a sample."""
+
+        async def start(first: int, n: int) -> Sequence[T]:
+            return [await submit()]
+
+        return (await self.run(client, 1, start))[0]
 
     def forget(self, client: str) -> None:
         """Drop what a client waits for; what has begun is left to end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,10 +12,7 @@ from starlette.responses import Response
 
 from ...backends import checks
 from ...backends.client import Capabilities, SamplingClient, SamplingParams, TopLogprobs
-from ...backends.client import Sample as Continuation
 from ...backends.datum import Floats
-from ...backends.future import Operation
-from ...backends.seeds import seed_of_later
 from ...errors import EvsysError
 from ..answer import Refusal
 from ..service import Service
@@ -103,13 +100,14 @@ class _Drawing:
 
     async def answer(self) -> Response:
         request, prompt, client = self.request, self.prompt, self.client
+        turns, who = self.turns, self.session_id
         k = request.topk_prompt_logprobs
-        top = await self._ask(lambda: client.topk_logprobs(prompt, k)) if k else None
+        top = await turns.ask(who, lambda: client.topk_logprobs(prompt, k)) if k else None
         logprobs = None
         if request.prompt_logprobs:  # from the same pass as the alternatives, where those are asked for
             same = None if top is None else top.given
-            logprobs = await self._ask(lambda: client.logprobs(prompt)) if same is None else same
-        drawn = await self.turns.run(self.session_id, request.num_samples, self._draw)
+            logprobs = await turns.ask(who, lambda: client.logprobs(prompt)) if same is None else same
+        drawn = await turns.draw(who, client, prompt, self.params, request.num_samples)
         if request.prompt_logprobs_last_n is not None and logprobs is not None:
             logprobs, top = _only_last(request.prompt_logprobs_last_n, logprobs, top)
         return sample_answer(
@@ -118,21 +116,6 @@ class _Drawing:
             top_prompt=top,
             top_samples=[one.top for one in drawn if one.top is not None],
         )
-
-    async def _ask[T](self, submit: Callable[[], Operation[T]]) -> T:
-        """Something about the prompt; it takes its turn like a sample."""
-
-        async def start(first: int, count: int) -> Sequence[T]:
-            return [await submit()]
-
-        return (await self.turns.run(self.session_id, 1, start))[0]
-
-    async def _draw(self, first: int, count: int) -> list[Continuation]:
-        """Some of the samples, which are the same as if all were drawn at once."""
-        params = self.params
-        if params.seed is not None:
-            params = replace(params, seed=seed_of_later(params.seed, first))
-        return await self.client.sample(self.prompt, count, params)
 
 
 def _check_logprobs(request: requests.AsampleRequest, prompt: int, max_tokens: int, capabilities: Capabilities) -> None:
