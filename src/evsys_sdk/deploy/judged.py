@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..experiment.statistics.student_t import t_quantile
-from ..experiment.statistics.two_level import RunScores, compare
+from ..experiment.statistics.two_level import RunScores, contrast
 from ..record.run_files.scores import metric_name, task_scores
 from ..record.runs import RunRecord
 from ..record.values import Object, items, number, part, text
@@ -122,12 +122,11 @@ def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float,
     both = [np.array([[sign * one.by_task[task] for task in tasks]]) for one in (current, candidate)]
     # As against a level: a few tasks on which both score the same do not show that all others are the same.
     current_run = RunScores(both[0], trained=False, is_level=True, clusters=clusters)
-    found = compare(current_run, [RunScores(both[1], trained=False, clusters=clusters)])
+    found = contrast([current_run, RunScores(both[1], trained=False, clusters=clusters)], [-1.0, 1.0])
     if found is None:
         return "its scores do not tell how noisy they are"
-    half = t_quantile(1 - error, float(found.df[0])) * float(found.stderr[0])
-    estimate = float(found.estimates[0])
-    return Gap(estimate, estimate - half, estimate + half, len(tasks))
+    half = t_quantile(1 - error, found.df) * found.stderr
+    return Gap(found.value, found.value - half, found.value + half, len(tasks))
 
 
 def _find_difference(one: Question, other: Question) -> str:

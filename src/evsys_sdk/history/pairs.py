@@ -160,7 +160,7 @@ def _uncertainty(
     if found is None:
         return None, None, ""
     covers = [*(["tasks"] if by_task else []), *(["seeds"] if found.noise is not None else [])]
-    return float(found.stderr[0]), float(found.df[0]), " and ".join(covers)
+    return found.estimates[0].stderr, found.estimates[0].df, " and ".join(covers)
 
 
 def _half_width(stderr: float | None, df: float | None) -> float | None:

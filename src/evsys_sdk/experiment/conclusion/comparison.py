@@ -74,13 +74,13 @@ class Analysis:
     @property
     def detectable(self) -> float | None:
         """Minimum detectable effect (80 % power), averaged over the runs; None where the metric cannot reach it."""
-        if self.differences is None or not np.all(self.differences.stderr > 0):
+        if self.differences is None or not all(one.stderr > 0 for one in self.differences.estimates):
             return None
         if self.level.last_seeds and (prospect := self.prospect) is not None:
             effect = prospect.detectable(self.level.last_seeds, error=self.level.last)
         else:
             error = self.level.here / (1 if self.preferred is not None else self.n_compared)
-            known = zip(self.differences.stderr.tolist(), self.differences.df.round(1).tolist(), strict=True)
+            known = [(one.stderr, round(one.df, 1)) for one in self.differences.estimates]
             # The mean over the runs, because one whose seeds lie far apart has less power than the median.
             effect = float(np.mean([(t_quantile(1 - error, df) + t_quantile(POWER, df)) * one for one, df in known]))
         base = self.baseline_scores
@@ -206,11 +206,11 @@ def _compare(
     of_base = of_base if base.is_level else report.extremes.get(own, of_base)
     found: list[Comparison] = []
     for at, (name, count) in enumerate(tests.items()):
-        estimate, stderr = float(differences.estimates[at]), float(differences.stderr[at])
+        one = differences.estimates[at]
+        estimate, stderr, dfs = one.value, one.stderr, [round(one.df, 1), round(one.own_df, 1)]
         least, most = report.extremes.get(name, (estimate + base.mean,) * 2)
         low, high = min(estimate, least - of_base[1]), max(estimate, most - of_base[0])
         # The end that decides whether the claim is supported, and the far one, which can only refute it.
-        dfs = [round(float(one[at]), 1) for one in (differences.df, differences.own_df)]
         p = _p_value(0.0 if low <= 0 <= high else min(abs(low), abs(high)), stderr, dfs[0])
         below, above = (t_quantile(1 - error / count, df) * stderr for df in dfs[:: question.sign])
         found.append(Comparison(name, estimate, max(low - below, widest[0]), min(high + above, widest[1]), p))

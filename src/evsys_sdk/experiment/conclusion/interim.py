@@ -94,7 +94,7 @@ def chance_of_support(claim: Claim, analysis: Analysis) -> float | None:
     if not (seeds < last).any():
         return None
     shares, last_shares = 1 / seeds + (1 / base if base else 0.0), (2 if base else 1) / last
-    ahead = analysis.question.sign * differences.estimates - claim.threshold
+    ahead = analysis.question.sign * np.array([one.value for one in differences.estimates]) - claim.threshold
     at_end = math.sqrt(prospect.interaction + max(noise.between, noise.explained) * last_shares)
     raised = max(noise.between * noise.df / chi2_quantile(_CAUTION, noise.df), noise.explained)
     # Nothing is open any more at the last look itself, where this divides.

@@ -26,8 +26,8 @@ def find_trend(evidence: Evidence, claim: Claim, analysis: Analysis) -> Trend | 
     weights = centred / (centred**2).sum() * (places.max() - places.min())
     runs = [report.runs[name] for name in placed]
     change, low, high = float(sum(weight * run.mean for weight, run in zip(weights, runs, strict=True))), None, None
-    if (found := contrast(runs, weights)) is not None:
-        width = t_quantile(1 - analysis.level.here, found[2]) * found[1]
+    if (found := contrast(runs, weights.tolist())) is not None and found.stderr > 0:
+        width = t_quantile(1 - analysis.level.here, found.df) * found.stderr
         ends = [report.extremes.get(name, (report.runs[name].mean,) * 2) for name in placed]
         # A run counts for the change where its weight is positive and against it elsewhere.
         moves = [(float(weight) * low, float(weight) * high) for weight, (low, high) in zip(weights, ends, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any
 from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, find_claim, hypothesis_sha256, normalise_hypothesis
 from ..statistics.student_t import t_quantile
-from ..statistics.two_level import RunScores, SeedNoise, run_mean, seed_noise
+from ..statistics.two_level import RunScores, SeedNoise, contrast, seed_noise
 from .advice import find_extremes, list_threats, next_steps
 from .comparison import Analysis, analyse, complete, find_best
 from .evidence import Evidence, Looks, RunEvidence, find_differing_settings
@@ -188,10 +188,10 @@ def _find_interval(
     name: str, scores: RunScores, analysis: Analysis, noise: SeedNoise | None
 ) -> tuple[float | None, float | None]:
     """Of the score of a run; where samples are missing, from all of them wrong to all of them right."""
-    found = run_mean(scores, noise)
+    found = contrast([scores], [1.0], noise)
     if found is None:
         return None, None
-    width, ends = t_quantile(0.975, round(found[1], 1)) * found[0], analysis.report.extremes.get(name, ())
+    width, ends = t_quantile(0.975, round(found.df, 1)) * found.stderr, analysis.report.extremes.get(name, ())
     low, high = min((scores.mean, *ends)) - width, max((scores.mean, *ends)) + width
     return (max(low, 0.0), min(high, 1.0)) if analysis.question.is_rate else (low, high)
 

@@ -49,7 +49,9 @@ class Prospect:
         return cls(
             training=noise.component,
             answers=noise.explained,
-            interaction=max(0.0, float(np.median(differences.task_variance)) - noise.explained * share),
+            interaction=max(
+                0.0, float(np.median([one.task_variance for one in differences.estimates])) - noise.explained * share
+            ),
             tasks_df=differences.tasks_df,
             candidates=candidates,
             frozen_baseline=differences.baseline_seeds == 0,

@@ -102,16 +102,23 @@ class SeedNoise:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """A weighted sum of the scores of runs."""
+
+    value: float
+    stderr: float
+    df: float
+    own_df: float
+    """Without the seeds of other runs: smaller, and right where one run is noisier than the others."""
+    task_variance: float
+    """The part of the variance that more tasks would reduce."""
+
+
+@dataclass(frozen=True, slots=True)
 class Differences:
     """Each candidate minus the baseline."""
 
-    estimates: FloatArray
-    stderr: FloatArray
-    df: FloatArray
-    own_df: FloatArray
-    """Without the seeds of other runs: smaller, and right where one run is noisier than the others."""
-    task_variance: FloatArray
-    """The part of the variance that more tasks would reduce."""
+    estimates: Sequence[Estimate]
     noise: SeedNoise | None
     """None where no run has two seeds: then the seed variance is unknown and in no interval."""
     seeds: tuple[int, ...] = ()
@@ -131,99 +138,50 @@ def seed_noise(runs: Sequence[RunScores]) -> SeedNoise | None:
     return SeedNoise(between, sum(one.df * one.explained for one in known) / df, df)
 
 
-def compare(
-    baseline: RunScores, candidates: Sequence[RunScores], *, others: Sequence[RunScores] = ()
-) -> Differences | None:
-    """All differences at once; None where nothing tells how noisy they are. `others` only add to the pooled seeds."""
-    noise = seed_noise([baseline, *candidates, *others])
-    task_part = _task_variance(baseline, candidates)
-    if noise is None and task_part is None:
+def compare(baseline: RunScores, candidates: Sequence[RunScores]) -> Differences | None:
+    """All differences at once; None where nothing tells how noisy they are."""
+    noise = seed_noise([baseline, *candidates])
+    found = [one for run in candidates if (one := contrast([baseline, run], [-1.0, 1.0], noise)) is not None]
+    if len(found) < len(candidates):
         return None
-    tasks = np.zeros(len(candidates)) if task_part is None else task_part
-    estimates = np.array([run.mean - baseline.mean for run in candidates])
-    seeds = np.array([seed_part(run, noise) for run in candidates]) + seed_part(baseline, noise)
-    stderr = np.sqrt(tasks + seeds)
-    # What arithmetic leaves over of equal scores is no noise; seeds that agree to the last digit tell nothing.
-    rounding = 1e-9 * max(float(np.abs(run.values).max()) for run in [baseline, *candidates])
-    stderr = np.where(stderr > rounding, stderr, 0.0)
-    if task_part is None and not np.all(stderr > 0):
-        return None
-    shares = np.array([[_share(run), _share(baseline)] for run in candidates])
-    own = np.array([[run.seed_variance or 0.0, baseline.seed_variance or 0.0] for run in candidates])
-    known = np.array([[max(run.n_seeds - 1, 1), max(baseline.n_seeds - 1, 1)] for run in candidates])
-    variance, tasks_df = stderr**2, candidates[0].tasks_df
     return Differences(
-        estimates,
-        stderr,
-        _degrees_of_freedom(variance, tasks, tasks_df, shares, own, noise),
-        _degrees_of_freedom(variance, tasks, tasks_df, shares, own, noise, known),
-        tasks,
+        found,
         noise,
         seeds=tuple(run.n_seeds for run in candidates),
         baseline_seeds=baseline.n_seeds if baseline.trained else 0,
-        tasks_df=0.0 if task_part is None else candidates[0].tasks_df,
+        tasks_df=candidates[0].tasks_df,
     )
 
 
-def run_mean(run: RunScores, noise: SeedNoise | None) -> tuple[float, float] | None:
-    """Standard error and degrees of freedom of the score of one run; None where neither tasks nor seeds give one."""
-    found = contrast([run], np.array([1.0]), noise)
-    return None if found is None else found[1:]
+def contrast(runs: Sequence[RunScores], weights: Sequence[float], noise: SeedNoise | None = None) -> Estimate | None:
+    """A weighted sum of the scores of runs; None where neither tasks nor seeds tell how noisy it is.
 
-
-def contrast(
-    runs: Sequence[RunScores], weights: FloatArray, noise: SeedNoise | None = None
-) -> tuple[float, float, float] | None:
-    """A weighted sum of the scores of runs, with its standard error and degrees of freedom."""
-    noise = noise or seed_noise(runs)
-    estimate = float(sum(weight * run.mean for weight, run in zip(weights, runs, strict=True)))
-    tasks, tasks_df = 0.0, runs[0].tasks_df
-    if all(run.by_task for run in runs) and tasks_df > 0:
-        by_task = weights @ np.stack([run.task_means for run in runs])
-        tasks = _variance_of_mean(by_task, runs[0].clusters)
-        if tasks <= 1e-18:
-            tasks = _unanimous(float(by_task.mean()), runs, tasks_df + 1, alone=len(runs) == 1)
-    squares = (weights**2).tolist()
-    variance = tasks + sum(weight * seed_part(run, noise) for weight, run in zip(squares, runs, strict=True))
-    if variance <= 0:
-        return None
-    shares = np.array([[weight * _share(run) for weight, run in zip(squares, runs, strict=True)]])
-    own = np.array([[run.seed_variance or 0.0 for run in runs]])
-    df = _degrees_of_freedom(np.array([variance]), np.array([tasks]), tasks_df, shares, own, noise)
-    return estimate, math.sqrt(variance), float(df[0])
-
-
-def seed_part(run: RunScores, noise: SeedNoise | None) -> float:
-    """What the seed variance adds to the variance of a run's score."""
-    if noise is None:
-        return 0.0
-    return max(0.0, max(noise.between, run.seed_variance or 0.0) - noise.explained) * _share(run)
-
-
-def _share(run: RunScores) -> float:
-    return 1 / run.n_seeds if run.trained else 0.0
-
-
-def _degrees_of_freedom(
-    variance: FloatArray,
-    tasks: FloatArray,
-    tasks_df: float,
-    shares: FloatArray,
-    own: FloatArray,
-    noise: SeedNoise | None,
-    seeds_df: FloatArray | None = None,
-) -> FloatArray:
-    """Satterthwaite; `shares` and `own` have a row for each difference and a column for each run in it.
-
-    `seeds_df`: of each run's seed variance, if not of all runs together.
+    `noise` of more runs adds their seeds to the pooled ones.
     """
-    known = max(tasks_df, 1.0)
+    noise = noise or seed_noise(runs)
+    value = float(sum(weight * run.mean for weight, run in zip(weights, runs, strict=True)))
+    tasks_df, by_task = runs[-1].tasks_df, all(run.by_task for run in runs) and runs[-1].tasks_df > 0
+    tasks = _task_variance(runs, weights) if by_task else 0.0
+    shares = [weight**2 / run.n_seeds if run.trained else 0.0 for weight, run in zip(weights, runs, strict=True)]
+    of_seeds = [max(noise.between, run.seed_variance or 0.0) if noise is not None else 0.0 for run in runs]
+    explained = noise.explained if noise is not None else 0.0
+    variance = tasks + sum(max(0.0, own - explained) * share for own, share in zip(of_seeds, shares, strict=True))
+    # What arithmetic leaves over of equal scores is no noise; seeds that agree to the last digit tell nothing.
+    if math.sqrt(variance) <= 1e-9 * max(float(np.abs(run.values).max()) for run in runs):
+        variance = 0.0
+    if variance == 0 and not by_task:
+        return None
+    pooled, known = noise.df if noise is not None else 0, max(tasks_df, 1.0)
+
+    def satterthwaite(seeds_df: Sequence[int]) -> float:
+        parts = [(share * own) ** 2 / df for share, own, df in zip(shares, of_seeds, seeds_df, strict=True) if df]
+        doubt = tasks**2 / known + sum(parts)
+        return min(max(variance**2 / doubt if doubt > 0 else 1.0, 1.0), max(known, pooled))
+
     if noise is None:
-        return np.full(len(tasks), known)
-    of_seeds = (shares * np.maximum(own, noise.between)) ** 2 / (noise.df if seeds_df is None else seeds_df)
-    doubt = tasks**2 / known + of_seeds.sum(axis=1)
-    found = np.divide(variance**2, doubt, out=np.ones_like(doubt), where=doubt > 0)
-    return np.clip(found, 1.0, float(max(known, noise.df)))
+        return Estimate(value, math.sqrt(variance), known, known, tasks)
+    own_df = satterthwaite([max(run.n_seeds - 1, 1) for run in runs])
+    return Estimate(value, math.sqrt(variance), satterthwaite([pooled] * len(runs)), own_df, tasks)
 
 
 def _variance_by_tasks(run: RunScores) -> float:
@@ -231,46 +189,32 @@ def _variance_by_tasks(run: RunScores) -> float:
     if not run.by_task or run.tasks_df <= 0:
         return 0.0
     left = run.values - run.task_means - run.seed_means[:, None] + run.mean
-    sums = _cluster_sums(left, run.clusters)
-    clusters = sums.shape[-1]
-    return float((sums**2).sum()) / (run.n_seeds - 1) * clusters / (clusters - 1) / run.values.shape[1] ** 2
+    return _cluster_robust(left, run.clusters) / (run.n_seeds - 1)
 
 
-def _cluster_sums(deviations: FloatArray, clusters: IntArray | None) -> FloatArray:
-    if clusters is None:
-        return deviations
-    members = np.zeros((len(clusters), int(clusters.max()) + 1))
-    members[np.arange(len(clusters)), clusters] = 1.0
-    return deviations @ members
+def _cluster_robust(deviations: FloatArray, clusters: IntArray | None) -> float:
+    """Cluster-robust variance of a mean over tasks, summed over rows of deviations from it."""
+    sums = deviations
+    if clusters is not None:
+        members = np.zeros((len(clusters), int(clusters.max()) + 1))
+        members[np.arange(len(clusters)), clusters] = 1.0
+        sums = deviations @ members
+    count = sums.shape[-1]
+    return count / (count - 1) * float((sums**2).sum()) / deviations.shape[-1] ** 2
 
 
-def _variance_of_mean(by_task: FloatArray, clusters: IntArray | None) -> float:
-    """Cluster-robust variance of a mean over tasks."""
-    sums = _cluster_sums(by_task - by_task.mean(), clusters)
-    return len(sums) / (len(sums) - 1) * float((sums**2).sum()) / len(by_task) ** 2
+def _task_variance(runs: Sequence[RunScores], weights: Sequence[float]) -> float:
+    """Task sampling variance of a weighted sum.
 
-
-def _task_variance(baseline: RunScores, candidates: Sequence[RunScores]) -> FloatArray | None:
-    """Of the differences to the baseline; None where the metric has no scores by task, or one cluster."""
-    if not all(run.by_task for run in [baseline, *candidates]) or candidates[0].tasks_df <= 0:
-        return None
-    found: list[float] = []
-    for run in candidates:
-        by_task = run.task_means - baseline.task_means
-        variance = _variance_of_mean(by_task, run.clusters)
-        if variance <= 1e-18:  # no task disagrees, by more than rounding
-            runs, tasks = [baseline, run], run.tasks_df + 1
-            variance = _unanimous(float(by_task.mean()), runs, tasks, alone=baseline.is_level)
-        found.append(variance)
-    return np.array(found)
-
-
-def _unanimous(mean: float, runs: Sequence[RunScores], tasks: float, *, alone: bool) -> float:
-    """Variance where every task shows the same difference: as if one more task had shown the opposite.
-
-    Equal scores on every task have no task variance. `alone`: the score of a run, or its difference to a fixed level.
+    Where every task shows the same, by more than rounding, it is as if one more task had shown the opposite. Equal
+    scores of two runs on every task have no task variance; the score of one, or its difference to a level, has.
     """
-    if abs(mean) <= 1e-12 and not alone:
+    by_task = np.asarray(weights) @ np.stack([run.task_means for run in runs])
+    mean, tasks = float(by_task.mean()), runs[-1].tasks_df + 1
+    variance = _cluster_robust(by_task - mean, runs[-1].clusters)
+    if variance > 1e-18:
+        return variance
+    if abs(mean) <= 1e-12 and sum(not run.is_level for run in runs) > 1:
         return 0.0
     values = np.concatenate([run.values.ravel() for run in runs])
     spread = float(values.max() - values.min()) or max(1.0, float(np.abs(values).max()))
