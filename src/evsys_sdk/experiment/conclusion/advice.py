@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..hypothesis import Claim
 from .comparison import Analysis
-from .evidence import Evidence, Looks, find_differing_settings
+from .evidence import Looks, find_differing_settings
 from .model import Sequential
 from .rules import MIN_SEEDS, Ruling
 from .summary import list_names, number, pluralise
@@ -15,9 +15,9 @@ _LOW = 0.02
 """A best score below this says that the tasks are too hard, rather than how good the runs are."""
 
 
-def find_extremes(claim: Claim | None, analysis: Analysis) -> list[str]:
+def find_extremes(analysis: Analysis) -> list[str]:
     """Saturation, ceiling and floor: scores that leave no room for the effect."""
-    report, base, sign = analysis.report, analysis.baseline_scores, analysis.question.sign
+    report, base, sign, claim = analysis.report, analysis.baseline_scores, analysis.question.sign, analysis.claim
     if report.is_saturated:
         return ["Saturated: every run scores the same on every task, so that this set cannot tell them apart."]
     best = max((sign * run.mean for run in report.runs.values()), default=1.0)
@@ -32,15 +32,14 @@ def find_extremes(claim: Claim | None, analysis: Analysis) -> list[str]:
     return [f"{end}: `{name}` scores {number(base.mean)}, which leaves {number(room)} to gain."]
 
 
-def list_threats(evidence: Evidence, claim: Claim | None, analysis: Analysis, looks: Looks | None) -> list[str]:
+def list_threats(analysis: Analysis, looks: Looks | None) -> list[str]:
     """Everything that makes the numbers worth less than they look."""
-    remarks = (f"{remark.rstrip('.')}." for remark in evidence.remarks)
-    return [*_about_the_design(evidence, claim, analysis, looks), *_about_the_data(evidence, analysis), *remarks]
+    remarks = (f"{remark.rstrip('.')}." for remark in analysis.evidence.remarks)
+    return [*_about_the_design(analysis, looks), *_about_the_data(analysis), *remarks]
 
 
-def _about_the_design(
-    evidence: Evidence, claim: Claim | None, analysis: Analysis, looks: Looks | None
-) -> Iterator[str]:
+def _about_the_design(analysis: Analysis, looks: Looks | None) -> Iterator[str]:
+    evidence, claim = analysis.evidence, analysis.claim
     question, baseline = analysis.question, analysis.baseline
     if claim is not None and not evidence.registered:
         yield "The journal does not hold the hypothesis, so it may have been written after the scores were known."
@@ -67,7 +66,7 @@ def _about_the_design(
         yield f"The experiment was stopped before its end: {evidence.stopped}."
 
 
-def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
+def _about_the_data(analysis: Analysis) -> Iterator[str]:
     report = analysis.report
     if report.runs and (report.n_tasks or 1) == 1:
         what = "There is a single task" if report.n_tasks else "The metric has no scores by task"
@@ -88,33 +87,25 @@ def _about_the_data(evidence: Evidence, analysis: Analysis) -> Iterator[str]:
     varied = {name: run.values for name, run in report.runs.items() if run.n_seeds > 1 and len({*run.values[0]}) > 1}
     if same := [name for name, values in varied.items() if (values == values[0]).all()]:
         yield f"All seeds of {list_names(same)} scored the same on every task: check that the seed changes anything."
-    if lost := [run.name for run in evidence.runs if run.name in report.runs and run.problems]:
+    if lost := [run.name for run in analysis.evidence.runs if run.name in report.runs and run.problems]:
         yield f"Some seeds of {list_names(lost)} failed or are not scored; those that are left may be the lucky ones."
 
 
-def next_steps(
-    evidence: Evidence,
-    claim: Claim | None,
-    analysis: Analysis,
-    ruling: Ruling,
-    extremes: Sequence[str],
-    sequential: Sequential | None = None,
-) -> list[str]:
+def next_steps(analysis: Analysis, ruling: Ruling, extremes: Sequence[str], sequential: Sequential | None) -> list[str]:
     """What would settle it, the most useful first."""
     steps = list(ruling.remedies)
-    unfinished = [arm for arm in evidence.arms if arm.problem is not None or arm.status is None]
+    unfinished = [arm for arm in analysis.evidence.arms if arm.problem is not None or arm.status is None]
     if broken := [arm.arm for arm in unfinished if arm.stopped is None]:
         steps.append(f"Repair {list_names(broken, most=3)} and run the experiment again with --resume.")
     if analysis.question.skipped is not None:
         steps.append(f"Score the test set {'/'.join(analysis.question.skipped)}.")
     if ruling.verdict != "invalid":
-        steps += _onward(claim, analysis, ruling, extremes, futile=bool(sequential and sequential.outcome == "futile"))
+        steps += _onward(analysis, ruling, extremes, futile=bool(sequential and sequential.outcome == "futile"))
     return list(dict.fromkeys(steps))
 
 
-def _onward(
-    claim: Claim | None, analysis: Analysis, ruling: Ruling, extremes: Sequence[str], *, futile: bool
-) -> Iterator[str]:
+def _onward(analysis: Analysis, ruling: Ruling, extremes: Sequence[str], *, futile: bool) -> Iterator[str]:
+    claim = analysis.claim
     if analysis.baseline is None and (claim is None or claim.kind != "trend"):
         yield "Give it something to compare with: a run named `baseline`, or `models: [base]` in a benchmark."
     if claim is None:

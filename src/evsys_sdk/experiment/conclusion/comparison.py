@@ -45,15 +45,13 @@ class Level:
 class Analysis:
     """One question answered as far as the record goes."""
 
+    evidence: Evidence
+    claim: Claim | None
     question: Asked
     baseline: Baseline | None
     report: Measured
     selection: Measured
-    candidates: tuple[str, ...]
-    """Runs that are compared with the baseline."""
     level: Level
-    eliminated: int = 0
-    """Runs that a search compared and stopped; they have no score and count in the correction."""
     comparisons: tuple[Comparison, ...] = ()
     """In the order of `candidates`."""
     differences: Differences | None = None
@@ -61,12 +59,28 @@ class Analysis:
     """The candidate that validation selected: the only one that is tested, at the whole error rate."""
 
     @property
+    def candidates(self) -> list[str]:
+        """Runs that are compared with the baseline."""
+        return [name for name in self.report.runs if self.baseline is None or name != self.baseline.run]
+
+    @property
     def n_compared(self) -> int:
-        return len(self.candidates) + self.eliminated
+        """With the runs that a search compared and stopped; they have no score and count in the correction."""
+        return len(self.candidates) + len(self.evidence.eliminated)
 
     @property
     def baseline_scores(self) -> RunScores | None:
-        return scores_of(self.report, self.baseline)
+        """The scores of the baseline, if it has any; a level is a model that scores it on every task."""
+        base, runs = self.baseline, self.report.runs
+        if base is None or base.kind == "run":
+            return None if base is None else runs.get(base.name)
+        if base.kind == "model":
+            return self.report.base_model
+        like = next(iter(runs.values()), None)
+        if like is None:
+            return None
+        values = np.full((1, like.values.shape[1]), float(base.level or 0.0))
+        return RunScores(values, by_task=like.by_task, trained=False, is_level=True, clusters=like.clusters)
 
     def comparison(self, run: str | None) -> Comparison | None:
         return next((one for one in self.comparisons if one.run == run), None)
@@ -95,12 +109,22 @@ class Analysis:
         return None if self.differences is None else Prospect.of(self.differences, candidates=self.n_compared)
 
 
-def analyse(evidence: Evidence, question: Asked, baseline: Baseline | None) -> Analysis:
+def analyse(evidence: Evidence, claim: Claim | None, question: Asked, baseline: Baseline | None) -> Analysis:
     """Compare every scored run with the baseline."""
     report = measure(evidence, question, question.report)
     selection = report if question.shared else measure(evidence, question, question.selection)
-    sound = complete(evidence, [run.name for run in evidence.runs])
-    return answer(question, baseline, report, selection, find_level(evidence, report), len(evidence.eliminated), sound)
+    found = Analysis(evidence, claim, question, baseline, report, selection, find_level(evidence, report))
+    base, candidates = found.baseline_scores, found.candidates
+    if base is None or not candidates:
+        return found
+    differences = compare(base, [report.runs[name] for name in candidates])
+    if differences is None:
+        raw = tuple(Comparison(name, report.runs[name].mean - base.mean) for name in candidates)
+        return replace(found, comparisons=raw)
+    several = found.n_compared > 1  # one run alone is chosen from nothing
+    chosen = find_best(question.sign, selection.runs, complete(evidence, candidates))
+    found = replace(found, differences=differences, preferred=chosen if several and not question.shared else None)
+    return replace(found, comparisons=_compare(found, base, differences))
 
 
 def find_level(evidence: Evidence, report: Measured) -> Level:
@@ -126,96 +150,45 @@ def find_best(sign: int, runs: Mapping[str, RunScores], names: Iterable[str]) ->
     return max(sorted(name for name in names if name in runs), key=lambda name: sign * runs[name].mean, default=None)
 
 
-def answer(
-    question: Asked,
-    baseline: Baseline | None,
-    report: Measured,
-    selection: Measured,
-    level: Level,
-    eliminated: int = 0,
-    sound: Sequence[str] = (),
-) -> Analysis:
-    """The same from arrays; `sound` names the runs that may be preferred."""
-    base = scores_of(report, baseline)
-    own = baseline.name if baseline is not None and baseline.kind == "run" else None
-    candidates = tuple(name for name in report.runs if name != own)
-    about = question, baseline, report, selection, candidates, level, eliminated
-    if base is None or not candidates:
-        return Analysis(*about)
-    differences = compare(base, [report.runs[name] for name in candidates])
-    if differences is None:
-        return Analysis(*about, tuple(Comparison(name, report.runs[name].mean - base.mean) for name in candidates))
-    several = len(candidates) + eliminated > 1  # one run alone is chosen from nothing
-    chosen = find_best(question.sign, selection.runs, [name for name in candidates if name in sound])
-    preferred = chosen if several and not question.shared else None
-    tests = {name: 1 if name == preferred else len(candidates) + eliminated for name in candidates}
-    comparisons = _compare(tests, differences, level.here, report, base, baseline, question)
-    return Analysis(*about, comparisons, differences, preferred)
-
-
-def scores_of(measured: Measured, baseline: Baseline | None) -> RunScores | None:
-    """The scores of the baseline, if it has any; a level is a model that scores it on every task."""
-    if baseline is None or baseline.kind == "run":
-        return None if baseline is None else measured.runs.get(baseline.name)
-    if baseline.kind == "model":
-        return measured.base_model
-    like = next(iter(measured.runs.values()), None)
-    if like is None:
-        return None
-    values = np.full((1, like.values.shape[1]), float(baseline.level or 0.0))
-    return RunScores(values, by_task=like.by_task, trained=False, is_level=True, clusters=like.clusters)
-
-
-def find_costs(evidence: Evidence, run: str) -> dict[str, float | None]:
-    """What an arm of a run costs; None where it is not known for all of them.
+def over_limits(evidence: Evidence, claim: Claim, run: str) -> dict[str, float | None]:
+    """The limits of the claim that an arm of a run exceeds, with what it uses; None where that is not known.
 
     The median, because an arm that was killed and continued paid for some steps twice, which is not the recipe's fault.
     """
-    found = evidence.run(run)
+    found, over = evidence.run(run), dict[str, float | None]()
     arms = [arm for arm in found.arms if arm.ended] if found else []
-    costs = {"usd": [arm.usd for arm in arms], "tokens": [arm.tokens for arm in arms]}
-    known = {unit: [float(one) for one in each if one is not None] for unit, each in costs.items()}
-    return {unit: statistics.median(known[unit]) if arms and len(known[unit]) == len(arms) else None for unit in costs}
+    for unit, limit in claim.limits.items():
+        known = [float(used) for arm in arms if (used := {"usd": arm.usd, "tokens": arm.tokens}[unit]) is not None]
+        used = statistics.median(known) if arms and len(known) == len(arms) else None
+        if used is None or used > limit:
+            over[unit] = used
+    return over
 
 
-def over_limits(evidence: Evidence, claim: Claim, run: str) -> dict[str, float | None]:
-    """The limits of the claim that an arm of a run exceeds, with what it uses; None where that is not known."""
-    used = find_costs(evidence, run)
-    return {name: used[name] for name, limit in claim.limits.items() if (known := used[name]) is None or known > limit}
-
-
-def _compare(
-    tests: Mapping[str, int],
-    differences: Differences,
-    error: float,
-    report: Measured,
-    base: RunScores,
-    baseline: Baseline | None,
-    question: Asked,
-) -> tuple[Comparison, ...]:
-    """Simultaneous intervals (Bonferroni) with p-values adjusted by Holm's method; `tests` counts those of each run.
+def _compare(found: Analysis, base: RunScores, differences: Differences) -> tuple[Comparison, ...]:
+    """Simultaneous intervals (Bonferroni) with p-values adjusted by Holm's method.
 
     Where samples are missing, an interval reaches from the difference with all of them wrong in the run and right in
     the baseline to the opposite, each with the same standard error; p is that of the difference nearest to 0.
     """
+    tests = [1 if name == found.preferred else found.n_compared for name in found.candidates]
     widest = (-math.inf, math.inf)
-    if question.is_rate:
+    if found.question.is_rate:
         widest = (-base.mean, 1 - base.mean) if base.is_level else (-1.0, 1.0)
-    own = baseline.name if baseline is not None and baseline.kind == "run" else UNTRAINED
-    of_base = (base.mean, base.mean)
-    of_base = of_base if base.is_level else report.extremes.get(own, of_base)
-    found: list[Comparison] = []
-    for at, (name, count) in enumerate(tests.items()):
-        one = differences.estimates[at]
-        estimate, stderr, dfs = one.value, one.stderr, [round(one.df, 1), round(one.own_df, 1)]
-        least, most = report.extremes.get(name, (estimate + base.mean,) * 2)
-        low, high = min(estimate, least - of_base[1]), max(estimate, most - of_base[0])
+    own, extremes = (found.baseline and found.baseline.run) or UNTRAINED, found.report.extremes
+    of_base = (base.mean, base.mean) if base.is_level else extremes.get(own, (base.mean, base.mean))
+    intervals: list[Comparison] = []
+    for name, one, count in zip(found.candidates, differences.estimates, tests, strict=True):
+        least, most = extremes.get(name, (one.value + base.mean,) * 2)
+        low, high = min(one.value, least - of_base[1]), max(one.value, most - of_base[0])
         # The end that decides whether the claim is supported, and the far one, which can only refute it.
-        p = _p_value(0.0 if low <= 0 <= high else min(abs(low), abs(high)), stderr, dfs[0])
-        below, above = (t_quantile(1 - error / count, df) * stderr for df in dfs[:: question.sign])
-        found.append(Comparison(name, estimate, max(low - below, widest[0]), min(high + above, widest[1]), p))
-    raw = [one.p or 0.0 for one in found]
-    return tuple(replace(one, p=_holm(raw, at, tests[one.run])) for at, one in enumerate(found))
+        dfs = [round(one.df, 1), round(one.own_df, 1)]
+        p = _p_value(0.0 if low <= 0 <= high else min(abs(low), abs(high)), one.stderr, dfs[0])
+        below, above = (t_quantile(1 - found.level.here / count, df) * one.stderr for df in dfs[:: found.question.sign])
+        ends = max(low - below, widest[0]), min(high + above, widest[1])
+        intervals.append(Comparison(name, one.value, *ends, p))
+    raw = [one.p or 0.0 for one in intervals]
+    return tuple(replace(one, p=_holm(raw, at, tests[at])) for at, one in enumerate(intervals))
 
 
 def _p_value(difference: float, stderr: float, df: float) -> float:

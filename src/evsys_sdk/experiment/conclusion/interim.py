@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..hypothesis import Claim
 from ..statistics.student_t import chi2_quantile
 from .comparison import Analysis, complete
-from .evidence import Evidence
 from .model import Conclusion, Sequential, Verdict
 from .summary import number
 
@@ -59,18 +57,19 @@ def judge_interim(conclusion: Conclusion) -> Look:
     return Look(conclusion.verdict, found.outcome in says, why, found.error, found.chance)
 
 
-def tell_looks(evidence: Evidence, claim: Claim | None, analysis: Analysis, verdict: Verdict) -> Sequential | None:
+def tell_looks(analysis: Analysis, verdict: Verdict) -> Sequential | None:
     """How far the planned looks went, and what was saved by that; None where there was to be one look."""
+    evidence = analysis.evidence
     if not evidence.interim:
         return None
     looks, at = sorted(evidence.interim), analysis.level.look
     seeds = max((run.n_seeds for run in analysis.report.runs.values()), default=0)
-    chance = None if claim is None else chance_of_support(claim, analysis)
+    chance = chance_of_support(analysis)
     if seeds >= looks[-1]:
         outcome = "all seeds were needed"
     elif seeds == looks[at] and verdict in ("supported", "refuted"):
         outcome = DECIDED
-    elif _is_broken(evidence, analysis):
+    elif _is_broken(analysis):
         outcome = BROKEN
     elif seeds == looks[at] and chance is not None and chance < FUTILITY_THRESHOLD:
         outcome = FUTILE
@@ -81,16 +80,17 @@ def tell_looks(evidence: Evidence, claim: Claim | None, analysis: Analysis, verd
     return Sequential(looks, at + 1, seeds, outcome, analysis.level.here, trained, looks[-1] * len(runs), chance)
 
 
-def chance_of_support(claim: Claim, analysis: Analysis) -> float | None:
+def chance_of_support(analysis: Analysis) -> float | None:
     """How often the last look would support the claim, for the run that stands the best chance; None: not known.
 
     Between two looks the difference of two runs stays about where it is; how far the seeds that are left may still
     move it is known from those that are there. Giving up makes no claim true: it costs no error.
     """
-    differences, prospect, last = analysis.differences, analysis.prospect, analysis.level.last_seeds
-    if claim.kind == "trend" or differences is None or prospect is None or differences.noise is None or not last:
+    claim, differences, last = analysis.claim, analysis.differences, analysis.level.last_seeds
+    noise, prospect = None if differences is None else differences.noise, analysis.prospect
+    if claim is None or claim.kind == "trend" or not last or differences is None or noise is None or prospect is None:
         return None
-    noise, seeds, base = differences.noise, np.array(differences.seeds, dtype=float), differences.baseline_seeds
+    seeds, base = np.array(differences.seeds, dtype=float), differences.baseline_seeds
     if not (seeds < last).any():
         return None
     shares, last_shares = 1 / seeds + (1 / base if base else 0.0), (2 if base else 1) / last
@@ -103,10 +103,10 @@ def chance_of_support(claim: Claim, analysis: Analysis) -> float | None:
     return NormalDist().cdf(min(max(float(distance.max()), -38.0), 38.0))
 
 
-def _is_broken(evidence: Evidence, analysis: Analysis) -> bool:
+def _is_broken(analysis: Analysis) -> bool:
     """Whether no further seed could lead to a verdict before something is repaired."""
-    baseline = analysis.baseline
-    if baseline is not None and baseline.kind == "run" and not complete(evidence, [baseline.name]):
+    evidence, baseline = analysis.evidence, analysis.baseline
+    if baseline is not None and baseline.run and not complete(evidence, [baseline.name]):
         return True
     return not analysis.report.runs or (baseline is not None and not complete(evidence, analysis.candidates))
 

@@ -12,7 +12,7 @@ from typing import Literal
 from ...config.metadata import BASE_MODEL
 from ...config.search import success_of
 from ...record.run_files.scores import metric_name
-from ...record.view.question import REPORTED, Question, resolve_metric, split_of
+from ...record.view.question import REPORTED, resolve_metric
 from ..hypothesis import Claim, find_claim, is_rate
 from .evidence import BASELINE, Evidence, Score, ScoredSet, SetKey
 
@@ -22,9 +22,12 @@ TRAIN_FIT = "train_fit/"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question and where the record answers it."""
+    """What is asked, and where the record answers it."""
 
-    question: Question
+    title: str
+    """Full name of the metric."""
+    sign: int
+    """1 where more of it is asked for, -1 where less is."""
     metric: str
     """Plain name where it belongs to a benchmark, else the full name in a run's result."""
     report: SetKey | None = None
@@ -35,11 +38,6 @@ class Asked:
     """A test set that was planned and that no run was scored on, so that another one had to stand in."""
 
     @property
-    def sign(self) -> int:
-        """1 where more of it is asked for, -1 where less is."""
-        return 1 if self.question.direction == "max" else -1
-
-    @property
     def shared(self) -> bool:
         """Whether the runs are chosen by the very scores that are reported."""
         return self.report == self.selection
@@ -48,10 +46,6 @@ class Asked:
     def is_rate(self) -> bool:
         """Whether it is a share of something, so that no interval reaches beyond 0 and 1."""
         return is_rate(self.metric)
-
-    @property
-    def title(self) -> str:
-        return self.question.metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +58,11 @@ class Baseline:
     """Why this one, for the reader."""
     level: float | None = None
     """The score that a claim of an absolute level asks for."""
+
+    @property
+    def run(self) -> str | None:
+        """The run that it is, if it is one."""
+        return self.name if self.kind == "run" else None
 
 
 def claim_question(evidence: Evidence, claim: Claim | None) -> Asked | None:
@@ -95,32 +94,28 @@ def ask(evidence: Evidence, name: str, sign: int) -> Asked | None:
     }
     reported = {metric for arm in evidence.arms for metric in arm.metrics}
     full = resolve_metric(name, [*scored, *sorted(reported)], REPORTED)
-    question = Question(full, split_of(full), direction="max" if sign > 0 else "min")
     if full not in scored:
-        return Asked(question, full) if full in reported else None
+        return Asked(full, sign, full) if full in reported else None
     report, metric = scored[full]
     others = [key for key, plain in scored.values() if plain == metric]
     selection = next((key for key in others if key[0] == "val"), report)
     planned = [key for key in evidence.planned_sets if key[0] == "test"]
     skipped = planned[0] if name != full and planned and report[0] != "test" else None
-    return Asked(question, metric, report, selection, skipped)
+    return Asked(full, sign, metric, report, selection, skipped)
 
 
 def find_baseline(evidence: Evidence, asked: Asked, claim: Claim | None) -> Baseline | None:
     """What to compare with, if there is anything; a name that was asked for is taken even if it is not there."""
     if claim is not None and claim.level is not None:
         return Baseline("level", f"{claim.level:g}", "the claim names this level", claim.level)
-    wanted = claim.baseline if claim is not None else None
     has_base = bool(base_model_scores(evidence, asked, asked.report))
-    if wanted is not None:
-        known = evidence.run(wanted) is not None
-        if not known and wanted == BASE_MODEL and has_base:
-            return Baseline("model", BASE_MODEL, "the hypothesis names it")
-        return Baseline("run", wanted, "the hypothesis names it")
-    named = evidence.run(BASELINE) or next((run for run in evidence.runs if BASELINE in run.tags), None)
-    if named is not None:
-        how = "it is called so" if named.name == BASELINE else "it is tagged so"
-        return Baseline("run", named.name, how)
+    if claim is not None and (wanted := claim.baseline) is not None:
+        is_model = wanted == BASE_MODEL and has_base and evidence.run(wanted) is None
+        return Baseline("model" if is_model else "run", wanted, "the hypothesis names it")
+    if evidence.run(BASELINE) is not None:
+        return Baseline("run", BASELINE, "it is called so")
+    if tagged := [run.name for run in evidence.runs if BASELINE in run.tags]:
+        return Baseline("run", tagged[0], "it is tagged so")
     if has_base:
         return Baseline("model", BASE_MODEL, "the model before training was scored on the same tasks")
     if evidence.parent is not None:

@@ -17,7 +17,7 @@ from ..hypothesis import Claim, hypothesis_sha256
 from .comparison import Analysis, complete, find_best, over_limits
 from .evidence import Evidence
 from .model import Trend, Verdict
-from .question import TRAIN_FIT, Baseline
+from .question import TRAIN_FIT
 from .summary import count_missing, list_names, number
 
 MIN_SEEDS = 3
@@ -38,11 +38,12 @@ class Ruling:
     """False where the scores themselves cannot be used."""
 
 
-def rule(evidence: Evidence, claim: Claim | None, analysis: Analysis, trend: Trend | None = None) -> Ruling:
+def rule(analysis: Analysis, trend: Trend | None = None) -> Ruling:
     """The verdict on the claim."""
-    judged = _favourite(evidence, analysis, analysis.candidates)
-    broken, unusable = find_broken_record(evidence), [*_find_unusable_scores(evidence, analysis)]
-    if flaws := [*broken, *unusable, *_find_flaws_of_claim(evidence, claim, analysis)]:
+    evidence, claim = analysis.evidence, analysis.claim
+    judged = _favourite(analysis, analysis.candidates)
+    broken, unusable = find_broken_record(evidence), [*_find_unusable_scores(analysis)]
+    if flaws := [*broken, *unusable, *_find_flaws_of_claim(analysis)]:
         reasons, remedies = zip(*flaws, strict=True)
         return Ruling("invalid", reasons, remedies, judged, comparable=not broken and not unusable)
     late = [arm.arm for arm in evidence.arms if arm.at_deadline]
@@ -52,18 +53,18 @@ def rule(evidence: Evidence, claim: Claim | None, analysis: Analysis, trend: Tre
         reason = f"stopped by the deadline: {', '.join(late[:3])} ended before the last planned step"
         return Ruling("inconclusive", [reason], ["Allow more time and run the same command again."], judged)
     if claim.kind == "trend":
-        return _decide_trend(evidence, claim, analysis, trend)
+        return _decide_trend(claim, analysis, trend)
     if analysis.baseline is None:
         return Ruling("inconclusive", ["there is nothing to compare with: one run and no baseline"], judged=judged)
     if not analysis.comparisons or judged is None:
         return Ruling("inconclusive", ["no run but the baseline has a score"], judged=judged)
-    return _decide(evidence, claim, analysis, judged)
+    return _decide(claim, analysis, judged)
 
 
-def _favourite(evidence: Evidence, analysis: Analysis, names: Sequence[str]) -> str | None:
+def _favourite(analysis: Analysis, names: Sequence[str]) -> str | None:
     """The run that the selection set likes best, in the direction of the claim; one without failed seeds, if any is."""
     sign, runs = analysis.question.sign, analysis.selection.runs
-    return find_best(sign, runs, complete(evidence, names)) or find_best(sign, runs, names)
+    return find_best(sign, runs, complete(analysis.evidence, names)) or find_best(sign, runs, names)
 
 
 def find_broken_record(evidence: Evidence) -> list[tuple[str, str]]:
@@ -77,8 +78,8 @@ def find_broken_record(evidence: Evidence) -> list[tuple[str, str]]:
     return found
 
 
-def _find_unusable_scores(evidence: Evidence, analysis: Analysis) -> Iterator[tuple[str, str]]:
-    if not analysis.report.runs and not is_deadline_stop(evidence.stopped):
+def _find_unusable_scores(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    if not analysis.report.runs and not is_deadline_stop(analysis.evidence.stopped):
         remedy = "Repair what is listed under `not scored` and run again with --resume."
         yield f"no run has a score for {analysis.question.title}", remedy
     if len(analysis.report.hashes) > 1 or len(analysis.selection.hashes) > 1:
@@ -86,62 +87,59 @@ def _find_unusable_scores(evidence: Evidence, analysis: Analysis) -> Iterator[tu
         yield "the runs were not scored on the same tasks: the benchmark changed between them", remedy
 
 
-def _find_flaws_of_claim(evidence: Evidence, claim: Claim | None, analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _find_flaws_of_claim(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    evidence, baseline = analysis.evidence, analysis.baseline
     if evidence.registered and evidence.registered_sha256 != hypothesis_sha256(evidence.metadata):
         remedy = "Restore `metadata` in config.json; to test another claim, start another experiment."
         yield "the hypothesis is not the one that was registered before the first step", remedy
-    baseline = analysis.baseline
-    if claim is not None and analysis.report.runs and baseline is not None and analysis.baseline_scores is None:
-        yield _lost_baseline(evidence, baseline)
-
-
-def _lost_baseline(evidence: Evidence, baseline: Baseline) -> tuple[str, str]:
-    run = evidence.run(baseline.name)
-    if run is None:
+    if analysis.claim is None or baseline is None or not analysis.report.runs or analysis.baseline_scores is not None:
+        return
+    if (run := evidence.run(baseline.name)) is None:
         known = ", ".join(one.name for one in evidence.runs)
-        return f"the baseline `{baseline.name}` is not a run of this experiment", f"Name one of: {known}."
+        yield f"the baseline `{baseline.name}` is not a run of this experiment", f"Name one of: {known}."
+        return
     why = "the search stopped it" if run.eliminated else next(iter(run.problems.values()), "it was not scored")
     remedy = "Repair it and run again with --resume, or name another baseline in a new experiment."
-    return f"the baseline `{baseline.name}` has no score: {why}", remedy
+    yield f"the baseline `{baseline.name}` has no score: {why}", remedy
 
 
-def _decide(evidence: Evidence, claim: Claim, analysis: Analysis, judged: str) -> Ruling:
+def _decide(claim: Claim, analysis: Analysis, judged: str) -> Ruling:
     sign, limit = analysis.question.sign, claim.threshold
     if analysis.report.is_saturated:
-        return Ruling("inconclusive", [_explain_saturation(evidence, analysis)], judged=judged)
+        return Ruling("inconclusive", [_explain_saturation(analysis)], judged=judged)
     bounds = {one.run: orient(one.low, one.high, sign) for one in analysis.comparisons}
     if None in bounds.values():
         return Ruling("inconclusive", [_no_interval(analysis)], judged=judged)
-    over = {name: over_limits(evidence, claim, name) for name in bounds}
+    over = {name: over_limits(analysis.evidence, claim, name) for name in bounds}
     # A cost that is not known refutes nothing; it is among what the claim lacks.
     over_budget = {name for name, used in over.items() if any(one is not None for one in used.values())}
     # The run that validation selected is tested alone, at the whole error rate.
     tested = [name for name in bounds if analysis.preferred in (None, name)]
     seen = [name for name in tested if (ends := bounds[name]) is not None and ends[0] > limit]
     if cleared := [name for name in seen if name not in over_budget]:
-        lacking = {name: _find_lacks(evidence, claim, analysis, [name]) for name in cleared}
+        lacking = {name: _find_lacks(claim, analysis, [name]) for name in cleared}
         whole = [name for name in cleared if not lacking[name]]
-        best = _favourite(evidence, analysis, whole or cleared) or cleared[0]
+        best = _favourite(analysis, whole or cleared) or cleared[0]
         verdict: Verdict = "supported" if whole else "promising_unconfirmed"
         return Ruling(verdict, lacking[best], judged=best, cleared=whole or cleared)
     if all(name in over_budget or (ends is not None and ends[1] < limit) for name, ends in bounds.items()):
-        doubts = _doubts_about_refuting(evidence, analysis)
+        doubts = _doubts_about_refuting(analysis)
         reasons = doubts or [_explain_cost(claim, name, over[name]) for name in seen]
         return Ruling("inconclusive" if doubts else "refuted", reasons, judged=seen[0] if seen else judged)
-    judged = _favourite(evidence, analysis, [name for name in bounds if name not in over_budget]) or judged
-    reasons = [_explain_undecided(claim, analysis), *_find_lacks(evidence, claim, analysis, [judged])]
+    judged = _favourite(analysis, [name for name in bounds if name not in over_budget]) or judged
+    reasons = [_explain_undecided(claim, analysis), *_find_lacks(claim, analysis, [judged])]
     return Ruling("inconclusive", reasons, judged=judged)
 
 
-def _decide_trend(evidence: Evidence, claim: Claim, analysis: Analysis, found: Trend | None) -> Ruling:
+def _decide_trend(claim: Claim, analysis: Analysis, found: Trend | None) -> Ruling:
     if found is None:
         return Ruling("inconclusive", [f"the scored runs do not differ in `{claim.axis}`, so there is no trend to see"])
     if analysis.report.is_saturated:
-        return Ruling("inconclusive", [_explain_saturation(evidence, analysis)])
+        return Ruling("inconclusive", [_explain_saturation(analysis)])
     bounds = orient(found.low, found.high, analysis.question.sign)
     if bounds is None:
         return Ruling("inconclusive", [_no_interval(analysis)])
-    lacking = _find_lacks(evidence, claim, analysis, [run.name for run in evidence.runs])
+    lacking = _find_lacks(claim, analysis, [run.name for run in analysis.evidence.runs])
     if bounds[0] > claim.min_effect:
         return Ruling("promising_unconfirmed" if lacking else "supported", lacking)
     if bounds[1] < claim.min_effect:
@@ -156,10 +154,10 @@ def orient(low: float | None, high: float | None, sign: int) -> tuple[float, flo
     return (low, high) if sign > 0 else (-high, -low)
 
 
-def _find_lacks(evidence: Evidence, claim: Claim, analysis: Analysis, names: Sequence[str]) -> list[str]:
+def _find_lacks(claim: Claim, analysis: Analysis, names: Sequence[str]) -> list[str]:
     """What a claim about some runs, and the baseline, lacks to be supported."""
-    report, baseline = analysis.report, analysis.baseline
-    names = [*names, *([baseline.name] if baseline is not None and baseline.kind == "run" else [])]
+    report, evidence = analysis.report, analysis.evidence
+    names = [*names, *filter(None, [analysis.baseline and analysis.baseline.run])]
     found: list[str] = []
     sound = complete(evidence, names)
     if lost := [name for name in names if name not in sound or name not in report.runs]:
@@ -181,9 +179,9 @@ def _find_lacks(evidence: Evidence, claim: Claim, analysis: Analysis, names: Seq
     return found
 
 
-def _doubts_about_refuting(evidence: Evidence, analysis: Analysis) -> list[str]:
+def _doubts_about_refuting(analysis: Analysis) -> list[str]:
     """Why an effect cannot be ruled out although no interval reaches it."""
-    base = analysis.baseline_scores
+    base, evidence = analysis.baseline_scores, analysis.evidence
     found: list[str] = []
     scores = [analysis.report.runs[name] for name in analysis.candidates]
     if any(run.n_seeds < 2 for run in [*scores, *([base] if base is not None and base.trained else [])]):
@@ -194,10 +192,10 @@ def _doubts_about_refuting(evidence: Evidence, analysis: Analysis) -> list[str]:
     return found
 
 
-def _explain_saturation(evidence: Evidence, analysis: Analysis) -> str:
+def _explain_saturation(analysis: Analysis) -> str:
     """That nothing can be measured here, with the cause that the diagnosis of training found."""
-    value = next(iter(analysis.report.runs.values())).mean
-    cause = f" (diagnosis: {evidence.findings[0].rstrip('.')})" if evidence.findings else ""
+    value, findings = next(iter(analysis.report.runs.values())).mean, analysis.evidence.findings
+    cause = f" (diagnosis: {findings[0].rstrip('.')})" if findings else ""
     return f"saturated: every run scores {number(value)} on every task, so that no effect can be measured{cause}"
 
 

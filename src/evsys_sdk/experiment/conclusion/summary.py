@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim
 from .comparison import Analysis
-from .evidence import Evidence
 from .measured import Measured
 from .model import Trend
 
@@ -24,16 +23,10 @@ _LEAD = {
 }
 
 
-def in_one_sentence(
-    evidence: Evidence,
-    claim: Claim | None,
-    analysis: Analysis,
-    ruling: Ruling,
-    best: str | None,
-    trend: Trend | None,
-) -> str:
+def in_one_sentence(analysis: Analysis, ruling: Ruling, best: str | None, trend: Trend | None) -> str:
     """The verdict with its numbers; flags and a simulated backend are named here, because many readers stop here."""
-    said = _tell_verdict(claim, analysis, ruling, best, trend)
+    evidence = analysis.evidence
+    said = _tell_verdict(analysis, ruling, best, trend)
     mock = " Measured on the mock backend: this says nothing about a real model." if evidence.backend == "mock" else ""
     flagged = f" FLAGGED: {'; '.join(evidence.flags)}." if evidence.flags and ruling.verdict != "invalid" else ""
     ended = sum(arm.ended and not arm.at_deadline for arm in evidence.arms)
@@ -41,9 +34,8 @@ def in_one_sentence(
     return f"{said}{late if is_deadline_stop(evidence.stopped) else ''}{mock}{flagged}"
 
 
-def _tell_verdict(
-    claim: Claim | None, analysis: Analysis, ruling: Ruling, best: str | None, trend: Trend | None
-) -> str:
+def _tell_verdict(analysis: Analysis, ruling: Ruling, best: str | None, trend: Trend | None) -> str:
+    claim = analysis.claim
     lead = _LEAD[ruling.verdict]
     if ruling.verdict == "invalid":
         return f"{lead}: {ruling.reasons[0]}."

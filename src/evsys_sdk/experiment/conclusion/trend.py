@@ -6,18 +6,18 @@ from collections import defaultdict
 
 import numpy as np
 
-from ..hypothesis import Claim
 from ..statistics.student_t import t_quantile
 from ..statistics.two_level import contrast
 from .comparison import Analysis
-from .evidence import Evidence
 from .model import Trend
 
 
-def find_trend(evidence: Evidence, claim: Claim, analysis: Analysis) -> Trend | None:
+def find_trend(analysis: Analysis) -> Trend | None:
     """How the metric changes from the lowest value of the axis to the highest; None where it has no two values."""
-    report, axis = analysis.report, claim.axis or ""
-    settings = {run.name: run.settings.get(axis) for run in evidence.runs}
+    claim, report = analysis.claim, analysis.report
+    if claim is None or claim.kind != "trend" or claim.axis is None:
+        return None
+    settings = {run.name: run.settings.get(claim.axis) for run in analysis.evidence.runs}
     placed = {name: at for name in report.runs if (at := claim.position(settings.get(name))) is not None}
     if len(set(placed.values())) < 2:
         return None
@@ -36,4 +36,4 @@ def find_trend(evidence: Evidence, claim: Claim, analysis: Analysis) -> Trend | 
     for name in placed:
         means[float(settings[name] or 0)].append(report.runs[name].mean)
     values = {f"{value:g}": sum(means[value]) / len(means[value]) for value in sorted(means)}
-    return Trend(axis, min(means), max(means), change, low, high, values, list(placed))
+    return Trend(claim.axis, min(means), max(means), change, low, high, values, list(placed))

@@ -28,20 +28,19 @@ def conclude_from(evidence: Evidence) -> Conclusion:
     question = claim_question(evidence, claim)
     if question is None:
         return _conclude_nothing(evidence, claim)
-    is_trend = claim is not None and claim.kind == "trend"
-    baseline = None if is_trend else find_baseline(evidence, question, claim)
+    baseline = None if claim is not None and claim.kind == "trend" else find_baseline(evidence, question, claim)
     evidence = _with_parent(evidence, baseline)
-    analysis = analyse(evidence, question, baseline)
-    trend = find_trend(evidence, claim, analysis) if claim is not None and is_trend else None
-    ruling = rule(evidence, claim, analysis, trend)
-    extremes = [] if ruling.verdict == "supported" else find_extremes(claim, analysis)
-    sequential = tell_looks(evidence, claim, analysis, ruling.verdict)
-    best, best_score = _find_best(evidence, analysis, ruling) if ruling.comparable else (None, None)
-    looks = _find_looks(evidence, analysis)
+    analysis = analyse(evidence, claim, question, baseline)
+    trend = find_trend(analysis)
+    ruling = rule(analysis, trend)
+    extremes = [] if ruling.verdict == "supported" else find_extremes(analysis)
+    sequential = tell_looks(analysis, ruling.verdict)
+    best, best_score = _find_best(analysis, ruling) if ruling.comparable else (None, None)
+    looks = _find_looks(analysis)
     found = Conclusion(
         **_about(evidence),
         verdict=ruling.verdict,
-        summary=in_one_sentence(evidence, claim, analysis, ruling, best, trend),
+        summary=in_one_sentence(analysis, ruling, best, trend),
         reasons=list(ruling.reasons),
         metric=question.title,
         mode="max" if _better_sign(evidence, question) > 0 else "min",
@@ -51,12 +50,12 @@ def conclude_from(evidence: Evidence) -> Conclusion:
         baseline_is=None if baseline is None else baseline.how,
         best_arm=best,
         best_score=best_score,
-        runs=_summarise_runs(evidence, analysis),
+        runs=_summarise_runs(analysis),
         noise_floor=_find_noise_floor(analysis.report),
         looks=looks,
         not_scored=dict(sorted(analysis.report.unusable.items())),
-        threats=list_threats(evidence, claim, analysis, looks),
-        next=next_steps(evidence, claim, analysis, ruling, extremes, sequential),
+        threats=list_threats(analysis, looks),
+        next=next_steps(analysis, ruling, extremes, sequential),
         extremes=extremes,
         sequential=sequential,
     )
@@ -71,7 +70,7 @@ def conclude_from(evidence: Evidence) -> Conclusion:
         comparisons=sorted(analysis.comparisons, key=lambda one: (-question.sign * one.difference, one.run)),
         n_compared=analysis.n_compared,
         smallest_detectable=analysis.detectable,
-        population=_describe_population(evidence, analysis),
+        population=_describe_population(analysis),
         trend=trend,
     )
 
@@ -100,14 +99,14 @@ def _with_parent(evidence: Evidence, baseline: Baseline | None) -> Evidence:
     return replace(evidence, runs=[*evidence.runs, parent])
 
 
-def _find_best(evidence: Evidence, analysis: Analysis, ruling: Ruling) -> tuple[str | None, float | None]:
+def _find_best(analysis: Analysis, ruling: Ruling) -> tuple[str | None, float | None]:
     """The best run by the success metric, chosen on val; its score is the reported one."""
+    evidence, claim = analysis.evidence, analysis.claim
     question = success_question(evidence) or analysis.question
     same = question == analysis.question
-    found = analysis if same else analyse(evidence, question, analysis.baseline)
+    found = analysis if same else analyse(evidence, claim, question, analysis.baseline)
     parent = evidence.parent.name if evidence.parent is not None else None
     names = complete(evidence, [name for name in found.report.runs if name != parent])
-    claim = find_claim(evidence.metadata)
     is_better = claim is not None and claim.kind == "better"
     if same and is_better and ruling.verdict == "supported" and ruling.cleared:
         names = [name for name in names if name in ruling.cleared]
@@ -120,9 +119,9 @@ def _better_sign(evidence: Evidence, question: Asked) -> int:
     return success.sign if success is not None and success.metric == question.metric else question.sign
 
 
-def _find_looks(evidence: Evidence, analysis: Analysis) -> Looks | None:
-    report = analysis.question.report
-    known = [evidence.looks[sha256] for sha256 in sorted(analysis.report.hashes) if sha256 in evidence.looks]
+def _find_looks(analysis: Analysis) -> Looks | None:
+    report, looks = analysis.question.report, analysis.evidence.looks
+    known = [looks[sha256] for sha256 in sorted(analysis.report.hashes) if sha256 in looks]
     return known[0] if known and report is not None and report[0] == "test" else None
 
 
@@ -136,24 +135,23 @@ def _find_noise_floor(report: Measured) -> NoiseFloor | None:
     return NoiseFloor(sd, t_quantile(0.975, noise.df) * sd * math.sqrt(2 / max(run.n_seeds for run in runs)))
 
 
-def _describe_population(evidence: Evidence, analysis: Analysis) -> Population | None:
+def _describe_population(analysis: Analysis) -> Population | None:
     key, report = analysis.question.report, analysis.report
     if key is None:
         return None
-    entries = [entry for entry in evidence.metadata.benchmark if (entry.role or "eval", entry.label or "") == key]
-    source = next((entry.path or entry.id or entry.name for entry in entries), None)
+    entries = analysis.evidence.metadata.benchmark
+    named = [one for one in entries if (one.role or "eval", one.label or "") == key]
+    source = next((one.path or one.id or one.name for one in named), None)
     asked = sum(run.n_seeds * (report.n_tasks or 0) for run in report.runs.values())
     samples = sum(report.n_samples.values()) / asked if asked else None
     return Population(source, report.n_tasks, report.n_clusters, samples)
 
 
-def _summarise_runs(evidence: Evidence, analysis: Analysis) -> list[RunSummary]:
+def _summarise_runs(analysis: Analysis) -> list[RunSummary]:
     """All runs, the best first, those without a score last."""
-    differing = find_differing_settings(evidence.runs)
-    settings = {
-        run.name: {path: one[run.name] for path, one in differing.items() if run.name in one} for run in evidence.runs
-    }
-    found = [_summarise(run, evidence, analysis, settings[run.name]) for run in evidence.runs]
+    differing = find_differing_settings(analysis.evidence.runs)
+    noise = seed_noise(list(analysis.report.runs.values()))
+    found = [_summarise(run, analysis, differing, noise) for run in analysis.evidence.runs]
     base, scores = analysis.baseline, analysis.report.base_model
     if base is not None and base.kind == "model" and scores is not None:
         low, high = _find_interval(UNTRAINED, scores, analysis, None)
@@ -163,8 +161,10 @@ def _summarise_runs(evidence: Evidence, analysis: Analysis) -> list[RunSummary]:
     return sorted(found, key=lambda run: (run.mean is None, -sign * (run.mean or 0.0), run.name))
 
 
-def _summarise(run: RunEvidence, evidence: Evidence, analysis: Analysis, differs: dict[str, Any]) -> RunSummary:
-    report, base = analysis.report, analysis.baseline
+def _summarise(
+    run: RunEvidence, analysis: Analysis, differing: dict[str, dict[str, Any]], noise: SeedNoise | None
+) -> RunSummary:
+    report = analysis.report
     scores, chosen_by = report.runs.get(run.name), analysis.selection.runs.get(run.name)
     found = RunSummary(
         run.name,
@@ -174,12 +174,12 @@ def _summarise(run: RunEvidence, evidence: Evidence, analysis: Analysis, differs
         failed_samples=report.failed_samples.get(run.name, 0),
         tokens=sum(known) if (known := [arm.tokens for arm in run.arms if arm.tokens is not None]) else None,
         usd=sum(prices) if (prices := [arm.usd for arm in run.arms if arm.usd is not None]) else None,
-        is_baseline=base is not None and base.kind == "run" and base.name == run.name,
-        differs=differs,
+        is_baseline=analysis.baseline is not None and analysis.baseline.run == run.name,
+        differs={path: one[run.name] for path, one in differing.items() if run.name in one},
     )
     if scores is None:
         return found
-    low, high = _find_interval(run.name, scores, analysis, seed_noise(list(report.runs.values())))
+    low, high = _find_interval(run.name, scores, analysis, noise)
     own = {"mean": scores.mean, "low": low, "high": high, "n_seeds": scores.n_seeds, "n_tasks": report.n_tasks}
     return replace(found, **own, seeds=list(scores.seeds), by_seed=scores.seed_means.tolist())
 
