@@ -1,7 +1,9 @@
-"""Whether a record can be believed: `audit` asks every question, `recheck` works the answers out again.
+"""Whether a record can be believed: `audit` is the list of facts, each compared with what is recomputed.
 
+case           one record and its arms, as the facts read them
+arms           facts about single arms: starts and ends, identity, spend
 answers        answers against scores, bills and what a verifier says today; `shadow` hides its memory
-arms           what the journal tells about single arms, their training, rows and code
+recheck        scores, answers and conclusions worked out again
 identity       what an arm is made of, hashed when it starts
 report         what an audit says
 """

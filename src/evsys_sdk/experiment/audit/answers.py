@@ -9,9 +9,10 @@ book.judge_again(tasks)     what some of them earn now
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from ...data.task_identity import task_id
@@ -21,12 +22,14 @@ from ...eval.samples import ScoredSample, TaskSamples
 from ...record.ledger import Tally
 from ...record.runs import RunRecord
 from ...record.values import number
-from .recheck import NON_REPLAYABLE_VERIFIERS, TOLERANCE, Rechecker, choose_answers
+from .recheck import NON_REPLAYABLE_VERIFIERS, TOLERANCE, Rechecker
 
 type Answers = dict[tuple[str, int], dict[str, Any]]
 
 _LATEST = 4
 """Scorings of an arm whose answers are judged again."""
+_FEWEST = 24
+"""Answers of each scoring that are judged again."""
 _LONGEST_S = 2.0
 """How long answers are judged again beyond the few of each scoring."""
 _MOST_NAMED = 10
@@ -136,27 +139,20 @@ class AnswerBook:
         return found[:_MOST_NAMED], checked, changed
 
     def _choose(self, thorough: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A few answers of each scoring, which no one can foresee; `thorough`: then the others, while there is time.
+        """Answers of each scoring in an order that no one can foresee; more than a few while there is time.
 
         The last arms first: a verifier that keeps count is found out by being asked in another order.
         """
         latest = [(run, line) for run in reversed(self._runs) for line in run.score_lines[-_LATEST:]]
-        scorings: list[tuple[str, Callable[[], Answers | None]]] = [
-            (run.name, partial(_read_answers, run, line)) for run, line in latest
-        ]
-        scorings += [(model, partial(_as_they_are, answers)) for model, answers in self._shared.items()]
-        seen: set[tuple[int, Any, Any]] = set()
-        for at, (place, read) in enumerate(scorings):
-            for one in choose_answers(read() or {}):
-                seen.add((at, one["task_id"], one.get("sample")))
+        until = time.monotonic() + (_LONGEST_S if thorough else 0.0)
+        own = ((run.name, _read_answers(run, line) or {}) for run, line in latest)
+        for place, answers in chain(own, self._shared.items()):
+            judged = [one for one in answers.values() if one.get("reward") is not None and not one.get("messages")]
+            random.shuffle(judged)
+            for at, one in enumerate(judged):
+                if at >= _FEWEST and time.monotonic() >= until:
+                    break
                 yield place, one
-        until = time.monotonic() + _LONGEST_S
-        for at, (place, read) in enumerate(scorings if thorough else ()):
-            for one in choose_answers(read() or {}, most=None):
-                if time.monotonic() > until:
-                    return
-                if (at, one["task_id"], one.get("sample")) not in seen:
-                    yield place, one
 
 
 def name_scoring(run: RunRecord, line: Mapping[str, Any]) -> str:
@@ -172,10 +168,6 @@ def _read_answers(run: RunRecord, line: Mapping[str, Any]) -> Answers | None:
 
 def _by_task(answers: Sequence[dict[str, Any]]) -> Answers:
     return {(str(one["task_id"]), int(one.get("sample") or 0)): one for one in answers if "task_id" in one}
-
-
-def _as_they_are(answers: Answers) -> Answers:
-    return answers
 
 
 def _count_tokens(answers: Answers) -> float:

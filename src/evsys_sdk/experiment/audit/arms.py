@@ -1,19 +1,20 @@
-"""What the journal tells about single arms that their folders, or honest training, would not."""
+"""Facts about single arms: what the journal tells of them that their folders, or honest training, would not."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from ...record.events import Event, Kind, read_trained_tasks
+from ...config import ExperimentConfig
+from ...record.events import Kind, read_trained_tasks
 from ...record.evidence import hash_file, hash_result, seal_ledger
-from ...record.ledger import Tally
-from ...record.reader import ExperimentRecord
+from ...record.ledger import read_tally
 from ...record.runs import RunRecord
 from ...record.values import Object, items, number, part, text
+from .case import Case, Unchecked
 from .identity import COMPARED
 from .recheck import TOLERANCE
 
@@ -22,30 +23,23 @@ _TELLING = 5
 """Losses that are not equal by chance."""
 
 
-def find_stray_arms(record: ExperimentRecord, runs: Sequence[RunRecord], *, is_chained: bool) -> Iterator[str]:
-    """Arms on disk that the orchestrator never started, and those of which it knows something else than the disk."""
-    events = record.events
-    started = {event.text("arm") for event in events if event.kind in (Kind.ARM_STARTED, Kind.ARM_RECALLED)}
-    there = {run.name: run for run in runs if run.folder.is_dir()}
+def find_stray_arms(case: Case) -> Iterator[str]:
+    """Every arm on disk was started by the orchestrator, and every arm that ended is there as it ended."""
+    started = {event.text("arm") for event in case.of_kind(Kind.ARM_STARTED, Kind.ARM_RECALLED)}
+    there = {run.name: run for run in case.runs if run.folder.is_dir()}
     for name in sorted({*there} - started):
-        if is_chained and (there[name].result is not None or there[name].score_lines):
+        if case.is_chained and (there[name].result is not None or there[name].score_lines):
             yield f"{name} has results, and the journal never started it"
-    ended = {event.text("arm"): event for event in events if event.kind == Kind.ARM_ENDED}
-    yield from (f"{name} ended, and its folder is gone" for name in sorted(ended) if name not in there)
-    yield from (f"{name} was announced, and never started" for name in sorted(_find_announced(record) - started))
-    for name, event in ended.items() if is_chained else ():
+    yield from (f"{name} ended, and its folder is gone" for name in sorted(case.ends) if name not in there)
+    completed = any(event.text("status") == "completed" for event in case.of_kind(Kind.ENDED))
+    # Nothing but its own end has stopped it. A search starts the arms that it decides for, and may leave out others.
+    if completed and not case.record.search_decisions:
+        announced = {text(part(one).get("arm")) for one in items(case.record.start.get("arms"))} - {""}
+        yield from (f"{name} was announced, and never started" for name in sorted(announced - started))
+    for name, event in case.ends.items() if case.is_chained else ():
         run = there.get(name)
         if run is not None and run.result is not None and (what := _find_difference(event.payload, run)):
             yield f"{name}: run_result.json has other {what} than the journal took when it ended"
-
-
-def _find_announced(record: ExperimentRecord) -> set[str]:
-    """Arms that must have been started: those of an experiment that nothing but its own end has stopped."""
-    completed = any(event.kind == Kind.ENDED and event.text("status") == "completed" for event in record.events)
-    # A search starts the arms that it decides for, and may leave out others.
-    if not completed or record.search_decisions:
-        return set()
-    return {text(part(one).get("arm")) for one in items(record.start.get("arms"))} - {""}
 
 
 def _find_difference(told: Object, run: RunRecord) -> str | None:
@@ -64,10 +58,10 @@ def _find_difference(told: Object, run: RunRecord) -> str | None:
     return "words" if told.get("result") not in (None, hash_result(run.folder)) else None
 
 
-def find_equal_seeds(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Arms of one run whose seeds made no difference in any step: they are one arm, counted several times."""
+def find_equal_seeds(case: Case) -> Iterator[str]:
+    """No two arms of one run have the same loss in every step: they would be one arm, counted several times."""
     of_size: dict[tuple[str, int], list[RunRecord]] = {}
-    for run in runs:
+    for run in case.runs:
         with suppress(OSError):
             of_size.setdefault((run.run, run.files.logs.metrics.stat().st_size), []).append(run)
     for alike in of_size.values():
@@ -78,9 +72,9 @@ def find_equal_seeds(runs: Sequence[RunRecord]) -> Iterator[str]:
                 yield f"{run.name} and {before.name} have the same loss in every step: their seeds made no difference"
 
 
-def find_misquoted_scores(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Results that name a score which no scoring of the arm has given."""
-    for run in runs:
+def find_misquoted_scores(case: Case) -> Iterator[str]:
+    """Results name scores that a scoring of the arm has given."""
+    for run in case.runs:
         given: dict[str, set[float]] = {}
         for metric, _, _, score in run.scores:
             if (value := number(score.get("value"))) is not None:
@@ -90,20 +84,21 @@ def find_misquoted_scores(runs: Sequence[RunRecord]) -> Iterator[str]:
                 yield f"{run.name}: its result has {metric} {run.metrics[metric]:.6g}, and no scoring of it gives that"
 
 
-def find_dropped_scores(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Arms that failed after their last scoring, so that what they had scored is left out of the comparison."""
-    for run in runs:
+def find_dropped_scores(case: Case) -> Iterator[str]:
+    """No arm failed after its last scoring, so that what it had scored is left out of the comparison."""
+    for run in case.runs:
         steps, total = [number(line.get("step")) or 0.0 for line in run.score_lines], run.total_steps
         if run.status == "failed" and total and steps and max(steps) >= total:
             yield f"{run.name} failed after it had been scored at its end, and its scores are left out"
 
 
-def find_trained_tasks(events: Sequence[Event]) -> Iterator[str]:
-    """Tasks that an arm learned from, in this attempt at it or in one that was killed."""
-    noted = read_trained_tasks(events)
+def find_contamination(case: Case) -> Iterator[str]:
+    """Neither the training rows nor what the weights learned from, also in an attempt that was killed, held tasks."""
+    yield from (str(one) for one in items(case.record.start.get("contamination")))
+    noted = read_trained_tasks(case.events)
     seen = {(arm, name): (len(tasks), tasks) for arm, found in noted.items() for name, tasks in found.items()}
-    for event in events:
-        for name in event.part("trained_on") if event.kind == Kind.ARM_ENDED else ():
+    for event in case.of_kind(Kind.ARM_ENDED):
+        for name in event.part("trained_on"):
             told = part(event.payload, "trained_on", name)
             n, first = int(number(told.get("n")) or 0), [str(task) for task in items(told.get("first"))]
             key = event.text("arm"), name
@@ -113,10 +108,13 @@ def find_trained_tasks(events: Sequence[Event]) -> Iterator[str]:
         yield f"{arm} was trained on {n} tasks of '{name}': {named}"
 
 
-def find_unequal_parts(runs: Sequence[RunRecord], about: Sequence[str]) -> Iterator[str]:
-    """What compared arms must share and do not: parts of their identity, weights of one model, rows of one config."""
+def find_unequal_parts(case: Case) -> Iterator[str]:
+    """Compared arms share their parts, and the weights and rows that go by one name, unless the claim is about them."""
+    if all(run.identity is None for run in case.runs):
+        raise Unchecked("what its arms are made of was not recorded")
+    about = items(part(case.config, "metadata", "hypothesis").get("about"))
     told: list[tuple[str, tuple[Any, ...], Any]] = []
-    for run in runs:
+    for run in case.runs:
         identity = run.identity or {}
         told += [(run.name, (what,), read(identity)) for what, read in COMPARED.items() if identity]
         model = f"weights of the model {text(part(run.config, 'model').get('name'))}"
@@ -127,11 +125,15 @@ def find_unequal_parts(runs: Sequence[RunRecord], about: Sequence[str]) -> Itera
     for (what, *_), one, other in _find_disagreement(told):
         if what not in about:
             yield f"{one} and {other} do not have the same {what}, and the claim is not about that"
+    if "weights" not in about:
+        loaded = {(event.text("arm"), event.text("ref")): None for event in case.of_kind(Kind.WEIGHTS_LOADED)}
+        yield from (f"{arm} loaded the weights {ref}, which its config does not name" for arm, ref in loaded)
 
 
-def find_changed_code(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Code of the project that goes by one name and was another for some of the arms."""
-    told = [(run.name, (name,), code) for run in runs for name, code in part(run.identity or {}, "own_code").items()]
+def find_changed_code(case: Case) -> Iterator[str]:
+    """Code of the project that goes by one name is the same for all arms."""
+    own = ((run.name, part(run.identity or {}, "own_code")) for run in case.runs)
+    told = [(arm, (name,), code) for arm, found in own for name, code in found.items()]
     for (name,), one, other in _find_disagreement(told):
         yield f"the {name} of {one} was not that of {other}: its code was changed in between"
 
@@ -149,17 +151,16 @@ def _find_disagreement(
             yield key, before, arm
 
 
-def find_foreign_weights(events: Sequence[Event]) -> Iterator[str]:
-    """Weights that an arm took from elsewhere while it continued."""
-    loaded = {(event.text("arm"), event.text("ref")): None for event in events if event.kind == Kind.WEIGHTS_LOADED}
-    yield from (f"{arm} loaded the weights {ref}, which its config does not name" for arm, ref in loaded)
-
-
-def find_late_seeds(events: Sequence[Event]) -> Iterator[str]:
-    """Arms that were started after an interim analysis had ended the experiment."""
+def find_late_seeds(case: Case) -> Iterator[str]:
+    """Seeds were added as it was planned before the first step, and none after a look that had ended it."""
+    planned = list(items(case.record.start.get("looks")))
+    if not planned and not case.record.looks:
+        raise Unchecked("no interim analysis was planned")
+    if planned != (now := ExperimentConfig.model_validate(case.config).planned_looks):
+        yield f"config.json looks at {now} seeds, and {planned} had been planned"
     started: set[str] = set()
     ended: Any = None
-    for event in events:
+    for event in case.events:
         if event.kind == Kind.LOOKED:
             ended = event.get("look") if event.get("ends") is True else None
         elif event.kind == Kind.ARM_STARTED:
@@ -169,12 +170,17 @@ def find_late_seeds(events: Sequence[Event]) -> Iterator[str]:
             started.add(name)
 
 
-def find_lost_spend(folder: Path, events: Sequence[Event], tally: Tally) -> Iterator[str]:
-    """Whether the ledger begins as it was when the experiment ended, and has what the journal knew of arms."""
-    known = [event.part("ledger") for event in events if event.kind == Kind.ENDED and event.part("ledger")]
-    if known and seal_ledger(folder, size=int(number(known[-1].get("size")) or 0)) != known[-1]:
+def find_lost_spend(case: Case) -> Iterator[str]:
+    """The ledger begins as it was when the experiment ended, and has what arms and their answers took."""
+    tally = read_tally(case.path)
+    known = [event.part("ledger") for event in case.of_kind(Kind.ENDED) if event.part("ledger")]
+    if known and seal_ledger(case.path, size=int(number(known[-1].get("size")) or 0)) != known[-1]:
         yield f"spend.jsonl is not as it was when the experiment ended (sha256 {text(known[-1].get('sha256'))[:12]})"
-    for event in events:
-        before = (number(event.part("spend").get("tokens_trained")) or 0.0) if event.kind == Kind.ARM_ENDED else 0.0
-        if before > (now := tally.of(event.text("arm")).tokens_trained):
-            yield f"{event.text('arm')} had trained on {before:,.0f} tokens, and spend.jsonl has {now:,.0f}"
+    for event in case.of_kind(Kind.ARM_ENDED):
+        arm, before = event.text("arm"), number(event.part("spend").get("tokens_trained")) or 0.0
+        if before > (now := tally.of(arm).tokens_trained):
+            yield f"{arm} had trained on {before:,.0f} tokens, and spend.jsonl has {now:,.0f}"
+    # Arms that went from start to end at once: a killed process takes along what it had not written of a bill.
+    starts = Counter(event.text("arm") for event in case.of_kind(Kind.ARM_STARTED))
+    completed = {event.text("arm") for event in case.of_kind(Kind.ARM_ENDED) if event.text("status") == "completed"}
+    yield from case.answers.find_unpaid(tally, [arm for arm, n in starts.items() if n == 1 and arm in completed])

@@ -29,6 +29,7 @@ from ...rollouts.harness import import_agent
 from ..arms.arm import expand_arms
 from ..arms.rows import RowLoader, content_hash, row_reader
 from ..benchmark_plan import PlannedBenchmark
+from .recheck import is_deterministic
 
 _PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
 _PACKAGE = __name__.partition(".")[0]
@@ -61,21 +62,19 @@ def identify_run(run: RunConfig, load_rows: RowLoader, planned: Iterable[Planned
         },
         "rewards": _verifiers({name for found in rows.values() for name in _names_in(found)}),
         "agent": agents[0] if len(agents) == 1 else hash_value(agents) if agents else None,
-        "benchmarks": {
-            f"{one.split}/{one.label}": {
-                "tasks": one.benchmark.sha256,
-                "verifiers": _verifiers(
-                    {name for task in one.benchmark.tasks for name in _verifier_names(task.verifier)}
-                ),
-                "nondeterministic": sorted(
-                    {name for task in one.benchmark.tasks for name in _verifier_names(task.verifier) if _varies(name)}
-                ),
-                "harness": hash_value(one.settings.harness.description),
-                "settings": hash_value(one.entry.model_dump(mode="json", exclude_defaults=True, exclude={*_PACE})),
-            }
-            for one in planned
-        },
+        "benchmarks": {f"{one.split}/{one.label}": _identify_benchmark(one) for one in planned},
         "packages": {"evsys-sdk": __version__, **_versions()},
+    }
+
+
+def _identify_benchmark(planned: PlannedBenchmark) -> dict[str, Any]:
+    names = {name for task in planned.benchmark.tasks for name in _verifier_names(task.verifier)}
+    return {
+        "tasks": planned.benchmark.sha256,
+        "verifiers": _verifiers(names),
+        "nondeterministic": sorted(name for name in names if not is_deterministic(name)),
+        "harness": hash_value(planned.settings.harness.description),
+        "settings": hash_value(planned.entry.model_dump(mode="json", exclude_defaults=True, exclude={*_PACE})),
     }
 
 
@@ -145,14 +144,6 @@ def _names_in(rows: Sequence[Row]) -> set[str]:
     """The verifiers that training rows name."""
     found: list[dict[str, Any]] = [one for row in rows if isinstance(one := row.get("verifier"), dict)]
     return {str(one["fn_name"]) for one in found if "fn_name" in one}
-
-
-def _varies(verifier: str) -> bool:
-    """Whether a verifier declares that it may reward the same answer differently (`deterministic = False`)."""
-    try:
-        return getattr(get_verifier(verifier), "deterministic", True) is False
-    except EvsysError:
-        return False
 
 
 def _verifiers(names: Iterable[str]) -> dict[str, str]:

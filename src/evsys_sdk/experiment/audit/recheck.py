@@ -13,12 +13,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import re
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -44,24 +43,12 @@ if TYPE_CHECKING:
     from ..conclusion import Conclusion
 
 _WORDS = re.compile(r"(?:[-+](?=\d))?[^\W_]+")
-_RECHECKED = 24
-"""Answers of each scoring that are judged again."""
 NON_REPLAYABLE_VERIFIERS = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
 """Verifiers that cost money or a sandbox."""
 TOLERANCE = 1e-6
 """How far a value may be off that is worked out again."""
 _MOST_OUTPUT = 1_000_000
 """Bytes that the project's code may print."""
-
-
-def choose_answers(answers: Mapping[Any, dict[str, Any]], most: int | None = _RECHECKED) -> list[dict[str, Any]]:
-    """Some answers, spread over all of them, the last first; which ones no one knows beforehand.
-
-    What changes on the way shows between the first and the last.
-    """
-    judged = [one for one in answers.values() if one.get("reward") is not None and not one.get("messages")]
-    step = 1 if most is None else max(1, len(judged) // most)
-    return judged[random.randrange(step) :: step][::-1]
 
 
 class Rechecker:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +12,7 @@ type State = Literal["ok", "flagged", "remark", "unchecked"]
 
 @dataclass(frozen=True, slots=True)
 class AuditCheck:
-    """One thing that was looked at."""
+    """One fact that was recomputed."""
 
     name: str
     state: State
@@ -22,6 +21,9 @@ class AuditCheck:
     """Whether nothing may be concluded while it is flagged."""
     of_record: bool = False
     """Whether the files of the record alone decide it, so that it is known when the conclusion is drawn."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.evidence[0]}"
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "state": self.state, "evidence": self.evidence, "invalidates": self.invalidates}
@@ -32,9 +34,7 @@ class AuditReport:
     """What an audit found."""
 
     path: Path
-    checks: list[AuditCheck]
-    contradiction: str | None
-    """Why nothing may be concluded, by the files of the record alone."""
+    checks: list[AuditCheck] = field(default_factory=list[AuditCheck])
 
     @property
     def flags(self) -> list[AuditCheck]:
@@ -45,9 +45,9 @@ class AuditReport:
         return [check for check in self.checks if check.state == "remark"]
 
     @property
-    def recorded_flags(self) -> list[str]:
-        """What is flagged by the record alone, one line for each check; the same for `quick` and for a whole audit."""
-        return [f"{check.name}: {check.evidence[0]}" for check in self.flags if check.of_record]
+    def recorded(self) -> AuditReport:
+        """What the record alone decides; the same for `quick` and for a whole audit."""
+        return AuditReport(self.path, [check for check in self.checks if check.of_record])
 
     @property
     def clean(self) -> bool:
@@ -56,14 +56,8 @@ class AuditReport:
     @property
     def invalid(self) -> str | None:
         """Why nothing may be concluded, in one sentence; None where no flag forbids it."""
-        return find_contradiction(self.checks)
+        return next((str(check) for check in self.flags if check.invalidates), None)
 
     def to_dict(self) -> dict[str, Any]:
         checks = [check.to_dict() for check in self.checks]
         return {"path": str(self.path), "clean": self.clean, "invalid": self.invalid, "checks": checks}
-
-
-def find_contradiction(checks: Sequence[AuditCheck]) -> str | None:
-    """Why nothing may be concluded, in one sentence; None where no flag forbids it."""
-    against = [check for check in checks if check.state == "flagged" and check.invalidates]
-    return f"{against[0].name}: {against[0].evidence[0]}" if against else None

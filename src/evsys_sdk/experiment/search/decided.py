@@ -69,6 +69,6 @@ def judge_look(experiment_dir: Path, trained: Sequence[Arm]) -> Look:
 
     names = {arm.name for arm in trained}
     # Whether the record contradicts itself is asked when it is concluded from, once it is whole.
-    evidence = read_evidence(experiment_dir, AuditReport(experiment_dir, [], None))
+    evidence = read_evidence(experiment_dir, AuditReport(experiment_dir))
     runs = [replace(run, arms=[arm for arm in run.arms if arm.arm in names]) for run in evidence.runs]
     return judge_interim(conclude_from(replace(evidence, runs=[run for run in runs if run.arms])))

@@ -133,7 +133,7 @@ def _find_other_claim(detail: Detail) -> Iterator[str]:
     if found != (concluded[-1].text("sha256") if concluded else ""):
         yield "conclusion: conclusion.json is not the one that was written"
     elif concluded and not any(one.kind == Kind.AUDITED for one in events) and not detail.view.invalidated:
-        stored, drawn = read_stored_conclusion(folder), conclude(folder, AuditReport(folder, [], None))
+        stored, drawn = read_stored_conclusion(folder), conclude(folder, AuditReport(folder))
         yield from () if stored is None else compare_conclusions(stored, drawn)
 
 

@@ -1,0 +1,89 @@
+"""What the facts of an audit are asked of: one record, read once, and the one who judges its answers again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ...errors import EvsysError
+from ...record.events import Event, Kind
+from ...record.reader import ExperimentRecord
+from ...record.runs import RunRecord
+from .answers import AnswerBook
+from .recheck import Rechecker
+from .report import AuditCheck, AuditReport
+
+
+class Unchecked(Exception):
+    """Why a fact cannot be checked here."""
+
+
+class Doubt(str):
+    """What is flagged and yet invalidates nothing."""
+
+    __slots__ = ()
+
+
+@dataclass
+class Case:
+    """One experiment under audit."""
+
+    record: ExperimentRecord
+    recheck: Rechecker
+    before_conclusion: bool
+    find_anchors: Callable[[], tuple[int, list[str]]]
+    report: AuditReport | None = None
+    """What the files of the record alone tell, once that is known."""
+
+    def __post_init__(self) -> None:
+        self.path = self.record.folder
+        self.events: list[Event] = self.record.events
+        self.is_chained = bool(self.events) and all(event.format >= 2 for event in self.events)
+        self.runs: list[RunRecord] = self.record.runs_on_disk
+        self.config: dict[str, Any] = self.record.config or {}
+
+    def of_kind(self, *kinds: Kind) -> list[Event]:
+        return [event for event in self.events if event.kind in kinds]
+
+    @cached_property
+    def ends(self) -> dict[str, Event]:
+        """The last end of each arm."""
+        return {event.text("arm"): event for event in self.of_kind(Kind.ARM_ENDED)}
+
+    @cached_property
+    def busy(self) -> set[str]:
+        """Arms that have been started again and have not ended since: they write their files anew."""
+        latest = {event.text("arm"): event.kind for event in self.of_kind(Kind.ARM_STARTED, Kind.ARM_ENDED)}
+        return {arm for arm, kind in latest.items() if kind == Kind.ARM_STARTED}
+
+    @cached_property
+    def answers(self) -> AnswerBook:
+        return AnswerBook(self.runs, self.recheck, self.record.shared_answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that the record says and that is recomputed here."""
+
+    name: str
+    find: Callable[[Case], Iterable[str]]
+    """What contradicts it."""
+    invalidates: bool = True
+    """Whether nothing may be concluded while it is contradicted."""
+    is_remark: bool = False
+    """Whether it is worth knowing, but changes no verdict."""
+
+    def check(self, case: Case, *, of_record: bool = False) -> AuditCheck:
+        """Compare it with the record; what cannot be read is a finding, not the end of the audit."""
+        try:
+            found = list(self.find(case))
+        except Unchecked as why:
+            return AuditCheck(self.name, "unchecked", [str(why)], of_record=of_record)
+        except (EvsysError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"the record could not be read: {type(error).__name__}: {error}"
+            return AuditCheck(self.name, "flagged", [why], True, of_record)
+        state = "ok" if not found else "remark" if self.is_remark else "flagged"
+        certain = state == "flagged" and any(not isinstance(one, Doubt) for one in found)
+        return AuditCheck(self.name, state, found, self.invalidates and certain, of_record)
