@@ -282,7 +282,7 @@ class TestSearch:
     def stopped(self, given: Evidence, *names: str) -> Evidence:
         for name in names:
             given = with_arms(given, name, stopped=self.STOPPED)
-        return replace(given, searched=True)
+        return given
 
     def test_runs_that_a_search_stopped_count_in_the_correction_and_cannot_win(self) -> None:
         given = evidence(runs(a=0.05, b=0.1, c=0.1))
@@ -299,7 +299,7 @@ class TestSearch:
 
     def test_seeds_that_a_search_left_over_are_no_fair_sample(self) -> None:
         given = with_arm(evidence(runs(a=0.3)), "a", 1, stopped=self.STOPPED)
-        found = conclude_from(replace(given, searched=True))
+        found = conclude_from(given)
         assert found.verdict == "promising_unconfirmed"
         assert found.runs[[run.name for run in found.runs].index("a")].n_seeds == 2
 

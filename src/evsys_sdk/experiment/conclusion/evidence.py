@@ -134,8 +134,6 @@ class Evidence:
     invalidated: str | None = None
     stopped: str | None = None
     """Why the experiment was stopped before its end."""
-    searched: bool = False
-    """Whether a search decided by the scores which arms continued."""
     looks: Mapping[str, Looks] = field(default_factory=dict[str, Looks])
     """How often earlier experiments scored a test set, by the sha256 of its tasks."""
     parent: RunEvidence | None = None

@@ -23,9 +23,8 @@ from ...record.layout import ExperimentFiles
 from ...record.reader import ExperimentRecord
 from ...record.run_files.scores import find_scored_sets, load_score_lines, task_scores
 from ...record.runs import RunRecord, config_runs
-from ...record.values import Object, items, number, part, subfolders, text
+from ...record.values import items, number, part, subfolders, text
 from ...record.view.build import view
-from ...record.view.model import ExperimentView
 from ...training.callback import is_deadline_stop
 from ..arms.results import STOPPED_BY_SEARCH
 from ..audit.audit import AuditReport, audit_experiment
@@ -40,7 +39,7 @@ def read_evidence(path: Path, audit: AuditReport | None = None, record: Experime
     """The evidence in the folder of an experiment; an `audit`, and the `record` it read, are not made again."""
     record = record or ExperimentRecord(path)
     config, start, seen = record.load(), record.start, view(record)
-    runs = read_runs(record, seen)
+    runs = read_runs(record)
     scorings = [one for run in runs for arm in run.arms for one in arm.scorings.values()]
     tests = {one.sha256 for one in scorings if one.key[0] == "test" and one.sha256}
     audit = audit or audit_experiment(path, quick=True)
@@ -57,9 +56,8 @@ def read_evidence(path: Path, audit: AuditReport | None = None, record: Experime
         findings=list(dict.fromkeys(one for arm in seen.arms for one in arm.findings)),
         backend=seen.backends[0] if len(seen.backends) == 1 else "",
         stopped=record.budget_stop or None,
-        searched=bool(record.search_decisions),
         attempt=_attempt(record.events),
-        interim=_interim(start),
+        interim=sorted(int(one) for value in items(start.get("looks")) if (one := number(value)) is not None),
         looks=_count_looks(path, tests, started=start.time),
         parent=_find_parent(record, {one.sha256 for one in scorings if one.sha256}),
         identity=_identity(record.runs_on_disk),
@@ -70,25 +68,21 @@ def read_evidence(path: Path, audit: AuditReport | None = None, record: Experime
 # Runs and arms
 
 
-def read_runs(record: ExperimentRecord, seen: ExperimentView) -> list[RunEvidence]:
+def read_runs(record: ExperimentRecord) -> list[RunEvidence]:
     """Every run that has an arm, in the order of the config; a damaged file is an error."""
     known = {text(run.get("name")): run for run in config_runs(record.config or {}) if "name" in run}
-    seeds = {arm.arm: arm.seed for arm in seen.arms}
-    searched = bool(record.search_decisions)
     arms: dict[str, dict[int, ArmEvidence]] = {name: {} for name in known}
     for run in sorted(record.runs_on_disk, key=lambda run: run.name):
         # The same seed twice is one seed.
-        arms.setdefault(run.run, {}).setdefault(seeds.get(run.name) or 0, _arm(run, searched=searched))
-    return [
-        RunEvidence(
-            name,
-            _leave_out_late([of_seed[seed] for seed in sorted(of_seed)]),
-            [tag for tag in items(known.get(name, {}).get("tags")) if isinstance(tag, str)],
-            _settings(known.get(name, {})),
-        )
-        for name, of_seed in arms.items()
-        if of_seed
-    ]
+        arms.setdefault(run.run, {}).setdefault(run.seed or 0, _arm(run, searched=bool(record.search_decisions)))
+    found: list[RunEvidence] = []
+    for name, of_seed in arms.items():
+        config = known.get(name, {})
+        settings = {key: value for key, value in config.items() if key not in ("name", "tags", "seed")}
+        tags = [tag for tag in items(config.get("tags")) if isinstance(tag, str)]
+        own = _leave_out_late([of_seed[seed] for seed in sorted(of_seed)])
+        found += [RunEvidence(name, own, tags, flatten_config(settings))] if own else []
+    return found
 
 
 def _leave_out_late(arms: list[ArmEvidence]) -> list[ArmEvidence]:
@@ -98,29 +92,26 @@ def _leave_out_late(arms: list[ArmEvidence]) -> list[ArmEvidence]:
     return [replace(arm, status="cancelled", at_deadline=False) if arm.at_deadline else arm for arm in arms]
 
 
-def _settings(run: Object) -> dict[str, Any]:
-    """The config of a run by dotted path, without what only names it."""
-    return flatten_config({key: value for key, value in run.items() if key not in ("name", "tags", "seed")})
-
-
 def _arm(run: RunRecord, *, searched: bool) -> ArmEvidence:
-    result = run.result or load_result(run.folder) or {}  # which says what is wrong with a damaged one
+    result = run.result or load_result(run.folder)  # which says what is wrong with a damaged one
+    scorings = _scorings(run)
+    if not result:
+        stopped = "the search did not let it start" if searched else None
+        return ArmEvidence(run.name, run.run, run.seed or 0, stopped=stopped, scorings=scorings)
     extras = part(result, "extras")
-    left_out = "the search did not let it start" if searched and not result else None
     # Not what was spent: a killed run repeats steps, and what follows from the record must not depend on that.
     tokens = [count for count in part(extras, "tokens").values() if isinstance(count, int)]
-    status = text(result.get("status"))
     return ArmEvidence(
         run.name,
         run.run,
         run.seed or 0,
-        status=status if status in _ENDED else None,
-        error=text(result.get("error")) or None,
-        unscored=text(extras.get("unscored")) or None,
-        stopped=text(extras.get(STOPPED_BY_SEARCH)) or left_out,
+        status=run.status if run.status in _ENDED else None,
+        error=run.error or None,
+        unscored=run.unscored or None,
+        stopped=text(extras.get(STOPPED_BY_SEARCH)) or None,
         at_deadline=is_deadline_stop(text(extras.get("stop_reason"))),
-        metrics={name: value for name, raw in part(result, "metrics").items() if (value := number(raw)) is not None},
-        scorings=_scorings(run),
+        metrics=run.metrics,
+        scorings=scorings,
         tokens=sum(tokens) if tokens else None,
         usd=number(part(extras, "spend").get("usd")),
     )
@@ -137,8 +128,7 @@ def _scorings(run: RunRecord) -> dict[SetKey, ScoredSet]:
                 f"{run.files.scores}: this line is not a scoring ({type(error).__name__}: {error}). "
                 "Remove the file and score the run again with `evsys run --resume`."
             ) from error
-        before = found.get(scoring.key)
-        if before is None or scoring.step >= before.step:
+        if scoring.step >= found.get(scoring.key, scoring).step:
             found[scoring.key] = scoring
     return found
 
@@ -174,15 +164,8 @@ def _of_tasks(tasks: Sequence[str], values: Sequence[Any] | None) -> dict[str, A
 
 def _attempt(events: Sequence[Event]) -> int | None:
     """Which trial of its claim it was when it started, or was last extended; later experiments do not change that."""
-    turns = [event for event in events if event.kind in (Kind.STARTED, Kind.RESUMED)]
-    found = [value for event in turns if (value := number(event.get("attempt"))) is not None and value >= 1]
-    return int(found[-1]) if found else None
-
-
-def _interim(start: Event) -> list[int]:
-    """The seeds at which it was planned to be judged."""
-    found = [number(one) for one in items(start.get("looks"))]
-    return sorted({int(one) for one in found if one is not None and one >= 1})
+    found = [number(event.get("attempt")) for event in events if event.kind in (Kind.STARTED, Kind.RESUMED)]
+    return next((int(value) for value in reversed(found) if value is not None and value >= 1), None)
 
 
 def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
@@ -232,15 +215,13 @@ def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:
     """What was measured and with what: the same for all arms, unless the claim is about it; else all of them."""
     found: dict[str, set[str]] = defaultdict(set)
     for identity in (run.identity or {} for run in runs):
-        weights = part(identity, "weights")
-        model, started = text(weights.get("model")), text(weights.get("checkpoint"))
+        model, started = (text(part(identity, "weights").get(name)) for name in ("model", "checkpoint"))
         found["model"].add(f"{model} from {started}" if started else model)
         for benchmark in part(identity, "benchmarks").values():
             for name, code in part(part(benchmark), "verifiers").items():
                 found[f"verifier {name}"].add(str(code))
         found["packages"].add(", ".join(f"{name} {version}" for name, version in part(identity, "packages").items()))
-    told = {what: " or ".join(sorted(which - {""})) for what, which in sorted(found.items())}
-    return {what: which for what, which in told.items() if which}
+    return {what: " or ".join(sorted(which - {""})) for what, which in sorted(found.items()) if which - {""}}
 
 
 # Other experiments: the parent, and earlier evaluations on the same test set
@@ -254,24 +235,17 @@ def _find_parent(record: ExperimentRecord, hashes: set[str]) -> RunEvidence | No
     named = text((record.config or {}).get("parent_experiment_id"))
     parent = _find_record(record.folder.resolve(), named) if named else None
     best = "" if parent is None else text(parent.conclusion.get("best_arm"))
-    if parent is None or not best:
-        return None
     try:
-        runs = read_runs(parent, view(parent))
+        runs = read_runs(parent) if parent is not None else []
     except EvsysError:  # what is damaged is passed over
         return None
     run = next((run for run in runs if run.name == best and not run.problems), None)
-    if run is None or not all(_was_asked(arm, hashes) for arm in run.arms):
+    asked = [{one.sha256 for one in arm.scorings.values() if one.sha256} for arm in run.arms] if run else []
+    if parent is None or run is None or not all(own and own <= hashes for own in asked):
         return None
     name = f"{best} of {parent.experiment_id}"
     arms = [replace(arm, arm=f"{parent.experiment_id}/{arm.arm}", run=name) for arm in run.arms]
     return replace(run, name=name, arms=arms)
-
-
-def _was_asked(arm: ArmEvidence, hashes: set[str]) -> bool:
-    """Whether it was scored on some of these tasks, and on no other ones."""
-    own = {one.sha256 for one in arm.scorings.values() if one.sha256}
-    return bool(own) and own <= hashes
 
 
 def _find_record(folder: Path, name: str) -> ExperimentRecord | None:
