@@ -76,6 +76,8 @@ class ContaminationReport:
     findings: list[Finding]
     n_rows: int
     n_tasks: int
+    source: str = ""
+    """Where the rows come from."""
 
     @property
     def copies(self) -> list[Finding]:
@@ -84,6 +86,35 @@ class ContaminationReport:
     @property
     def near_matches(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.match == "near"]
+
+    def flag(self) -> str | None:
+        """Tasks that occur in the rows word for word, in a sentence; None where none does."""
+        found = self.copies
+        if not found:
+            return None
+        answered = [one for one in found if one.answer]
+        first = next(iter(answered), found[0])
+        return (
+            f"{count_tasks(found)} of {self.n_tasks} evaluation tasks also occur in the training data ({self.source}), "
+            f"{count_tasks(answered)} with their answers, for instance task '{first.task_id}' of '{first.benchmark}' "
+            f'in row {first.row + 1}: "{first.text[:80]}". Remove these rows, or evaluate on other tasks; '
+            "`evsys contamination` lists them"
+        )
+
+    def remark(self) -> str | None:
+        """Tasks that resemble rows, in a sentence; None where none does."""
+        if not (found := self.near_matches):
+            return None
+        first = found[0]
+        return (
+            f"{count_tasks(found)} of {self.n_tasks} evaluation tasks resemble training rows ({self.source}), for "
+            f"instance task '{first.task_id}' of '{first.benchmark}' and row {first.row + 1}: \"{first.text[:80]}\""
+        )
+
+
+def count_tasks(findings: Iterable[Finding]) -> int:
+    """How many tasks some findings are about."""
+    return len({(one.benchmark, one.task_id) for one in findings})
 
 
 def words_of(text: str) -> Words:
@@ -121,23 +152,22 @@ class TaskIndex:
             for trigram in own if len(own) >= _FEWEST_TRIGRAMS else ():
                 self._by_trigram[trigram].append(at)
 
-    def scan(self, rows: Iterable[Sequence[str]]) -> ContaminationReport:
+    def scan(self, rows: Iterable[Sequence[str]], source: str = "") -> ContaminationReport:
         """Search rows, each given as its texts."""
         findings, seen, n_rows = list[Finding](), Counter[tuple[int, Match]](), 0
         for row, texts in enumerate(rows):
             n_rows += 1
             words = words_of(" ".join(texts))
-            found = {at: " ".join(self._words[at]) for at in self._find(texts, words)}
-            near = {at: text for at, text in self._find_near(words).items() if at not in found}
-            matches: dict[Match, dict[int, str]] = {"copy": found, "near": near}
-            for match, texts_found in matches.items():
-                for at, text in sorted(texts_found.items()):
-                    seen[at, match] += 1
-                    if seen[at, match] <= _MOST_PER_TASK:
-                        task, answer = self.tasks[at], self._answers[at]
-                        is_answered = bool(answer) and _contains(words, answer)
-                        findings.append(Finding(row, task.task_id, task.benchmark, match, is_answered, text))
-        return ContaminationReport(findings, n_rows, len(self.tasks))
+            copies = {at: " ".join(self._words[at]) for at in self._find(texts, words)}
+            near = {at: text for at, text in self._find_near(words).items() if at not in copies}
+            for at, text in [*sorted(copies.items()), *sorted(near.items())]:
+                match: Match = "copy" if at in copies else "near"
+                seen[at, match] += 1
+                if seen[at, match] <= _MOST_PER_TASK:
+                    task, answer = self.tasks[at], self._answers[at]
+                    is_answered = bool(answer) and _contains(words, answer)
+                    findings.append(Finding(row, task.task_id, task.benchmark, match, is_answered, text))
+        return ContaminationReport(findings, n_rows, len(self.tasks), source)
 
     def find(self, texts: Sequence[str]) -> list[ProbeTask]:
         """The tasks that occur in one row."""

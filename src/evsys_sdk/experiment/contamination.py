@@ -1,7 +1,7 @@
 """Whether what an experiment trains on holds the tasks it is judged by.
 
-    for scan in scan_config(config):
-        print(scan.source, scan.flag(), scan.remark())
+    for report in scan_config(config):
+        print(report.source, report.flag(), report.remark())
 
 The training rows of every stage of every run, after their transforms, are searched for the tasks of the config's own
 benchmarks and of its `eval_data`; so are those of recorded arms from whose checkpoints a run starts.
@@ -10,8 +10,7 @@ benchmarks and of its `eval_data`; so are those of recorded arms from whose chec
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -42,63 +41,30 @@ _ANSWERS = ("tool_slug", "answer", "expected", "target_assistant")
 """Where rows keep what is expected of a model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What one source of training rows holds."""
-
-    source: str
-    report: ContaminationReport
-
-    def flag(self) -> str | None:
-        """Tasks that occur in the rows word for word, in a sentence; None where none does."""
-        found = self.report.copies
-        if not found:
-            return None
-        answered = [one for one in found if one.answer]
-        tasks, answers = ({(one.benchmark, one.task_id) for one in some} for some in (found, answered))
-        first = next(iter(answered), found[0])
-        return (
-            f"{len(tasks)} of {self.report.n_tasks} evaluation tasks also occur in the training data ({self.source}), "
-            f"{len(answers)} with their answers, for instance task '{first.task_id}' of '{first.benchmark}' in row "
-            f'{first.row + 1}: "{first.text[:80]}". Remove these rows, or evaluate on other tasks; '
-            "`evsys contamination` lists them"
-        )
-
-    def remark(self) -> str | None:
-        """Tasks that resemble rows, in a sentence; None where none does."""
-        found = self.report.near_matches
-        if not found:
-            return None
-        tasks, first = {(one.benchmark, one.task_id) for one in found}, found[0]
-        return (
-            f"{len(tasks)} of {self.report.n_tasks} evaluation tasks resemble training rows ({self.source}), for "
-            f"instance task '{first.task_id}' of '{first.benchmark}' and row {first.row + 1}: \"{first.text[:80]}\""
-        )
-
-
-def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> list[Scan]:
+def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> list[ContaminationReport]:
     """Scan each source of training rows once; only rows beyond `most_rows` are not looked at."""
     config = config.expanded()
     with limit_user_code(f"reading the rows of experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_S):
         return _scan_all(config, most_rows)
 
 
-def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[Scan]:
+def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[ContaminationReport]:
     store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
     runs = config.all_runs()
-    sources = {repr(data): (data, "") for run in runs for data in _training_data(run)}
-    for arm, ancestor in _find_ancestors(runs):
-        where = f" of {arm}, from whose weights it starts"
-        sources = {repr(data): (data, where) for data in _training_data(ancestor)} | sources
+    ancestors = ((one, f" of {arm}, from whose weights it starts") for arm, one in _find_ancestors(runs))
+    sources: dict[str, tuple[DataConfig, str]] = {}
+    for run, where in chain(((run, "") for run in runs), ancestors):
+        for stage in run.stages():
+            if stage.data is not None:
+                sources.setdefault(repr(stage.data), (stage.data, where))
     tasks = collect_tasks(config, store)
     if not tasks or not sources:
         return []
-    index = TaskIndex(tasks)
-    return [_scan(index, data, store, most_rows, where) for data, where in sources.values()]
-
-
-def _training_data(run: RunConfig) -> list[DataConfig]:
-    return [stage.data for stage in run.stages() if stage.data is not None]
+    index, found = TaskIndex(tasks), list[ContaminationReport]()
+    for data, where in sources.values():
+        rows = islice(prepare_rows(data, store=store, workspace=Workspace()), most_rows)
+        found.append(index.scan(map(row_texts, rows), f"{describe_source(data)}{where}"))
+    return found
 
 
 def _find_ancestors(runs: Iterable[RunConfig]) -> Iterator[tuple[str, RunConfig]]:
@@ -130,10 +96,10 @@ def find_contamination(config: ExperimentConfig) -> tuple[list[str], list[str]]:
     return [flag for scan in scans if (flag := scan.flag())], [one for scan in scans if (one := scan.remark())]
 
 
-def scan_rows(rows: Iterable[Row], benchmarks: Sequence[Benchmark], *, source: str) -> Scan:
+def scan_rows(rows: Iterable[Row], benchmarks: Sequence[Benchmark], *, source: str) -> ContaminationReport:
     """Scan rows at hand for the tasks of some benchmarks."""
     index = TaskIndex(probe for benchmark in benchmarks for probe in probe_tasks(benchmark))
-    return Scan(source, index.scan(row_texts(row) for row in rows))
+    return index.scan(map(row_texts, rows), source)
 
 
 def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]:
@@ -141,9 +107,9 @@ def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]
     benchmarks = {one.sha256: one for entry in config.metadata.benchmark for one in [load_entry(entry)]}
     found = [probe for benchmark in benchmarks.values() for probe in probe_tasks(benchmark)]
     held_out = [one.eval_data for run in config.all_runs() for one in (run.eval, *run.stages())]
-    evals = {repr(data): data for data in held_out if data is not None}
-    for data in evals.values():
-        found += [_probe_row(row, at, describe_source(data)) for at, row in enumerate(_load(data, store))]
+    for data in {repr(data): data for data in held_out if data is not None}.values():
+        rows = prepare_rows(data, store=store, workspace=Workspace())
+        found += [_probe_row(row, at, describe_source(data)) for at, row in enumerate(rows)]
     return found
 
 
@@ -181,12 +147,3 @@ def _probe_row(row: Row, at: int, source: str) -> ProbeTask:
         "\n".join(asked[-1] if asked else texts),
         "\n".join(row_texts(answer) or (answers[-1] if answers else [])),
     )
-
-
-def _load(data: DataConfig, store: DataStore) -> Iterator[Row]:
-    return prepare_rows(data, store=store, workspace=Workspace())
-
-
-def _scan(index: TaskIndex, data: DataConfig, store: DataStore, most_rows: int | None, where: str) -> Scan:
-    report = index.scan(row_texts(row) for row in islice(_load(data, store), most_rows))
-    return Scan(f"{describe_source(data)}{where}", report)

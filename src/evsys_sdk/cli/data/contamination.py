@@ -10,7 +10,7 @@ from ..options import import_option, json_option
 from ..output import emit, table
 
 if TYPE_CHECKING:
-    from ...experiment.contamination import Scan
+    from ...data.contamination import ContaminationReport
 
 _SHOWN = 20
 
@@ -31,27 +31,30 @@ def contamination(path: str, benchmark: tuple[str, ...], as_json: bool) -> None:
     Copies are found whatever their case, markup, look-alike letters or split over messages; near matches are listed as
     well. Exits with 2 if there is a copy.
     """
-    scans = _scan_file(path, benchmark) if path.endswith((".jsonl", ".jsonl.gz")) else _scan_config(path, benchmark)
+    from ...data.contamination import count_tasks
+
+    scan = _scan_file if path.endswith((".jsonl", ".jsonl.gz")) else _scan_config
+    reports = scan(path, benchmark)
     answer = {
         "path": path,
-        "clean": not any(scan.report.copies for scan in scans),
+        "clean": not any(report.copies for report in reports),
         "sources": [
             {
-                "source": scan.source,
-                "rows": scan.report.n_rows,
-                "tasks": scan.report.n_tasks,
-                "tasks_found": len({(one.benchmark, one.task_id) for one in scan.report.copies}),
-                "findings": [finding.to_dict() for finding in scan.report.findings],
+                "source": report.source,
+                "rows": report.n_rows,
+                "tasks": report.n_tasks,
+                "tasks_found": count_tasks(report.copies),
+                "findings": [finding.to_dict() for finding in report.findings],
             }
-            for scan in scans
+            for report in reports
         ],
     }
-    emit(answer, as_json, lambda: _render(scans))
+    emit(answer, as_json, lambda: _render(reports))
     if not answer["clean"]:
         click.get_current_context().exit(2)
 
 
-def _scan_config(path: str, benchmarks: tuple[str, ...]) -> list[Scan]:
+def _scan_config(path: str, benchmarks: tuple[str, ...]) -> list[ContaminationReport]:
     from ...config import validate_yaml
     from ...experiment.contamination import scan_config
 
@@ -60,7 +63,7 @@ def _scan_config(path: str, benchmarks: tuple[str, ...]) -> list[Scan]:
     return scan_config(validate_yaml(path, deep=True))
 
 
-def _scan_file(path: str, named: tuple[str, ...]) -> list[Scan]:
+def _scan_file(path: str, named: tuple[str, ...]) -> list[ContaminationReport]:
     from pathlib import Path
 
     from ...data.jsonl import read_jsonl
@@ -77,27 +80,21 @@ def _scan_file(path: str, named: tuple[str, ...]) -> list[Scan]:
     return [scan_rows(read_jsonl(path), benchmarks, source=path)]
 
 
-def _render(scans: list[Scan]) -> None:
-    if not scans:
+def _render(reports: list[ContaminationReport]) -> None:
+    from ...data.contamination import count_tasks
+
+    if not reports:
         click.echo("There is nothing to compare: no benchmark, or no training rows.")
-    for scan in scans:
-        report = scan.report
-        head = f"{scan.source}: {report.n_rows:,} rows, {report.n_tasks:,} tasks"
+    for report in reports:
+        head = f"{report.source}: {report.n_rows:,} rows, {report.n_tasks:,} tasks"
         if not report.findings:
             click.echo(f"{head}: no task occurs in the rows.")
             continue
-        copies, near = ({(one.benchmark, one.task_id) for one in some} for some in (report.copies, report.near_matches))
-        click.secho(
-            f"{head}: {len(copies)} tasks occur in the rows, {len(near - copies)} more resemble some.", bold=True
-        )
+        copies = count_tasks(report.copies)
+        near = count_tasks(report.findings) - copies
+        click.secho(f"{head}: {copies} tasks occur in the rows, {near} more resemble some.", bold=True)
         rows = [
-            (
-                f"{one.row + 1}",
-                f"{one.benchmark}/{one.task_id}",
-                one.match,
-                "yes" if one.answer else "no",
-                one.text[:60],
-            )
+            (one.row + 1, f"{one.benchmark}/{one.task_id}", one.match, "yes" if one.answer else "no", one.text[:60])
             for one in report.findings[:_SHOWN]
         ]
         click.echo(table(("row", "task", "match", "answer", "in common"), rows))

@@ -47,6 +47,8 @@ NON_REPLAYABLE_VERIFIERS = frozenset({"llm_judge", "e2b", "harbor_tests", "pytho
 """Verifiers that cost money or a sandbox."""
 TOLERANCE = 1e-6
 """How far a value may be off that is worked out again."""
+_ABOUT_OTHERS = {"looks", "identity", "deviations", "threats", "next", "usd"}
+"""Parts of a conclusion about prices, other experiments and how it got on."""
 _MOST_OUTPUT = 1_000_000
 """Bytes that the project's code may print."""
 
@@ -173,11 +175,30 @@ def measure_here(name: str, samples: list[TaskSamples]) -> float | None:
 
 def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
     """What a conclusion says that the record does not; of one by other rules only what any rules must agree on."""
-    told, found = _essence(stored), _essence(drawn)
+    told, found = dict(_list_values("", stored.to_dict())), dict(_list_values("", drawn.to_dict()))
     same_rules = stored.schema_version == drawn.schema_version
-    for what in told.keys() | found.keys() if same_rules else ("verdict", "best_arm"):
-        if not _is_close(told.get(what), found.get(what)):
-            yield f"conclusion.json has {what} {told.get(what)}, and the record gives {found.get(what)}"
+    for name in sorted(told.keys() | found.keys()) if same_rules else ("verdict", "best_arm"):
+        one, other = told.get(name), found.get(name)
+        is_close = (
+            isinstance(one, float)
+            and isinstance(other, float)
+            and math.isclose(one, other, rel_tol=1e-4, abs_tol=TOLERANCE)
+        )
+        if one != other and not is_close:
+            yield f"conclusion.json has {name} {one}, and the record gives {other}"
+
+
+def _list_values(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The single values of a conclusion, by their places."""
+    if isinstance(value, dict | list):
+        inner = (
+            cast("dict[str, Any]", value).items() if isinstance(value, dict) else enumerate(cast("list[Any]", value))
+        )
+        for key, one in inner:
+            if key not in _ABOUT_OTHERS:
+                yield from _list_values(f"{place}.{key}" if place else str(key), one)
+    else:
+        yield place, value
 
 
 def find_edited_page(folder: Path, known: str, stored: Conclusion | None) -> Iterator[str]:
@@ -189,36 +210,6 @@ def find_edited_page(folder: Path, known: str, stored: Conclusion | None) -> Ite
     expected = _WORDS.findall(as_markdown(stored))
     if _WORDS.findall(read_conclusion_page(folder) or "") != expected:
         yield "conclusion.md is not the page that was written with it"
-
-
-def _essence(conclusion: Conclusion) -> dict[str, Any]:
-    """What is concluded, without prices and what other experiments have to do with it."""
-    names = [
-        "verdict",
-        "hypothesis",
-        "metric",
-        "baseline",
-        "judged",
-        "best_arm",
-        "best_score",
-        "error_rate",
-        "summary",
-        "reasons",
-        "flags",
-    ]
-    found: dict[str, Any] = {name: getattr(conclusion, name) for name in names}
-    found |= {f"{run.name}: {name}": getattr(run, name) for run in conclusion.runs for name in ("mean", "low", "high")}
-    found |= {f"{run.name}: by_seed {at}": one for run in conclusion.runs for at, one in enumerate(run.by_seed)}
-    for one in conclusion.comparisons:
-        found |= {f"{one.run} - baseline: {name}": getattr(one, name) for name in ("difference", "low", "high", "p")}
-    return found
-
-
-def _is_close(one: Any, other: Any) -> bool:
-    """Whether two values are the same but for the digits that another library rounds in another way."""
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-4, abs_tol=TOLERANCE)
-    return one == other
 
 
 def _answer_for_project(imports: Sequence[str]) -> None:
