@@ -76,8 +76,8 @@ def test_what_needs_a_person_comes_first_and_is_decided_in_place(open_tab: Calla
     expect(page).to_have_title("(2) Experiments · demo · evsys")
     needs = page.get_by_role("region", name="needs you")
     expect(needs.get_by_role("listitem")).to_have_count(3)
-    needs.get_by_role("button", name="and 4 others").click()
-    for word in ("waits for approval", "failed", "killed", "nearly spent", "flagged", "out of budget"):
+    needs.get_by_role("button", name="and 3 others").click()
+    for word in ("waits for approval", "failed", "killed", "nearly spent", "flagged"):
         expect(needs).to_contain_text(word)
     plan = needs.get_by_role("listitem").filter(has_text="a plan of 80,000 tokens")
     plan.get_by_role("button", name="approve").click()
