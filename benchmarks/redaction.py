@@ -33,7 +33,7 @@ def main() -> None:
     print(f"{'':20} {'characters':>10} {'us a line':>10} {'s for all':>10} {'MB/s':>8}")
     for name, make in kinds.items():
         sample = [make(number) for number in range(2000)]
-        few = min(options.lines, 100_000_000 // len(sample[0]))  # no more than takes some seconds
+        few = min(options.lines, 100_000_000 // max(1, len(sample[0])))  # no more than takes some seconds
         times = [measure(sample, few) * options.lines / few for _ in range(options.repeats)]
         seconds, size = statistics.median(times), statistics.fmean(map(len, sample))
         each = seconds / options.lines
