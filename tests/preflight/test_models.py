@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,11 +74,11 @@ def test_a_renderer_that_was_registered_with_the_cookbook_is_known(monkeypatch: 
     monkeypatch.setattr(renderers, "get_renderer", problems, raising=False)
     monkeypatch.setitem(sys.modules, "tinker_cookbook", package)
     monkeypatch.setitem(sys.modules, "tinker_cookbook.renderers", renderers)
-    monkeypatch.setattr(models, "find_spec", lambda name: object())
-    models._list_renderers.cache_clear()
+    monkeypatch.setattr(models, "find_spec", Mock())
+    models.registered_renderers.cache_clear()
     try:
         assert problems("tiny", {"kind": "mock"}, renderer_name="house_style") == []
         [said] = problems("tiny", {"kind": "mock"}, renderer_name="hose_style")
         assert "Did you mean 'house_style'?" in said
     finally:
-        models._list_renderers.cache_clear()
+        models.registered_renderers.cache_clear()

@@ -200,7 +200,7 @@ def _renderer_problems(name: str | None, place: str) -> Iterator[Problem]:
     if name is None or name in known:
         return
     if find_spec("tinker_cookbook") is not None:
-        known = (*known, *_list_renderers())
+        known = (*known, *registered_renderers())
         if name in known:
             return
     hint = suggest(name, known) or f"Known: {', '.join(sorted(known))}. Remove it for the model's own."
@@ -208,6 +208,7 @@ def _renderer_problems(name: str | None, place: str) -> Iterator[Problem]:
 
 
 @cache
-def _list_renderers() -> tuple[str, ...]:
+def registered_renderers() -> tuple[str, ...]:
+    """The renderers that tinker-cookbook and its users have registered."""
     package = cookbook_renderers()
     return () if package is None else tuple(list_names(package))

@@ -102,7 +102,7 @@ class SeedNoise:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ContrastEstimate:
     """A weighted sum of the scores of runs."""
 
     value: float
@@ -118,7 +118,7 @@ class Estimate:
 class Differences:
     """Each candidate minus the baseline."""
 
-    estimates: Sequence[Estimate]
+    estimates: Sequence[ContrastEstimate]
     noise: SeedNoise | None
     """None where no run has two seeds: then the seed variance is unknown and in no interval."""
     seeds: tuple[int, ...] = ()
@@ -153,7 +153,9 @@ def compare(baseline: RunScores, candidates: Sequence[RunScores]) -> Differences
     )
 
 
-def contrast(runs: Sequence[RunScores], weights: Sequence[float], noise: SeedNoise | None = None) -> Estimate | None:
+def contrast(
+    runs: Sequence[RunScores], weights: Sequence[float], noise: SeedNoise | None = None
+) -> ContrastEstimate | None:
     """A weighted sum of the scores of runs; None where neither tasks nor seeds tell how noisy it is.
 
     `noise` of more runs adds their seeds to the pooled ones.
@@ -179,9 +181,9 @@ def contrast(runs: Sequence[RunScores], weights: Sequence[float], noise: SeedNoi
         return min(max(variance**2 / doubt if doubt > 0 else 1.0, 1.0), max(known, pooled))
 
     if noise is None:
-        return Estimate(value, math.sqrt(variance), known, known, tasks)
+        return ContrastEstimate(value, math.sqrt(variance), known, known, tasks)
     own_df = satterthwaite([max(run.n_seeds - 1, 1) for run in runs])
-    return Estimate(value, math.sqrt(variance), satterthwaite([pooled] * len(runs)), own_df, tasks)
+    return ContrastEstimate(value, math.sqrt(variance), satterthwaite([pooled] * len(runs)), own_df, tasks)
 
 
 def _variance_by_tasks(run: RunScores) -> float:
