@@ -217,6 +217,15 @@ def test_less_is_better_where_that_is_said() -> None:
     assert gap.low > 0
 
 
+def test_intervals_of_rates_stay_within_what_two_rates_can_differ_by() -> None:
+    ones, zeros = [1.0] * 30, [0.0] * 29 + [1.0]
+    rate = Question("test/b/pass@1", "test", "x")
+    best, worst = (replace(scored(values), question=rate) for values in (ones, zeros))
+    gap = measure_gap(best, worst, error=0.025, lower_is_better=False)
+    assert isinstance(gap, Gap)
+    assert 0 < gap.low < gap.estimate < gap.high == 1.0
+
+
 def test_tasks_of_one_cluster_count_as_one() -> None:
     values, zeros = [1.0, 1.0, 0.0, 0.0] * 5, [0.0] * 20
     clusters = {f"t{n}": f"doc {n // 10}" for n in range(20)}

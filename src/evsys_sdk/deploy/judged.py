@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
+from ..experiment.hypothesis import is_rate
 from ..experiment.statistics.student_t import t_quantile
 from ..experiment.statistics.two_level import RunScores, contrast
 from ..record.run_files.scores import metric_name, task_scores
@@ -126,7 +128,8 @@ def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float,
     if found is None:
         return "its scores do not tell how noisy they are"
     half = t_quantile(1 - error, found.df) * found.stderr
-    return Gap(found.value, found.value - half, found.value + half, len(tasks))
+    most = 1.0 if is_rate(candidate.question.metric) else math.inf  # how far two scores can lie apart
+    return Gap(found.value, max(found.value - half, -most), min(found.value + half, most), len(tasks))
 
 
 def _find_difference(one: Question, other: Question) -> str:
