@@ -72,7 +72,8 @@ NOISE = {
     "prints": "print('noise')",
     "writes past Python": "import os; os.write(1, b'noise')",
     "starts a program that prints": "import subprocess; subprocess.run(['echo', 'noise'])",
-    "forks": "import os; os.fork()",
+    # Once: called for every task, it would be two processes to the power of the tasks.
+    "forks": "import os; os.path.exists('forked') or (open('forked', 'w').close(), os.fork())",
     "leaves a thread": "import threading, time; threading.Thread(target=time.sleep, args=(100,)).start()",
     "registers an exit handler": "import atexit, time; atexit.register(time.sleep, 100)",
 }
