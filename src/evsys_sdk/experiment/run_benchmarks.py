@@ -6,6 +6,7 @@ A failure here never fails the run and never vanishes: the run is marked unscore
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -60,8 +61,8 @@ class RunBenchmarks:
     """Everything that went wrong with a scoring, also where a later one went well."""
     _engines: dict[str, RolloutEngine] = field(default_factory=dict[str, Any])
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _zero: set[str] = field(default_factory=set[str])
-    """The entries whose last scoring was 0 for every answer."""
+    _zeros: Counter[str] = field(default_factory=Counter[str])
+    """How many scorings of an entry in a row were 0 for every answer."""
     _closed: bool = False
     _scoring: BackgroundScoring | None = None
 
@@ -194,9 +195,9 @@ class RunBenchmarks:
         result = self._score_safely(one, what, step, model, pace)
         if result is None:
             return None
-        if at_end or what in self._zero:  # a first 0 during training may only be early
+        self._zeros[what] = self._zeros[what] + 1 if result.saturated == 0 else 0
+        if self._zeros[what] == 2 or (at_end and self._zeros[what] == 1):  # a first 0 in training may only be early
             warn_of_zeros(result, self.run_dir, step)
-        self._zero = self._zero | {what} if result.saturated == 0 else self._zero - {what}
         record = EvalRecord(one.label, one.split, step, result.flat_metrics, _list_predictions(result))
         self.score_log.add(record, result)
         self.observers.on_scored(record)
