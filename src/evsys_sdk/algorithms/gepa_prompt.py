@@ -239,12 +239,12 @@ class _Search:
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """What the reflecting model reads about each row."""
-        told: list[dict[str, Any]] = []
+        stated: list[dict[str, Any]] = []
         for one in eval_batch.trajectories:
             expected = getattr(one["task"].verifier, "expected", None)
             judged = f"It scored {one['score']:g}." + ("" if expected is None else f" Expected: {expected}")
-            told.append({"Inputs": one["task"].instruction, "Generated Outputs": one["answer"], "Feedback": judged})
-        return dict.fromkeys(components_to_update, told)
+            stated.append({"Inputs": one["task"].instruction, "Generated Outputs": one["answer"], "Feedback": judged})
+        return dict.fromkeys(components_to_update, stated)
 
     def _open(self) -> None:
         cfg, services = self.cfg, self.services

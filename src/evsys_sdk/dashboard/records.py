@@ -56,7 +56,7 @@ _NOT_IN_IDS = frozenset("/\\")  # quoted or not, they part an address; everythin
 def _statements(kind: str, model: type) -> dict[str, _Kind]:
     """Field -> what JSON it is."""
     own = {one.name: str(one.type).removesuffix(" | None") for one in fields(model) if one.name not in ("id", "path")}
-    found = {name: _KINDS.get(told) or _KINDS.get(told.partition("[")[0]) for name, told in own.items()}
+    found = {name: _KINDS.get(stated) or _KINDS.get(stated.partition("[")[0]) for name, stated in own.items()}
     more = {name: wanted for wanted, names in _MORE[kind].items() for name in names.split()}
     return {name: wanted for name, wanted in found.items() if wanted is not None} | more
 

@@ -146,8 +146,8 @@ def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: st
     # Every further candidate on the same tasks gets a smaller
     # part of the error rate, so that trying often is no way in.
     error = attempt_error(attempt, policy.error)
-    told = f" (candidate {attempt} on these tasks)" if attempt > 1 else ""
-    yield _check_gap("target", policy.target, policy.target.min_gain, candidate, live, error, told)
+    stated = f" (candidate {attempt} on these tasks)" if attempt > 1 else ""
+    yield _check_gap("target", policy.target, policy.target.min_gain, candidate, live, error, stated)
     for canary in policy.canaries:
         yield _check_gap(f"canary {canary.metric}", canary, -canary.margin, candidate, live, policy.error, "")
     if target is not None:
@@ -157,7 +157,7 @@ def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: st
 
 
 def _check_gap(
-    name: str, wanted: Target | Canary, bound: float, candidate: Judged, live: Judged, error: float, told: str
+    name: str, wanted: Target | Canary, bound: float, candidate: Judged, live: Judged, error: float, stated: str
 ) -> GateCheck:
     """Whether the whole interval lies above a bound."""
     scores: list[ScoredMetric] = []
@@ -179,12 +179,14 @@ def _check_gap(
     if isinstance(gap, str):
         return GateCheck(name, "failed", f"{wanted.metric} cannot be compared: {gap}.")
     numbers = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "bound": bound, "tasks": gap.n_tasks}
-    return GateCheck(name, "ok" if gap.low > bound else "failed", _describe(wanted, gap, bound, told), numbers)
+    return GateCheck(name, "ok" if gap.low > bound else "failed", _describe(wanted, gap, bound, stated), numbers)
 
 
-def _describe(wanted: Target | Canary, gap: Gap, bound: float, told: str) -> str:
+def _describe(wanted: Target | Canary, gap: Gap, bound: float, stated: str) -> str:
     better = " better" if wanted.direction == "decrease" else ""
-    seen = f"{wanted.metric} {gap.estimate:+.3f}{better} [{gap.low:+.3f}, {gap.high:+.3f}] on {gap.n_tasks} tasks{told}"
+    seen = (
+        f"{wanted.metric} {gap.estimate:+.3f}{better} [{gap.low:+.3f}, {gap.high:+.3f}] on {gap.n_tasks} tasks{stated}"
+    )
     if gap.low > bound:
         return f"{seen}, above {bound:+.3f}."
     if gap.high <= bound:

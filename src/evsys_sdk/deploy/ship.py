@@ -187,7 +187,7 @@ def write_card(source: Source, audit: AuditReport, *, kind: str, library: str) -
         f"`{source.checkpoint}`, trained from `{source.base_model}` and shipped as `{kind}`.",
         "",
     ]
-    told = [
+    stated = [
         "## Conclusion",
         "",
         text(conclusion.get("summary")) or "The experiment has no conclusion.",
@@ -195,7 +195,7 @@ def write_card(source: Source, audit: AuditReport, *, kind: str, library: str) -
         *(f"- {line}" for line in describe_scores(source)),
         "",
     ]
-    return "\n".join([*head, *told, *_lineage(source), *_integrity(source, audit)])
+    return "\n".join([*head, *stated, *_lineage(source), *_integrity(source, audit)])
 
 
 def _lineage(source: Source) -> list[str]:

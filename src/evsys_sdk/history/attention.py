@@ -108,10 +108,12 @@ def _nearest_limit(one: ExperimentView) -> tuple[str, str] | None:
     for name, fields in _SPENT.items():
         limit, spent = number(budget.get(name)), sum(one.spend.get(field, 0.0) for field in fields)
         if limit and spent >= _NEARLY * limit:
-            told = f"{spent:,.4g} of {limit:,.4g} {name}"
+            stated = f"{spent:,.4g} of {limit:,.4g} {name}"
             is_time = name == "wall_s"
             return (
-                ("deadline", f"deadline near: {told}") if is_time else ("nearly_spent", f"budget nearly spent: {told}")
+                ("deadline", f"deadline near: {stated}")
+                if is_time
+                else ("nearly_spent", f"budget nearly spent: {stated}")
             )
     return None
 
@@ -156,14 +158,14 @@ def _look_at_campaign(name: str, views: Sequence[ExperimentView], now: float) ->
     for event in campaign.decisions:
         if event.text("action") == "blocked":
             yield item("failed", event.id, f"failed: {event.text('family')}: {event.text('reason')}")
-    for kind, limit, told in _near_limits(campaign, progress, now):
-        yield item(kind, limit, told)
+    for kind, limit, stated in _near_limits(campaign, progress, now):
+        yield item(kind, limit, stated)
     last = campaign.decisions[-1] if campaign.decisions else None
     if last is not None and last.text("by") == "policy" and last.text("action") != "blocked":
         is_done = any((one.ended or 0.0) > (last.time or 0.0) for one in mine)
         if not is_done and lock_owner(campaign_dir(name)) is None:
-            told = f"was killed in the step '{last.text('action')} {last.text('family')}'"
-            yield item("killed", last.id, told, f"evsys campaign run {name}")
+            stated = f"was killed in the step '{last.text('action')} {last.text('family')}'"
+            yield item("killed", last.id, stated, f"evsys campaign run {name}")
 
 
 def _near_limits(campaign: Campaign, progress: CampaignProgress, now: float) -> Iterator[tuple[str, str, str]]:
@@ -171,12 +173,12 @@ def _near_limits(campaign: Campaign, progress: CampaignProgress, now: float) -> 
     for limit, left in progress.left.items():
         spent = progress.spent[limit]
         if limit != "experiments" and left > 0 and spent >= _NEARLY * (spent + left):
-            told = f"budget nearly spent: {spent:,.4g} of {spent + left:,.4g} {limit}"
-            yield "nearly_spent", f"{limit}/{spent + left:g}", told
+            stated = f"budget nearly spent: {spent:,.4g} of {spent + left:,.4g} {limit}"
+            yield "nearly_spent", f"{limit}/{spent + left:g}", stated
     deadline = campaign.deadline
     if deadline is not None and now >= deadline - (1 - _NEARLY) * (deadline - (campaign.decisions[0].time or 0.0)):
-        told = time.strftime("%H:%M:%S", time.localtime(deadline))
-        yield "deadline", f"{deadline:.0f}", f"deadline near: it ends at {told}"
+        stated = time.strftime("%H:%M:%S", time.localtime(deadline))
+        yield "deadline", f"{deadline:.0f}", f"deadline near: it ends at {stated}"
 
 
 def _refused_by_gate() -> Iterator[AttentionItem]:

@@ -109,8 +109,8 @@ def _as_concluded(pair: PairedDifference, first: Side, second: Side) -> PairedDi
         concluded = other.difference if baseline and other and baseline.is_baseline else None
         if concluded is not None and concluded.low is not None and concluded.high is not None:
             low, high = sorted((sign * concluded.low, sign * concluded.high))
-            told = f"as concluded: all runs of {first.view.id}, simultaneous"
-            return replace(pair, difference=sign * concluded.value, low=low, high=high, population=told)
+            stated = f"as concluded: all runs of {first.view.id}, simultaneous"
+            return replace(pair, difference=sign * concluded.value, low=low, high=high, population=stated)
     return pair
 
 
@@ -133,9 +133,11 @@ def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDiffe
     values = [value for rows in matrices for row in rows for value in row]
     if low is not None and high is not None and is_score(metric) and 0.0 <= min(values) <= max(values) <= 1.0:
         low, high = max(low, -1.0), min(high, 1.0)  # a rate cannot differ by more
-    told = f"{seeds[0]} and {seeds[1]} seeds, this pair alone"
-    told = f"{paired} common tasks, {told}" if paired else told
-    return PairedDifference(metric, left, right, difference, low, high, paired, seeds, remark, covers, stderr, df, told)
+    stated = f"{seeds[0]} and {seeds[1]} seeds, this pair alone"
+    stated = f"{paired} common tasks, {stated}" if paired else stated
+    return PairedDifference(
+        metric, left, right, difference, low, high, paired, seeds, remark, covers, stderr, df, stated
+    )
 
 
 def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:

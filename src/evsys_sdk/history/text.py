@@ -14,9 +14,9 @@ WIDE = 140
 
 def terminal_width() -> int:
     """How many columns there are; the variable COLUMNS overrules."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isdecimal() and int(told):
-        return max(40, int(told))
+    stated = os.environ.get("COLUMNS", "")
+    if stated.isdecimal() and int(stated):
+        return max(40, int(stated))
     try:
         return max(40, os.get_terminal_size(sys.__stdout__.fileno()).columns)  # pyright: ignore[reportOptionalMemberAccess]
     except (OSError, ValueError, AttributeError):  # a file, or another program

@@ -220,15 +220,15 @@ class ChatFormat:
         end_of_text = () if template.eos is None else (template.eos,)
         try:
             prompt, asked = template([_QUESTION], generate=True), template([_QUESTION])
-            told = template([_QUESTION, {"role": "assistant", "content": _ANSWER}])
+            stated = template([_QUESTION, {"role": "assistant", "content": _ANSWER}])
         except DataError:  # the template wants another kind of conversation; real ones will show what it does
             return cls(stop_tokens=end_of_text)
-        at = told.rfind(_ANSWER)
+        at = stated.rfind(_ANSWER)
         if at < 0:
             return cls(stop_tokens=end_of_text)
-        lead = told[len(prompt) : at] if told.startswith(prompt) else ""
+        lead = stated[len(prompt) : at] if stated.startswith(prompt) else ""
         header = lead if prompt == asked and lead.strip() else ""
-        after = told[at + len(_ANSWER) :]
+        after = stated[at + len(_ANSWER) :]
         end = template.end_of_mark(after)
         close = after.rstrip() if end is None else after[:end]
         marks = () if end is None else template.encode(close)[-1:]

@@ -124,8 +124,8 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
 
 
 def _judge_volume(count: int, fewest: int) -> Reason:
-    told = f"{count} new traces, {fewest} are needed."
-    return Reason("volume", False if count < fewest else None, told, float(count))
+    stated = f"{count} new traces, {fewest} are needed."
+    return Reason("volume", False if count < fewest else None, stated, float(count))
 
 
 def _rewards(asked: Sequence[AskedQuestion]) -> list[float]:
@@ -140,15 +140,15 @@ def _failure_share(asked: Sequence[AskedQuestion]) -> float:
 def _judge_failures(new: Sequence[AskedQuestion], most: float) -> Reason:
     rewards = _rewards(new)
     share, low = _failure_share(new), _lower_end(sum(reward < 0.5 for reward in rewards), len(rewards))
-    told = f"{share:.0%} of {len(rewards)} judged answers failed (at least {low:.0%}; {most:.0%} are allowed)."
-    return Reason("failures", True if rewards and low > most else None, told, share)
+    stated = f"{share:.0%} of {len(rewards)} judged answers failed (at least {low:.0%}; {most:.0%} are allowed)."
+    return Reason("failures", True if rewards and low > most else None, stated, share)
 
 
 def _judge_novelty(new: Sequence[AskedQuestion], strange: set[str], most: float) -> Reason:
     count = sum(one.question in strange for one in new)
     share, low = count / len(new), _lower_end(count, len(new))
-    told = f"{share:.0%} of the questions are unlike those that were trained on ({most:.0%} are allowed)."
-    return Reason("novelty", True if low > most else None, told, share)
+    stated = f"{share:.0%} of the questions are unlike those that were trained on ({most:.0%} are allowed)."
+    return Reason("novelty", True if low > most else None, stated, share)
 
 
 def _judge_drift(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], most: float) -> Reason:
@@ -159,8 +159,8 @@ def _judge_drift(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], m
     error = math.sqrt(variance(before) / len(before) + variance(after) / len(after))
     # Welch's degrees of freedom are never fewer than those of the smaller group: that number is the careful one.
     low = drop - t_quantile(0.975, min(len(before), len(after)) - 1) * error
-    told = f"Rewards changed by {-drop:+.3f} since what was trained on (a fall of {most:.3f} is allowed)."
-    return Reason("drift", True if low > most else None, told, drop)
+    stated = f"Rewards changed by {-drop:+.3f} since what was trained on (a fall of {most:.3f} is allowed)."
+    return Reason("drift", True if low > most else None, stated, drop)
 
 
 def _judge_lessons(
@@ -178,8 +178,8 @@ def _judge_lessons(
             elsewise = others.total() - others[one.answer]
             # One failure may be a slip, and in a kind that is asked often so may be two: a tenth of it has to fail.
             count += one.question in strange or elsewise >= max(2, _MET_AGAIN * asked[one.kind])
-    told = f"{count} good answers are to new questions, or to such that others failed at ({fewest} are needed)."
-    return Reason("lessons", False if count < fewest else None, told, float(count))
+    stated = f"{count} good answers are to new questions, or to such that others failed at ({fewest} are needed)."
+    return Reason("lessons", False if count < fewest else None, stated, float(count))
 
 
 def _judge_contradiction(
@@ -192,23 +192,23 @@ def _judge_contradiction(
     standings = follow_settled(new, known)
     disputed = [one for one in standings if not one.is_over and _lower_end(one.others, one.others + one.liked) > most]
     if not disputed:
-        told = f"People agree about {len(standings)} kinds of questions that are settled."
-        return set(), Reason("contradiction", None, told)
+        stated = f"People agree about {len(standings)} kinds of questions that are settled."
+        return set(), Reason("contradiction", None, stated)
     # The one with the largest share of other answers is shown, because a person has to look at it.
     worst = max(disputed, key=lambda one: one.others / (one.others + one.liked))
     share = worst.others / (worst.others + worst.liked)
-    told = (
+    stated = (
         f"{len(disputed)} of {len(standings)} kinds of questions have another good answer than the settled one, which "
         f"is not found bad, first '{worst.kind}' ({share:.0%}). They are left out; look at them."
     )
-    return {one.kind for one in disputed}, Reason("contradiction", None, told, share)
+    return {one.kind for one in disputed}, Reason("contradiction", None, stated, share)
 
 
 def _judge_waiting(fresh: Sequence[dict[str, Any]], most_days: float, now: float) -> Reason:
     times = [one["time"] for one in fresh if one["time"] is not None]
     days = (now - min(times)) / _DAY_S if times else 0.0
-    told = f"The oldest new trace has waited for {days:.1f} days ({most_days:g} are allowed)."
-    return Reason("waiting", True if days > most_days else None, told, days)
+    stated = f"The oldest new trace has waited for {days:.1f} days ({most_days:g} are allowed)."
+    return Reason("waiting", True if days > most_days else None, stated, days)
 
 
 def _find_strange(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion]) -> set[str]:

@@ -129,8 +129,8 @@ class Loop:
         """The next step of a round that is under way."""
         if self._asks(state):
             ask_approval(self.folder, _subject(state.stage, state.number), about=self.system.name)
-            told = f"round {state.number}: {state.stage} waits to be approved: evsys approve loop:{self.system.name}"
-            return Step("approve", told, state.number, waits=True)
+            stated = f"round {state.number}: {state.stage} waits to be approved: evsys approve loop:{self.system.name}"
+            return Step("approve", stated, state.number, waits=True)
         match state.stage:
             case "scaffold":
                 return self._scaffold(state)
@@ -178,8 +178,8 @@ class Loop:
             return Step("limit", f"{len(rounds)} rounds are done, which is the limit.", len(rounds), waits=True)
         spent = sum(one.usd for one in rounds)
         if limits.max_usd is not None and spent >= limits.max_usd:
-            told = f"{spent:.2f} USD are spent, and {limits.max_usd:.2f} may be."
-            return Step("limit", told, len(rounds), waits=True, over_budget=True)
+            stated = f"{spent:.2f} USD are spent, and {limits.max_usd:.2f} may be."
+            return Step("limit", stated, len(rounds), waits=True, over_budget=True)
         return None
 
     def _begin(self, rounds: list[RoundState]) -> Step:
@@ -200,8 +200,8 @@ class Loop:
             )
         except DataError as error:
             return Step("decide", f"yes, but there is nothing to learn from: {error}", len(rounds), waits=True)
-        told = f"yes: {_say(decision)} {made.rows} rows to learn from, {made.tasks} tasks held out."
-        return Step("decide", told, made.number)
+        stated = f"yes: {_say(decision)} {made.rows} rows to learn from, {made.tasks} tasks held out."
+        return Step("decide", stated, made.number)
 
     def _scaffold(self, state: RoundState) -> Step:
         live = Deployments.read().live_under(self.system.deploy.name)
@@ -216,8 +216,8 @@ class Loop:
         if result.status == "interrupted":
             return Step("experiment", f"{state.config.name} was interrupted.", state.number, waits=True)
         if result.status == "budget":
-            told = f"{state.config.name} was stopped by its budget."
-            return Step("given up", told, state.number, over_budget=True)
+            stated = f"{state.config.name} was stopped by its budget."
+            return Step("given up", stated, state.number, over_budget=True)
         return Step("experiment", f"{state.config.name}: {result.status}.", state.number)
 
     def _judge(self, state: RoundState) -> Step:

@@ -178,8 +178,8 @@ def watch_live(deployment: Deployment, store: str, policy: Watch) -> LiveState:
             "waiting", f"{deployment.id} did not pass the gate, so there is nothing to hold it to.", len(rewards)
         )
     if len(rewards) < policy.min_scores:
-        told = f"{deployment.id} has {len(rewards)} live scores, {policy.min_scores} are needed."
-        return LiveState("waiting", told, len(rewards), None, expected)
+        stated = f"{deployment.id} has {len(rewards)} live scores, {policy.min_scores} are needed."
+        return LiveState("waiting", stated, len(rewards), None, expected)
     mean, variance = estimate_mean(rewards)
     high = mean + t_quantile(1 - _ERROR, len(rewards) - 1) * math.sqrt(variance)
     said = (

@@ -251,8 +251,8 @@ def verify_chain(path: Path) -> list[str]:
                 problems.append(f"{where}: the line before it is not the one it was written after.")
         before = line  # damaged or not, it is what the next one was written after
     if unchained:
-        told = f"{unchained} events are of version 1, which kept no hashes: whether they were changed cannot be told."
-        problems.insert(0, f"{path}: {told}")
+        stated = f"{unchained} events are of version 1, which kept no hashes: whether they were changed cannot be told."
+        problems.insert(0, f"{path}: {stated}")
     return problems
 
 

@@ -198,8 +198,8 @@ class ExperimentRecord:
     @cached_property
     def spend(self) -> dict[str, float]:
         """What it took, by all attempts; without `usd` where some of it has no price."""
-        if self._last_turn.kind == Kind.ENDED and (told := self._last_turn.part("spend")):
-            return plain_spend(told)  # the ledger's own sum, so that the ledger need not be read
+        if self._last_turn.kind == Kind.ENDED and (stated := self._last_turn.part("spend")):
+            return plain_spend(stated)  # the ledger's own sum, so that the ledger need not be read
         if total := self.tally.total():
             return plain_spend(total.to_dict())
         return add_spend(*(run.spend for run in self.runs))

@@ -197,9 +197,9 @@ def each_score(lines: Iterable[Object]) -> Iterator[tuple[str, float, Object, Ob
 def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_files: bool = False) -> list[RunRecord]:
     """Every arm; with `from_files`, results are read from the arms' folders even if the journal has their summary."""
     known = [text(run.get("name")) for run in config_runs(config)]
-    told = {event.text("arm") for event in events if event.kind == Kind.ARM_ENDED}
+    stated = {event.text("arm") for event in events if event.kind == Kind.ARM_ENDED}
     # When the journal has said everything, the folders need not be looked at.
-    there = [RunFiles(folder / name) for name in sorted(subfolders(folder))] if from_files or not told else []
+    there = [RunFiles(folder / name) for name in sorted(subfolders(folder))] if from_files or not stated else []
     begun = [files.folder.name for files in there if files.result.exists() or files.starts.exists()]
     found = {name: _guess_run(name, known) for name in begun}
     runs = _list_announced(events) or _expand_config(config, found)
@@ -212,7 +212,7 @@ def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_fil
             _apply(runs.get(name) or runs.setdefault(name, _guess_run(name, known)), event)
     runs |= {name: run for name, run in found.items() if name not in runs}
     records = {name: RunRecord(folder, name, **run) for name, run in runs.items()}
-    return [run if name in told and not from_files else _read_folder(run) for name, run in records.items()]
+    return [run if name in stated and not from_files else _read_folder(run) for name, run in records.items()]
 
 
 def config_runs(config: Object) -> list[Object]:

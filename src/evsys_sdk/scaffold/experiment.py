@@ -198,9 +198,9 @@ def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, 
     }
     metadata = part(config, "metadata")
     said = metadata.get("hypothesis")
-    told: dict[str, Any] = dict(part(metadata, "hypothesis")) or {"claim": said if isinstance(said, str) else ""}
+    stated: dict[str, Any] = dict(part(metadata, "hypothesis")) or {"claim": said if isinstance(said, str) else ""}
     if not changes:
-        kept = {key: value for key, value in told.items() if value not in (None, [], "") and key != "baseline"}
+        kept = {key: value for key, value in stated.items() if value not in (None, [], "") and key != "baseline"}
         kept["claim"] = claim or f"This change beats run {detail.chosen_run} of {detail.view.id}."
         return {**config, "metadata": {**metadata, "hypothesis": kept}}
     best = next((run for run in config_runs(config) if run.get("name") == detail.chosen_run), None)
@@ -217,7 +217,7 @@ def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, 
     hypothesis = {
         "claim": claim or f"{shown} beats run {detail.chosen_run} of {detail.view.id}.",
         "baseline": "baseline",
-        **{key: told[key] for key in ("metric", "direction", "min_effect") if told.get(key)},
+        **{key: stated[key] for key in ("metric", "direction", "min_effect") if stated.get(key)},
     }
     kept = {key: value for key, value in config.items() if key not in ("run", "runs", "matrix", "base_run", "search")}
     runs = [{**best, "name": "baseline"}, {**changed[0], "name": "candidate"}]
@@ -237,8 +237,8 @@ def _parse_changes(changes: Sequence[str]) -> dict[str, Any]:
 
 def _head(detail: Detail, question: str) -> str:
     """What a reader must know of the parent, as comments."""
-    told = [f"Derived from {detail.view.id}, whose verdict was: {detail.view.verdict or 'none'}."]
-    told += [detail.view.sentence] if detail.view.sentence else []
-    told += [f"Left open: {question}"] if question else []
-    lines = [line for sentence in told for line in wrap(sentence, 116)]
+    stated = [f"Derived from {detail.view.id}, whose verdict was: {detail.view.verdict or 'none'}."]
+    stated += [detail.view.sentence] if detail.view.sentence else []
+    stated += [f"Left open: {question}"] if question else []
+    lines = [line for sentence in stated for line in wrap(sentence, 116)]
     return "".join(f"{_MARK}{line}\n" for line in lines)

@@ -93,8 +93,8 @@ def approve(
         return
     path = approval_folder(target) or _find(target, roots)
     event = decide_approval(path, approve=not reject, subject=subject, reason=reason, author=author)
-    told = {"path": str(path), "approved": not reject, "event": event}
-    emit(told, as_json, lambda: click.echo(f"{'rejected' if reject else 'approved'}: {target}"))
+    stated = {"path": str(path), "approved": not reject, "event": event}
+    emit(stated, as_json, lambda: click.echo(f"{'rejected' if reject else 'approved'}: {target}"))
 
 
 @click.command()

@@ -90,7 +90,7 @@ def run(
     result = experiment.run(resume=resume, fresh=fresh, extend=extend, until=deadline)
     if campaign is not None:
         _report_campaign(campaign)
-    emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, told=not quiet))
+    emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, stated=not quiet))
     if not (quiet or as_json):
         _say_what_next(result)
     if output is not None:
@@ -175,16 +175,16 @@ def _build_watched(config: ExperimentConfig) -> Experiment:
     return Experiment(config, callbacks=by_arm, watch=watch_plain, checked=True)
 
 
-def _render(result: ExperimentResult, *, told: bool) -> None:
-    """Print the result; with `told`, each reason was printed when it occurred."""
+def _render(result: ExperimentResult, *, stated: bool) -> None:
+    """Print the result; with `stated`, each reason was printed when it occurred."""
     from .score_plot import draw_scores
 
     click.echo(_table(result.runs))
     click.echo(f"record: {result.path}")
-    if not told or len(result.runs) > 1:  # in a long log it may be far above
+    if not stated or len(result.runs) > 1:  # in a long log it may be far above
         for reason, names in _reasons(result.runs).items():
             click.echo(f"{', '.join(names)}: {reason}", err=True)
-    for finding, names in _findings(result.runs).items() if not told else ():
+    for finding, names in _findings(result.runs).items() if not stated else ():
         click.echo(f"{', '.join(names)}: {finding}", err=True)
     if result.conclusion is not None:
         if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):

@@ -185,7 +185,7 @@ def _list(known: Deployments, chosen: list[Deployment]) -> None:
 def _show(found: Deployment, answer: Mapping[str, Any], state: str) -> None:
     source = found.source
     click.secho(f"{found.id} ({found.kind}){', ' + state if state else ''}", bold=True)
-    told = {
+    stated = {
         "where": found.location,
         "from": source.get("path"),
         "arm": f"{source.get('arm')}, checkpoint {source.get('checkpoint')}",
@@ -195,7 +195,7 @@ def _show(found: Deployment, answer: Mapping[str, Any], state: str) -> None:
         **found.facts,
         "files": f"{len(found.files)}, {answer['damage'] or 'all as they were shipped'}",
     }
-    click.echo(fields(told.items()))
+    click.echo(fields(stated.items()))
 
 
 def _state(known: Deployments, one: Deployment) -> str:

@@ -68,15 +68,15 @@ def open_dashboard(name: str, describe: Callable[[], dict[str, Any]]) -> Generat
     from ...errors import EvsysError
     from ...log import get_logger
 
-    told: dict[str, Any] = {}
+    stated: dict[str, Any] = {}
 
     def report() -> None:
-        nonlocal told
+        nonlocal stated
         try:
             page = describe()
-            if page != told:
+            if page != stated:
                 client.log_loop(name, page)
-                told = page
+                stated = page
         except EvsysError as error:
             get_logger(__name__).warning("%s: it could not be reported: %s", name, error)
 
@@ -93,8 +93,8 @@ def _show(running: Loop, as_json: bool) -> None:
         click.echo(f"{page['system']}: {page['live'] + ' is live' if page['live'] else 'nothing is live'}")
         limits = ", ".join(f"{name} {value:g}" for name, value in page["limits"].items())
         back = [f"{one['replaced']} -> {one['instead'] or 'nothing'}: {one['reason']}" for one in page["rollbacks"]]
-        told = {"now": page["state"], "limits": limits and f"{limits}; {page['usd']:.2f} USD spent"}
-        click.echo(fields([*told.items(), *(("rollback", one) for one in back)]))
+        stated = {"now": page["state"], "limits": limits and f"{limits}; {page['usd']:.2f} USD spent"}
+        click.echo(fields([*stated.items(), *(("rollback", one) for one in back)]))
         for one in page["rounds"]:
             _show_round(one)
         if not page["rounds"]:
@@ -105,7 +105,7 @@ def _show(running: Loop, as_json: bool) -> None:
 
 def _show_round(one: dict[str, Any]) -> None:
     click.echo(f"round {one['round']}: {one['outcome'] or 'next: ' + one['stage']}")
-    told = {
+    stated = {
         "traces": f"{one['traces']}; {one['rows']} rows to learn from, {one['tasks']} tasks held out",
         "decision": one["decision"],
         "experiment": one["experiment_id"] or one["experiment"],
@@ -114,7 +114,7 @@ def _show_round(one: dict[str, Any]) -> None:
         "approved": ", ".join(one["approvals"]),
         "reason": one["reason"],
     }
-    click.echo(fields(told.items()))
+    click.echo(fields(stated.items()))
     if one["checks"]:
         click.echo(show_checks(one["checks"], indent=4))
 

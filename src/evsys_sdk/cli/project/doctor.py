@@ -58,9 +58,9 @@ def doctor(
     if answer is None:
         answer = _ask(built, server, quiet)
     facts = Facts.from_dict(answer["facts"])
-    told = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
-    told["operations"] = list_operations(facts, answer["problems"])
-    emit(told, as_json, lambda: _print_markdown(told) if markdown else _render(told, facts))
+    stated = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
+    stated["operations"] = list_operations(facts, answer["problems"])
+    emit(stated, as_json, lambda: _print_markdown(stated) if markdown else _render(stated, facts))
     return 0
 
 
@@ -72,7 +72,7 @@ def _check_sandbox(as_json: bool) -> int:
 
     promises = asyncio.run(check_promises())
     missing = [promise.name for promise in promises if promise.held is False]
-    told = {"promises": [asdict(promise) for promise in promises], "missing": missing}
+    stated = {"promises": [asdict(promise) for promise in promises], "missing": missing}
 
     def render() -> None:
         words = {True: "yes", False: "NO", None: "not here"}
@@ -80,7 +80,7 @@ def _check_sandbox(as_json: bool) -> int:
         if missing:
             click.echo(f"Missing: {', '.join(missing)}. Run no model's code in environment 'bwrap' here.", err=True)
 
-    emit(told, as_json, render)
+    emit(stated, as_json, render)
     return 1 if missing else 0
 
 
@@ -142,30 +142,30 @@ def _ask(backend: Any, server: ProbedServer, quiet: bool) -> dict[str, Any]:
     return write_answer(server, facts, problems)
 
 
-def _render(told: dict[str, Any], facts: Facts) -> None:
+def _render(stated: dict[str, Any], facts: Facts) -> None:
     from ...backends.probes.facts import MEANING
 
-    problems: dict[str, str] = told["problems"]
+    problems: dict[str, str] = stated["problems"]
     found = {name: _show(name, getattr(facts, name), problems) for name in MEANING}
-    where = f"at {told['base_url']}" if told["base_url"] else "in this process"
-    click.echo(f"{told['backend']} {where}, model {told['model']}, asked {told['asked_at']}")
+    where = f"at {stated['base_url']}" if stated["base_url"] else "in this process"
+    click.echo(f"{stated['backend']} {where}, model {stated['model']}, asked {stated['asked_at']}")
     click.echo(fields((name, f"{value} ({MEANING[name]})") for name, value in found.items()))
-    for sentence in told["consequences"]:
+    for sentence in stated["consequences"]:
         click.echo(sentence)
     for name, problem in problems.items():
         click.echo(f"{name}: {problem}", err=True)
-    if told["cached"]:
+    if stated["cached"]:
         click.echo("Known from before; ask again with --refresh.", err=True)
     sys.stdout.flush()
 
 
-def _print_markdown(told: dict[str, Any]) -> None:
+def _print_markdown(stated: dict[str, Any]) -> None:
     """A table that can be published; the address of the server is left out."""
-    versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
-    click.echo(f"`{told['backend']}`, model `{told['model']}`, {told['asked_at'][:10]}, {versions}\n")
+    versions = ", ".join(f"{name} {version}" for name, version in stated["versions"].items())
+    click.echo(f"`{stated['backend']}`, model `{stated['model']}`, {stated['asked_at'][:10]}, {versions}\n")
     click.echo("| loss or operation | as documented | found |\n|---|---|---|")
     words = {True: "yes", False: "**no**", None: "not known"}
-    for row in told["operations"]:
+    for row in stated["operations"]:
         found = " ".join(row["found"].replace("|", "\\|").split())
         click.echo(f"| {row['operation']} | {words[row['as_documented']]} | {found} |")
 

@@ -188,13 +188,13 @@ def invalidate(experiment: str, reason: str, undo: bool, roots: tuple[str, ...],
         _tell(folder, Kind.REINSTATED, event, f"{folder.name} counts again", as_json)
     else:
         event = notes.invalidate(folder, reason)
-        told = f"{folder.name} no longer counts; --undo takes that back"
-        _tell(folder, Kind.INVALIDATED, event, told, as_json)
+        stated = f"{folder.name} no longer counts; --undo takes that back"
+        _tell(folder, Kind.INVALIDATED, event, stated, as_json)
 
 
-def _tell(folder: Path, kind: str, event: str, told: str, as_json: bool) -> None:
+def _tell(folder: Path, kind: str, event: str, stated: str, as_json: bool) -> None:
     value: dict[str, Any] = {"path": str(folder), "event": kind, "event_id": event}
-    emit(value, as_json, lambda: told)
+    emit(value, as_json, lambda: stated)
 
 
 @click.command("import")

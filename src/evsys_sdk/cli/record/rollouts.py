@@ -155,12 +155,12 @@ def _sum_up(lines: Iterator[Line], limit: int, wanted: Callable[[Line], bool]) -
 
 def _render_list(summary: dict[str, Any], lines: Sequence[Line], *, several: bool) -> str:
     failed = f", {summary['failed']} of them failed" if summary["failed"] else ""
-    told = [f"{summary['recorded']} rollouts of steps {summary['first_step']} to {summary['last_step']}{failed}"]
+    stated = [f"{summary['recorded']} rollouts of steps {summary['first_step']} to {summary['last_step']}{failed}"]
     if summary["last_reward"] is not None and summary["first_reward"] is not None:
-        told.append(f"mean reward {summary['first_reward']:.4g} at first, {summary['last_reward']:.4g} at last")
+        stated.append(f"mean reward {summary['first_reward']:.4g} at first, {summary['last_reward']:.4g} at last")
     if summary["found"] != summary["recorded"]:
-        told.append(f"{summary['found']} match")
-    head = "; ".join(told) + "."
+        stated.append(f"{summary['found']} match")
+    head = "; ".join(stated) + "."
     if not lines:
         return head
     rows = [(line["id"], line["arm"], _reward(line), line.get("tokens", ""), _outcome(line)) for line in lines]

@@ -81,10 +81,10 @@ class DashboardClient:
         """Report a new experiment; returns its id. With an id that exists, that one is changed."""
         id = check_id(experiment_id) if experiment_id is not None else new_id()
         fields: dict[str, Any] = {"name": _text("the experiment's name", name), "status": "running"}
-        told: dict[str, Any] = {"hypothesis": hypothesis, "description": description, "recipe_kind": recipe_kind}
-        told |= {"config": dict(config or {}), "tags": list(tags), "parent_id": parent_experiment_id or ""}
+        stated: dict[str, Any] = {"hypothesis": hypothesis, "description": description, "recipe_kind": recipe_kind}
+        stated |= {"config": dict(config or {}), "tags": list(tags), "parent_id": parent_experiment_id or ""}
         # What is not given is not told: one that exists keeps what it has.
-        fields |= {name: value for name, value in told.items() if value}
+        fields |= {name: value for name, value in stated.items() if value}
         self._report({"kind": "experiment", "id": id, "set": {"started": time.time(), **fields}})
         return id
 
@@ -135,8 +135,8 @@ class DashboardClient:
     ) -> None:
         """Report the metrics of one step; never waits."""
         # Mostly one of the two is empty, and training waits for this call: nothing is copied then.
-        told = {**metrics, **more} if metrics and more else metrics or more
-        self._append(self._steps.encode(run_id, step, told))
+        stated = {**metrics, **more} if metrics and more else metrics or more
+        self._append(self._steps.encode(run_id, step, stated))
 
     def log_eval_run(
         self,

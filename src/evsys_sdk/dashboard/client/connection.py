@@ -149,8 +149,8 @@ class Connection:
 
     def _refusal(self, status: int, data: bytes) -> DashboardClientError:
         try:
-            told: Any = json.loads(data)
-            message, next_seq = str(told.get("message", "")), told.get("next")
+            stated: Any = json.loads(data)
+            message, next_seq = str(stated.get("message", "")), stated.get("next")
         except (ValueError, AttributeError):
             message, next_seq = "", None
         if status >= 500 or status in _TEMPORARY:

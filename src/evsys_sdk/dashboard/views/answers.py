@@ -77,13 +77,13 @@ def runs_of(one: ExperimentView) -> list[RunView]:
 
 
 def _claim(data: ExperimentData) -> RegisteredClaim:
-    told = part(data.conclusion, "hypothesis")
+    stated = part(data.conclusion, "hypothesis")
     return RegisteredClaim(
-        text=text(told.get("claim")) or data.experiment.hypothesis,
-        metric=text(told.get("metric")),
-        direction=text(told.get("direction")),
-        min_effect=number(told.get("min_effect")),
-        baseline=text(told.get("baseline")),
+        text=text(stated.get("claim")) or data.experiment.hypothesis,
+        metric=text(stated.get("metric")),
+        direction=text(stated.get("direction")),
+        min_effect=number(stated.get("min_effect")),
+        baseline=text(stated.get("baseline")),
         registered=data.conclusion.get("registered") is True,
         registered_at=data.registered_at,
         sha256=text(data.conclusion.get("hypothesis_sha256")),
@@ -95,8 +95,8 @@ def _looks(data: ExperimentData) -> list[InterimLook]:
     found = {_whole(row.get("look")) or 0: row for row in data.looks}
     last = part(data.conclusion, "sequential")
     if last and (place := _whole(last.get("look"))) is not None and place not in found:
-        told = {"of": len(items(last.get("looks"))), "verdict": data.conclusion.get("verdict"), "ends": True}
-        found[place] = {**last, **told, "why": last.get("outcome")}
+        stated = {"of": len(items(last.get("looks"))), "verdict": data.conclusion.get("verdict"), "ends": True}
+        found[place] = {**last, **stated, "why": last.get("outcome")}
     return [
         InterimLook(
             look=at,

@@ -64,8 +64,8 @@ class HfHub:
             hint = " Set HF_TOKEN to a token that may write there." if status in (401, 403) else ""
             raise DataError(f"the hub refused {repo} with status {status}: {_first_line(error)}.{hint}") from None
         except (OSError, httpx.HTTPError) as error:
-            told = _first_line(error)
-            raise DataError(f"the hub could not be reached for {repo}: {told}. Nothing is live.") from None
+            stated = _first_line(error)
+            raise DataError(f"the hub could not be reached for {repo}: {stated}. Nothing is live.") from None
         facts = {**built.facts, "repo": repo, "commit": str(commit.oid)}
         return replace(built, location=f"{str(api.endpoint).rstrip('/')}/{repo}", facts=facts)
 

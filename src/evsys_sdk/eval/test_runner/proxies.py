@@ -121,12 +121,12 @@ class Channel:
         except Exception as error:
             return {"raised": [type(error).__name__, str(error)[:10_000]]}
 
-    def _exception(self, told: Any) -> BaseException:
-        kind = _exception_type(str(told["base"]))
-        if told["own"] is not None:
-            kind = self._resolve("object", told["own"]["object"])
+    def _exception(self, stated: Any) -> BaseException:
+        kind = _exception_type(str(stated["base"]))
+        if stated["own"] is not None:
+            kind = self._resolve("object", stated["own"]["object"])
         try:
-            return kind(*decode(told["args"], self._resolve))
+            return kind(*decode(stated["args"], self._resolve))
         except Exception:  # a builtin that wants other arguments
             return kind.__new__(kind)
 

@@ -127,8 +127,8 @@ def _run_class(found: Any) -> None:
         unittest.defaultTestLoader.loadTestsFromTestCase(found).run(outcome)
         wrong = outcome.failures + outcome.errors + outcome.skipped + outcome.expectedFailures
         if wrong or outcome.unexpectedSuccesses:
-            told = [one[1] for one in wrong] or ["unexpected success"]
-            raise AssertionError(told[0].strip().rpartition("\n")[2])
+            stated = [one[1] for one in wrong] or ["unexpected success"]
+            raise AssertionError(stated[0].strip().rpartition("\n")[2])
     elif found.__name__.startswith("Test"):
         _call_hook(found, "setup_class", found)
         for name in [name for name in dir(found) if name.startswith("test")]:

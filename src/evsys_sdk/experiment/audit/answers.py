@@ -106,17 +106,17 @@ class AnswerBook:
     def find_unpaid(self, tally: Tally, arms: Collection[str]) -> Iterator[str]:
         """Which of some arms have answers with more tokens than were sampled for them."""
         for arm in sorted(self._written.keys() & {*arms} & {*tally.arms()}):
-            told, paid = sum(self._written[arm].values()), float(tally.of(arm).tokens_sampled)
-            if told > paid:
-                yield f"{arm} has answers of {told:,.0f} tokens, and {paid:,.0f} were sampled for it"
+            stated, paid = sum(self._written[arm].values()), float(tally.of(arm).tokens_sampled)
+            if stated > paid:
+                yield f"{arm} has answers of {stated:,.0f} tokens, and {paid:,.0f} were sampled for it"
         # The models before training are asked through the arms; those of a provider have their own bill.
         own = [answers for model, answers in self._shared.items() if _PROVIDER not in model]
         # The bill of an arm that was killed may lack something, and the total with it.
         if own and self._written.keys() <= {*arms}:
-            told = sum(map(_count_tokens, own)) + sum(sum(one.values()) for one in self._written.values())
+            stated = sum(map(_count_tokens, own)) + sum(sum(one.values()) for one in self._written.values())
             paid = float(tally.total().tokens_sampled)
-            if told > paid:
-                yield f"with the models before training there are {told:,.0f} tokens, and {paid:,.0f} were sampled"
+            if stated > paid:
+                yield f"with the models before training there are {stated:,.0f} tokens, and {paid:,.0f} were sampled"
 
     def judge_again(self, tasks: Mapping[str, HarborTask], *, thorough: bool) -> tuple[list[str], int, int]:
         """What answers earned and no longer do; how many were judged, and how many belong to tasks that changed."""

@@ -42,20 +42,20 @@ def find_stray_arms(case: Case) -> Iterator[str]:
             yield f"{name}: run_result.json has other {what} than the journal took when it ended"
 
 
-def _find_difference(told: Object, run: RunRecord) -> str | None:
+def _find_difference(stated: Object, run: RunRecord) -> str | None:
     """What a result says that the journal does not, in one word; None where they agree."""
     result = run.result or {}
-    before, now = part(told, "metrics"), part(result, "metrics")
+    before, now = part(stated, "metrics"), part(result, "metrics")
     if any(before.get(key) != now.get(key) for key in before.keys() | now.keys()):
         return "metrics"
-    if text(told.get("status")) != text(result.get("status")):
+    if text(stated.get("status")) != text(result.get("status")):
         return "status"
     extras = part(result, "extras")
-    if any(name in told and told[name] != extras.get(name) for name in ("tokens", "spend")):
+    if any(name in stated and stated[name] != extras.get(name) for name in ("tokens", "spend")):
         return "costs"
-    if text(told.get("unscored")) != text(extras.get("unscored")):
+    if text(stated.get("unscored")) != text(extras.get("unscored")):
         return "words about its scores"
-    return "words" if told.get("result") not in (None, hash_result(run.folder)) else None
+    return "words" if stated.get("result") not in (None, hash_result(run.folder)) else None
 
 
 def find_equal_seeds(case: Case) -> Iterator[str]:
@@ -99,8 +99,8 @@ def find_contamination(case: Case) -> Iterator[str]:
     seen = {(arm, name): (len(tasks), tasks) for arm, found in noted.items() for name, tasks in found.items()}
     for event in case.of_kind(Kind.ARM_ENDED):
         for name in event.part("trained_on"):
-            told = part(event.payload, "trained_on", name)
-            n, first = int(number(told.get("n")) or 0), [str(task) for task in items(told.get("first"))]
+            stated = part(event.payload, "trained_on", name)
+            n, first = int(number(stated.get("n")) or 0), [str(task) for task in items(stated.get("first"))]
             key = event.text("arm"), name
             seen[key] = max(seen.get(key, (0, [])), (n, first), key=lambda one: one[0])
     for (arm, name), (n, tasks) in seen.items():
@@ -113,16 +113,16 @@ def find_unequal_parts(case: Case) -> Iterator[str]:
     if all(run.identity is None for run in case.runs):
         raise Unchecked("what its arms are made of was not recorded")
     about = items(part(case.config, "metadata", "hypothesis").get("about"))
-    told: list[tuple[str, tuple[Any, ...], Any]] = []
+    stated: list[tuple[str, tuple[Any, ...], Any]] = []
     for run in case.runs:
         identity = run.identity or {}
-        told += [(run.name, (what,), read(identity)) for what, read in COMPARED.items() if identity]
+        stated += [(run.name, (what,), read(identity)) for what, read in COMPARED.items() if identity]
         model = f"weights of the model {text(part(run.config, 'model').get('name'))}"
-        told.append((run.name, (model,), text(part(identity, "weights").get("model")) or None))
+        stated.append((run.name, (model,), text(part(identity, "weights").get("model")) or None))
         for place, rows in part(identity, "rows").items():
             key = f"rows of {place}, with one config and seed", run.seed, text(part(rows).get("config"))
-            told.append((run.name, key, text(part(rows).get("sha256"))))
-    for (what, *_), one, other in _find_disagreement(told):
+            stated.append((run.name, key, text(part(rows).get("sha256"))))
+    for (what, *_), one, other in _find_disagreement(stated):
         if what not in about:
             yield f"{one} and {other} do not have the same {what}, and the claim is not about that"
     if "weights" not in about:
@@ -133,18 +133,18 @@ def find_unequal_parts(case: Case) -> Iterator[str]:
 def find_changed_code(case: Case) -> Iterator[str]:
     """Code of the project that goes by one name is the same for all arms."""
     own = ((run.name, part(run.identity or {}, "own_code")) for run in case.runs)
-    told = [(arm, (name,), code) for arm, found in own for name, code in found.items()]
-    for (name,), one, other in _find_disagreement(told):
+    stated = [(arm, (name,), code) for arm, found in own for name, code in found.items()]
+    for (name,), one, other in _find_disagreement(stated):
         yield f"the {name} of {one} was not that of {other}: its code was changed in between"
 
 
 def _find_disagreement(
-    told: Sequence[tuple[str, tuple[Any, ...], Any]],
+    stated: Sequence[tuple[str, tuple[Any, ...], Any]],
 ) -> Iterator[tuple[tuple[Any, ...], str, str]]:
     """Each key that has two values, with the first arms that have them; None is no value."""
     first: dict[tuple[Any, ...], tuple[str, Any]] = {}
     found: set[tuple[Any, ...]] = set()
-    for arm, key, value in told:
+    for arm, key, value in stated:
         before, known = first.setdefault(key, (arm, value)) if value is not None else (arm, None)
         if known != value and key not in found:
             found.add(key)

@@ -61,10 +61,10 @@ def audit_experiment(
     with Rechecker(None if quick else [*imports, *_imports_of(record)], during=during) as recheck:
         case = Case(record, recheck, before_conclusion, partial(check_anchors, path, anchors, witnessed))
         # The conclusion was drawn with nothing but these, and is drawn again with the same.
-        told = [fact.check(case, of_record=True) for fact in _OF_RECORD]
-        case.report = AuditReport(path, told)
+        stated = [fact.check(case, of_record=True) for fact in _OF_RECORD]
+        case.report = AuditReport(path, stated)
         beyond = [] if quick else _BEYOND if before_conclusion else [*_BEYOND, *_AFTERWARDS]
-        return AuditReport(path, [*told, *(fact.check(case) for fact in beyond)])
+        return AuditReport(path, [*stated, *(fact.check(case) for fact in beyond)])
 
 
 def _imports_of(record: ExperimentRecord) -> list[str]:

@@ -175,10 +175,10 @@ def measure_here(name: str, samples: list[TaskSamples]) -> float | None:
 
 def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
     """What a conclusion says that the record does not; of one by other rules only what any rules must agree on."""
-    told, found = dict(_list_values("", stored.to_dict())), dict(_list_values("", drawn.to_dict()))
+    stated, found = dict(_list_values("", stored.to_dict())), dict(_list_values("", drawn.to_dict()))
     same_rules = stored.schema_version == drawn.schema_version
-    for name in sorted(told.keys() | found.keys()) if same_rules else ("verdict", "best_arm"):
-        one, other = told.get(name), found.get(name)
+    for name in sorted(stated.keys() | found.keys()) if same_rules else ("verdict", "best_arm"):
+        one, other = stated.get(name), found.get(name)
         is_close = (
             isinstance(one, float)
             and isinstance(other, float)

@@ -61,7 +61,7 @@ def find_standing_conclusion(record: ExperimentRecord) -> Conclusion | None:
         stored = read_stored_conclusion(record.folder)
     except DataError:  # it is written again
         return None
-    told = events[at].text("sha256"), events[at].get("page")
-    if stored is None or (stored.sha256, hash_conclusion_page(record.folder)) != told:
+    stated = events[at].text("sha256"), events[at].get("page")
+    if stored is None or (stored.sha256, hash_conclusion_page(record.folder)) != stated:
         return None
     return stored if stored.schema_version == RULES else None

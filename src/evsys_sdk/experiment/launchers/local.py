@@ -182,13 +182,13 @@ class LocalLauncher:
         threads = max(cpu_count() // slots, self.cfg.cpus_per_arm, 1)
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         # Each of these takes all cores if no one says otherwise, and all arms would do so at once.
-        told = {name: str(threads) for name in names if name not in os.environ}
+        stated = {name: str(threads) for name in names if name not in os.environ}
         if gpus:
             first = slot * self.cfg.gpus_per_arm
             # Round and round: who asks for more arms at once than there are GPUs has them share.
             own = [gpus[(first + index) % len(gpus)] for index in range(self.cfg.gpus_per_arm)]
-            told["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-        return told
+            stated["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        return stated
 
 
 class _Here:

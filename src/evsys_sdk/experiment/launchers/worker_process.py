@@ -231,10 +231,10 @@ def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.P
     # -P: without the working folder in front of everything else, where a file may have the name of a module.
     command = [sys.executable, "-P", "-m", f"{__package__}.worker", str(descriptor)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    told = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": path}
+    stated = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": path}
     return subprocess.Popen(
         command,
-        env=told,
+        env=stated,
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -128,8 +128,8 @@ def _set_up(algorithm: BaseAlgorithm, rows: Sequence[Row], client: StillClient, 
     standing = cast("Any", client)
     services = RunServices(Observers([]), RunControl(), _score_nothing, _load_nothing, standing, renderer, 0)
     algorithm.bind(client=standing, renderer=renderer, rows=rows, seed=0, run_dir=folder, services=services)
-    told = get_logger(examples.__name__)
-    told.disabled = True  # the run itself reports what it leaves out
+    stated = get_logger(examples.__name__)
+    stated.disabled = True  # the run itself reports what it leaves out
     try:
         run_blocking(algorithm.setup)
     except ConfigError:
@@ -137,7 +137,7 @@ def _set_up(algorithm: BaseAlgorithm, rows: Sequence[Row], client: StillClient, 
     except EvsysError as error:
         return error
     finally:
-        told.disabled = False
+        stated.disabled = False
         algorithm.close()
     return None
 

@@ -57,9 +57,9 @@ class CampaignProgress:
 
 
 def _brief(one: ExperimentView) -> dict[str, Any]:
-    told = {"id": one.id, "status": one.status, "verdict": one.verdict, "metric": one.metric, "score": one.best_score}
-    told |= {"question": one.question.label}
-    return {**told, "low": one.best_low, "high": one.best_high, "claim": one.hypothesis, "parent": one.parent_id}
+    stated = {"id": one.id, "status": one.status, "verdict": one.verdict, "metric": one.metric, "score": one.best_score}
+    stated |= {"question": one.question.label}
+    return {**stated, "low": one.best_low, "high": one.best_high, "claim": one.hypothesis, "parent": one.parent_id}
 
 
 def measure_progress(campaign: Campaign) -> CampaignProgress:
@@ -80,8 +80,8 @@ def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], no
     counted = [one for one in answered if one.question == question]
     best = max(counted, key=_value, default=None)  # the first of the highest: a later equal has raised nothing
     state, why = _state(campaign, counted, best, left)
-    told = dict.fromkeys(one.next for one in reversed(experiments) if one.next and one.counts)
-    return CampaignProgress(state, why, list(experiments), best, spent, left, list(told)[:5], question)
+    stated = dict.fromkeys(one.next for one in reversed(experiments) if one.next and one.counts)
+    return CampaignProgress(state, why, list(experiments), best, spent, left, list(stated)[:5], question)
 
 
 def _state(

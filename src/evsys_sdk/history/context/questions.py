@@ -366,11 +366,11 @@ class ReasonGroup:
     count: int = 0
 
 
-def group_reasons(told: Iterable[tuple[str, str]]) -> list[ReasonGroup]:
+def group_reasons(stated: Iterable[tuple[str, str]]) -> list[ReasonGroup]:
     """The different reasons among (experiment, reason), the most frequent first; examples are the first told."""
     particulars = re.compile(_PARTICULARS)  # here, because most histories fail in few ways, or none
     groups: dict[str, ReasonGroup] = {}
-    for experiment, reason in told:
+    for experiment, reason in stated:
         key = particulars.sub("#", reason.split("\n", 1)[0])[:160]
         groups.setdefault(key, ReasonGroup(reason, experiment)).count += 1
     return sorted(groups.values(), key=lambda group: (-group.count, group.example))

@@ -185,8 +185,8 @@ def _best_item(ask: _Ask, summary: ExperimentView, run: RunView, *, is_start: bo
     if is_start:
         parts += [f"data {run.data}" if run.data else "", f"weights {run.checkpoint}" if run.checkpoint else ""]
         parts.append(f"evsys run {config} --fresh")
-    told = ", ".join(filter(None, (seeds, sure, step)))
-    line = f"best {score} ({told}): {clip(recipe, _LONGEST)}; " + "; ".join(filter(None, parts))
+    stated = ", ".join(filter(None, (seeds, sure, step)))
+    line = f"best {score} ({stated}): {clip(recipe, _LONGEST)}; " + "; ".join(filter(None, parts))
     data = {"score": run.score, "low": run.low, "high": run.high, "covers": run.covers, "seeds": run.n_seeds}
     data |= {"step": run.step, "verdict": summary.verdict, "id": summary.id, "run": run.run, "data": run.data}
     data |= {"algorithm": run.algorithm, "params": run.params, "weights": run.checkpoint, "config": config}
@@ -203,12 +203,12 @@ def _effect_items(question: QuestionDigest) -> list[Item]:
     for (algorithm, axis), effects in ranked:
         shown = sorted(effects, key=lambda one: _place([one]))[:_MOST_VALUES]
         shown.sort(key=lambda one: (in_order(one.before), in_order(one.after)))
-        told = [f"{one.before} -> {one.after} {_effect_text(one)}" for one in shown]
+        stated = [f"{one.before} -> {one.after} {_effect_text(one)}" for one in shown]
         data: dict[str, Any] = {"algorithm": algorithm, "axis": axis, "changes": [_effect_data(one) for one in shown]}
         if left := len(effects) - len(shown):
-            told.append(f"{left} more values, no larger")
+            stated.append(f"{left} more values, no larger")
             data["left_out"] = left
-        items.append(Item(f"effect of {f'{algorithm} {axis}'.strip()}: {'; '.join(told)}", data, "effects"))
+        items.append(Item(f"effect of {f'{algorithm} {axis}'.strip()}: {'; '.join(stated)}", data, "effects"))
     return items
 
 

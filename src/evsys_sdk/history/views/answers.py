@@ -234,8 +234,8 @@ def task_texts(task: Any) -> dict[str, str]:
     from ...data.chat import text_of
 
     expected = getattr(task.verifier, "expected", None)
-    told = {} if expected is None else {"expected": _cut(expected if isinstance(expected, str) else show(expected))}
-    return {"prompt": _cut(text_of(task.instruction)), **told}
+    stated = {} if expected is None else {"expected": _cut(expected if isinstance(expected, str) else show(expected))}
+    return {"prompt": _cut(text_of(task.instruction)), **stated}
 
 
 def with_prompts(config: Object, rows: Sequence[Mapping[str, Any]], split: str, label: str) -> list[Object]:

@@ -86,8 +86,8 @@ def _write_unfinished(detail: Detail) -> list[str]:
     lines: list[str] = []
     for arm in detail.view.arms:
         if arm.status not in ("completed", "failed"):
-            told = "no score yet" if arm.score is None else f"{score_text(arm.score)} at step {arm.score_step}"
-            lines.append(f"{arm.arm}: {arm.status}, {told}")
+            stated = "no score yet" if arm.score is None else f"{score_text(arm.score)} at step {arm.score_step}"
+            lines.append(f"{arm.arm}: {arm.status}, {stated}")
     return lines
 
 
@@ -126,26 +126,29 @@ def _list(page: TextPage, title: str, lines: Sequence[str], *, wrap: bool = True
 
 def _decision(event: Event) -> str:
     """What search, budget or a retry decided."""
-    told = event.payload
+    stated = event.payload
     if event.kind == Kind.ARM_RETRIED:
-        return f"{told.get('arm')} was resumed: {told.get('reason')}"
+        return f"{stated.get('arm')} was resumed: {stated.get('reason')}"
     if event.kind == Kind.SEARCH_DECISION:
-        return _search_decision(told)
+        return _search_decision(stated)
     if event.kind == Kind.LOOKED:
-        return f"look {told.get('look')} of {told.get('of')}, {told.get('seeds')} seeds a run: {text(told.get('why'))}"
-    return clip(f"stopped by the budget: {', '.join(f'{name} {text_or_json(one)}' for name, one in told.items())}", 240)
+        look, of, seeds = (stated.get(name) for name in ("look", "of", "seeds"))
+        return f"look {look} of {of}, {seeds} seeds a run: {text(stated.get('why'))}"
+    return clip(
+        f"stopped by the budget: {', '.join(f'{name} {text_or_json(one)}' for name, one in stated.items())}", 240
+    )
 
 
-def _search_decision(told: dict[str, Any]) -> str:
+def _search_decision(stated: dict[str, Any]) -> str:
     """Where arms were compared, who continued and who did not, each with its score; earlier versions also had races."""
-    place = " ".join(f"{name} {told[name]}" for name in ("rung", "race") if told.get(name) is not None)
-    step = number(told.get("step"))
+    place = " ".join(f"{name} {stated[name]}" for name in ("rung", "race") if stated.get(name) is not None)
+    step = number(stated.get("step"))
     where = [f"after step {step:.0f}"] if step is not None else []
-    where += [f"by {text(told.get('metric'))}"] if text(told.get("metric")) else []
-    scores = part(told, "scores")
-    parts = [text(told.get("why"))] if text(told.get("why")) else []
+    where += [f"by {text(stated.get('metric'))}"] if text(stated.get("metric")) else []
+    scores = part(stated, "scores")
+    parts = [text(stated.get("why"))] if text(stated.get("why")) else []
     for what, verb in (("kept", "went on"), ("stopped", "stopped"), ("added", "added")):
-        names = [one for one in items(told.get(what)) if isinstance(one, str)]
+        names = [one for one in items(stated.get(what)) if isinstance(one, str)]
         shown = [
             f"{name} {score_text(number(scores[name]))}" if name in scores else name for name in names[:_MOST_ARMS]
         ]

@@ -56,13 +56,13 @@ def verify_export(folder: Path) -> ExportCheck:
     if not (folder / ORIGIN).is_file() or not journal.is_file():
         raise DataError(f"{folder}: there is no dossier. Export the weights again with `evsys export`.")
     try:
-        told = (folder / ORIGIN).read_text(encoding="utf-8")
-        origin = part(json.loads(told))
+        stated = (folder / ORIGIN).read_text(encoding="utf-8")
+        origin = part(json.loads(stated))
     except ValueError as error:
         raise DataError(f"{folder / ORIGIN}: this is no JSON ({error}). Export the weights again.") from None
     events = load_events(dossier)
     problems = [*verify_chain(journal), *_find_problems(folder, origin, events)]
-    problems += [f"{ORIGIN}: it has '{name}' twice, so that readers may differ" for name in find_repeated_keys(told)]
+    problems += [f"{ORIGIN}: it has '{name}' twice, so that readers may differ" for name in find_repeated_keys(stated)]
     page = (folder / README).read_bytes() if (folder / README).is_file() else b""
     # Only of facts that hold: a page cannot be made of others.
     if not problems and page != describe_page(Export(**origin)).encode():

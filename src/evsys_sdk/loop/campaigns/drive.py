@@ -204,8 +204,8 @@ class Driver:
         shown = view(ExperimentRecord(result.path))
         score = "no score" if shown.best_score is None else f"{shown.metric} {shown.best_score:.4g}"
         verdict = shown.verdict if decision.action == CONFIRM else ""  # of one that explores there is no claim
-        told = ", ".join(one for one in (shown.status, score, verdict) if one)
-        return told, "interrupted" if result.status == "interrupted" else ""
+        stated = ", ".join(one for one in (shown.status, score, verdict) if one)
+        return stated, "interrupted" if result.status == "interrupted" else ""
 
     def _start(self) -> None:
         """Fix the budget, once; a later deadline is its own decision."""
@@ -294,13 +294,13 @@ class Driver:
         records = [confirmation, *(self._record(self.portfolio.explore(one.name)) for one in ranked)]
         folder = in_project(self.portfolio.base.output_dir) / f"{self.name}-export"
         exported = _export([one.folder for one in records if one is not None], folder)
-        told = ""
+        stated = ""
         if confirmation is not None and ended_at(confirmation) is not None:
             shown = view(confirmation)
-            told = f"{_family_of(shown)}: {shown.verdict or 'no verdict'}. {shown.sentence}".strip()
+            stated = f"{_family_of(shown)}: {shown.verdict or 'no verdict'}. {shown.sentence}".strip()
             over = over or shown.status == "budget"
         best = f"best family without a confirmation: {ranked[0].name}, {_score(ranked[0]):.3g}" if ranked else ""
-        reason = ". ".join(one.rstrip(".") for one in (told, why, "" if told else best, exported) if one)
+        reason = ". ".join(one.rstrip(".") for one in (stated, why, "" if stated else best, exported) if one)
         close_campaign(self.name, reason)
         return CampaignStep(EXPORT if exported else STOP, "", reason, over=over)
 

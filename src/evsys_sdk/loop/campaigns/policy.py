@@ -120,8 +120,8 @@ class CampaignDecision:
     forecasts: dict[str, Forecast] = field(default_factory=dict[str, Forecast])
 
     def to_dict(self) -> dict[str, Any]:
-        told = {"action": self.action, "family": self.family, "amount": self.amount, "reason": self.reason}
-        return {**told, "forecasts": {name: one.to_dict() for name, one in self.forecasts.items()}}
+        stated = {"action": self.action, "family": self.family, "amount": self.amount, "reason": self.reason}
+        return {**stated, "forecasts": {name: one.to_dict() for name, one in self.forecasts.items()}}
 
 
 def decide(seen: Observed) -> CampaignDecision:

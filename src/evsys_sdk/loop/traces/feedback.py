@@ -46,13 +46,13 @@ class GivenFeedback(BaseModel):
 
     def to_line(self, trace: str, rules: tuple[RewardRule, ...]) -> dict[str, Any]:
         """What is kept of it; the reward with the rule that made it."""
-        told: dict[str, Any] = {"name": self.name, "value": self.value, "reward": None}
+        stated: dict[str, Any] = {"name": self.name, "value": self.value, "reward": None}
         if self.value is not None:
-            told = work_out_reward([Feedback(self.name, self.value)], rules)[1][0]
+            stated = work_out_reward([Feedback(self.name, self.value)], rules)[1][0]
         more = {"comment": self.comment} if self.comment else {}
         if self.correction is not None:
             more[CORRECTION] = self.correction
-        return {"id": trace, **told, **more}
+        return {"id": trace, **stated, **more}
 
 
 type Joined = dict[str, dict[str, dict[str, Any]]]
@@ -71,17 +71,17 @@ def read_feedback(folder: Path) -> Joined:
 def join_feedback(trace: dict[str, Any], given: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """A trace with what was said about it later; its reward is the mean of all that counts."""
     corrections = [line[CORRECTION] for line in given.values() if CORRECTION in line]
-    told = [one for one in trace["feedback"] if one["name"] not in given]
+    stated = [one for one in trace["feedback"] if one["name"] not in given]
     kept = ("name", "value", "reward", "scale", "comment", "time", "via")
     given_values = [line for line in given.values() if line.get("value") is not None]
-    told += [{key: line[key] for key in kept if key in line} for line in given_values]
+    stated += [{key: line[key] for key in kept if key in line} for line in given_values]
     joined = dict(trace)
     if corrections:  # the answer is as good as what it should have been, or it is not
         answer = trace["messages"][-1]["content"]
-        told.append({"name": CORRECTION, "value": None, "reward": float(corrections[-1].strip() == answer.strip())})
+        stated.append({"name": CORRECTION, "value": None, "reward": float(corrections[-1].strip() == answer.strip())})
         joined[CORRECTION] = corrections[-1]
-    rewards = [one["reward"] for one in told if one["reward"] is not None]
-    return {**joined, "feedback": told, "reward": sum(rewards) / len(rewards) if rewards else None}
+    rewards = [one["reward"] for one in stated if one["reward"] is not None]
+    return {**joined, "feedback": stated, "reward": sum(rewards) / len(rewards) if rewards else None}
 
 
 def as_taught(trace: dict[str, Any]) -> dict[str, Any]:

@@ -129,10 +129,10 @@ def work_out_reward(
     for one in feedback:
         rule = by_name.get(one.name)
         reward = rule.apply(one.value) if rule else None if by_name else plain_reward(one.value)
-        told: dict[str, Any] = {"name": one.name, "value": one.value, "reward": reward}
+        stated: dict[str, Any] = {"name": one.name, "value": one.value, "reward": reward}
         if rule is not None and rule.low is not None:
-            told["scale"] = [rule.low, rule.high]
-        found.append(told | ({"comment": one.comment} if one.comment else {}))
+            stated["scale"] = [rule.low, rule.high]
+        found.append(stated | ({"comment": one.comment} if one.comment else {}))
     rewards = [one["reward"] for one in found if one["reward"] is not None]
     return (sum(rewards) / len(rewards) if rewards else None), found
 

@@ -91,13 +91,13 @@ def read_claims() -> Iterator[Object]:
 
 def _find_analyses(claim: Claimed, root: Path) -> list[str]:
     """The experiments of a family, by their ids, once for each analysis."""
-    told: Counter[str] = Counter()
+    stated: Counter[str] = Counter()
     known: set[str] = set()
     for one in filter(claim.is_family_of, _list_claims(root)):
-        told[text(one.get("experiment"))] += 1
+        stated[text(one.get("experiment"))] += 1
         known |= {text(name) for name in items(one.get(_EARLIER))}
     # What these knew of counts as well, though nothing else may be left of it.
-    return sorted([*told.elements(), *(known - told.keys())])
+    return sorted([*stated.elements(), *(known - stated.keys())])
 
 
 def _list_claims(root: Path) -> Iterator[Object]:
@@ -112,8 +112,8 @@ def _list_claims(root: Path) -> Iterator[Object]:
             first = first_event(place / name)
             if first is None or not first.text("evidence") or first.text("same_evidence"):
                 continue
-            told = {key: first.get(key) for key in TOLD}
-            one = {"experiment": first.text("experiment_id"), "path": str(place / name), **told}
+            stated = {key: first.get(key) for key in TOLD}
+            one = {"experiment": first.text("experiment_id"), "path": str(place / name), **stated}
             if _has_scores(one):
                 analyses = 1 + sum(event.get("extended") is True for event in ExperimentRecord(place / name).events)
                 yield from [one] * (analyses - listed.get(first.text("experiment_id"), 0))

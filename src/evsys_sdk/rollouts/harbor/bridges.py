@@ -62,8 +62,8 @@ class BridgeAgent(BaseAgent):
         attempt = self._attempt
         try:
             if self._inner is not None:
-                told = "\n\n".join(text_of(message) for message in opening(attempt.request.task))
-                await self._inner.run(told, environment, context)
+                stated = "\n\n".join(text_of(message) for message in opening(attempt.request.task))
+                await self._inner.run(stated, environment, context)
             else:
                 view = view_of(attempt, environment)
                 result = read_agent_result(await attempt.agent.run(attempt.request.task, attempt.recorder, view))

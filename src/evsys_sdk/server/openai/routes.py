@@ -96,8 +96,8 @@ async def feedback(service: Service, request: Request, body: bytes) -> Response:
     except EvsysError as error:
         raise RequestRefused(str(error)) from None
     if taken is None:
-        told = f"no answer of this server has the id {show(fields.get('response_id'))}."
-        raise RequestRefused(told, status=404, param="response_id", code="response_not_found")
+        stated = f"no answer of this server has the id {show(fields.get('response_id'))}."
+        raise RequestRefused(stated, status=404, param="response_id", code="response_not_found")
     return answer_json({"object": "feedback", **taken})
 
 

@@ -73,8 +73,8 @@ def options_to_load_with(config: Any) -> dict[str, Any]:
 
 def _quantization(config: Any) -> str | None:
     """How the weights of a model are stored, where that is not as plain numbers."""
-    told = getattr(config, "quantization_config", None) or {}
-    kind = told.get("quant_method") if isinstance(told, dict) else getattr(told, "quant_method", None)
+    stated = getattr(config, "quantization_config", None) or {}
+    kind = stated.get("quant_method") if isinstance(stated, dict) else getattr(stated, "quant_method", None)
     return None if kind in (None, "gguf") else str(getattr(kind, "value", kind))
 
 

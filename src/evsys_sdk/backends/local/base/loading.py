@@ -249,14 +249,14 @@ def context_length_of(config: Any, model: str, *, warns: bool = True) -> int:
     for rope in (ropes, *(part for part in ropes.values() if isinstance(part, dict))):
         if rope.get("rope_type") in ("dynamic", "longrope"):
             # Beyond this the numbers of a token depend on how long the longest text of the row is.
-            told = rope.get("original_max_position_embeddings") or getattr(
+            stated = rope.get("original_max_position_embeddings") or getattr(
                 config, "original_max_position_embeddings", longest
             )
-            if int(told) < longest:
+            if int(stated) < longest:
                 said = "texts for %s may have %d tokens, not %d: with longer ones it reads positions in another way"
                 if warns:
-                    get_logger(__name__).warning(said, model, told, longest)
-                longest = int(told)
+                    get_logger(__name__).warning(said, model, stated, longest)
+                longest = int(stated)
     return longest
 
 
@@ -310,7 +310,7 @@ def load_plain(key: BaseKey, attention_name: str | None = None) -> Any:
         options = {"gguf_file": key.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
     else:
         options = families.options_to_load_with(AutoConfig.from_pretrained(key.model, trust_remote_code=False))
-    model, told = AutoModelForCausalLM.from_pretrained(
+    model, stated = AutoModelForCausalLM.from_pretrained(
         key.model,
         dtype=key.dtype,
         attn_implementation=attention_name,
@@ -318,14 +318,14 @@ def load_plain(key: BaseKey, attention_name: str | None = None) -> Any:
         output_loading_info=True,
         **options,
     )
-    _check_complete(key.model, told)
+    _check_complete(key.model, stated)
     # Four bits are made of it layer by layer, so that the device never holds all of it.
     return model if key.four_bit else model.to(key.device)
 
 
-def _check_complete(model: str, told: Mapping[str, Any]) -> None:
+def _check_complete(model: str, stated: Mapping[str, Any]) -> None:
     """Refuse a model of which weights are missing: they would be made up, other ones each time."""
-    missing, unused = (sorted(map(str, told.get(kind) or ())) for kind in ("missing_keys", "unexpected_keys"))
+    missing, unused = (sorted(map(str, stated.get(kind) or ())) for kind in ("missing_keys", "unexpected_keys"))
     if missing:
         raise BackendError(
             f"model.name: {model} lacks {_few(missing)}. Give a folder in which all weights of the model are, with its "

@@ -146,10 +146,10 @@ def _from_events(events: list[tuple[str, dict[str, Any]]]) -> list[Message]:
             body = as_object(fields.get("body")) or fields
             found += chat_messages([{**body, "role": _EVENTS[name], "tool_call_id": body.get("id")}])
         elif name == "gen_ai.choice":
-            told = as_object(fields.get("body")) or fields
-            if told.get("index", 0) not in (0, "0"):
+            stated = as_object(fields.get("body")) or fields
+            if stated.get("index", 0) not in (0, "0"):
                 continue
-            body = as_object(told.get("message")) or told
+            body = as_object(stated.get("message")) or stated
             found += chat_messages([{**body, "role": "assistant"}])
     return found
 

@@ -127,15 +127,15 @@ def _serve(requests: int, joined: int, answers: int, limits: ProcessLimits, syst
     try:
         while os.read(requests, 1):
             # What is waited for is written before the first process can say anything: it waits for this pipe.
-            told, tell = os.pipe()
+            stated, tell = os.pipe()
             pid = clone(_NAMESPACES | CLONE_PARENT)
             if pid == 0:
                 os.close(tell)
-                os.read(told, 1)
+                os.read(stated, 1)
                 _be_first_process(joined, answers, limits, system_calls, is_first=made == 0)
             os.write(answers, b"%s%d\n" % (_MADE, pid))
             os.close(tell)
-            os.close(told)
+            os.close(stated)
             made += 1
     except OSError as error:
         os.write(answers, f"{error}\n".encode("utf-8", "replace")[:_MOST_SAID])
