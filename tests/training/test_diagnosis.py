@@ -149,6 +149,18 @@ def test_a_resumed_run_goes_on_watching_where_it_was() -> None:
     assert resumed.state() == whole.state()
 
 
+@pytest.mark.parametrize("killed_after", [4, 9, 10])
+def test_a_resumed_run_judges_the_loss_by_all_of_its_first_steps(tmp_path: Path, killed_after: int) -> None:
+    whole, resumed = Diagnosis(), Diagnosis()
+    for step in range(1, 13):
+        for one in [whole] if step <= killed_after else [whole, resumed]:
+            one.on_run_start(RunInfo("e", "arm", tmp_path / "arm", {}, measure="loss"), RunControl())
+            one.on_step(step, {"loss": 9.0, "learning_rate": 0.03})
+        if step == killed_after:
+            resumed.restore(json.loads(json.dumps(whole.state())))
+    assert resumed.findings() == whole.findings() != []
+
+
 def test_a_loss_that_does_not_move_in_the_first_steps_is_named(tmp_path: Path) -> None:
     def findings(losses: Sequence[float], warm: bool = False) -> list[str]:
         diagnosis = Diagnosis()

@@ -64,13 +64,7 @@ class Diagnosis(Callback):
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Look whether the loss has fallen, once, after the first steps at the full learning rate."""
         info, loss = self._info, metrics.get("loss")
-        if (
-            info is None
-            or info.measure != "loss"
-            or info.steps_done
-            or loss is None
-            or len(self._losses) == _FIRST_STEPS
-        ):
+        if info is None or info.measure != "loss" or loss is None or len(self._losses) == _FIRST_STEPS:
             return
         self._losses.append(loss)
         self._rates.append(metrics.get("learning_rate", 0.0))
@@ -110,6 +104,8 @@ class Diagnosis(Callback):
             "best": self._best,
             "worse_for": self._worse_for,
             "changes": list(self._changes),
+            "losses": self._losses,
+            "rates": self._rates,
             "saturation": self._saturation.state(),
         }
 
@@ -120,6 +116,9 @@ class Diagnosis(Callback):
         self._best, self._worse_for = list(state["best"]), int(state["worse_for"])
         self._changes = (int(state["changes"][0]), float(state["changes"][1]))
         self._saturation.restore(state.get("saturation", {}))
+        # A checkpoint of an earlier version does not hold them; its first steps are over.
+        self._losses = list(state.get("losses", [0.0] * _FIRST_STEPS))
+        self._rates = list(state.get("rates", []))
 
     def _check_failures(self, rollouts: Sequence[Rollout]) -> None:
         recent = self._last[-_SAME_STEPS:]
