@@ -44,12 +44,15 @@ def stop_on_interrupt() -> Generator[Interrupt]:
             signal.signal(signum, before[signal.Signals(signum)])
             signal.raise_signal(signum)
             return
-        if not handled:  # in a thread: this one may be in the middle of writing a line
-            threading.Thread(target=get_logger(__name__).warning, args=("%s", _HEARD), daemon=True).start()
+        is_first = not handled
         handled.add(signum)
         interrupt.asked = True
         if interrupt.tell is not None:
             interrupt.tell(INTERRUPTED)
+        # Last, because it invites the second signal, which may come at once. In a thread, because this one may be
+        # writing a line.
+        if is_first:
+            threading.Thread(target=get_logger(__name__).warning, args=("%s", _HEARD), daemon=True).start()
 
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:  # a process in the background ignores Ctrl-C and continues
