@@ -289,3 +289,14 @@ def test_a_command_imports_only_what_it_needs(tmp_path: Path, arguments: list[st
     environment = os.environ | {"PYTHONPATH": SOURCE}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_logs_of_an_arm_are_its_metrics_and_an_unknown_arm_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_experiment(tmp_path / "outputs", "e", runs={"r": 0.5})
+    assert main(["logs", str(folder), "--arm", "r__seed43", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["arm"], answer["what"]) == ("r__seed43", "metrics")
+    assert main(["logs", str(folder), "--arm", "nope"]) == 1
+    assert "there is no arm 'nope'. Choose one of: r__seed42, r__seed43." in capsys.readouterr().err

@@ -194,7 +194,12 @@ def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("experiment")
-@click.option("--arm", default="", show_default=False, help="Which arm; by default the first that has begun.")
+@click.option(
+    "--arm",
+    default="",
+    show_default=False,
+    help="Which arm; by default the first that has begun. Alone, as with --metrics.",
+)
 @click.option("--metrics", "wanted", flag_value="metrics", help="The last steps instead of what it printed.")
 @click.option("--rollouts", "split", metavar="SPLIT", help="The last answers: of val, test or training.")
 @click.option("--last", type=click.IntRange(1, 1000), default=20, help="How many lines.")
@@ -215,7 +220,7 @@ def logs(
 
     record = ExperimentRecord(find_folder(experiment, roots))
     answer: dict[str, Any] = {"path": str(record.folder), "state": record.status}
-    if wanted is None and split is None:
+    if wanted is None and split is None and not arm:
         answer |= {"what": "console", "lines": last_console(record.files, last)}
     else:
         run = _choose_arm(record.runs, arm)
