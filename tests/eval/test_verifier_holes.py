@@ -53,7 +53,36 @@ async def test_a_blank_expected_answer_is_an_error_of_the_task(
         (f"<think>{CALL}", 0.0),
         (f"<think>{CALL}</think>{CALL}", 1.0),
         (f"<thinking>{CALL}</thinking>", 0.0),
+        (f"```\n{CALL}\n```", 0.0),
+        (f"~~~xml\n{CALL}", 0.0),
+        (f"```\n{CALL}\n```\n{CALL}", 1.0),
+        (f"I would write `{CALL}`, but not now.", 0.0),
+        (f"> {CALL}", 0.0),
+        (f"<!-- {CALL} -->", 0.0),
+        (f"Here:\n{CALL}\nDone.", 1.0),
     ],
 )
-async def test_a_call_in_a_thought_was_not_made(completion: str, earned: float) -> None:
+async def test_a_call_that_is_thought_or_quoted_was_not_made(completion: str, earned: float) -> None:
     assert await reward("tool_calls_match", WANTED, completion) == earned
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "completion", "params"),
+    [
+        ("json_match", {"a": 1}, '{"a": 2, "a": 1}', {}),
+        ("json_match", {"o": {"a": 1}}, '{"o": {"a": 2}, "o": {"a": 1}}', {}),
+        ("json_match", [{"a": 1}], 'so: [{"a": 2, "a": 1}]', {}),
+        ("tool_calls_match", WANTED, CALL.replace('{"name"', '{"name": "delete", "name"'), {}),
+        ("tool_calls_match", WANTED, CALL.replace('{"q"', '{"q": "y", "q"'), {}),
+        (
+            "format_only",
+            None,
+            '{"a": "no", "a": 1}',
+            {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+        ),
+    ],
+)
+async def test_an_object_that_gives_a_key_twice_is_no_json(
+    name: str, expected: Any, completion: str, params: dict[str, Any]
+) -> None:
+    assert await reward(name, expected, completion, **params) == 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from pydantic import Field
@@ -94,22 +95,29 @@ def last_boxed(text: str) -> str | None:
 
 def code_blocks(text: str, *languages: str) -> list[str]:
     """The fenced blocks of a text, of these languages or of any; one that is never closed reaches to the end."""
-    found: list[str] = []
+    blocks = ((opened["language"].lower(), text[opened.end() + 1 : end]) for opened, end in _find_blocks(text))
+    return [inside for language, inside in blocks if not languages or language in languages]
+
+
+def without_code_blocks(text: str) -> str:
+    """The text without the insides of its fenced blocks."""
+    for opened, end in reversed(list(_find_blocks(text))):
+        text = text[: opened.end()] + text[end:]
+    return text
+
+
+def _find_blocks(text: str) -> Iterator[tuple[re.Match[str], int]]:
+    """The opening of each fenced block, and where its inside ends."""
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(text):
         if opened is None:
             opened = fence
         # At least as many marks, alone on their line, close a block; anything less is a part of it.
         elif fence["mark"].startswith(opened["mark"]) and fence["line"] is not None and not fence["language"]:
-            found += _block(opened, text[opened.end() + 1 : fence.start()], languages)
+            yield opened, fence.start()
             opened = None
     if opened is not None:
-        found += _block(opened, text[opened.end() + 1 :], languages)
-    return found
-
-
-def _block(opened: re.Match[str], inside: str, languages: tuple[str, ...]) -> list[str]:
-    return [inside] if not languages or opened["language"].lower() in languages else []
+        yield opened, len(text)
 
 
 def texts_of_expected(expected: Any) -> list[str]:
@@ -129,9 +137,9 @@ _MOST_ATTEMPTS = 50
 
 
 def strict_loads(text: str) -> Any:
-    """The value of a JSON text; `ValueError` for anything that is none, `NaN` and bottomless nesting included."""
+    """The value of a JSON text; `ValueError` for anything else, and for `NaN`, repeated keys and bottomless nesting."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return _DECODER.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -150,12 +158,11 @@ def find_json(text: str) -> Any:
 
 
 def _first_embedded(text: str) -> Any:
-    decoder = json.JSONDecoder(parse_constant=_refuse)
     for attempt, opening in enumerate(_OPENING.finditer(text)):
         if attempt == _MOST_ATTEMPTS:
             break
         try:
-            return decoder.raw_decode(text, opening.start())[0]
+            return _DECODER.raw_decode(text, opening.start())[0]
         except (ValueError, RecursionError):
             continue
     return MISSING
@@ -163,3 +170,14 @@ def _first_embedded(text: str) -> Any:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ: of a repeated one, parsers keep the first value, the last, or all."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is repeated")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_without_repeated_keys)

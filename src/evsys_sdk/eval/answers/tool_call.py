@@ -6,6 +6,7 @@ vanish.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from ...data.chat import text_of
 from ...data.shapes import is_list, is_object
 from ...data.types import Message
 from ...errors import MISSING, EvalError, show
-from .answer import all_tagged, strict_loads, without_thinking
+from .answer import all_tagged, strict_loads, without_code_blocks, without_thinking
 
 _ARGUMENTS = ("arguments", "parameters", "input")
 """What arguments are called, in the order they are looked for."""
@@ -51,9 +52,13 @@ def calls_in(messages: Iterable[Message], *, tag: str | None) -> list[ParsedTool
 
 
 def calls_in_text(text: str, *, tag: str) -> list[ParsedToolCall]:
-    """Every `<tag>{"name": ..., "arguments": {...}}</tag>`; a tag may hold a list of calls too."""
+    """Every `<tag>{"name": ..., "arguments": {...}}</tag>`; a tag may hold a list of calls too.
+
+    A call in a thought was not made, nor was one that is quoted: in a code block, `as code`, behind >, in a comment.
+    """
     found: list[ParsedToolCall] = []
-    for inside in all_tagged(without_thinking(text), tag):  # a call in a thought was not made
+    quoted = re.compile(rf"(?:`|^[ \t]*>[ \t>]*|<!--\s*)<{re.escape(tag)}>.*?(?:</{re.escape(tag)}>|\Z)", re.M | re.S)
+    for inside in all_tagged(quoted.sub("", without_code_blocks(without_thinking(text))), tag):
         try:
             value = strict_loads(inside)
         except ValueError:

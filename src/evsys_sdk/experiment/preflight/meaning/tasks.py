@@ -115,23 +115,24 @@ def _round_up(number: int) -> int:
 
 def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
     """Verifiers that cannot read what is expected, accept any answer, or prefer wrong answers to right ones."""
-    places = [(one.place, one.tasks, one.entry is None or one.entry.agent is None) for one in context.sets]
+    places = [(one.place, one.tasks, one.entry is None or one.entry.agent is None, False) for one in context.sets]
     for one in context.sources:
         if not one.learns_from_answers:
             agents = [getattr(one.cfg, name, None) for name in ("agent", "agent_import_path")]
-            places.append((one.place, one.tasks, not any(agents)))
-    for place, tasks, is_one_turn in places:
-        yield from _try_verifiers([one for one in tasks[:: max(len(tasks) // 200, 1)] if _fn_of(one) in _QUICK], place)
+            places.append((one.place, one.tasks, not any(agents), True))
+    for place, tasks, is_one_turn, is_reward in places:
+        some = tasks[:: max(len(tasks) // 200, 1)]
+        yield from _try_verifiers([one for one in some if _fn_of(one) in _QUICK], place, is_reward)
         # User code may be slow: a few tasks are enough, where one answer is all that it looks at.
         own = {repr(one.verifier): one for one in tasks if (name := _fn_of(one)) and name not in BUILTINS["verifier"]}
-        yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn else [], place)
+        yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn else [], place, is_reward)
 
 
 def _fn_of(task: HarborTask) -> str | None:
     return task.verifier.fn_name if isinstance(task.verifier, InProcessVerifier) else None
 
 
-def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]:
+def _try_verifiers(tasks: Sequence[HarborTask], place: str, is_reward: bool) -> Iterator[Problem]:
     refused: list[tuple[str, str]] = []
     found: list[tuple[str, str | None, dict[str, float]]] = []
     for at, task in enumerate(tasks):
@@ -147,8 +148,8 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]
     if refused:
         message = f"{len(refused)} tasks cannot be scored, such as '{refused[0][0]}': {refused[0][1].rstrip('.')}"
         yield Problem(message, place, hint="Correct the tasks, or choose another verifier.")
-    if labels := _accepts_another_label(tasks):
-        message = f"where {show(labels[0])} is expected, the other label {show(labels[1])} scores too"
+    if labels := _accepts_another_label(tasks, lists=is_reward):
+        message = f"where {show(labels[0])} is expected, {labels[1]} scores too"
         yield Problem(message, place, hint="Use exact_match, or whole_words and labels that do not contain each other.")
     is_text = bool(tasks) and _fn_of(tasks[0]) in ("exact_match", "contains")
     is_builtin = bool(tasks) and _fn_of(tasks[0]) in COMPARING
@@ -177,14 +178,16 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]
             break
 
 
-def _accepts_another_label(tasks: Sequence[HarborTask]) -> tuple[str, str] | None:
-    """A label, and another one that its verifier accepts."""
+def _accepts_another_label(tasks: Sequence[HarborTask], *, lists: bool) -> tuple[str, str] | None:
+    """A label, and a wrong answer that its verifier accepts: another label or, where asked for, all of them."""
     found = {expected_text(getattr(one.verifier, "expected", None)): one for one in tasks if _fn_of(one) == "contains"}
     labels = {text: task for text, task in found.items() if text}
     if not 2 <= len(labels) <= min(20, len(tasks) / 3):
         return None
-    pairs = ((text, other) for text in labels for other in labels if text != other)
-    return next(((text, other) for text, other in pairs if _reward(labels[text], other) > 0), None)
+    wrong = {other: f"the other label {show(other)}" for other in labels}
+    wrong |= {", ".join(labels): "an answer that lists all labels"} if lists else {}
+    pairs = ((text, other) for other in wrong for text in labels if text != other)
+    return next(((text, wrong[other]) for text, other in pairs if _reward(labels[text], other) > 0), None)
 
 
 def _reward(task: HarborTask, answer: str) -> float:
