@@ -196,7 +196,7 @@ def test_no_tasks_are_an_error(name: str) -> None:
 def test_a_task_without_samples_or_twice_is_an_error() -> None:
     with pytest.raises(EvalError, match="1 tasks have no samples, the first one is 't1'"):
         measured("mean_reward", [[1.0], []])
-    with pytest.raises(EvalError, match=r"task 't0' is there twice\. Put all of its samples together"):
+    with pytest.raises(EvalError, match=r"task 't0' occurs twice\. Put all of its samples together"):
         build_metric("mean_reward")(tasks([[1.0]]) * 2)
 
 

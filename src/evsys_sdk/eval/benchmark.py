@@ -4,8 +4,8 @@
     result = benchmark.score(get_inference("openai")(model="gpt-4.1"), metrics=["pass@1"], journal=folder / "p.jsonl")
     result.metrics["pass@1"].value, result.metrics["pass@1"].stderr, result.unscored
 
-With a `journal`, a scoring that was killed continues where it was. What fails on our side (a sandbox, a server, a
-verifier) is never a reward of 0: the sample is missing, and a task that has no other is reported as unscored.
+With a `journal`, a killed scoring resumes. A failure of infrastructure (sandbox, server, verifier) is never a reward of
+0: the sample is missing, and a task without any other sample is reported as unscored.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from ..rollouts.engine import RolloutEngine, Verify
 
 type Progress = Callable[[int, int], None]
-"""Told after each attempt how many are done, and of how many."""
+"""Called after each attempt with the number of finished attempts and their total."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreSettings:
-    """How a benchmark is scored, apart from on what and by which model."""
+    """How a benchmark is scored, independent of tasks and model."""
 
     samples: int = 1
     """Attempts at each task."""
@@ -63,27 +63,28 @@ class ScoreSettings:
     """Score only the first this many tasks."""
     verify: Verify = field(default_factory=verify_with)
     rejudge: Callable[[HarborTask, Prediction], Prediction] | None = None
-    """Where verdicts follow from answers alone: judges kept ones anew, so that a corrected target asks nothing."""
+    """Judges stored answers again, so that a corrected target needs no new samples; only for verdicts that follow from
+    answers alone."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a prediction depends on; more samples or tasks only add to the ones that are there."""
+        """The settings that a prediction depends on; more samples or tasks keep existing predictions valid."""
         return {**asdict(self.sampling), "harness": self.harness.description, "engine": self.engine}
 
     def build_metrics(self) -> dict[str, BuiltMetric]:
-        """The metrics by what each is called in the record: its kind, numbered where it stands there again."""
+        """The metrics by their label in the record: the kind, numbered if it repeats."""
         built = [build_metric(metric) for metric in self.metrics]
         names = [metric.name for metric in built]
         labels = [f"{name}-{n}" if (n := names[: at + 1].count(name)) > 1 else name for at, name in enumerate(names)]
         return dict(zip(labels, built, strict=True))
 
     def metric_problems(self, tasks: Sequence[HarborTask]) -> list[tuple[int, str, str]]:
-        """Why metrics could not be computed for these tasks, however they are answered: place, reason and remedy."""
+        """Metrics that cannot be computed for these tasks, whatever the answers: place, reason and remedy."""
         found: list[tuple[int, str, str]] = []
         for at, metric in enumerate(map(build_metric, self.metrics)):
             if metric.k > self.samples:
-                needed = f"{metric.name} needs at least {metric.k} attempts at each task, and samples is {self.samples}"
-                found.append((at, needed, f"Set samples: {metric.k}."))
+                reason = f"{metric.name} needs at least {metric.k} attempts at each task, and samples is {self.samples}"
+                found.append((at, reason, f"Set samples: {metric.k}."))
             without = [task.task_id for task in tasks if getattr(task.verifier, "expected", None) is None]
             if "targets" in metric.inputs and without:
                 missing = f"{metric.name} compares answers with what is expected, and task '{without[0]}' expects none"
@@ -110,9 +111,9 @@ class Benchmark:
         transforms: Sequence[TransformSpec] = (),
         workspace: Workspace | None = None,
     ) -> Self:
-        """The tasks at a path, or of an id or name in the workspace; with a path or id, `name` is only a label.
+        """Load the tasks at a path, or of an id or name in the workspace; with a path or id, `name` is only a label.
 
-        A path may also be a Harbor task folder, or a folder of them. `transforms` make the tasks out of other rows.
+        A path may also be a Harbor task folder, or a folder of them. `transforms` turn other rows into tasks.
         """
         steps = build_transforms(transforms)
         if path is not None and id is None and holds_task_folders(Path(path)):
@@ -130,7 +131,7 @@ class Benchmark:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any] | HarborTask], *, name: str) -> Self:
-        """A benchmark from rows or tasks at hand."""
+        """Make a benchmark from rows or tasks."""
         raw = [to_dict(row) if isinstance(row, HarborTask) else dict(row) for row in rows]
         tasks = list(parse_rows(raw, TargetFormat.HARBOR_TASK))
         if not tasks:
@@ -164,10 +165,10 @@ class Benchmark:
         progress: Progress | None = None,
         pace: Pace | None = None,
     ) -> EvalResult:
-        """The same in async code; `engine` is already running and stays open, `pace` yields to training."""
+        """`score` for async code; a given `engine` stays open, `pace` limits the load next to training."""
         settings = settings or ScoreSettings()
         tasks = self.tasks[: settings.n_tasks]
-        # Everything that can be refused is, before an engine is opened or a question asked.
+        # Invalid settings are refused before an engine is opened or a model is sampled.
         metrics = settings.build_metrics()
         refuse_containers(tasks, settings.harness.environment)
         subject = as_scored_model(model)
@@ -195,7 +196,7 @@ class Benchmark:
 
 
 def _find_clusters(tasks: Sequence[HarborTask], key: str | None) -> dict[str, str]:
-    """The group that each task was drawn with; tasks with the same question and verifier are one group."""
+    """The cluster of each task; tasks with the same question and verifier are one cluster."""
     found = {task.task_id: task.metadata.get(key or "cluster") for task in tasks}
     alone = [task for task in tasks if found[task.task_id] is None]
     first: dict[str, str] = {}
@@ -214,7 +215,7 @@ async def _attempt_all(
     progress: Progress | None,
     pace: Pace | None,
 ) -> list[Prediction]:
-    """Every sample of every task, those of the journal as they were, in the order of the tasks."""
+    """Every sample of every task in task order; finished samples come from the journal."""
     pairs = [(task, sample) for task in tasks for sample in range(settings.samples)]
     ids = {task.task_id: task_id(task, judged=settings.rejudge is None) for task in tasks}
     found: dict[tuple[str, int], Prediction] = {}
@@ -226,46 +227,47 @@ async def _attempt_all(
         policy = model.policy(settings.sampling, task.task_id, sample)
         request = RolloutRequest(task, sample, policy, settings.harness, settings.verify)
         try:
-            async with pace or nullcontext():  # before the attempt, whose own time is limited
+            async with pace or nullcontext():  # outside the attempt, which has a time limit
                 [rollout] = await engine.submit([request])
-        except Exception as error:  # one that breaks the engine must not take the others with it
+        except Exception as error:  # the other attempts continue
             rollout = Rollout(task.task_id, sample, "infra", None, error=f"{type(error).__name__}: {error}")
-        if refusals := getattr(model, "refusals", None):  # a refused key, say: every other question would meet it too
+        if refusals := getattr(model, "refusals", None):  # for example a refused key, which fails every request
             raise refusals[0]
         prediction = Prediction.of(rollout, ids[task.task_id])
         journal.append(prediction)
         found[task.task_id, sample] = prediction
-        tell()
+        report()
 
-    def tell() -> None:
+    def report() -> None:
         if progress is not None:
             progress(len(found), len(pairs))
 
     missing = [(task, sample) for task, sample in pairs if (task.task_id, sample) not in found]
-    tell()
+    report()
     suite = find_suite(tasks)
     if suite is not None and missing:
-        left = list({task.task_id: task for task, _ in missing}.values())
+        unfinished = list({task.task_id: task for task, _ in missing}.values())
         limits, samples = settings.limits, settings.samples
         logs = journal.path.parent / "artifacts" if journal.path else None
-        run = await suite.run_tasks(model, settings.sampling, left, samples=samples, limits=limits, folder=logs)
-        for one in run.predictions:
-            if one.task_id in ids and (one.task_id, one.sample) not in found:
-                found[one.task_id, one.sample] = replace(one, task=ids[one.task_id])
-                journal.append(found[one.task_id, one.sample])
+        run = await suite.run_tasks(model, settings.sampling, unfinished, samples=samples, limits=limits, folder=logs)
+        for prediction in run.predictions:
+            key = prediction.task_id, prediction.sample
+            if prediction.task_id in ids and key not in found:
+                found[key] = replace(prediction, task=ids[prediction.task_id])
+                journal.append(found[key])
         lost = "it is not in the log of the run"
         none = {(task.task_id, at): Prediction(task.task_id, at, "infra", None, error=lost) for task, at in missing}
         found = none | found
-        tell()
+        report()
     else:
         await asyncio.gather(*(attempt(task, sample) for task, sample in missing))
     return [found[task.task_id, sample] for task, sample in pairs]
 
 
-# Which rollout engine a benchmark's `engine` stands for.
+# The rollout engines that `engine` can name.
 
 ENGINES = {"inline": "rollouts.engine:InlineEngine", "harbor": "rollouts.harbor.engine:HarborEngine"}
-"""Name -> where the class lives, below `evsys_sdk`; it is made from `EngineLimits`."""
+"""Name -> module and class below `evsys_sdk`; the class takes `EngineLimits`."""
 
 
 def check_engine(name: str, *, path: str = "engine") -> None:
@@ -282,7 +284,7 @@ def check_engine(name: str, *, path: str = "engine") -> None:
 
 
 def open_engine(name: str, limits: EngineLimits) -> RolloutEngine:
-    """A running engine; the caller closes it."""
+    """Start an engine; the caller closes it."""
     check_engine(name)
     module, _, attribute = ENGINES[name].partition(":")
     return getattr(import_module(f"evsys_sdk.{module}"), attribute)(limits)

@@ -3,7 +3,7 @@
     run = read_inspect_log(Path("logs/a.eval"))
     run.to_result().metrics["mean_reward"]      # with its standard error, as of our own benchmarks
 
-An `.eval` file is an archive; the summaries in it hold what is needed, so inspect_ai itself is not imported.
+An `.eval` file is an archive. Its summaries are enough, so inspect_ai is not imported.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 _ZSTANDARD = 93
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-"""Correct, partial, incorrect, no answer: what Inspect's own `value_to_float` makes of them."""
+"""Correct, partial, incorrect, no answer; the values of Inspect's `value_to_float`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """What a model scored in another program."""
+    """The scores of a model in another program."""
 
     program: str
     task: str
@@ -51,7 +51,7 @@ class ForeignRun:
     status: str
     """`success`, or why the run did not finish."""
     predictions: list[Prediction]
-    """One for each sample and epoch; one that failed there has no reward."""
+    """One per sample and epoch; a failed sample has no reward."""
 
     @property
     def tasks_hash(self) -> str:
@@ -61,7 +61,7 @@ class ForeignRun:
 
     @property
     def by_task(self) -> dict[str, float]:
-        """The mean reward of each sample that was scored."""
+        """The mean reward of each scored sample."""
         found: dict[str, list[float]] = {}
         for one in self.predictions:
             if one.reward is not None:
@@ -69,21 +69,21 @@ class ForeignRun:
         return {task: math.fsum(rewards) / len(rewards) for task, rewards in found.items()}
 
     def to_result(self) -> EvalResult:
-        """The same as the result of a benchmark, with the mean reward."""
+        """The run as a benchmark result with the mean reward."""
         epochs = max((one.sample for one in self.predictions), default=0) + 1
         result = EvalResult(self.task, self.tasks_hash, self.model, self.predictions, samples=epochs)
         return compute_scores(result, [], {"mean_reward": build_metric("mean_reward")})
 
 
 class ForeignParams(Strict):
-    """Which tasks of another program."""
+    """Selects tasks of another program."""
 
     subject: str = Field(min_length=1)
     """Names of tasks, as the program writes them."""
     knobs: dict[str, Any] = {}
     """Arguments of the task."""
     content: str = ""
-    """Hash of the content, by which a changed task is noticed; every task has its own."""
+    """Hash of the task's content, to detect a changed task."""
 
 
 class ForeignSuite[P: ForeignParams](BaseVerifier[P]):
@@ -107,11 +107,11 @@ class ForeignSuite[P: ForeignParams](BaseVerifier[P]):
         return {"task_id": task_id, "instruction": instruction, "verifier": verifier}
 
     def contents(self, tasks: Sequence[HarborTask]) -> dict[str, Any]:
-        """Task -> the hash of its content when the tasks were listed."""
+        """Task -> hash of its content when the tasks were listed."""
         return {task.task_id: getattr(task.verifier, "params", {}).get("content") for task in tasks}
 
     def verify(self, *, completion: str) -> NoReturn:
-        """Refuse to score one answer: the program scores what it has asked itself."""
+        """Refuse to score one answer: the program scores its own tasks."""
         raise EvalError(f"tasks of {self.program} are scored by {self.program} itself. Use them as a benchmark.")
 
     async def run_tasks(
@@ -124,12 +124,12 @@ class ForeignSuite[P: ForeignParams](BaseVerifier[P]):
         limits: EngineLimits,
         folder: Path | None,
     ) -> ForeignRun:
-        """Score the model on these tasks, so many times each; logs of the program are kept in `folder`."""
+        """Score the model on these tasks, `samples` times each; `folder` receives the program's logs."""
         raise NotImplementedError
 
 
 def find_suite(tasks: Sequence[HarborTask]) -> ForeignSuite[Any] | None:
-    """The program that runs these tasks; None for tasks that our own engine runs."""
+    """The program that runs these tasks; None for tasks of our own engine."""
     known = {name for name in {_source_of(task) for task in tasks} if _owns_loop(name)}
     owned = [task.verifier for task in tasks if _source_of(task) in known]
     given = [
@@ -153,14 +153,14 @@ def _owns_loop(name: str) -> bool:
 
 
 def read_inspect_log(path: Path, *, scorer: str | None = None) -> ForeignRun:
-    """The run in a log of inspect_ai, by `scorer` (`name`, or `name/key` where it gives several values)."""
+    """Read a log of inspect_ai; `scorer` is a name, or `name/key` for a scorer with several values."""
     try:
         return _run_of(*_read_log(path), scorer or "")
     except MissingExtraError:
         raise
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
-    except Exception as error:  # a file of another program, which may hold anything
+    except Exception as error:  # the file may hold anything
         remedy = "Name a finished .eval or .json log of inspect_ai"
         raise DataError(f"{path}: it cannot be read: {type(error).__name__}: {error}. {remedy}.") from error
 
@@ -190,7 +190,7 @@ def _read_log(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """One file of an archive; the zipfile module of Python 3.12 cannot read Zstandard, which Inspect writes."""
+    """One file of an archive; Inspect writes Zstandard, which zipfile of Python 3.12 cannot read."""
     info = archive.getinfo(name)
     if info.compress_type != _ZSTANDARD:
         return archive.read(info)
@@ -231,7 +231,7 @@ def _part(sample: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _reward(sample: Mapping[str, Any], value: Any, scorer: str, key: str) -> float | None:
-    """A score as a number, as Inspect itself reads it; None for what is no number, as a sample that was not scored."""
+    """A score as a number, by Inspect's rules; None if it is not a number."""
     found: Any = value
     if is_object(value):
         values: dict[str, Any] = value

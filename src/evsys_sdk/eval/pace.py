@@ -1,7 +1,7 @@
-"""Keeps scoring from taking the machine away from training: it works in turns, and rests between them.
+"""Limits the share of time that in-loop scoring takes from training.
 
-A pace lets a number of attempts begin together and, once they are done, waits until the time they took is no more than
-its share of the time that has passed. Who needs the scores at once releases it.
+A `Pace` starts a batch of attempts together. After the batch it pauses until scoring has used at most `share` of the
+elapsed time. Setting `released` ends the throttling.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from dataclasses import dataclass, field
 from typing import Self
 
 _LONGEST_REST_S, _SHORTEST_REST_S = 0.05, 0.001
-"""How soon it is noticed that the pace was released; and what is not worth waiting for."""
+"""Longest pause before `released` is checked again; pauses below the second are skipped."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Entered by each attempt, in one event loop."""
+    """Context manager around each attempt, in one event loop."""
 
     share: float
-    """Of the time, that attempts may take; 1 never waits."""
+    """Largest share of elapsed time for attempts; 1 never waits."""
     at_once: int
-    """How many may be under way."""
+    """Attempts that may run at the same time."""
     released: threading.Event = field(default_factory=threading.Event)
-    """Set once no one is to be spared any more."""
+    """Once set, attempts no longer wait."""
     clock: Callable[[], float] = time.monotonic
-    _door: asyncio.Lock | None = None
-    """Only the first in the queue looks at the clock."""
+    _queue: asyncio.Lock | None = None
+    """Only the first waiting attempt reads the clock."""
     _began: float | None = None
     _worked: float = 0.0
-    """Seconds during which an attempt was under way, up to `_since`."""
+    """Seconds during which attempts ran, up to `_since`."""
     _since: float = 0.0
     _active: int = 0
     _together: int = 0
-    """How many began since the last rest."""
+    """Attempts started since the last pause."""
 
     @property
     def rest(self) -> float:
-        """Seconds to wait before another attempt may begin."""
+        """Seconds until another attempt may start."""
         if self.released.is_set() or self._began is None:
             return 0.0
         if self._active and self._together < self.at_once:
-            return 0.0  # so many go together, and the rest that follows is for all of them
+            return 0.0  # the attempts of a batch share one pause after it
         now = self.clock()
         worked = self._worked + (now - self._since if self._active else 0.0)
-        # While attempts are under way no one knows how long they will take: look again soon.
+        # The duration of running attempts is unknown: check again soon.
         return max(worked / self.share - (now - self._began), _LONGEST_REST_S if self._active else 0.0)
 
     async def __aenter__(self) -> Self:
         if self.share >= 1:
             return self
-        self._door = self._door or asyncio.Lock()
-        async with self._door:
+        self._queue = self._queue or asyncio.Lock()
+        async with self._queue:
             while (rest := self.rest) > _SHORTEST_REST_S:
                 await asyncio.sleep(min(rest, _LONGEST_REST_S))
             now = self.clock()

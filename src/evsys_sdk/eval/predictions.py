@@ -1,9 +1,8 @@
-"""Predictions: one line for each attempt at a task, which is at once the record of a scoring and its journal.
+"""Predictions: one line per attempt at a task; the file is both the record of a scoring and its journal.
 
-Each line is written when its rollout ends, so a scoring that was killed resumes: pairs of task and sample
-that have a reward are not attempted again, those that failed are. The first line says which model was asked and how; a
-file about another one is moved aside under a number and never mixed with this one. Each line knows the content of its
-task, so that an answer is never taken for one to a task that has changed since.
+A line is written when its rollout ends. A killed scoring resumes: samples with a reward are kept, failed ones are
+repeated. The first line holds model and sampling params; a file with another header is renamed with a number and not
+mixed in. Each line has the `task_id` of its task's content, so that an answer never counts for a changed task.
 
     journal = PredictionJournal.open(folder / "predictions.jsonl", {"model": "openai:gpt-4.1", "temperature": 0.0})
     journal.find("task-1", task_id(task), 0)
@@ -29,7 +28,7 @@ from ..rollouts.rollout import Message, Rollout, RolloutStatus
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What came of one attempt at a task."""
+    """The result of one attempt at a task."""
 
     task_id: str
     sample: int
@@ -39,22 +38,22 @@ class Prediction:
     """The last answer."""
     error: str | None = None
     info: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the verifier had to say."""
+    """Details from the verifier."""
     seconds: float = 0.0
     tokens: int = 0
     cost_usd: float | None = None
     turns: int = 0
     attempts: int = 1
     messages: list[Message] = field(default_factory=list[Message])
-    """The whole conversation, where it is more than one question and the text of its answer."""
+    """The whole conversation, if it has several turns or tool calls."""
     output_tokens: int | None = None
-    """Of `tokens`, those that the model wrote; None in records of earlier versions."""
+    """Sampled tokens, a part of `tokens`; None in records of earlier versions."""
     task: str = ""
-    """`task_id` of the task, by which an answer to a changed task is recognised."""
+    """`task_id` of the task's content; it differs if the task was changed."""
 
     @classmethod
     def of(cls, rollout: Rollout, task: str) -> Self:
-        """The prediction that a rollout made."""
+        """The prediction of a rollout."""
         calls_tools = bool(rollout.turns and rollout.turns[-1].message.get("tool_calls"))
         return cls(
             task_id=rollout.task_id,
@@ -76,12 +75,12 @@ class Prediction:
 
     @property
     def failed(self) -> bool:
-        """Whether something other than the model went wrong, so that there is no reward."""
+        """Whether there is no reward because of infrastructure."""
         return self.reward is None
 
     @property
     def shown(self) -> dict[str, Any]:
-        """What the record of a run keeps: everything that a repetition would find too."""
+        """The reproducible fields, which the record of a run keeps."""
         kept = {"task_id": self.task_id, "sample": self.sample, "status": self.status, "reward": self.reward}
         kept |= {"prediction": self.text, "info": self.info, "turns": self.turns, "tokens": self.tokens}
         return (
@@ -92,25 +91,25 @@ class Prediction:
 
 
 class PredictionJournal:
-    """The predictions of one scoring, on disk as they come; without a path, only in memory."""
+    """The predictions of one scoring, written to disk as they arrive; without a path, only in memory."""
 
     def __init__(self, path: Path | None, identity: Mapping[str, Any]) -> None:
         self.path = path
-        # As it will be read: a tuple that became a list must not look like a change.
+        # After a JSON round trip, so that a tuple and a list compare equal.
         self.header: dict[str, Any] = json.loads(encode_line({"scoring": jsonable(identity)}, str(path)))
         self._finished: dict[tuple[str, str, int], Prediction] = {}
-        """By task, its content and the sample; only those with a reward."""
+        """By task, its content and the sample number; only predictions with a reward."""
         self._file: JsonlFile | None = None
 
     @classmethod
     def open(cls, path: Path | None, identity: Mapping[str, Any]) -> Self:
-        """Resume the journal of the same scoring, or begin a new one; other journals at `path` are moved aside."""
+        """Resume the journal of the same scoring or start a new one; another journal at `path` is renamed."""
         journal = cls(path, identity)
         if path is None:
             return journal
         try:
-            if path.exists() and not journal._take_up(path):
-                _put_aside(path)
+            if path.exists() and not journal._resume(path):
+                _rename_existing(path)
             journal._file = JsonlFile(path)
             if path.stat().st_size == 0:
                 journal._file.append(journal.header)
@@ -123,24 +122,24 @@ class PredictionJournal:
         return self._finished.get((name, task, sample))
 
     def append(self, prediction: Prediction) -> None:
-        """Keep one prediction; a failed one too, though it will be attempted again."""
+        """Add one prediction; a failed one is recorded and will be repeated."""
         self._remember(prediction)
         if self._file is not None:
             self._file.append(asdict(prediction))
 
     def settle(self, predictions: Iterable[Prediction]) -> None:
-        """Write the file anew: whatever else a later scoring could use, then these predictions in their order."""
+        """Rewrite the file: predictions that a later scoring can use, then these in their order."""
         if self.path is None:
             return
         ordered = {(one.task_id, one.task, one.sample): one for one in predictions}
         others = [one for key, one in self._finished.items() if key not in ordered]
         lines = [self.header, *(asdict(one) for one in (*others, *ordered.values()))]
-        # The open file is the old one from here on, so nothing can be appended any more: this comes last.
+        # Last: nothing can be appended afterwards, because the open file is the old one.
         with atomic_write(self.path) as file:
             file.writelines(encode_line(line, str(self.path)) for line in lines)
 
     def close(self) -> None:
-        """Close the file; doing it twice is fine."""
+        """Close the file; may be called twice."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -149,15 +148,15 @@ class PredictionJournal:
         if not prediction.failed:
             self._finished[prediction.task_id, prediction.task, prediction.sample] = prediction
 
-    def _take_up(self, path: Path) -> bool:
-        """Read what an earlier attempt left; False when it is about something else."""
+    def _resume(self, path: Path) -> bool:
+        """Read the predictions of an earlier attempt; False if its header differs."""
         lines = read_records(path)
-        if next(lines, self.header) != self.header:  # an empty file is what a killed scoring of any kind leaves
+        if next(lines, self.header) != self.header:  # a killed scoring may leave an empty file
             return False
         for record in lines:
             prediction = _read_prediction(record)
             if prediction is None:
-                get_logger(__name__).warning("%s: a line is no prediction; its task is run again: %s", path, record)
+                get_logger(__name__).warning("%s: a line is no prediction; its task is repeated: %s", path, record)
             else:
                 self._remember(prediction)
         return True
@@ -173,8 +172,8 @@ def _read_prediction(record: Mapping[str, Any]) -> Prediction | None:
         return None
 
 
-def _put_aside(path: Path) -> None:
-    """Move a journal that belongs to another scoring out of the way: it may have been expensive."""
+def _rename_existing(path: Path) -> None:
+    """Rename the journal of another scoring; its samples may have been expensive."""
     number = 1
     while (aside := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
         number += 1

@@ -1,7 +1,7 @@
-"""Rows with a known target -> tasks with a verifier, which is what everything here scores.
+"""Rows with a known target -> tasks with a verifier.
 
-A row's conversation up to its last assistant turn is what is asked, that turn is the target; without one, the target is
-the row's `answer` or `tool_slug`. Rows that are tasks already keep their own verifier.
+The prompt is the row's conversation before its last assistant turn; the target is that turn or else the row's `answer`
+or `tool_slug`. Rows that are tasks keep their verifier.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..inference.renderer import row_messages
 from ..protocols import Row
 
 EXACT = "exact_match"
-"""The verifier of rows that name none: what stands in the answer tag, or else everything, is the target."""
+"""Default verifier: the text in the answer tag, or else the whole answer, must equal the target."""
 CALLS = "tool_calls_match"
-"""The verifier of rows whose target calls tools."""
+"""Verifier of rows whose target calls tools."""
 _TARGETS = ("answer", "tool_slug")
 
 
 def tasks_of_rows(rows: Sequence[Row]) -> list[HarborTask]:
-    """The tasks in rows of chats, of a `prompt` and its answer, or of tasks; each has something to compare with."""
+    """Turn rows of chats, of prompts with an answer, or of tasks into tasks; each needs an expected answer."""
     if not rows:
         raise DataError("there are no rows to score. Check eval.eval_data and its transforms.")
     if all(detect_format(row) == TargetFormat.HARBOR_TASK for row in rows):
@@ -40,17 +40,17 @@ def task_of(
     metadata: Mapping[str, Any] | None = None,
     tools: Sequence[ToolDefinition] = (),
 ) -> HarborTask:
-    """The task of answering a conversation."""
+    """The task of continuing a conversation."""
     metadata = {key: value for key, value in (metadata or {}).items() if key != "context_messages"}
     *context, last = messages
-    if set(last) != {"role", "content"} or last["role"] != "user":  # a tool's reply, say, which the context can hold
+    if set(last) != {"role", "content"} or last["role"] != "user":  # for example a tool result: keep it in the context
         return HarborTask(task_id, "", verifier, {**metadata, "context_messages": list(messages)}, list(tools))
     shown = {"context_messages": context} if context else {}
     return HarborTask(task_id, last["content"], verifier, {**metadata, **shown}, list(tools))
 
 
 def target_of(task: HarborTask) -> str:
-    """What a task expects, as text; empty where it expects nothing in particular."""
+    """The expected answer of a task as text; empty if it has none."""
     expected: Any = getattr(task.verifier, "expected", None)
     return "" if expected is None else str(expected)
 

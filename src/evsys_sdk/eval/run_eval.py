@@ -1,7 +1,7 @@
-"""`run.eval`: the rows of a run's evaluation as a benchmark, scored by the engine of all benchmarks.
+"""`run.eval`: evaluation rows of a run, scored like any benchmark.
 
-The model just trained answers, through the backend's own sampler. An `inference` block that names its own model,
-or a hosted client, asks that one instead; any other only says how to sample.
+The trained model answers through the backend's sampler. An `inference` block that names a model or a hosted client
+scores that model instead; otherwise the block only sets sampling params.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from ..backends.client import TrainingClient
 
 ROOM_FOR_ANSWER = 256
-"""Tokens the model may use where the target is shorter; a longer target gets twice its own length."""
+"""Smallest `max_tokens` of an answer; a longer target gets twice its length."""
 _LONGEST_S = 24 * 3600.0
 _OWN_MODEL = ("mock", "local", "tinker")
-"""Clients that sample weights themselves, and so can mean those just trained."""
+"""Clients that can sample the trained weights."""
 _NAMES_A_MODEL = ("model", "checkpoint")
 
 
 def asks_another_model(inference: InferenceSpec | None) -> bool:
-    """Whether a block means another model than the one just trained."""
+    """Whether a block names another model than the trained one."""
     if inference is None:
         return False
     return inference.kind not in _OWN_MODEL or any(inference.params.get(name) for name in _NAMES_A_MODEL)
@@ -48,30 +48,30 @@ def asks_another_model(inference: InferenceSpec | None) -> bool:
 
 @dataclass(slots=True)
 class RunEvaluator:
-    """Scores the live model of one run."""
+    """Scores the current weights of one run."""
 
     config: EvalConfig
     client: TrainingClient | None
-    """None where the backend trains without one; then another model must be asked."""
+    """None if the backend has no training client; then `eval.inference` must name a model."""
     renderer: Renderer | None
     observers: Observers
     load_rows: Callable[[DataConfig], Sequence[Row]]
     train_rows: Sequence[Row]
     run_dir: Path | None = None
-    """Where scores and answers are recorded, as those of benchmarks are."""
+    """Folder that records scores and answers."""
     attempt: int = 1
     failures: dict[str, str] = field(default_factory=dict[str, str])
-    """Why scores are missing, by what could not be scored."""
+    """Split and stage that could not be scored -> reason."""
     _tasks: list[HarborTask] | None = None
 
     @property
     def failure(self) -> str | None:
-        """Why scores are missing, as one text; None when none are."""
+        """All reasons for missing scores as one text; None if there are none."""
         return "; ".join(self.failures.values()) or None
 
     @property
     def wanted(self) -> bool:
-        """Whether the run itself is to be scored; a continual one is, stage by stage, in any case."""
+        """Whether the run itself is scored; the stages of a continual run are scored in any case."""
         return self.scores_stages and (self.config.eval_data is not None or bool(self.train_rows))
 
     @property
@@ -81,27 +81,27 @@ class RunEvaluator:
 
     @property
     def keys(self) -> list[str]:
-        """The metrics a scoring yields."""
+        """The names of the metrics."""
         return [f"{self.prefix}/{label}" for label in ScoreSettings(metrics=self.config.metrics).build_metrics()]
 
     @property
     def prefix(self) -> str:
-        """`eval` for held-out rows; scores on training rows are called what they are."""
+        """`eval` for held-out rows, `train_fit` for training rows."""
         return "eval" if self.config.eval_data is not None else "train_fit"
 
     @property
     def selection_metric(self) -> str | None:
-        """The metric that may choose a checkpoint: never one measured on training rows, or on another model."""
+        """The metric that may select a checkpoint; never one of training rows or of another model."""
         another = asks_another_model(self.config.inference)
         return self.keys[0] if self.wanted and self.config.eval_data and not another else None
 
     async def __call__(self, step: int) -> Mapping[str, float]:
-        """Score a frozen copy of the live model after `step`."""
+        """Score a frozen copy of the weights after `step`."""
         record = await self._score(self._run_tasks, step=step, name="", split=self.prefix)
         return record.named_metrics if record else {}
 
     async def score_stage(self, stage: ContinualStage, step: int) -> Mapping[str, float]:
-        """Score the live model on the held-out rows of one stage of a continual run."""
+        """Score the current weights on the held-out rows of one stage of a continual run."""
         held_out = stage.eval_data
         assert held_out is not None
         record = await self._score(lambda: self._tasks_of(held_out), step=step, name=stage.name, split="eval")
@@ -110,12 +110,12 @@ class RunEvaluator:
     async def _score(
         self, load: Callable[[], Sequence[HarborTask]], *, step: int, name: str, split: str
     ) -> EvalRecord | None:
-        """The scores, or nothing: a failure must not undo the training, and must not vanish: it is logged and kept."""
+        """The scores, or None: a failure is logged and recorded, and training continues."""
         what = f"{split}/{name}".rstrip("/")
-        self.failures.pop(what, None)  # what failed after an earlier step may go well now
+        self.failures.pop(what, None)  # a failure at an earlier step may be over
         try:
             tasks = load()
-            result = await self._ask(tasks, what, step)
+            result = await self._sample_and_score(tasks, what, step)
             if result.problem is not None:
                 raise EvalError(result.problem)
         except Exception as error:
@@ -132,16 +132,16 @@ class RunEvaluator:
         self.observers.on_eval(record)
         return record
 
-    async def _ask(self, tasks: Sequence[HarborTask], what: str, step: int) -> EvalResult:
+    async def _sample_and_score(self, tasks: Sequence[HarborTask], what: str, step: int) -> EvalResult:
         encode = str.encode if self.client is None else self.client.tokenizer.encode
         longest = max(len(encode(target_of(task))) for task in tasks)
         sampling = _choose_sampling(self.config.inference, room=max(2 * longest, ROOM_FOR_ANSWER))
         model = await self._model(step)
         split, _, name = what.partition("/")
         journal = None if self.run_dir is None else RunFiles(self.run_dir).predictions(slug(f"{split}-{name}"), step)
-        # The backend puts the questions in batches itself, so they may all be asked at once, however long that takes.
-        at_once = getattr(model.client, "concurrency", 1) if isinstance(model, ClientModel) else len(tasks)
-        limits = EngineLimits(concurrency=at_once, timeout_s=_LONGEST_S)
+        # The backend batches requests, so all are sent at once.
+        concurrency = getattr(model.client, "concurrency", 1) if isinstance(model, ClientModel) else len(tasks)
+        limits = EngineLimits(concurrency=concurrency, timeout_s=_LONGEST_S)
         settings = ScoreSettings(sampling=sampling, metrics=self.config.metrics, limits=limits)
         try:
             return await Benchmark.of(tasks, name=what).score_async(model, settings, journal=journal)
@@ -156,7 +156,7 @@ class RunEvaluator:
         assert self.client is not None
         assert self.renderer is not None
         sampler = await self.client.sampler()
-        # Steps that are trained again give another model, whose answers must not be taken from the attempt before.
+        # Steps repeated after a resume give other weights; answers of the earlier attempt do not count for them.
         ref = sampler.ref or f"step {step} of attempt {self.attempt}"
         return SamplerModel(sampler, self.renderer, self.client.capabilities.context_length, ref)
 
@@ -173,11 +173,11 @@ class RunEvaluator:
 
 
 def _choose_sampling(inference: InferenceSpec | None, *, room: int) -> Sampling:
-    """How the model is asked: as the block says, else for its most probable answer of at most `room` tokens."""
-    # Its own seed, so that scoring does not change what the run samples afterwards.
-    given: dict[str, Any] = {} if inference is None else inference.params
-    asked = {name: given[name] for name in ("max_tokens", "temperature", "seed") if given.get(name) is not None}
-    return replace(Sampling(max_tokens=room), **asked)
+    """Sampling params of the block; by default greedy with at most `room` tokens."""
+    # A separate seed, so that scoring does not change the later samples of the run.
+    params: dict[str, Any] = {} if inference is None else inference.params
+    chosen = {name: params[name] for name in ("max_tokens", "temperature", "seed") if params.get(name) is not None}
+    return replace(Sampling(max_tokens=room), **chosen)
 
 
 def _show(tasks: Sequence[HarborTask], result: EvalResult) -> list[dict[str, Any]]:

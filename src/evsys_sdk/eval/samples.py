@@ -1,7 +1,7 @@
-"""The samples that metrics are computed from: what was tried, what it earned, and what it cost.
+"""The samples that metrics are computed from: prediction, reward and cost of each attempt at a task.
 
-Samples that failed on our side (a sandbox, a server) have neither reward nor prediction. Metrics leave them out and
-count them in `n_missing`.
+Samples that failed because of infrastructure (a sandbox, a server) have neither reward nor prediction. Metrics exclude
+them and count them in `n_missing`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import EvalError, show
 
 @dataclass(frozen=True, slots=True)
 class ScoredSample:
-    """One attempt at a task, as far as metrics are concerned."""
+    """The part of one attempt that metrics read."""
 
     reward: float | None = None
     prediction: str | None = None
@@ -29,7 +29,7 @@ class ScoredSample:
 
     @property
     def failed(self) -> bool:
-        """Whether it yielded nothing that could be scored."""
+        """Whether there is nothing to score."""
         return self.reward is None and self.prediction is None
 
 
@@ -40,9 +40,9 @@ class TaskSamples:
     task_id: str
     samples: Sequence[ScoredSample]
     target: Any = None
-    """What would have been right, for metrics that compare texts."""
+    """Expected answer, for metrics that compare texts."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What else is known about the task, such as its toolkit."""
+    """Further fields of the task, such as its toolkit."""
 
 
 def task_rewards(tasks: Sequence[TaskSamples]) -> list[list[float]]:
@@ -71,12 +71,12 @@ def predictions(tasks: Sequence[TaskSamples]) -> list[str]:
 
 
 def targets(tasks: Sequence[TaskSamples]) -> list[Any]:
-    """What would have been right, once for each sample."""
+    """The expected answer of each sample."""
     return [_target(task) for task in tasks for _ in task.samples]
 
 
 def metadata(tasks: Sequence[TaskSamples]) -> list[Mapping[str, Any]]:
-    """What is known about the task of each sample."""
+    """The metadata of each sample's task."""
     return [task.metadata for task in tasks for _ in task.samples]
 
 
@@ -84,18 +84,18 @@ def _target(task: TaskSamples) -> Any:
     target = task.target
     if target is None:
         raise EvalError(f"task '{task.task_id}' has no target to compare with. Add what is expected, or use rewards.")
-    # Texts are compared with texts; what only some metrics can read, they get as it is.
+    # Metrics compare texts; an object is passed on for metrics that read it.
     return target if isinstance(target, str) or is_object(target) else json.dumps(target, ensure_ascii=False)
 
 
 def drop_failed(tasks: Sequence[TaskSamples], place: str) -> tuple[list[TaskSamples], int]:
-    """The tasks without their failed samples, and how many there were."""
+    """The tasks without their failed samples, and the number of failed samples."""
     if not tasks:
         raise EvalError(f"{place} has no tasks to score. Check that the benchmark is not empty.")
     repeated = [task_id for task_id, times in Counter(task.task_id for task in tasks).items() if times > 1]
     if repeated:
-        raise EvalError(f"{place}: task {show(repeated[0])} is there twice. Put all of its samples together.")
-    kept = [replace(task, samples=[one for one in task.samples if not one.failed]) for task in tasks]
+        raise EvalError(f"{place}: task {show(repeated[0])} occurs twice. Put all of its samples together.")
+    kept = [replace(task, samples=[sample for sample in task.samples if not sample.failed]) for task in tasks]
     empty = [task.task_id for task in kept if not task.samples]
     if empty:
         raise EvalError(f"{place}: {len(empty)} tasks have no samples, the first one is {show(empty[0])}.")

@@ -1,4 +1,4 @@
-"""What a benchmark can score: a sampler of a model in training, any inference client, or your own policy."""
+"""The models that a benchmark can score: a sampler of a training client, an inference client, or your own policy."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a model is asked."""
+    """Sampling params."""
 
     max_tokens: int = 256
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] | None = None
-    """Texts that end an answer; by default what ends the model's turn."""
+    """Stop sequences; by default the model's end of turn."""
 
 
 type AskAgain = Callable[[str, Callable[[], Awaitable[list[Completion]]]], Awaitable[list[Completion]]]
-"""Asks a model, with retries of transient errors; gets the task and the sample number."""
+"""Calls a model and retries transient errors; the text names task and sample."""
 
 
 @runtime_checkable
@@ -43,11 +43,11 @@ class ScoredModel(Protocol):
 
     @property
     def ref(self) -> str:
-        """Which weights these are; predictions of different ones are never mixed."""
+        """Name of the weights; predictions of different weights are never mixed."""
         ...
 
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
-        """The policy for one attempt, seeded by it."""
+        """The policy for one attempt, with a seed derived from it."""
         ...
 
 
@@ -63,7 +63,7 @@ class SamplerModel:
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
         params = SamplingParams(sampling.max_tokens, sampling.temperature, stop=sampling.stop)
         policy = SamplerPolicy(self.sampler, self.renderer, params, self.context_length, sampling.seed)
-        # Its own word: with the seed of a rollout, a benchmark could draw what training has drawn for the task.
+        # A separate seed: with the seed of a rollout, a benchmark could repeat the samples of training.
         return policy.with_seed("benchmark", task_id, sample)
 
 
@@ -75,12 +75,12 @@ class ClientModel:
     ref: str
     ask_again: AskAgain | None = None
     refusals: list[Exception] = field(default_factory=list[Exception])
-    """What every further question would run into as well, such as refused credentials; it ends the scoring."""
+    """Errors that every further request would meet, such as refused credentials; the first one ends the scoring."""
 
     def policy(self, sampling: Sampling, task_id: str, sample: int) -> Policy:
-        # Not `hash`, whose value for a text is another one in every process.
+        # Not `hash`, whose value for a text differs between processes.
         digest = hashlib.blake2b(repr((sampling.seed, task_id, sample)).encode(), digest_size=4).digest()
-        seed = int.from_bytes(digest) >> 1  # some servers want a signed one
+        seed = int.from_bytes(digest) >> 1  # some servers take signed integers only
         return _ClientPolicy(self, sampling, seed, f"task '{task_id}', sample {sample + 1}")
 
 
@@ -104,7 +104,7 @@ class _ClientPolicy:
                 seed=self.seed,
             )
 
-        if self.model.refusals:  # those that waited for their turn are not asked any more
+        if self.model.refusals:  # queued attempts send no request
             raise self.model.refusals[0]
         try:
             ask_again = self.model.ask_again
@@ -131,7 +131,7 @@ class _FixedPolicy:
 
 
 def as_scored_model(what: Any, *, ref: str | None = None) -> ScoredModel:
-    """Anything that answers, as a benchmark wants it; `ref` says which model it is."""
+    """Wrap a client or policy as a `ScoredModel`; `ref` names the model."""
     if isinstance(what, ScoredModel):
         return what
     name = ref or str(getattr(what, "name", type(what).__name__))
@@ -147,7 +147,7 @@ def as_scored_model(what: Any, *, ref: str | None = None) -> ScoredModel:
 
 
 def open_client(kind: str, params: Mapping[str, Any], *, path: str = "params") -> Any:
-    """A registered inference client; what cannot be made from these params is refused with its place."""
+    """Build a registered inference client; an error names the invalid param."""
     return build_extension(
         get_inference(kind), expand_variables(dict(params)), what=f"inference client '{kind}'", path=path
     )
@@ -158,13 +158,13 @@ _SPELLINGS = {
     "adapter_path": ("adapter_path", "adapter", "checkpoint"),
     "checkpoint_path": ("checkpoint_path", "checkpoint", "model_path"),
 }
-"""What the command line calls a param -> what clients call it."""
+"""Name of an option of the command line -> names of the param in clients."""
 
 
 def client_params(kind: str, given: Mapping[str, str | None], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The params of a client under the names it uses.
+    """Translate options of the command line to the params of a client.
 
-    Weights that it cannot load are refused. A model's name that it does not take is a label: it has only one model.
+    Weights that the client cannot load are refused. A model name that it does not take is only a label.
     """
     takes = _param_names(get_inference(kind))
     params = dict(extra or {})
@@ -175,7 +175,7 @@ def client_params(kind: str, given: Mapping[str, str | None], extra: Mapping[str
         flag = f"--{name.replace('_', '-')}"
         known = [spelling for spelling in _SPELLINGS[name] if takes is None or spelling in takes]
         if known and known[0] in chosen:
-            message = f"'{kind}' loads one set of weights, and {chosen[known[0]]} names one already"
+            message = f"'{kind}' loads one set of weights, and {chosen[known[0]]} already names one"
             raise ConfigError(Problem(message, path=flag, value=value, hint="Keep one of the two."))
         if known:
             params[known[0]], chosen[known[0]] = value, flag
@@ -188,9 +188,9 @@ def client_params(kind: str, given: Mapping[str, str | None], extra: Mapping[str
 
 
 def _param_names(factory: Any) -> list[str] | None:
-    """What a client can be given; None where it takes anything."""
+    """The param names of a client; None if it takes any."""
     model = config_model(factory)
     if model is not None:
         return list(model.model_fields)
-    found = inspect.signature(factory).parameters
-    return None if any(one.kind is one.VAR_KEYWORD for one in found.values()) else list(found)
+    params = inspect.signature(factory).parameters
+    return None if any(param.kind is param.VAR_KEYWORD for param in params.values()) else list(params)

@@ -23,26 +23,26 @@ type Breakdown = dict[str, dict[str, dict[str, MetricValue]]]
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """What a model scored on a benchmark."""
+    """The scores of a model on a benchmark."""
 
     benchmark: str
     sha256: str
-    """Of all tasks of the benchmark, also where `n_tasks` of the settings had only the first ones scored."""
+    """Hash of all tasks of the benchmark, even if `n_tasks` limits the scored ones."""
     model: str
     predictions: list[Prediction]
     """One for each sample of each task, in the order of the tasks."""
     metrics: dict[str, MetricValue] = field(default_factory=dict[str, MetricValue])
-    """Over the tasks that could be scored."""
+    """Over the scored tasks."""
     breakdown: Breakdown = field(default_factory=dict[str, dict[str, dict[str, MetricValue]]])
     unscored: dict[str, str] = field(default_factory=dict[str, str])
-    """Tasks of which every sample failed on our side, and why."""
+    """Tasks whose samples all failed because of infrastructure -> reason."""
     metric_errors: dict[str, str] = field(default_factory=dict[str, str])
-    """Metrics that could not be computed, and why."""
+    """Metrics that could not be computed -> reason."""
     seconds: float = 0.0
     samples: int = 1
-    """Attempts that were to be made at each task."""
+    """Planned attempts per task."""
     clusters: dict[str, str] = field(default_factory=dict[str, str])
-    """Task -> the group it was drawn with, for tasks that have one: answers within a group are alike."""
+    """Task -> cluster, for tasks that have one; answers within a cluster are correlated."""
 
     @property
     def n_tasks(self) -> int:
@@ -50,7 +50,7 @@ class EvalResult:
 
     @property
     def n_failed(self) -> int:
-        """Samples that failed on our side; they are no zeros."""
+        """Samples that failed because of infrastructure; they do not count as 0."""
         return sum(prediction.failed for prediction in self.predictions)
 
     @property
@@ -59,13 +59,13 @@ class EvalResult:
 
     @property
     def cost_usd(self) -> float | None:
-        """What it cost; None where some of it has no known price."""
+        """Total cost; None if the price of any sample is unknown."""
         costs = [prediction.cost_usd for prediction in self.predictions]
         return None if None in costs or not costs else sum(cost for cost in costs if cost is not None)
 
     @property
     def problem(self) -> str | None:
-        """Why this is not the score of the whole benchmark, in a sentence; None when it is."""
+        """One sentence on why the benchmark is not completely scored; None if it is."""
         if self.unscored:
             task_id, reason = next(iter(self.unscored.items()))
             return f"{len(self.unscored)} of {self.n_tasks} tasks could not be scored, first '{task_id}': {reason}"
@@ -73,14 +73,14 @@ class EvalResult:
 
     @property
     def saturated(self) -> float | None:
-        """0 or 1 where every answer to every task earned exactly that, so that the tasks tell no models apart."""
+        """0 or 1 if every sample has exactly that reward, so that the tasks do not separate models."""
         rewards = {prediction.reward for prediction in self.predictions if prediction.reward is not None}
         [only] = rewards if len(rewards) == 1 else [None]
         return only if only in (0.0, 1.0) and self.n_tasks > 1 else None
 
     @property
     def note(self) -> str | None:
-        """What makes the scores mean less than they seem to, in a sentence."""
+        """One sentence on why the scores may mislead: saturation or truncated answers."""
         cut_off = sum(one.status == "truncated" for one in self.predictions) / max(len(self.predictions), 1)
         remark = (
             f"{cut_off:.0%} of the answers to '{self.benchmark}' are cut off: raise max_tokens, or train for longer"
@@ -90,16 +90,16 @@ class EvalResult:
         if self.saturated is None:
             return f"{remark}." if remark else None
         first = next(prediction for prediction in self.predictions if not prediction.failed)
-        said = f"every answer to the {self.n_tasks} tasks of '{self.benchmark}' scores {self.saturated:g}"
+        fact = f"every answer to the {self.n_tasks} tasks of '{self.benchmark}' scores {self.saturated:g}"
         remedy = "Harder tasks would tell models apart."
         if not self.saturated:
             remedy = "Check that the verifier reads answers in the form the model writes them."
             remedy = f"{remark}." if remark else remedy
-        return f"{said}, for example {show(first.text)} on task '{first.task_id}'. {remedy}"
+        return f"{fact}, for example {show(first.text)} on task '{first.task_id}'. {remedy}"
 
     @property
     def task_rewards(self) -> list[list[float]]:
-        """The rewards of each task that could be scored."""
+        """The rewards of each scored task."""
         return [
             [sample.reward for sample in task.samples if sample.reward is not None]
             for task in task_samples(self.predictions)
@@ -108,9 +108,9 @@ class EvalResult:
 
     @property
     def flat_metrics(self) -> dict[str, float]:
-        """Everything as plain numbers: scores, how many tasks, `<metric>/stderr`, and `<key>=<value>/<metric>`.
+        """All numbers by name: scores, number of tasks, `<metric>/stderr`, and `<key>=<value>/<metric>`.
 
-        What failed is counted in `failed_samples` and `unscored_tasks`, which are there only where something did.
+        `failed_samples` and `unscored_tasks` are present only if they are above 0.
         """
         flat = {name: score.value for name, score in self.metrics.items()} | {"tasks": float(self.n_tasks)}
         failures = {"failed_samples": float(self.n_failed), "unscored_tasks": float(len(self.unscored))}
@@ -122,9 +122,9 @@ class EvalResult:
         return flat
 
     def per_task(self) -> dict[str, Any]:
-        """The scored tasks one by one, as lists in the same order, for statistics over tasks, groups and failures.
+        """Per-task values as parallel lists, for statistics over tasks, clusters and failures.
 
-        `samples` holds every attempt that was to be made, null where it failed on our side.
+        `samples` has an entry for every planned attempt, null if it failed because of infrastructure.
         """
         rewards: dict[str, list[float | None]] = {}
         for prediction in self.predictions:
@@ -140,7 +140,7 @@ class EvalResult:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form, without the single predictions."""
+        """The JSON form, without predictions."""
         scores = {name: score.to_dict() for name, score in self.metrics.items()}
         groups = {
             key: {value: {name: score.to_dict() for name, score in found.items()} for value, found in by_value.items()}
@@ -166,7 +166,7 @@ class EvalResult:
 
 
 def task_samples(predictions: Sequence[Prediction], tasks: Mapping[str, HarborTask] | None = None) -> list[TaskSamples]:
-    """Predictions grouped by task, as metrics want them."""
+    """Predictions grouped by task, the input of metrics."""
     groups: dict[str, list[ScoredSample]] = {}
     for prediction in predictions:
         groups.setdefault(prediction.task_id, []).append(
@@ -186,7 +186,7 @@ def _task_samples(task_id: str, samples: Sequence[ScoredSample], task: HarborTas
     if task is None:
         return TaskSamples(task_id, samples)
     expected: Any = getattr(task.verifier, "expected", None)
-    # What is taken out of an answer before texts are compared is taken out of the target as well.
+    # The answer is extracted from both texts before they are compared.
     target = extract_answer(expected) if isinstance(expected, str) else expected
     return TaskSamples(task_id, samples, target, task.metadata)
 
@@ -197,7 +197,7 @@ def compute_scores(
     metrics: Mapping[str, BuiltMetric],
     breakdown_keys: Sequence[str] = (),
 ) -> EvalResult:
-    """The result with its metrics; a task without any reward is left out of them and named."""
+    """Add metrics to a result; a task without any reward is excluded and listed as unscored."""
     by_id = {task.task_id: task for task in tasks}
     samples = task_samples(result.predictions, by_id)
     usable = [task for task in samples if not all(sample.failed for sample in task.samples)]
@@ -231,7 +231,7 @@ def _values(
     errors: dict[str, str] = {}
     for name, metric in metrics.items() if tasks else ():
         try:
-            values[name] = metric(tasks)  # failures are no zeros; they are counted next to the score
-        except EvsysError as error:  # the other metrics are worth having
+            values[name] = metric(tasks)
+        except EvsysError as error:  # the other metrics are still computed
             errors[name] = str(error)
     return values, errors
