@@ -203,7 +203,6 @@ def make_search(model: str) -> dict[str, Any]:
     return {
         **config,
         "name": "search",
-        "search": {"kind": "halving", "finalists": 1},
         "base_run": run,
         "matrix": matrix,
     }

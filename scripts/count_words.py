@@ -51,8 +51,6 @@ KEPT = {
     ("backends/local/base/*.py", "of its own"): "messages on architectures that are refused",
     ("conclusion/*.py", "broken off"): "an outcome in `conclusion.json` of records",
     ("conclusion/question.py", "goes on"): "a text in `conclusion.json` of records",
-    ("search/halving.py", "goes on"): "a text in the journal of records",
-    ("search/halving.py", "go on"): "a text in the journal of records",
 }
 """(End of the path, phrase in lower case) -> why it stays."""
 MOST_WORDS = 30_000

@@ -50,8 +50,6 @@ class RunNotes:
     """Why a run that should have scores lacks some; it cannot win."""
     stop_reason: str | None = None
     """Why it ended before its planned end."""
-    stopped_by_search: str | None = None
-    """Why a search left it where it was."""
     untrained_stages: list[str] | None = None
     retryable: bool | None = None
     """Whether the same arm may succeed when it is tried again."""
@@ -208,8 +206,6 @@ class AlgorithmTraits:
     """How many steps it takes where that does not depend on the rows."""
     planned_steps: Callable[[Sequence[Row]], int | None] | None = None
     """How many it will take on these rows; None where that shows only during training."""
-    updates_per_batch: int = 1
-    """Steps that belong together: the run can pause after each so many."""
     stages: tuple[Algorithm, ...] = ()
     """The recipes it trains one after another, where it is made of several."""
     rollouts: RolloutTraits | None = None

@@ -80,13 +80,12 @@ def test_steps_follow_from_the_rows_and_from_updates() -> None:
     rows: list[dict[str, Any]] = [{}] * 10
     planned = [traits_of(one).planned_steps for one in (SFT(batch_size=4), RL(batch_size=4, updates_per_batch=2))]
     assert [plan(rows) if plan else None for plan in planned] == [3, 6]
-    assert traits_of(RL(updates_per_batch=2)).updates_per_batch == 2
 
 
 def test_stages_as_a_whole() -> None:
     phases = [{"kind": "sft", "params": {"max_steps": 2}}, {"kind": "rl", "params": {**SHORT, "updates_per_batch": 2}}]
     traits = traits_of(Combo(phases=phases, lora_rank=8))
-    assert (traits.max_steps, traits.updates_per_batch, traits.lora_rank) == (5, 2, 8)
+    assert (traits.max_steps, traits.lora_rank) == (5, 8)
     assert (traits.selection_metric, len(traits.stages)) == ("reward/mean", 2)
     assert traits.rollouts is not None
     assert traits.rollouts.max_tokens == 4

@@ -141,7 +141,7 @@ def raise_the_budget() -> Path:
     return path
 
 
-def search_by_halving() -> Path:
+def search_at_random() -> Path:
     metadata = config()["metadata"]
     [benchmark] = metadata["benchmark"]
     val = benchmark | {"split": "val", "run_every": 3}
@@ -152,7 +152,7 @@ def search_by_halving() -> Path:
         for rate in rates
     ]
     claim = {"hypothesis": "the rate matters", "success_metric": "pass@1", "benchmark": [val]}
-    return run(search={"kind": "halving"}, n_repeats=1, runs=runs, metadata=claim)
+    return run(search={"kind": "random", "n": 3}, n_repeats=1, runs=runs, metadata=claim)
 
 
 def retry_a_failed_arm() -> Path:
@@ -326,7 +326,7 @@ KINDS: list[Callable[[], Path]] = [
     carry_it_to_another_disk,
     try_again_with_more_seeds,
     raise_the_budget,
-    search_by_halving,
+    search_at_random,
     retry_a_failed_arm,
     score_on_the_way,
     learn_from_rewards,

@@ -86,8 +86,8 @@ def test_more_time_goes_on_where_the_deadline_ended_it(config: Config, clock: Ti
 def test_seeds_go_in_rounds_where_something_is_limited(config: Config, tmp_path: Path) -> None:
     for budget, order in (({"wall_s": 60}, "a43 b43 a44 b44"), (None, "a43 a44 b43 b44")):
         found = limited(config, tmp_path, name="rounds", budget=budget, base_seed=43)
-        asked = allocation_for(found, Experiment(found).arms, tmp_path).decide([]).requests
-        assert [f"{one.arm.of_run}{one.arm.seed}" for one in asked] == order.split()
+        asked = allocation_for(found, Experiment(found).arms, tmp_path).decide([]).arms
+        assert [f"{one.of_run}{one.seed}" for one in asked] == order.split()
 
 
 def test_a_deadline_too_short_for_one_scoring_is_refused(config: Config, tmp_path: Path) -> None:

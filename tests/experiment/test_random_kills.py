@@ -66,22 +66,6 @@ base_run:
   algorithm: { kind: sft, params: { batch_size: 4, max_steps: 10, save_every: 3 } }
   backend: { kind: mock, params: { latency_ms: 10 } }
 """
-HALVING = """
-name: e
-output_dir: outputs
-search: { kind: halving, eta: 2 }
-metadata:
-  success_metric: pass_rate
-  benchmark: { name: v, path: val.jsonl, split: val, run_every: 2, max_tokens: 8, metrics: [pass_rate] }
-base_run:
-  name: r
-  data: { path: few.jsonl, transforms: [{ kind: jsonl_to_chat }] }
-  model: { name: tiny }
-  algorithm: { kind: sft, params: { batch_size: 6, max_steps: 24, save_every: 3 } }
-  backend: { kind: mock, params: { latency_ms: 4, hidden: 32 } }
-matrix:
-  axes: { algorithm.params.learning_rate: [1e-3, 1e-2, 3e-2, 6e-2] }
-"""
 ON_POLICY = """
 name: e
 output_dir: outputs
@@ -108,7 +92,6 @@ CASES = {
     "sft": (RUN.replace("ALGORITHM", SFT), 1, 6, 0.5),
     "combo": (RUN.replace("ALGORITHM", COMBO), 1, 6, 0.5),
     "sweep": (SWEEP, 12, 10, 1 / 6),
-    "halving": (HALVING, 4, 6, 0.6),
     "rl": (
         RL.replace("ALGORITHM", f"{{ kind: rl, params: {{ {COMMON}, group_size: 8, kl_coefficient: 0.1 }} }}"),
         1,
@@ -249,8 +232,6 @@ def test_an_experiment_killed_at_random_moments_ends_like_one_that_was_not(case:
     killed = [kill_after(folder, draw.uniform(0.02, latest) * size) for _ in range(kills)]
     assert any(killed)
     run_to_end(folder)
-    if case == "halving":
-        assert expected["decisions"][0].get("rung") == 1
     found = record_of(folder, arms)
     assert sorted(found) == sorted(expected)
     for name, value in expected.items():

@@ -11,8 +11,7 @@ from evsys_sdk.experiment.arms.results import portable, result_from_dict, result
 
 NOTES = RunNotes(
     unscored="no benchmark",
-    stop_reason="paused after step 3",
-    stopped_by_search="not among the best",
+    stop_reason="Ctrl-C",
     untrained_stages=["b"],
     retryable=True,
     traceback="Traceback ...",

@@ -23,7 +23,6 @@ from evsys_sdk.experiment.conclusion.interim import Look, judge_interim
 from evsys_sdk.experiment.conclusion.markdown import as_markdown
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
 from evsys_sdk.experiment.plan.plan import plan_experiment
-from evsys_sdk.experiment.search.allocation import ArmOutcome
 from evsys_sdk.experiment.search.decided import UntilDecided
 from evsys_sdk.experiment.statistics.attempts import FIRST_ERROR, look_errors
 from evsys_sdk.history.detail import read_detail
@@ -104,18 +103,18 @@ class TestAllocation:
             return Look("inconclusive", len(trained) >= ends_at, "because", 0.01)
 
         allocation = UntilDecided(arms, LOOKS, judge)
-        outcomes: list[ArmOutcome] = []
+        results: list[ArmResult] = []
         while True:
-            decision = allocation.decide(outcomes)
-            assert allocation.decide(outcomes) is decision
-            new = [one for one in decision.requests if one.key not in {done.request.key for done in outcomes}]
+            decision = allocation.decide(results)
+            assert allocation.decide(results) is decision
+            new = [arm for arm in decision.arms if arm.name not in {done.name for done in results}]
             if not new:
                 assert len(judged) == len(decision.notes)
-                return len(outcomes), list(decision.notes)
-            for request in new:
-                assert allocation.decide(outcomes).requests == decision.requests  # not before all of them have ended
-                status = "failed" if fails(request.arm) else "completed"
-                outcomes.append(ArmOutcome(request, ArmResult(request.arm, RunResult(request.arm.name, status))))
+                return len(results), list(decision.notes)
+            for arm in new:
+                assert allocation.decide(results).arms == decision.arms  # not before all of them have ended
+                status = "failed" if fails(arm) else "completed"
+                results.append(ArmResult(arm, RunResult(arm.name, status)))
 
     def test_seeds_are_added_until_a_look_ends_it(self) -> None:
         trained, notes = self.play(ends_at=14)
@@ -292,7 +291,7 @@ class TestExperiment:
     def test_an_arm_that_is_added_after_the_end_is_flagged(self, claim: Config) -> None:
         result = Experiment(claim()).run()
         with Journal.of(result.path) as journal:
-            journal.append(Kind.ARM_STARTED, arm="long__seed46", arm_id="x", seed=46, attempt=1, until_step=None)
+            journal.append(Kind.ARM_STARTED, arm="long__seed46", arm_id="x", seed=46, attempt=1)
         report = audit_experiment(result.path)
         [check] = [check for check in report.checks if check.name == "looks"]
         assert check.state == "flagged"

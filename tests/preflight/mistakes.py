@@ -1009,19 +1009,6 @@ PARTS = [
         "no such file",
         "train.jsonl",
     ),
-    _of(
-        BENCH,
-        "search_finds_nothing_to_compare",
-        {
-            "run": None,
-            "base_run": SFT["run"],
-            "metadata.benchmark.0.run_every": 50,
-            "search": {"kind": "halving", "n": 2, "space": {"seed": [1, 2]}},
-        },
-        "search.kind",
-        "has 2 steps and can first be compared after 50",
-        "Lower run_every",
-    ),
 ]
 
 MISTAKES: list[Mistake] = [*DATA, *RECIPES, *EVALUATION, *CLAIMS, *MODELS, *PARTS]

@@ -173,7 +173,7 @@ def test_a_record_that_its_budget_stopped_goes_on_with_a_higher_one(project: Pat
     assert record.spend["tokens_trained"] == record.tally.total().tokens_trained
 
 
-@pytest.mark.parametrize("name", ["sweep", "search", "continual"])
+@pytest.mark.parametrize("name", ["sweep", "continual"])
 def test_a_finished_record_is_recalled_and_not_trained_again(project: Path, name: str) -> None:
     before = results(name)
     assert finish(f"{name}.yaml", "--resume") == 0
@@ -186,6 +186,15 @@ def test_a_finished_record_is_recalled_and_not_trained_again(project: Path, name
         Kind.CONCLUDED,
         Kind.ENDED,
     }
+
+
+def test_a_search_that_was_removed_is_refused_before_its_record_is_touched(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = ExperimentFiles(Path("outputs/search")).journal.read_bytes()
+    assert finish("search.yaml", "--resume") == 1
+    assert "search.kind" in capsys.readouterr().err
+    assert ExperimentFiles(Path("outputs/search")).journal.read_bytes() == before
 
 
 def test_what_failed_in_an_old_record_and_would_fail_again_is_told_before_it_is_tried(

@@ -125,7 +125,7 @@ class LoopRun:
         if self._services.resume:
             self.model.note_change()  # `base` is what the run began with, not what it resumes from
         self._loop, self._done = run_blocking(lambda: self._staged.open_loop(0, self._stage, self._builder))
-        while self._done < self._loop.last_step() and not self._must_stop(reserve_s):
+        while self._done < self._loop.settings.total_steps and not self._must_stop(reserve_s):
             self._step, self._metrics = self._done, {}
             self._began = (self.model.tokens_trained, self.model.tokens_sampled, time.perf_counter())
             yield self._step
@@ -207,7 +207,7 @@ class LoopRun:
                 raise TrainingError("the loop took no step, so that nothing was trained. Iterate over run.steps(n).")
             if self._step is not None and self._metrics:  # it left the loop inside a step
                 self._finish_step()
-            if self._done < self._loop.last_step():
+            if self._done < self._loop.settings.total_steps:
                 self._services.control.stop(f"the loop ended after step {self._done} of {self._builder.total}")
             self._staged.finals.append(await self._loop.end(self._done))
         return await self._staged.finish()

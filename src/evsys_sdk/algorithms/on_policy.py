@@ -87,9 +87,6 @@ class OnPolicyAlgorithm(BaseAlgorithm):
         """How many steps are taken on the same answers."""
         return 1
 
-    def traits(self) -> AlgorithmTraits:
-        return replace(super().traits(), updates_per_batch=self.updates_per_batch)
-
     async def plan(self, n_rows: int) -> PlannedWork:
         """As many answers as it asks for, each as long as it may be: what the policy will say is not known."""
         prompts = fmean([len(self.renderer.prompt(prompt_of(row))) for row in self.rows] or [0])

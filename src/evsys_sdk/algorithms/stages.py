@@ -7,7 +7,6 @@ also when the run resumes: a reference model must not drift.
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +64,6 @@ def stage_traits(stages: Sequence[Algorithm], *, lora_rank: int) -> AlgorithmTra
         pinned_backend=next((traits.pinned_backend for traits in each if traits.pinned_backend), None),
         lora_rank=lora_rank,
         max_steps=sum(lengths) if len(lengths) == len(each) else None,
-        updates_per_batch=math.lcm(*(traits.updates_per_batch for traits in each)),
         stages=tuple(stages),
         # A benchmark is scored after the last stage, so in the harness of the last that has one.
         rollouts=next((traits.rollouts for traits in reversed(each) if traits.rollouts), None),

@@ -12,7 +12,7 @@ from .matrix import MatrixSpec, expand_matrix
 from .metadata import Hypothesis, Metadata
 from .prices import Price
 from .run import RunConfig, refuse_repeated_names
-from .search import SearchSpec, search_problem, space_of
+from .search import SearchSpec, space_of
 from .space import draw, sample_space
 from .specs import CallbackSpec, DataStoreSpec, LauncherSpec, LogStoreSpec
 
@@ -105,7 +105,7 @@ class ExperimentConfig(Strict):
     base_run: dict[str, Any] | None = None
     """What all runs of a matrix or of `search.space` share; may also stand inside `matrix`."""
     search: SearchSpec | None = None
-    """Which of the runs are trained and how far; by default all of them to the end."""
+    """Which of the runs are trained; by default all of them."""
     n_repeats: int = Field(default=1, ge=1, le=1000)
     """How many seeds each run is trained with; with `until: decided`, at most."""
     until: Literal["all", "decided"] = "all"
@@ -134,8 +134,6 @@ class ExperimentConfig(Strict):
         if problem := source_problem(vars(self)):
             raise problem
         refuse_repeated_names([run.name for run in self.runs or ()], "runs")
-        if problem := search_problem(self.search, self.metadata, self.n_repeats):
-            raise problem
         for problem in self._until_problems():  # the first of them: a check can raise one
             raise problem
         return self

@@ -49,7 +49,7 @@ from .benchmark_plan import task_files
 from .hypothesis import hypothesis_sha256, normalise_hypothesis
 from .jobs.approval import wait_for_approval
 from .record_dir import ExperimentDir, extend_experiment_dir, open_experiment_dir
-from .search import allocation_for, mark_stopped
+from .search import allocation_for
 
 if TYPE_CHECKING:
     from .audit.audit import AuditReport
@@ -273,7 +273,7 @@ class Experiment:
                 # Inside: one that fails while it opens may hold processes or a cluster already.
                 is_ours = type(launcher).__module__.startswith("evsys_sdk.")  # a cluster may take its time
                 with limit(limit_s=None if is_ours else default_limit_s()):
-                    slots = launcher.open(launch, len(allocation.decide([]).requests))
+                    slots = launcher.open(launch, len(allocation.decide([]).arms))
                 scheduler = ArmScheduler(
                     self.config,
                     folder,
@@ -299,7 +299,7 @@ class Experiment:
             late = find_deadline(self.config.budget, ledger)
         if (reason := self._budget_stop(ledger) or late) is not None:
             journal.append(Kind.BUDGET_STOP, reason=reason, spend=ledger.total().to_dict())
-        return mark_stopped(arms, folder)
+        return arms
 
     def _budget_stop(self, ledger: SpendLedger) -> str | None:
         reached = find_exhausted(self.config.budget, ledger.total()) if self.config.budget else None
@@ -313,7 +313,7 @@ class Experiment:
         if interrupt.asked:
             return "interrupted"
         late = any(is_deadline_stop(arm.result.notes.stop_reason) for arm in arms)
-        if all(arm.is_as_planned for arm in arms) and len(arms) >= self._n_asked_for and not late:
+        if all(arm.is_scored for arm in arms) and len(arms) >= self._n_asked_for and not late:
             return "completed"  # the last step may well have used the budget up
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         if stopped or self._budget_stop(ledger) is not None or find_deadline(self.config.budget, ledger) is not None:

@@ -48,8 +48,6 @@ class ArmJob:
     arm: Arm
     run_dir: Path
     resume: bool = False
-    until_step: int | None = None
-    """Pause after this step, with everything that is due there scored; None trains to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,6 @@ class WorkerLost(Exception):
 
 def execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
     """Train and score one arm, here and now; whatever goes wrong becomes its result."""
-    control.pause_after = job.until_step
     try:
         return _execute(job, launch, control)
     except Exception as error:  # of the folder or its lock; what goes wrong in the arm is its result already

@@ -98,8 +98,6 @@ class RunControl:
     stop_reason: str | None = None
     interrupted: bool = False
     """Whether the run was aborted rather than finished early."""
-    pause_after: int | None = None
-    """Break off after exactly this step, counted over all stages, once what is due there has been scored."""
     more_stages: bool = False
     """Whether another stage follows the one that is trained."""
     stage_only: bool = False

@@ -114,7 +114,7 @@ class TrainingLoop:
             await self._score(step)
         in_flight: deque[_InFlight] = deque()
         try:
-            while step < self.last_step() and self.control.stop_reason is None:
+            while step < self.settings.total_steps and self.control.stop_reason is None:
                 await self._submit(step, in_flight)
                 step += 1
                 at_barrier = self._is_barrier(step)
@@ -131,23 +131,6 @@ class TrainingLoop:
         """After a step that is not the last: score and save, if either is due."""
         if steps_done < self.settings.total_steps and self._is_barrier(steps_done):
             await self._score_and_save(steps_done)
-
-    async def end(self, steps_done: int) -> Checkpoint:
-        """After the last step, or where the run stops: score and save."""
-        if self.control.stop_reason is None and steps_done < self.settings.total_steps:
-            await self._pause(steps_done)
-        return await self._end(steps_done)
-
-    def last_step(self) -> int:
-        """The step of this stage to train to at most."""
-        pause = self.control.pause_after
-        return self.settings.total_steps if pause is None else min(self.settings.total_steps, pause - self.offset)
-
-    async def _pause(self, steps_done: int) -> None:
-        """Break off as agreed; what is being scored belongs to the steps that were taken, and is waited for."""
-        if self.scoring is not None:
-            await self.scoring.collect()
-        self.control.stop(f"paused after step {self.offset + steps_done}", interrupted=True)
 
     async def _submit(self, step: int, in_flight: deque[_InFlight]) -> None:
         """Build the batch of a step and send it off; one without data is noted in its turn."""
@@ -211,7 +194,7 @@ class TrainingLoop:
         self.watchdog.check_step(self.offset + step + 1, metrics)
 
     def _is_barrier(self, steps_done: int) -> bool:
-        ends = steps_done == self.last_step() or self.control.stop_reason is not None
+        ends = steps_done == self.settings.total_steps or self.control.stop_reason is not None
         asked = self.settings.saves_after(steps_done) or self.settings.scores_after(steps_done)
         return ends or asked or self._starts_scoring(steps_done)
 
@@ -243,7 +226,8 @@ class TrainingLoop:
         control = self.control
         return None if final and (control.interrupted or control.stage_only) else control.stop_reason
 
-    async def _end(self, steps_done: int) -> Checkpoint:
+    async def end(self, steps_done: int) -> Checkpoint:
+        """After the last step, or where the run stops: score and save."""
         finished = steps_done == self.settings.total_steps or not self.control.interrupted
         # Nothing has happened since that one was stored; a second checkpoint would hold the same state.
         if not finished and self.last_saved is not None and self.last_saved.next_step == self.offset + steps_done:

@@ -204,7 +204,7 @@ def _continual() -> dict[str, Any]:
 def _search() -> dict[str, Any]:
     return {
         "name": "search",
-        "search": {"kind": "halving"},
+        "search": {"kind": "random", "n": 4},
         "metadata": {
             "hypothesis": "The learning rate matters most.",
             "success_metric": "pass@1",

@@ -219,9 +219,7 @@ def test_a_continual_run_shows_what_is_left_of_each_stage(tab: Tab, ids: dict[st
     assert [bool(text) for text in cells.all_inner_texts()] == [True, False, True, True]
 
 
-def test_a_search_shows_what_it_stopped_and_every_setting(tab: Tab, ids: dict[str, str]) -> None:
-    page = tab.open(f"/e/{ids['search']}")
-    expect(page.locator(".arms")).to_contain_text("stopped")
+def test_a_sweep_is_plotted_over_its_setting(tab: Tab, ids: dict[str, str]) -> None:
     page = tab.open(f"/e/{ids['sweep']}")
     plot = page.get_by_role("img", name=re.compile("3 runs as lines through max_steps, test.routing.pass@1"))
     expect(plot).to_be_visible()

@@ -253,8 +253,6 @@ def _say_what_next(result: ExperimentResult) -> None:
 
 
 def _status(run: RunResult) -> str:
-    if run.notes.stopped_by_search is not None:
-        return "stopped by search"
     return f"{run.status}, unscored" if run.notes.unscored is not None else run.status
 
 

@@ -61,7 +61,7 @@ def _repeats(run: RunConfig, config: ExperimentConfig) -> int:
 def repeat_run(run: RunConfig, repeat: int, config: ExperimentConfig) -> Arm:
     """A run with the seed of one of its repeats."""
     seed = (run.seed if config.base_seed is None else config.base_seed) + repeat
-    # A race adds seeds to runs that were to have one, and those need names of their own.
+    # `baseline_repeats` adds seeds to a run that would have one.
     name = run.name if config.n_repeats == 1 and repeat == 0 else f"{run.name}__seed{seed}"
     return Arm(run.model_copy(update={"seed": seed, "name": name}), repeat, run.name)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -77,8 +76,7 @@ def _plain(value: Any) -> Any:
 type ExperimentStatus = Literal["completed", "failed", "interrupted", "budget"]
 
 STOPPED_BY_SEARCH = "stopped_by_search"
-"""Key in the extras of the record of an arm that a search left where it was; its value says why."""
-_PAUSED = re.compile(r"paused after step (\d+)")
+"""Key in the extras of an arm that a search of an earlier version stopped; its value is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +103,6 @@ class ArmResult:
         """Whether it was trained to its end and everything was scored, so that it may win."""
         return self.result.status == "completed" and self.result.notes.unscored is None
 
-    @property
-    def is_as_planned(self) -> bool:
-        """Whether it went as far as it should: to its end, or to where a search decided against it."""
-        notes = self.result.notes
-        return self.is_scored or (notes.stopped_by_search is not None and notes.unscored is None)
-
-    @property
-    def paused_after(self) -> int | None:
-        """The step after which it was paused, to be resumed if a search asks for it; None if it was not."""
-        return paused_after(self.result)
-
     def to_dict(self) -> dict[str, Any]:
         return {
             **result_to_dict(self.result),
@@ -123,12 +110,6 @@ class ArmResult:
             "run": self.arm.of_run,
             "seed": self.arm.seed,
         }
-
-
-def paused_after(result: RunResult) -> int | None:
-    """The step after which a run broke off because it was only asked to go that far."""
-    match = _PAUSED.fullmatch(result.notes.stop_reason or "")
-    return int(match[1]) if match and result.status == "cancelled" else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from ...record.reader import ExperimentRecord
 from ...training.callback import is_deadline_stop
 from ..launcher import TIMEOUT, ArmJob, Launcher, WorkerLost, timeout_reason
 from ..record_dir import ExperimentDir, read_result, write_result
-from ..search.allocation import Allocation, AllocationDecision, ArmOutcome, ArmRequest
-from .results import ArmResult, paused_after
+from ..search.allocation import Allocation, AllocationDecision
+from .arm import Arm
+from .results import ArmResult
 
 _GRACE_S = 30.0
 """A launcher ends an arm whose time is over; how long after that this is done here, its start-up included."""
@@ -38,7 +39,7 @@ _RESPONSE_S = 0.5
 
 @dataclass(slots=True)
 class _Running:
-    request: ArmRequest
+    arm: Arm
     future: Future[RunResult]
     attempt: int
     began: float
@@ -64,11 +65,11 @@ class ArmScheduler:
     """Why nothing more is to be started, while what is running ends by itself."""
     limit: Callable[[], AbstractContextManager[None]] = nullcontext
     """Entered around calls of the launcher."""
-    outcomes: dict[tuple[str, int | None], ArmOutcome] = field(default_factory=dict[tuple[str, int | None], ArmOutcome])
-    _waiting: deque[tuple[ArmRequest, int]] = field(default_factory=deque[tuple[ArmRequest, int]])
+    results: dict[str, ArmResult] = field(default_factory=dict[str, ArmResult])
+    _waiting: deque[tuple[Arm, int]] = field(default_factory=deque[tuple[Arm, int]])
     _running: list[_Running] = field(default_factory=list[_Running])
-    _known: dict[tuple[str, int | None], ArmRequest] = field(default_factory=dict[tuple[str, int | None], ArmRequest])
-    """Every request so far, in the order it was made."""
+    _known: list[str] = field(default_factory=list[str])
+    """Names of the arms that the allocation has asked for so far, in its order."""
     _decided: AllocationDecision | None = None
     _notes: dict[Any, dict[str, Any]] = field(default_factory=dict[Any, dict[str, Any]])
     """The decisions that the journal has, by which one it was."""
@@ -77,7 +78,7 @@ class ArmScheduler:
         # The same decisions are taken again, and need not be written again.
         if self.folder.resumed and (self.config.search is not None or self.config.planned_looks):
             record = ExperimentRecord(self.folder.path)
-            self._notes = {_which(note): note for note in [*record.search_decisions, *record.looks]}
+            self._notes = {note.get("look"): note for note in [*record.search_decisions, *record.looks]}
 
     def run(self) -> list[ArmResult]:
         """All arms the allocation asked for, in its order, each as it ended; aborted when asked to stop."""
@@ -92,29 +93,28 @@ class ArmScheduler:
         except BaseException as error:  # of the record, or a second Ctrl-C: no one waits for the others any more
             self._stop_all(f"the experiment broke off: {type(error).__name__}")
             raise
-        # An arm that was paused and resumed has an outcome for each; the last one is how it ended.
-        return list({outcome.request.arm.name: outcome.result for outcome in self._in_order()}.values())
+        return self._in_order()
 
     def interrupt(self, reason: str) -> None:
         """Stop an arm that has this very thread for itself; for signal handlers. The others are stopped by `run`."""
         for running in self._running:
             if not running.is_elsewhere:
-                self.launcher.stop(running.request.arm.name, reason)
+                self.launcher.stop(running.arm.name, reason)
 
     @property
     def n_asked_for(self) -> int:
         """Arms that the allocation has asked for so far."""
-        return len({name for name, _ in self._known})
+        return len(self._known)
 
     def _stop_all(self, reason: str) -> None:
         """Ask every running arm for a clean stop."""
         for running in self._running:
             running.asked_to_stop = True
-            self.launcher.stop(running.request.arm.name, reason)
+            self.launcher.stop(running.arm.name, reason)
 
-    def _in_order(self) -> list[ArmOutcome]:
+    def _in_order(self) -> list[ArmResult]:
         # As they were asked for, not as they came: which arm was faster must not change a decision.
-        return [self.outcomes[key] for key in self._known if key in self.outcomes]
+        return [self.results[name] for name in self._known if name in self.results]
 
     def _ask_allocation(self) -> None:
         decision = self.allocation.decide(self._in_order())
@@ -122,34 +122,27 @@ class ArmScheduler:
             return
         self._decided = decision
         for note in decision.notes:
-            if self._notes.get(_which(note)) != note:  # a failed arm that was tried again may change it
+            if self._notes.get(note.get("look")) != note:  # a failed arm that was tried again may change it
                 self.journal.append(Kind.LOOKED if "look" in note else Kind.SEARCH_DECISION, **note)
-                self._notes[_which(note)] = note
-        for request in decision.requests:
-            if request.key not in self._known:
-                self._known[request.key] = request
-                self._waiting.append((request, 1))
+                self._notes[note.get("look")] = note
+        for arm in decision.arms[len(self._known) :]:
+            self._known.append(arm.name)
+            self._waiting.append((arm, 1))
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self.slots and not (self.stop_reason() or self.hold_reason()):
-            request, attempt = self._waiting.popleft()
-            recorded = self._on_disk(request) if attempt == 1 and self.folder.resumed else None
+            arm, attempt = self._waiting.popleft()
+            recorded = self._on_disk(arm) if attempt == 1 and self.folder.resumed else None
             if recorded is not None:
-                self.journal.append(Kind.ARM_RECALLED, arm=request.arm.name, status=recorded.status)
-                self._settle(request, recorded)
+                self.journal.append(Kind.ARM_RECALLED, arm=arm.name, status=recorded.status)
+                self._settle(arm, recorded)
                 continue
-            self._start(request, attempt)
+            self._start(arm, attempt)
 
-    def _start(self, request: ArmRequest, attempt: int) -> None:
-        arm = request.arm
-        # A search may ask for the first steps of an arm, and later for more of them.
-        asked_before = any(key != request.key and key[0] == arm.name for key in self._known)
-        resume = self.folder.resumed or attempt > 1 or asked_before
-        job = ArmJob(arm, self.folder.run_dir(arm.name), resume=resume, until_step=request.until_step)
-        self.journal.append(
-            Kind.ARM_STARTED, arm=arm.name, arm_id=arm.id, seed=arm.seed, attempt=attempt, until_step=request.until_step
-        )
-        running = _Running(request, Future(), attempt, time.monotonic())
+    def _start(self, arm: Arm, attempt: int) -> None:
+        job = ArmJob(arm, self.folder.run_dir(arm.name), resume=self.folder.resumed or attempt > 1)
+        self.journal.append(Kind.ARM_STARTED, arm=arm.name, arm_id=arm.id, seed=arm.seed, attempt=attempt)
+        running = _Running(arm, Future(), attempt, time.monotonic())
         self._running.append(running)  # before it starts: an arm in this very thread must be within reach of Ctrl-C
         try:
             with self.limit():
@@ -180,82 +173,74 @@ class ArmScheduler:
             if late > 0 and not running.was_killed:
                 running.was_killed = True
                 with self.limit():
-                    self.launcher.kill(running.request.arm.name)
+                    self.launcher.kill(running.arm.name)
             elif late > _ABANDON_S:  # a launcher that cannot end its arms must not keep the experiment
                 running.future = Future()
                 running.future.set_exception(WorkerLost(f"{timeout_reason(limit or 0.0)} and could not be ended"))
 
     def _take(self, running: _Running) -> None:
         """Deal with an arm that has ended: try again, or keep what came of it."""
-        request, retries, loss = running.request, self.config.arm_retries, None
+        arm, retries, loss = running.arm, self.config.arm_retries, None
         try:
             result = recorded = running.future.result()
         except Exception as error:  # a launcher raises WorkerLost; whatever else one does harms no other arm either
-            recorded = self._on_disk(request)  # it may have been lost on its way home
+            recorded = self._on_disk(arm)  # it may have been lost on its way home
             loss = error if recorded is None else None
-            result = recorded or self._failure(request, error)
+            result = recorded or self._failure(arm, error)
             retries = max(retries, getattr(error, "retries", 0))
         result = _fail_by_time(result)
         lost_by_accident = loss is not None and not running.was_killed and not getattr(loss, "final", False)
         may_retry = lost_by_accident or bool(result.notes.retryable)
         if result.status == "failed" and may_retry and running.attempt <= retries:
-            self.journal.append(Kind.ARM_RETRIED, arm=request.arm.name, attempt=running.attempt, reason=result.error)
-            get_logger(__name__).warning("run '%s' is resumed: %s", request.arm.name, result.error)
-            self._waiting.append((request, running.attempt + 1))
+            self.journal.append(Kind.ARM_RETRIED, arm=arm.name, attempt=running.attempt, reason=result.error)
+            get_logger(__name__).warning("run '%s' is resumed: %s", arm.name, result.error)
+            self._waiting.append((arm, running.attempt + 1))
             return
         if result is not recorded:  # no one was left to write it down, or what was written is not how it is taken
-            write_result(self.folder.run_dir(request.arm.name), result, hparams=request.arm.run.model_dump(mode="json"))
+            write_result(self.folder.run_dir(arm.name), result, hparams=arm.run.model_dump(mode="json"))
         # In the journal an end comes before the decisions that follow from it.
-        self._journal_end(request, result)
-        self._settle(request, result)
+        self._journal_end(arm, result)
+        self._settle(arm, result)
 
-    def _journal_end(self, request: ArmRequest, result: RunResult) -> None:
-        notes, run_dir = result.notes.to_dict(), self.folder.run_dir(request.arm.name)
+    def _journal_end(self, arm: Arm, result: RunResult) -> None:
+        notes, run_dir = result.notes.to_dict(), self.folder.run_dir(arm.name)
         self.journal.append(
             Kind.ARM_ENDED,
-            arm=request.arm.name,
-            arm_id=request.arm.id,
-            until_step=request.until_step,
+            arm=arm.name,
+            arm_id=arm.id,
             status=result.status,
             error=result.error,
             metrics=result.metrics,
-            seed=request.arm.seed,
+            seed=arm.seed,
             result=hash_result(run_dir),
             sealed=seal_run(run_dir),
             weights=seal_weights(run_dir),
             **{key: notes[key] for key in _TOLD if key in notes},
         )
 
-    def _settle(self, request: ArmRequest, result: RunResult) -> None:
-        self.outcomes[request.key] = ArmOutcome(request, ArmResult(request.arm, result))
+    def _settle(self, arm: Arm, result: RunResult) -> None:
+        self.results[arm.name] = ArmResult(arm, result)
         self._ask_allocation()
 
-    def _failure(self, request: ArmRequest, error: Exception) -> RunResult:
+    def _failure(self, arm: Arm, error: Exception) -> RunResult:
         """What to say of an arm that is lost: its own result, if it could still write one, or how it was lost."""
         said = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
-        written = read_result(self.folder.run_dir(request.arm.name))  # of this attempt: an older one was removed
+        written = read_result(self.folder.run_dir(arm.name))  # of this attempt: an older one was removed
         if written is not None and written.status == "failed":
             return replace(written, error=f"{written.error} ({said})")
-        return RunResult(request.arm.name, "failed", error=said)
+        return RunResult(arm.name, "failed", error=said)
 
-    def _on_disk(self, request: ArmRequest) -> RunResult | None:
-        """The result in the folder of an arm, if it went as far as it should."""
-        result = read_result(self.folder.run_dir(request.arm.name))
+    def _on_disk(self, arm: Arm) -> RunResult | None:
+        """The result in the folder of an arm, if it was trained to its end."""
+        result = read_result(self.folder.run_dir(arm.name))
         if result is None or result.notes.unscored is not None or is_deadline_stop(result.notes.stop_reason):
             return None
-        reached = paused_after(result)
-        far_enough = None not in (reached, request.until_step) and (reached or 0) >= (request.until_step or 0)
-        return result if result.status == "completed" or far_enough else None
+        return result if result.status == "completed" else None
 
 
 def overdue_s(config: ExperimentConfig) -> float | None:
     """How long after its start an arm is killed that its launcher should have ended."""
     return None if config.arm_timeout_s is None else config.arm_timeout_s + _GRACE_S
-
-
-def _which(note: dict[str, Any]) -> tuple[Any, ...]:
-    """Which of its decisions an allocation speaks of."""
-    return note.get("rung"), note.get("race"), note.get("look")
 
 
 def _fail_by_time(result: RunResult) -> RunResult:

@@ -148,8 +148,6 @@ def _caveats(config: ExperimentConfig) -> list[str]:
     """Why it may take less, or more, than the sum of its arms."""
     together = config.max_concurrent_arms or 1
     found = [f"time is added up over the arms, of which {together} may run at once"] if together > 1 else []
-    if config.search is not None and config.search.kind == "halving":
-        found.append("halving stops arms early, and then takes less than this")
     if config.planned_looks:
         found.append("this is what all seeds take; it ends as soon as the claim is decided")
     return found

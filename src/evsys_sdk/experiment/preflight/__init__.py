@@ -25,7 +25,6 @@ from ...user_code import limit_user_code
 from ..arms.arm import expand_arms, folder_problems
 from ..benchmark_plan import benchmark_problems, is_priced, run_eval_problems
 from ..hypothesis import claim_problems
-from ..search import search_problems
 from .meaning import meaning_problems
 from .meaning.context import Context
 from .places import Adapt, callback_problems, load_checked
@@ -95,16 +94,7 @@ def _check(config: ExperimentConfig, kinds: bool, rows: bool, pulled: dict[str, 
             refused, warned = [], [*refused, *warned]
         report.add(refused)
         report.warn(warned)
-    # It builds recipes and may read all rows to know how long runs are, which would fail of the same causes again.
-    if not report.problems:
-        report.add(_first_of_each(search_problems(config)))
     return report
-
-
-def _first_of_each(problems: Iterable[Problem]) -> Iterable[Problem]:
-    """One problem for each place and remedy, where every run of a search has its own."""
-    # Of equal keys the last one stays: backwards, so that it is the first.
-    return {(problem.path, problem.hint): problem for problem in reversed(list(problems))}.values()
 
 
 def _is_priced(config: ExperimentConfig) -> bool:

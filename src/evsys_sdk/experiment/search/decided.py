@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..arms.arm import Arm
-from .allocation import AllocationDecision, ArmOutcome, ArmRequest, all_settled
+from ..arms.results import ArmResult
+from .allocation import AllocationDecision, all_settled
 
 if TYPE_CHECKING:
     from ..conclusion.interim import Look
@@ -32,28 +33,28 @@ class UntilDecided:
         """By the arms that had a score: one that failed may have been trained again since."""
         self._last = AllocationDecision([])
 
-    def decide(self, outcomes: Sequence[ArmOutcome]) -> AllocationDecision:
-        requests: list[ArmRequest] = []
+    def decide(self, results: Sequence[ArmResult]) -> AllocationDecision:
+        arms: list[Arm] = []
         notes: list[dict[str, object]] = []
         before = 0
         for number, seeds in enumerate(self._looks, start=1):
-            requests += [ArmRequest(arm) for arm in self._arms if before <= arm.repeat < seeds]
+            arms += [arm for arm in self._arms if before <= arm.repeat < seeds]
             before = seeds
             # The last look is the conclusion itself.
-            if number == len(self._looks) or not all_settled(outcomes, [request.key for request in requests]):
+            if number == len(self._looks) or not all_settled(results, arms):
                 break
-            look = self._look([request.arm for request in requests], outcomes)
+            look = self._look(arms, results)
             notes.append({"look": number, "of": len(self._looks), "seeds": seeds, **look.to_dict()})
             if look.ends:
                 break
         # Only a new object makes the scheduler look for what is new.
-        if (len(requests), notes) != (len(self._last.requests), list(self._last.notes)):
-            self._last = AllocationDecision(requests, notes)
+        if (len(arms), notes) != (len(self._last.arms), list(self._last.notes)):
+            self._last = AllocationDecision(arms, notes)
         return self._last
 
-    def _look(self, trained: Sequence[Arm], outcomes: Sequence[ArmOutcome]) -> Look:
+    def _look(self, trained: Sequence[Arm], results: Sequence[ArmResult]) -> Look:
         names = {arm.name for arm in trained}
-        scored = [one.result.name for one in outcomes if one.result.is_scored and one.result.name in names]
+        scored = [one.name for one in results if one.is_scored and one.name in names]
         key = tuple(sorted(scored))
         if key not in self._found:
             self._found[key] = self._judge(trained)

@@ -154,7 +154,7 @@ def _search_decision(stated: dict[str, Any]) -> str:
         ]
         more = f" and {len(names) - _MOST_ARMS} more" if len(names) > _MOST_ARMS else ""
         parts += [f"{verb}: {', '.join(shown)}{more}"] if names else []
-    return f"search {' '.join([place, *where]).strip()}: {'; '.join(parts)}"
+    return f"{' '.join(filter(None, ['search', place, *where]))}: {'; '.join(parts)}"
 
 
 def _best_lines(detail: Detail) -> list[str]:

@@ -83,8 +83,6 @@ def wrong_way(context: Context) -> Iterator[Problem]:
     for at, spec in enumerate(context.config.callbacks):
         if spec.kind == "early_stopping":
             given.append((f"callbacks[{at}].params.mode", spec.params.get("metric"), spec.params.get("mode", "min")))
-    if (search := context.config.search) is not None:
-        given.append(("search.mode", search.metric, search.mode or "max"))
     for one in context.stages:
         given.append((f"{one.params_place}.selection_mode", one.cfg.selection_metric, one.cfg.selection_mode))
     for place, name, mode in given:
