@@ -99,7 +99,7 @@ def test_known_values(name: str, value: float) -> None:
 @pytest.mark.parametrize("spec", ["pass@3", "pass^3", MetricSpec(kind="pass_at_k", params={"k": 3})])
 def test_more_samples_than_there_are_is_an_error_that_says_so(spec: Any) -> None:
     with pytest.raises(
-        EvalError, match=r"k is 3, but 1 of 2 tasks have fewer samples, one of them 2\. Draw at least 3"
+        EvalError, match=r"k is 3, but 1 of 2 tasks have fewer samples \(at least 2\)\. Draw at least 3"
     ):
         measured(spec, [[1.0] * 3, [1.0] * 2])
 
@@ -124,9 +124,9 @@ def test_names_with_a_number_are_found_without_being_listed() -> None:
     assert "pass^5" in metrics
     assert metrics.get("pass@17") is metrics.get("pass@17")
     assert (metrics.get("pass@17").name, metrics.get("pass^5").name) == ("pass@17", "pass^5")
-    assert metrics.get("pass@17").__doc__ == "Chance that at least one of 17 samples passes, without bias."
+    assert metrics.get("pass@17").__doc__ == "Unbiased probability that at least one of 17 samples passes."
     assert schema_for("metric", "pass@17")["properties"].keys() == {"threshold"}
-    assert schema_for("metric", "pass_at_k")["properties"]["k"]["description"] == "How many samples are chosen."
+    assert schema_for("metric", "pass_at_k")["properties"]["k"]["description"] == "Samples per subset."
     assert {"pass@k", "pass^k", "pass_at_k"} <= set(metrics.names())
     assert "pass@17" not in metrics.names()
 
@@ -291,7 +291,7 @@ def test_the_error_of_an_expense_per_correct_answer_is_that_of_a_ratio() -> None
 
 
 def test_expenses_that_are_not_known_are_an_error() -> None:
-    with pytest.raises(EvalError, match="cost_usd is not known for 2 of 2 samples of task 't0'"):
+    with pytest.raises(EvalError, match="cost_usd is unknown for 2 of 2 samples of task 't0'"):
         measured("cost_per_task", [[1.0, 1.0]])
     with pytest.raises(EvalError, match="no answer is correct, so there is no seconds per correct answer"):
         measured("time_per_correct", [[0.0], [0.5]], seconds=1.0)
@@ -327,7 +327,10 @@ def test_a_metric_that_is_no_mean_of_tasks_has_a_standard_error_and_no_scores_of
         (lambda self, task_rewards: math.nan, "metric 'odd' returned nan"),
         (lambda self, task_rewards: None, "metric 'odd' failed: TypeError"),
         (lambda self, task_rewards: 1 / 0, "metric 'odd' failed: ZeroDivisionError"),
-        (lambda self, *, nonsense: 1.0, "metric 'odd' asks for 'nonsense'. It can ask for: task_rewards, predictions"),
+        (
+            lambda self, *, nonsense: 1.0,
+            "metric 'odd': compute has an unknown parameter 'nonsense'. Known: task_rewards, predictions",
+        ),
         (None, "metric 'odd' has no method 'compute'"),
     ],
 )

@@ -41,7 +41,7 @@ def test_rows_are_read_in_each_form(row: Any, expected: EvalRow) -> None:
         ({"query": "hi", "target": "A", "toolkit": ""}, "'toolkit' must be non-empty text"),
         ({"query": "hi", "target": "A", "id": 1.5}, "the id must be text or a whole number, not 1.5"),
         ({"messages": [], "target": "A"}, "'messages' must be a non-empty list"),
-        ({"messages": [*HI, {"role": "assistant", "content": "A"}], "target": "A"}, "gives the answer away"),
+        ({"messages": [*HI, {"role": "assistant", "content": "A"}], "target": "A"}, "reveals the answer"),
     ],
 )
 def test_a_row_that_cannot_be_scored_is_refused_with_its_line(row: Any, message: str, tmp_path: Path) -> None:
@@ -55,11 +55,11 @@ def test_a_row_that_cannot_be_scored_is_refused_with_its_line(row: Any, message:
 
 def test_ids_must_differ() -> None:
     row = {"id": "x", "query": "hi", "target": "A"}
-    with pytest.raises(DataError, match="rows:2: the id 'x' already stands in line 1"):
+    with pytest.raises(DataError, match="rows:2: the id 'x' repeats line 1"):
         load_eval_dataset([row, row])
 
 
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "eval.jsonl").write_text("\n", encoding="utf-8")
-    with pytest.raises(DataError, match="there are no rows to score"):
+    with pytest.raises(DataError, match="no rows to score"):
         load_eval_dataset(tmp_path / "eval.jsonl")

@@ -183,7 +183,7 @@ def test_a_question_that_never_gets_an_answer_is_a_failure_and_not_a_wrong_answe
     )
     failed = "the agent failed: TimeoutError: too late"
     assert [line["error"] for line in lines(tmp_path)[1:]] == [None, failed, None]
-    assert "1 attempt failed, in no score." in summary.notes[0]
+    assert "Excluded: 1 failed attempt." in summary.notes[0]
     assert json.loads((tmp_path / "summary.json").read_text("utf-8"))["retry_report"]["total_failures"] == 1
     again = Generates(right)
     repaired = evaluate_model(again, ROWS, config=QUICK, output_dir=tmp_path)
@@ -312,7 +312,7 @@ def test_rows_at_hand_need_ids_of_their_own() -> None:
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("", encoding="utf-8")
-    with pytest.raises(EvalError, match="it cannot hold the results"):
+    with pytest.raises(EvalError, match="cannot be created"):
         evaluate_model(Generates(right), ROWS, output_dir=tmp_path / "x")
 
 

@@ -53,7 +53,7 @@ def test_an_extraction_of_ones_own() -> None:
 
 
 def test_answers_must_fit_the_rows() -> None:
-    with pytest.raises(EvalError, match="2 rows and answers to 1"):
+    with pytest.raises(EvalError, match="2 rows, but answers for 1"):
         score_rows(rows(2), [["A_A"]], MATCHER)
     with pytest.raises(EvalError, match="a list of answers"):
         score_rows(rows(1), ["A_A"], MATCHER)

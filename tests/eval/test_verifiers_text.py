@@ -84,7 +84,7 @@ async def test_what_every_answer_contains_is_no_test() -> None:
 
 @pytest.mark.parametrize("name", ["exact_match", "contains", "numeric_match", "json_match"])
 async def test_a_task_without_an_expected_answer_is_an_error(name: str) -> None:
-    with pytest.raises(EvalError, match=f"verifier '{name}' on task 't1': there is no expected"):
+    with pytest.raises(EvalError, match=f"verifier '{name}' on task 't1': .*no expected"):
         await reward(name, "x")
 
 
@@ -113,11 +113,11 @@ async def test_regex_match(completion: str, expected: Any, params: dict[str, Any
 
 
 async def test_a_catastrophic_pattern_is_an_error_or_no_match_but_never_a_hang() -> None:
-    with pytest.raises(EvalError, match=r"verifier 'regex_match' on task 't1': the regular expression .* was not done"):
+    with pytest.raises(EvalError, match=r"verifier 'regex_match' on task 't1': the regular expression .* timed out"):
         await reward("regex_match", BAIT, EVIL, timeout_s=0.2)
     found = await score("regex_match", BAIT, EVIL, timeout_s=0.2, on_timeout="no_match")
     assert found.reward == 0.0
-    assert "was not done after 0.2 s" in found.info["timed_out"]
+    assert "timed out after 0.2 s" in found.info["timed_out"]
     assert await reward("regex_match", "aaa", EVIL) == 1.0
 
 
@@ -126,7 +126,7 @@ async def test_other_matches_continue_while_one_is_stuck() -> None:
     await asyncio.sleep(0)
     for number in range(5):
         assert await match_within(10.0, r"(\d)", f"x{number}") == [str(number), str(number)]
-    with pytest.raises(EvalError, match="was not done after 1 s"):
+    with pytest.raises(EvalError, match="timed out after 1 s"):
         await stuck
 
 

@@ -1,9 +1,9 @@
-"""How good is it? Everything that is scored becomes tasks with a verifier, and one engine asks and judges them.
+"""Evaluation: rows become tasks with a verifier, and one engine samples answers and scores them.
 
-row_tasks, run_eval, model_eval      rows -> tasks: those of a run's evaluation, those of `evsys eval model`
+row_tasks, run_eval, model_eval      rows -> tasks, for a run's evaluation and for `evsys eval model`
 benchmark                            the engine: tasks x model -> predictions -> scores; `predictions` is its journal
-scored_model                         who is asked: a sampler in training, an inference client, a policy
-verifier, metric, scores             answers -> rewards -> numbers with their errors
+scored_model                         the model: a sampler in training, an inference client or a policy
+verifier, metric, scores             answers -> rewards -> scores with standard errors
 
 Names are loaded on first use.
 """

@@ -1,9 +1,9 @@
 """Results of other evaluation programs, as scores by task.
 
     run = read_inspect_log(Path("logs/a.eval"))
-    run.to_result().metrics["mean_reward"]      # with its standard error, as of our own benchmarks
+    run.to_result().metrics["mean_reward"]      # with its standard error, as for our own benchmarks
 
-An `.eval` file is an archive. Its summaries are enough, so inspect_ai is not imported.
+An `.eval` file is an archive. Its summaries suffice, so inspect_ai is not imported.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ class ForeignRun:
     @property
     def tasks_hash(self) -> str:
         """Hash of the samples' ids and content, equal for runs over the same samples."""
-        content = sorted({(one.task_id, one.task) for one in self.predictions})
+        content = sorted({(prediction.task_id, prediction.task) for prediction in self.predictions})
         return hashlib.sha256(json.dumps([self.task, content]).encode()).hexdigest()
 
     @property
     def by_task(self) -> dict[str, float]:
         """The mean reward of each scored sample."""
-        found: dict[str, list[float]] = {}
-        for one in self.predictions:
-            if one.reward is not None:
-                found.setdefault(one.task_id, []).append(one.reward)
-        return {task: math.fsum(rewards) / len(rewards) for task, rewards in found.items()}
+        rewards_by_task: dict[str, list[float]] = {}
+        for prediction in self.predictions:
+            if prediction.reward is not None:
+                rewards_by_task.setdefault(prediction.task_id, []).append(prediction.reward)
+        return {task: math.fsum(rewards) / len(rewards) for task, rewards in rewards_by_task.items()}
 
     def to_result(self) -> EvalResult:
         """The run as a benchmark result with the mean reward."""
-        epochs = max((one.sample for one in self.predictions), default=0) + 1
+        epochs = max((prediction.sample for prediction in self.predictions), default=0) + 1
         result = EvalResult(self.task, self.tasks_hash, self.model, self.predictions, samples=epochs)
         return compute_scores(result, [], {"mean_reward": build_metric("mean_reward")})
 
@@ -79,7 +79,7 @@ class ForeignParams(Strict):
     """Selects tasks of another program."""
 
     subject: str = Field(min_length=1)
-    """Names of tasks, as the program writes them."""
+    """Task names in the program's spelling."""
     knobs: dict[str, Any] = {}
     """Arguments of the task."""
     content: str = ""
@@ -87,7 +87,7 @@ class ForeignParams(Strict):
 
 
 class ForeignSuite[P: ForeignParams](BaseVerifier[P]):
-    """A task source that owns the loop: another program solves and scores its tasks, and the model is ours."""
+    """A task source whose program solves and scores its own tasks with our model."""
 
     name: ClassVar[str]
     deterministic: ClassVar[bool] = False
@@ -96,9 +96,9 @@ class ForeignSuite[P: ForeignParams](BaseVerifier[P]):
 
     def version_with(self, files: Sequence[Path]) -> str:
         """Version of the program, and a hash of files of the project."""
-        found = version(self.program)
+        version_of_program = version(self.program)
         content = b"".join(path.read_bytes() for path in files)
-        return f"{found}-{hashlib.sha256(content).hexdigest()[:12]}" if files else found
+        return f"{version_of_program}-{hashlib.sha256(content).hexdigest()[:12]}" if files else version_of_program
 
     def make_row(self, task_id: str, instruction: str, expected: Any, content: str | None) -> dict[str, Any]:
         """A task of the program as a row."""
@@ -132,16 +132,16 @@ def find_suite(tasks: Sequence[HarborTask]) -> ForeignSuite[Any] | None:
     """The program that runs these tasks; None for tasks of our own engine."""
     known = {name for name in {_source_of(task) for task in tasks} if _owns_loop(name)}
     owned = [task.verifier for task in tasks if _source_of(task) in known]
-    given = [
-        {key: value for key, value in one.params.items() if key != "content"}
-        for one in owned
-        if isinstance(one, InProcessVerifier)
+    params = [
+        {key: value for key, value in verifier.params.items() if key != "content"}
+        for verifier in owned
+        if isinstance(verifier, InProcessVerifier)
     ]
-    if not given:
+    if not params:
         return None
-    if len(known) > 1 or len(given) < len(tasks) or any(one != given[0] for one in given):
+    if len(known) > 1 or len(params) < len(tasks) or any(other != params[0] for other in params):
         raise DataError("the tasks belong to several programs. Make an entry of metadata.benchmark for each of them.")
-    return get_verifier(known.pop())(**given[0])
+    return get_verifier(known.pop())(**params[0])
 
 
 def _source_of(task: HarborTask) -> str:
@@ -167,17 +167,17 @@ def read_inspect_log(path: Path, *, scorer: str | None = None) -> ForeignRun:
 
 def _run_of(header: Mapping[str, Any], summaries: Sequence[Mapping[str, Any]], scorer: str) -> ForeignRun:
     name, _, key = scorer.partition("/")
-    names = list(dict.fromkeys(one for sample in summaries for one in _part(sample, "scores")))
+    names = list(dict.fromkeys(name for sample in summaries for name in _part(sample, "scores")))
     failed = any(sample.get("error") for sample in summaries)
     if not names and not failed:
         raise DataError("none of its samples has a score. Score it first with `inspect score`.")
     if names and (name not in names if name else len(names) > 1):
         raise DataError(f"it has scores of {', '.join(names)}. Name one of them as the scorer.")
     predictions = [_prediction(sample, name or "".join(names), key) for sample in summaries]
-    if not failed and all(one.reward is None for one in predictions):
+    if not failed and all(prediction.reward is None for prediction in predictions):
         raise DataError(f"sample '{predictions[0].task_id}': {predictions[0].error}. Name another scorer.")
-    about = header["eval"]
-    return ForeignRun("inspect_ai", str(about["task"]), str(about["model"]), str(header["status"]), predictions)
+    info = header["eval"]
+    return ForeignRun("inspect_ai", str(info["task"]), str(info["model"]), str(header["status"]), predictions)
 
 
 def _read_log(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
@@ -190,14 +190,14 @@ def _read_log(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """One file of an archive; Inspect writes Zstandard, which zipfile of Python 3.12 cannot read."""
+    """One file of an archive; Inspect uses Zstandard, which Python 3.12's zipfile cannot read."""
     info = archive.getinfo(name)
     if info.compress_type != _ZSTANDARD:
         return archive.read(info)
     zstandard = import_extra("zstandard", extra="inspect", needed_by="reading .eval logs")
     with path.open("rb") as file:
         file.seek(info.header_offset)
-        sizes = struct.unpack("<26xHH", file.read(30))  # lengths of the name and of the extra field behind the header
+        sizes = struct.unpack("<26xHH", file.read(30))  # lengths of name and extra field, after the header
         file.seek(sum(sizes), 1)
         packed = file.read(info.compress_size)
     return zstandard.ZstdDecompressor().decompressobj().decompress(packed)
@@ -205,23 +205,23 @@ def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _prediction(sample: Mapping[str, Any], scorer: str, key: str) -> Prediction:
     score: dict[str, Any] = _part(sample, "scores").get(scorer) or {}
-    reward, failed = None, sample.get("error")
-    if is_object(failed):
-        failed = failed.get("message")
-    elif not failed and not score:
-        failed = f"it has no score of '{scorer}'"
-    elif not failed and (reward := _reward(sample, score["value"], scorer, key)) is None:
-        failed = f"its score {show(score['value'])} of '{scorer}' is not a number"
+    reward, problem = None, sample.get("error")
+    if is_object(problem):
+        problem = problem.get("message")
+    elif not problem and not score:
+        problem = f"it has no score of '{scorer}'"
+    elif not problem and (reward := _reward(sample, score["value"], scorer, key)) is None:
+        problem = f"its score {show(score['value'])} of '{scorer}' is not a number"
     content = json.dumps([sample.get("input"), sample.get("target")], sort_keys=True)
     return Prediction(
         task_id=str(sample["id"]),
         sample=int(sample.get("epoch", 1)) - 1,
-        status="infra" if failed else "ok",
+        status="infra" if problem else "ok",
         reward=reward,
         text=str(score.get("answer") or ""),
-        error=str(failed) if failed else None,
+        error=str(problem) if problem else None,
         seconds=float(sample.get("total_time") or 0.0),
-        tokens=sum(int(one.get("total_tokens") or 0) for one in _part(sample, "model_usage").values()),
+        tokens=sum(int(usage.get("total_tokens") or 0) for usage in _part(sample, "model_usage").values()),
         task=hashlib.sha256(content.encode()).hexdigest(),
     )
 
@@ -232,18 +232,18 @@ def _part(sample: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _reward(sample: Mapping[str, Any], value: Any, scorer: str, key: str) -> float | None:
     """A score as a number, by Inspect's rules; None if it is not a number."""
-    found: Any = value
+    score: Any = value
     if is_object(value):
         values: dict[str, Any] = value
         if key not in values:
             known = f"'{scorer}' gives {', '.join(values)}. Name one as '{scorer}/{next(iter(values), 'KEY')}'."
             raise DataError(f"sample '{sample['id']}': {known}")
-        found = values[key]
-    if isinstance(found, str):
+        score = values[key]
+    if isinstance(score, str):
         words = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-        found = _LETTERS.get(found, words.get(found.lower(), found))
+        score = _LETTERS.get(score, words.get(score.lower(), score))
     try:
-        number = float(found)
+        number = float(score)
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) else None

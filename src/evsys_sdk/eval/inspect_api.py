@@ -1,4 +1,4 @@
-"""A model of ours as inspect_ai knows models: its messages and tools become ours, and our answer becomes its output."""
+"""An inspect_ai `ModelAPI` over one of our models: converts messages, tools and outputs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ type Ask = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 @lru_cache(maxsize=1)
 def policy_api() -> Any:
-    """The class of the model; made when it is needed, because its base is a class of inspect_ai."""
+    """The `ModelAPI` subclass, defined on first use because its base needs inspect_ai."""
     library = import_module("inspect_ai.model")
     base: Any = library.ModelAPI
 
     class PolicyAPI(base):
-        """Asks one of our models."""
+        """Sends requests to one of our models."""
 
-        def __init__(self, model_name: str, *, ask: Ask, **given: Any) -> None:
-            super().__init__(model_name, **given)  # pyright: ignore[reportUnknownMemberType]
+        def __init__(self, model_name: str, *, ask: Ask, **options: Any) -> None:
+            super().__init__(model_name, **options)  # pyright: ignore[reportUnknownMemberType]
             self._ask = ask
 
         async def generate(self, input: list[Any], tools: list[Any], tool_choice: Any, config: Any) -> Any:
@@ -32,8 +32,8 @@ def policy_api() -> Any:
                 raise RuntimeError(f"tool_choice {tool_choice!r} is not supported: the model chooses. Use 'auto'.")
             answer = await self._ask(
                 {
-                    "messages": [read_message(one) for one in input],
-                    "tools": [_tool(one) for one in tools],
+                    "messages": [read_message(message) for message in input],
+                    "tools": [_tool(tool) for tool in tools],
                     "config": config.model_dump(mode="json", exclude_none=True),
                 }
             )
@@ -43,20 +43,20 @@ def policy_api() -> Any:
 
 
 def read_message(message: Any) -> dict[str, Any]:
-    """A message of Inspect's as one of ours."""
+    """Convert an inspect_ai message to ours."""
     if not isinstance(message.content, str) and any(part.type not in ("text", "reasoning") for part in message.content):
-        raise RuntimeError("the conversation has images or other media, and the model reads text.")
-    found: dict[str, Any] = {"role": message.role, "content": message.text}
+        raise RuntimeError("the conversation has images or other media, but the model reads text only. Use text tasks.")
+    converted: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.role == "tool":
-        found |= {"tool_call_id": message.tool_call_id or "", "name": message.function or ""}
+        converted |= {"tool_call_id": message.tool_call_id or "", "name": message.function or ""}
         if message.error is not None:
-            found["content"] = f"{message.error.message}\n{message.text}".strip()
+            converted["content"] = f"{message.error.message}\n{message.text}".strip()
     if calls := getattr(message, "tool_calls", None):
-        found["tool_calls"] = [
+        converted["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.function, "arguments": call.arguments}}
             for call in calls
         ]
-    return found
+    return converted
 
 
 def _tool(tool: Any) -> dict[str, Any]:
@@ -70,14 +70,14 @@ def _output(library: Any, name: str, answer: dict[str, Any]) -> Any:
     message = answer["message"]
     calls = [_call(at, call) for at, call in enumerate(message.get("tool_calls") or ())]
     stop = "max_tokens" if answer["stop_reason"] == "length" else "tool_calls" if calls else "stop"
-    said = library.ChatMessageAssistant(
+    reply = library.ChatMessageAssistant(
         content=message.get("content") or "", tool_calls=calls or None, model=name, source="generate"
     )
-    used = {key: int(answer.get(key) or 0) for key in ("input_tokens", "output_tokens")}
+    usage = {key: int(answer.get(key) or 0) for key in ("input_tokens", "output_tokens")}
     return library.ModelOutput(
         model=name,
-        choices=[library.ChatCompletionChoice(message=said, stop_reason=stop)],
-        usage=library.ModelUsage(**used, total_tokens=sum(used.values())),
+        choices=[library.ChatCompletionChoice(message=reply, stop_reason=stop)],
+        usage=library.ModelUsage(**usage, total_tokens=sum(usage.values())),
     )
 
 

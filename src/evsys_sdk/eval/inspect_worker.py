@@ -1,10 +1,9 @@
-"""The process in which inspect_ai runs: it lists the samples of a task, or evaluates them with a model of the parent's.
+"""The inspect_ai process: lists the samples of a task, or evaluates them with a model in the parent process.
 
     python -m evsys_sdk.eval.inspect_worker      # started by the task source `inspect`, never by hand
 
-One JSON object per line. The parent sends an order; the worker asks for answers of the model, by sample and epoch, and
-ends with its result. What the task prints goes to stderr. So code of the task never runs in the parent, and Inspect's
-process-wide state is its own.
+One JSON object per line. The parent sends an order; the worker requests completions by sample and epoch and ends with
+its result. The task's prints go to stderr. Task code and Inspect's process-wide state stay out of the parent.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .inspect_api import policy_api, read_message
 
 
 class _Channel:
-    """Questions to the parent and its answers, many at a time."""
+    """Concurrent requests to the parent."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -41,7 +40,7 @@ class _Channel:
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         state = import_module("inspect_ai.solver._task_state").sample_state()
         if state is None:
-            raise RuntimeError("the model was asked outside of a sample")
+            raise RuntimeError("the model was called outside of a sample")
         loop, number = asyncio.get_running_loop(), next(self._numbers)
         future: asyncio.Future[dict[str, Any]] = loop.create_future()
         self._waiting[number] = loop, future
@@ -59,7 +58,7 @@ class _Channel:
 
 
 def main() -> None:
-    """Follow one order."""
+    """Execute one order from stdin."""
     channel = _Channel()
     order = json.loads(sys.stdin.readline())
     try:
@@ -69,9 +68,9 @@ def main() -> None:
         if order["do"] == "rows":
             channel.send(rows=[_row(sample) for sample in samples.values()])
             return
-        changed = [one for one, content in order["samples"].items() if _content(samples.get(one)) != content]
+        changed = [id for id, content in order["samples"].items() if _content(samples.get(id)) != content]
         if changed:
-            channel.send(error=f"sample '{changed[0]}' is another one than when the tasks were listed")
+            channel.send(error=f"sample '{changed[0]}' has changed since the tasks were listed")
             return
         threading.Thread(target=channel.read_answers, daemon=True).start()
         channel.send(log=_evaluate(task, order, samples, channel))
@@ -80,26 +79,26 @@ def main() -> None:
 
 
 def _load(spec: str, args: dict[str, Any]) -> Any:
-    found = import_module("inspect_ai._eval.loader").load_tasks([spec], args)
-    if len(found) != 1:
-        raise LookupError(f"'{spec}' names {len(found)} tasks; write FILE.py@NAME or PACKAGE/NAME")
-    taken = import_module("inspect_ai._util.registry").registry_params(found[0])
-    if unknown := sorted(set(args) - set(taken)):  # Inspect only warns
-        raise TypeError(f"the task has no argument '{unknown[0]}'; it has {', '.join(sorted(taken)) or 'none'}")
-    for at, sample in enumerate(found[0].dataset):
+    tasks = import_module("inspect_ai._eval.loader").load_tasks([spec], args)
+    if len(tasks) != 1:
+        raise LookupError(f"'{spec}' names {len(tasks)} tasks; write FILE.py@NAME or PACKAGE/NAME")
+    parameters = import_module("inspect_ai._util.registry").registry_params(tasks[0])
+    if unknown := sorted(set(args) - set(parameters)):  # Inspect only warns
+        raise TypeError(f"the task has no argument '{unknown[0]}'; it has {', '.join(sorted(parameters)) or 'none'}")
+    for at, sample in enumerate(tasks[0].dataset):
         if sample.id is None:
             sample.id = at + 1  # as Inspect numbers them
-    if len({str(sample.id) for sample in found[0].dataset}) < len(found[0].dataset):
+    if len({str(sample.id) for sample in tasks[0].dataset}) < len(tasks[0].dataset):
         raise ValueError("two of its samples have the same id")
-    return found[0]
+    return tasks[0]
 
 
-def _check_scorer(task: Any, wanted: str) -> None:
-    """Refuse what would be found only after training, when the log is read."""
+def _check_scorer(task: Any, requested: str) -> None:
+    """Refuse a wrong scorer before training; Inspect would fail only when its log is read."""
     registry = import_module("inspect_ai._util.registry")
     scorers: list[Any] = task.scorer or []
-    names: list[str] = [registry.registry_unqualified_name(one) for one in scorers]
-    name, _, key = wanted.partition("/")
+    names: list[str] = [registry.registry_unqualified_name(scorer) for scorer in scorers]
+    name, _, key = requested.partition("/")
     if not names:
         raise LookupError("the task has no scorer")
     if name.rstrip("0123456789") not in names and name not in names if name else len(names) > 1:
@@ -112,8 +111,10 @@ def _check_scorer(task: Any, wanted: str) -> None:
 
 def _row(sample: Any) -> dict[str, Any]:
     plain = isinstance(sample.input, str)
-    said = [{"role": "user", "content": sample.input}] if plain else [read_message(one) for one in sample.input]
-    return {"id": str(sample.id), "messages": said, "target": sample.target, "content": _content(sample)}
+    messages = (
+        [{"role": "user", "content": sample.input}] if plain else [read_message(message) for message in sample.input]
+    )
+    return {"id": str(sample.id), "messages": messages, "target": sample.target, "content": _content(sample)}
 
 
 def _content(sample: Any) -> str | None:
@@ -131,7 +132,7 @@ def _evaluate(task: Any, order: dict[str, Any], samples: dict[str, Any], channel
         model=model.get_model(
             f"evsys_policy/{order['model']}", config=model.GenerateConfig(max_connections=order["concurrency"])
         ),
-        sample_id=[samples[one].id for one in order["samples"]],
+        sample_id=[samples[id].id for id in order["samples"]],
         epochs=order["epochs"],
         max_samples=order["concurrency"],
         time_limit=order["timeout_s"],

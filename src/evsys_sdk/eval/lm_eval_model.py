@@ -1,9 +1,9 @@
-"""A model of ours as lm-eval knows models: log-likelihoods of continuations, of whole texts, and greedy generation.
+"""An lm-eval model over one of our samplers: log-likelihoods of continuations and texts, and greedy generation.
 
     lm = open_lm(sampler, context_length=2048)
     lm_eval.simple_evaluate(lm, tasks=["hellaswag"])
 
-Texts are split into tokens as lm-eval's own model for transformers does it, so scores of multiple choice agree.
+Tokenisation follows lm-eval's `HFLM`, so multiple-choice scores agree.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..inference.renderer import decode
 from ..user_code import report_progress
 
 _AT_ONCE = 64
-"""Requests that are submitted before the first of them is awaited."""
+"""Requests submitted before the first result is awaited."""
 
 
 def open_lm(sampler: SamplingClient, context_length: int, *, max_tokens: int = 256, greedy: bool = True) -> Any:
-    """The model over a sampler. Without `greedy`, nothing says whether a continuation is the most probable one."""
+    """The lm-eval model of a sampler. Without `greedy`, no continuation counts as the most probable one."""
     return _lm_class()(sampler, context_length, max_tokens, greedy)
 
 
 class SamplerLM:
-    """What lm-eval asks of a model, by a sampler; the base class of lm-eval's models comes next to it."""
+    """lm-eval's model methods over a sampler; `_lm_class` adds lm-eval's base class."""
 
     def __init__(self, sampler: SamplingClient, context_length: int, max_tokens: int, greedy: bool) -> None:
         super().__init__()
@@ -56,21 +56,24 @@ class SamplerLM:
         return super().loglikelihood(requests, disable_tqdm=disable_tqdm)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-        found: list[tuple[float, bool]] = []
+        results: list[tuple[float, bool]] = []
         for at in range(0, len(requests), _AT_ONCE):
-            parts = [self._cut(list(context), list(wanted)) for _, context, wanted in requests[at : at + _AT_ONCE]]
-            scored = [self._sampler.logprobs(context + wanted) for context, wanted in parts]
-            chosen = [self._choose(context, len(wanted)) for context, wanted in parts]
-            for (context, wanted), values, most_probable in zip(parts, scored, chosen, strict=True):
+            parts = [
+                self._cut(list(context), list(continuation))
+                for _, context, continuation in requests[at : at + _AT_ONCE]
+            ]
+            scored = [self._sampler.logprobs(context + continuation) for context, continuation in parts]
+            chosen = [self._choose(context, len(continuation)) for context, continuation in parts]
+            for (context, continuation), values, most_probable in zip(parts, scored, chosen, strict=True):
                 total = math.fsum(values.result()[len(context) :].tolist())
-                found.append((total, most_probable is not None and most_probable.result()[0].tokens == wanted))
+                results.append((total, most_probable is not None and most_probable.result()[0].tokens == continuation))
             report_progress()
-        return found
+        return results
 
-    def _cut(self, context: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
-        """The end of the context, where both are longer than the model can read."""
-        kept = max(self.max_length - len(wanted), 1)
-        return context[-kept:], wanted[: self.max_length - 1]
+    def _cut(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
+        """The last tokens of the context that fit the model next to the continuation."""
+        room = max(self.max_length - len(continuation), 1)
+        return context[-room:], continuation[: self.max_length - 1]
 
     def _choose(self, context: list[int], length: int) -> Operation[Any] | None:
         params = SamplingParams(length, temperature=0.0, stop=[], seed=0)
@@ -78,7 +81,7 @@ class SamplerLM:
 
     def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
         utils = import_module("lm_eval.utils")
-        found: list[float] = []
+        results: list[float] = []
         for request in requests:
             windows = utils.get_rolling_token_windows(
                 token_list=self.tok_encode(request.args[0]),
@@ -87,19 +90,19 @@ class SamplerLM:
                 context_len=1,
             )
             pairs = [(None, *utils.make_disjoint_window(window)) for window in windows]
-            found.append(math.fsum(value for value, _ in self._loglikelihood_tokens(pairs)))
-        return found
+            results.append(math.fsum(value for value, _ in self._loglikelihood_tokens(pairs)))
+        return results
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-        found: list[str] = []
+        texts: list[str] = []
         for at in range(0, len(requests), _AT_ONCE):
-            asked = [(request.args[0], dict(request.args[1])) for request in requests[at : at + _AT_ONCE]]
-            running = [self._generate(text, options) for text, options in asked]
-            for (_text, options), one in zip(asked, running, strict=True):
-                text = decode(self.tokenizer, one.result()[0].tokens, skip_special_tokens=True)
-                found.append(cut_at_stop(text, _stops(options))[0])
+            inputs = [(request.args[0], dict(request.args[1])) for request in requests[at : at + _AT_ONCE]]
+            operations = [self._generate(text, options) for text, options in inputs]
+            for (_text, options), operation in zip(inputs, operations, strict=True):
+                text = decode(self.tokenizer, operation.result()[0].tokens, skip_special_tokens=True)
+                texts.append(cut_at_stop(text, _stops(options))[0])
             report_progress()
-        return found
+        return texts
 
     def _generate(self, text: str, options: dict[str, Any]) -> Operation[Any]:
         length = int(options.get("max_gen_toks") or self._max_tokens)
@@ -112,7 +115,7 @@ class SamplerLM:
 
 @lru_cache(maxsize=1)
 def _lm_class() -> Any:
-    """Made when it is needed, because one of its bases is a class of lm-eval."""
+    """The class with lm-eval's base, defined on first use because it needs lm-eval."""
     return type("EvsysLM", (SamplerLM, import_module("lm_eval.api.model").TemplateLM), {})
 
 

@@ -1,14 +1,14 @@
-"""Metrics: many scored samples in, one number with its standard error out.
+"""Metrics: from scored samples to one value with its standard error.
 
     metric = build_metric("pass@3")
     metric([TaskSamples("t1", [Sample(1.0), Sample(0.0), Sample(0.0)]), ...])
     # MetricValue(value=..., stderr=..., n_tasks=..., n_samples=...)
 
-Your own metric has a method `compute`; what it receives is recognised by its signature:
+A custom metric has a method `compute`; its signature selects what it receives:
 
     compute(task_rewards)             one inner list per task, one reward per sample
-    compute(*, predictions, targets)  one text per sample; `metadata` next to them is that of their tasks
-    compute(*, tasks)                 `TaskSamples`, for what is in neither: cost, time, tokens
+    compute(*, predictions, targets)  one text per sample; `metadata` adds that of their tasks
+    compute(*, tasks)                 `TaskSamples`, for cost, time and tokens
 """
 
 from __future__ import annotations
@@ -32,56 +32,56 @@ __all__ = ["BuiltMetric", "MetricValue", "ScoredSample", "TaskSamples", "build_m
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """A score and how sure it is."""
+    """A score and its uncertainty."""
 
     value: float
     stderr: float | None
-    """Clustered by task; None where it cannot be known, as with a single task."""
+    """Clustered by task; None where it cannot be estimated, as with a single task."""
     n_tasks: int
     n_samples: int
     n_missing: int = 0
-    """Samples that failed and were left out."""
+    """Failed samples, which are excluded."""
     per_task: tuple[float, ...] | None = field(default=None, repr=False)
-    """The score of each task, where `value` is their mean; what paired comparisons are made of."""
+    """The score of each task, where `value` is their mean; for paired comparisons."""
     low: float | None = None
-    """Lower end of the 95 % interval; None where the score is no mean of values between 0 and 1."""
+    """Lower end of the 95 % interval; None unless the score is a mean of values between 0 and 1."""
     high: float | None = None
 
     @classmethod
     def of(cls, per_task: Sequence[float], *, n_samples: int, n_missing: int = 0) -> Self:
-        """The mean of one value for each task, with its errors."""
+        """The mean of one value per task, with standard error and interval."""
         low, high = interval_of_mean(per_task) or (None, None)
         mean, error = statistics.fmean(per_task), stderr_of_mean(per_task)
         return cls(mean, error, len(per_task), n_samples, n_missing, tuple(per_task), low, high)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form, without the single tasks."""
+        """The JSON form, without the per-task values."""
         return {key: value for key, value in asdict(self).items() if key != "per_task"}
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltMetric:
-    """A metric that is ready to compute: found, given its params, and called as its signature wants."""
+    """A metric with its params, callable on the samples of tasks."""
 
     name: str
     compute: Callable[[Sequence[TaskSamples]], float]
     inputs: frozenset[str] = frozenset({"task_rewards"})
-    """What it is computed from, by the names that `compute` can ask for."""
+    """The names of the inputs that `compute` takes."""
     k: int = 1
-    """How many samples of each task it needs."""
+    """Samples needed per task."""
     needs_price: bool = False
-    """Whether it adds up what answers cost, which not every model's answers have."""
+    """Whether it sums the cost of answers, which models without a price lack."""
 
     def __call__(self, tasks: Sequence[TaskSamples]) -> MetricValue:
-        """The score of `tasks` with its standard error, without the samples that failed."""
+        """The score of `tasks` with its standard error; failed samples are excluded."""
         kept, n_missing = drop_failed(tasks, f"metric '{self.name}'")
         value = self._value(kept)
         n_samples = sum(len(task.samples) for task in kept)
-        # Where the score is the mean of what each task scores by itself, its error follows from those. Any other
-        # statistic, such as a ratio, shows its error by how it moves when tasks are left out.
-        alone = self._each_alone(kept)
-        if alone is not None and math.isclose(statistics.fmean(alone), value, rel_tol=1e-9, abs_tol=1e-12):
-            return replace(MetricValue.of(alone, n_samples=n_samples, n_missing=n_missing), value=value)
+        # If the score is the mean of per-task scores, they give the standard error. Any other statistic, such as a
+        # ratio, needs the jackknife.
+        per_task = self._each_alone(kept)
+        if per_task is not None and math.isclose(statistics.fmean(per_task), value, rel_tol=1e-9, abs_tol=1e-12):
+            return replace(MetricValue.of(per_task, n_samples=n_samples, n_missing=n_missing), value=value)
         return MetricValue(value, jackknife_stderr(self._value, kept), len(kept), n_samples, n_missing)
 
     def _value(self, tasks: Sequence[TaskSamples]) -> float:
@@ -96,16 +96,16 @@ class BuiltMetric:
         return value
 
     def _each_alone(self, tasks: Sequence[TaskSamples]) -> list[float] | None:
-        """The score of each task by itself; None for a metric that has none for some task."""
+        """The score of each task alone; None if the metric is undefined for some task."""
         try:
             return [self._value([task]) for task in tasks]
         except EvalError:
             return None
 
 
-def build_metric(what: MetricSpec | str) -> BuiltMetric:
-    """The metric that a `{kind, params}` block or a name such as `pass@3` stands for."""
-    name, params = (what, dict[str, Any]()) if isinstance(what, str) else (what.kind, what.params)
+def build_metric(spec: MetricSpec | str) -> BuiltMetric:
+    """The metric of a `{kind, params}` block or of a name such as `pass@3`."""
+    name, params = (spec, dict[str, Any]()) if isinstance(spec, str) else (spec.kind, spec.params)
     metric: Any = get_metric(name)
     if isinstance(metric, type):
         metric = build_extension(metric, params, what=f"metric '{name}'", path=f"metric '{name}': params")
@@ -130,7 +130,9 @@ def _by_signature(name: str, compute: Callable[..., Any]) -> tuple[_Compute, fro
             parameter.name for parameter in parameters if _is_required(parameter) and parameter.name not in _INPUTS
         ]
         if unknown:
-            raise EvalError(f"metric '{name}' asks for '{unknown[0]}'. It can ask for: {', '.join(_INPUTS)}.")
+            raise EvalError(
+                f"metric '{name}': compute has an unknown parameter '{unknown[0]}'. Known: {', '.join(_INPUTS)}."
+            )
         return lambda tasks: compute(**{key: _INPUTS[key](tasks) for key in wanted}), frozenset(wanted)
     return lambda tasks: compute(task_rewards(tasks)), frozenset({"task_rewards"})
 
@@ -150,21 +152,21 @@ _INPUTS: dict[str, Callable[[Sequence[TaskSamples]], Any]] = {
     "metadata": metadata,
     "tasks": list,
 }
-"""What `compute` can ask for by name."""
+"""Input name of `compute` -> its value from the samples."""
 
 
-# How sure a score is. Tasks are what was drawn, so they are the clusters; samples of one task are not independent.
+# Tasks are the sampling unit, so errors are clustered by task: samples of one task are not independent.
 
 _MOST_GROUPS = 200
-"""How often a statistic is computed for its error; each time it goes over nearly all tasks."""
+"""Most jackknife groups; each one evaluates the statistic on nearly all tasks."""
 _Z = 1.959964
 
 
 def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval (Wilson's, by tasks) of a mean of values between 0 and 1; None for values of any other kind.
+    """The 95 % Wilson interval, by tasks, of a mean of values between 0 and 1; None for any other values.
 
-    It is honest also where all tasks agree and the standard error is 0. Values between 0 and 1 vary at most as much as
-    zeros and ones of the same mean, so it is never too narrow.
+    It stays valid where all tasks agree and the standard error is 0. It is conservative: values between 0 and 1 vary at
+    most as much as zeros and ones of the same mean.
     """
     n = len(values)
     if n == 0 or not all(0 <= value <= 1 for value in values):
@@ -173,30 +175,32 @@ def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def share_interval(mean: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share that was observed `n` times."""
+    """Wilson's 95 % interval of a proportion observed in `n` trials."""
     centre = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z / (1 + _Z**2 / n) * math.sqrt(max(mean * (1 - mean), 0.0) / n + _Z**2 / (4 * n**2))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def stderr_of_mean(values: Sequence[float]) -> float | None:
-    """Standard error of the mean of one value per task; None for a single task, which says nothing about others."""
+    """Standard error of the mean of one value per task; None for fewer than two tasks."""
     return None if len(values) < 2 else statistics.stdev(values) / math.sqrt(len(values))
 
 
 def jackknife_stderr[T](statistic: Callable[[Sequence[T]], float], tasks: Sequence[T]) -> float | None:
-    """Standard error of any smooth statistic, from how it changes when tasks are left out.
+    """Jackknife standard error of any smooth statistic.
 
-    For a mean it equals `stderr_of_mean`. Many tasks are left out in groups, which costs little precision. None where
-    it cannot be known: a single task, or a statistic that has no value without some of the tasks.
+    For a mean it equals `stderr_of_mean`. Many tasks are left out in groups, which costs little precision. None for a
+    single task, or if the statistic is undefined without some of the tasks.
     """
     groups = min(len(tasks), _MOST_GROUPS)
     if groups < 2:
         return None
     try:
-        left = [statistic([task for at, task in enumerate(tasks) if at % groups != group]) for group in range(groups)]
+        estimates = [
+            statistic([task for at, task in enumerate(tasks) if at % groups != group]) for group in range(groups)
+        ]
     except (ValueError, ArithmeticError, IndexError):
         return None
-    if not all(math.isfinite(value) for value in left):
+    if not all(math.isfinite(value) for value in estimates):
         return None
-    return math.sqrt((groups - 1) / groups * sum((value - statistics.fmean(left)) ** 2 for value in left))
+    return math.sqrt((groups - 1) / groups * sum((value - statistics.fmean(estimates)) ** 2 for value in estimates))

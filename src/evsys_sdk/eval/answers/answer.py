@@ -1,7 +1,6 @@
-"""The part of a completion that is the answer: what follows the reasoning, stands in a tag, a box or a code block.
+"""Extract the answer of a completion: after the reasoning, in a tag, a box or a code block; also JSON in it.
 
-Also the JSON in it: alone, in a code block, or somewhere between words. Everything here is a search for fixed words,
-never a pattern that could backtrack: completions are as long and as strange as a model under training makes them.
+Every search runs in linear time without backtracking, because completions of a model in training can be long and odd.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ _FENCE = re.compile(
     r"(?:(?P<line>^[ \t]*)|(?<=[\s:]))(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)(?(line)[^\n]*|[ \t]*)$",
     re.MULTILINE,
 )
-"""A fence has a line to itself; models also open one behind other words, with nothing but the language after it."""
+"""A fence has its own line; models also open one after other words, followed only by the language."""
 
 
 class AnswerParams(Strict):
     """Which part of a completion counts; shared by the verifiers that compare texts."""
 
     answer_tag: str | None = Field(default=ANSWER_TAG, min_length=1)
-    """Only what stands in the last <answer>…</answer> counts, where there is one; null to always take everything."""
+    """Compare only the content of the last <answer>…</answer>, if any; null compares the whole completion."""
     require_answer_tag: bool = False
-    """Whether a completion without that tag earns 0."""
+    """Whether a completion without the tag scores 0."""
     ignore_thinking: bool = True
-    """Whether reasoning in <think>…</think> is left out first, so that a guess in it earns nothing."""
+    """Whether reasoning in <think>…</think> is removed first, so that a guess in it scores nothing."""
 
     def answer_in(self, completion: str) -> str | None:
-        """The part that counts, without white space around it; None when a required tag is missing."""
+        """The part that counts, stripped; None when a required tag is missing."""
         text = without_thinking(completion) if self.ignore_thinking else completion
         tagged = None if self.answer_tag is None else last_tagged(text, self.answer_tag)
         if tagged is None and self.require_answer_tag:
@@ -45,39 +44,39 @@ class AnswerParams(Strict):
         return (text if tagged is None else tagged).strip()
 
     def read_expected(self, expected: Any) -> list[str]:
-        """The answers that are right, with everything left out of them that is left out of a completion."""
+        """The correct answers, extracted by the same rules as those of a completion."""
         free = self.model_copy(update={"require_answer_tag": False})
         return [free.answer_in(text) or "" for text in texts_of_expected(expected)]
 
 
 def extract_answer(text: str, tag: str = ANSWER_TAG) -> str:
-    """What stands inside the last `<answer>…</answer>`, or the whole text."""
-    found = last_tagged(text, tag)
-    return (text if found is None else found).strip()
+    """The content of the last `<answer>…</answer>`, else the whole text."""
+    tagged = last_tagged(text, tag)
+    return (text if tagged is None else tagged).strip()
 
 
 def last_tagged(text: str, tag: str) -> str | None:
-    """What stands inside the last `<tag>…</tag>`."""
-    end = text.rfind(f"</{tag}>")  # from the end: what comes last is what was decided
+    """The content of the last `<tag>…</tag>`; None without one."""
+    end = text.rfind(f"</{tag}>")  # the last answer is the final one
     start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
     return None if start < 0 else text[start + len(tag) + 2 : end]
 
 
 def all_tagged(text: str, tag: str) -> list[str]:
-    """What stands inside each `<tag>…</tag>`, in order; one that is never closed reaches to the end."""
+    """The content of each `<tag>…</tag>`, in order; an unclosed tag reaches to the end."""
     parts = text.split(f"<{tag}>")[1:]
     return [part.partition(f"</{tag}>")[0] for part in parts]
 
 
 def without_thinking(text: str) -> str:
-    """What follows the reasoning; of reasoning that was cut off, nothing."""
+    """The text after the reasoning; empty if the reasoning is cut off."""
     for opening, closing in _THINKING:
         text = opening.split(closing.split(text)[-1], 1)[0]
     return text
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands inside the last LaTeX `\boxed{…}`, braces inside it included."""
+    r"""The content of the last LaTeX `\boxed{…}`, with nested braces."""
     start = max(text.rfind(r"\boxed{"), text.rfind(r"\fbox{"))
     if start < 0:
         return None
@@ -94,25 +93,25 @@ def last_boxed(text: str) -> str | None:
 
 
 def code_blocks(text: str, *languages: str) -> list[str]:
-    """The fenced blocks of a text, of these languages or of any; one that is never closed reaches to the end."""
+    """The fenced blocks of a text, optionally of these languages; an unclosed block reaches to the end."""
     blocks = ((opened["language"].lower(), text[opened.end() + 1 : end]) for opened, end in _find_blocks(text))
     return [inside for language, inside in blocks if not languages or language in languages]
 
 
 def without_code_blocks(text: str) -> str:
-    """The text without the insides of its fenced blocks."""
+    """The text without the content of its fenced blocks."""
     for opened, end in reversed(list(_find_blocks(text))):
         text = text[: opened.end()] + text[end:]
     return text
 
 
 def _find_blocks(text: str) -> Iterator[tuple[re.Match[str], int]]:
-    """The opening of each fenced block, and where its inside ends."""
+    """The opening fence and the end of each fenced block."""
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(text):
         if opened is None:
             opened = fence
-        # At least as many marks, alone on their line, close a block; anything less is a part of it.
+        # At least as many marks, alone on their line, close a block; fewer belong to its content.
         elif fence["mark"].startswith(opened["mark"]) and fence["line"] is not None and not fence["language"]:
             yield opened, fence.start()
             opened = None
@@ -121,10 +120,10 @@ def _find_blocks(text: str) -> Iterator[tuple[re.Match[str], int]]:
 
 
 def texts_of_expected(expected: Any) -> list[str]:
-    """The answers that are right, as texts; a list means any of them."""
+    """The correct answers as texts; a list means any of them."""
     answers: list[Any] = expected if isinstance(expected, list) else [expected]  # pyright: ignore[reportUnknownVariableType]
     if not answers or None in answers:
-        raise EvalError("there is no expected answer to compare with. Add 'expected' to the task's verifier.")
+        raise EvalError("the task has no expected answer. Add 'expected' to its verifier.")
     return [
         answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
         for answer in answers
@@ -133,11 +132,11 @@ def texts_of_expected(expected: Any) -> list[str]:
 
 _OPENING = re.compile(r"[{\[]")
 _MOST_ATTEMPTS = 50
-"""How many brackets are tried as a beginning; a text of nothing but brackets must not take permanently."""
+"""Brackets tried as the start of a value, which bounds the time on a text of brackets."""
 
 
 def strict_loads(text: str) -> Any:
-    """The value of a JSON text; `ValueError` for anything else, and for `NaN`, repeated keys and bottomless nesting."""
+    """Parse JSON; `ValueError` for anything else, including `NaN`, repeated keys and excessive nesting."""
     try:
         return _DECODER.decode(text)
     except RecursionError:
@@ -145,7 +144,7 @@ def strict_loads(text: str) -> Any:
 
 
 def find_json(text: str) -> Any:
-    """The JSON value of a text: all of it, else its last code block that is one, else the first object or list in it.
+    """The JSON value of a text: all of it, else the last code block that parses, else the first object or list.
 
     `MISSING` when there is none.
     """
@@ -173,11 +172,11 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys differ: of a repeated one, parsers keep the first value, the last, or all."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Build an object; refuse repeated keys, which parsers resolve differently."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
         raise ValueError("a key is repeated")
-    return found
+    return value
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_without_repeated_keys)

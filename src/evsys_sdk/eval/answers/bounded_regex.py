@@ -1,7 +1,7 @@
 r"""Regular expressions with a time limit.
 
-A pattern such as `(a|aa)+$` can take centuries over one line, and a model under training will find that line. Python's
-`re` cannot be interrupted, so the package `regex` does the matching: it checks the time as it backtracks.
+A pattern such as `(a|aa)+$` takes exponential time on some lines, and a model in training can produce them. Python's
+`re` cannot be interrupted; the package `regex` checks the time as it backtracks.
 
     groups = await match_within(1.0, r"(\d+) apples", "12 apples")  # ['12 apples', '12'], or None
 """
@@ -18,23 +18,23 @@ type How = Literal["search", "match", "fullmatch"]
 
 
 class RegexTimeoutError(EvalError):
-    """A match took longer than it may."""
+    """A match exceeded its time limit."""
 
 
 async def match_within(
     timeout_s: float, pattern: str, text: str, *, how: How = "search", flags: int = 0
 ) -> list[str | None] | None:
-    """The whole match and its groups, or None where there is no match; `RegexTimeoutError` when that takes too long."""
+    """The match and its groups, or None without a match; `RegexTimeoutError` at the time limit."""
     import regex
 
     matcher: Any = getattr(regex, how)
     try:
-        # In a thread and without the interpreter's lock, so that other answers are judged meanwhile.
+        # In a thread without the GIL, so that other answers are scored meanwhile.
         match = await asyncio.to_thread(matcher, pattern, text, flags, timeout=timeout_s, concurrent=True)
     except TimeoutError:
         raise RegexTimeoutError(
-            f"the regular expression {show(pattern)} was not done after {timeout_s:g} s with a text of {len(text)} "
-            "characters. Write it without nested repetitions, or raise timeout_s."
+            f"the regular expression {show(pattern)} timed out after {timeout_s:g} s on a text of {len(text)} "
+            "characters. Remove nested repetitions, or raise timeout_s."
         ) from None
     except (regex.error, RecursionError, OverflowError, MemoryError) as error:
         message = f"the regular expression {show(pattern)} cannot be used: {type(error).__name__}: {error}. Correct it."
@@ -43,7 +43,7 @@ async def match_within(
 
 
 def check_pattern(pattern: str) -> str:
-    """`pattern` itself, if it is one in Python's syntax; for the validators of params."""
+    """Return `pattern` if it is valid in Python's syntax; for validators of params."""
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:

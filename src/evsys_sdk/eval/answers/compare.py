@@ -1,7 +1,7 @@
-"""Are two JSON values the same? With tolerance for numbers, extra keys, and lists in another order.
+"""Compare JSON values, with tolerance for numbers, extra keys and lists in another order.
 
-compare = Comparison(extra_keys=True)
-compare.same({"a": 1, "b": 2}, {"a": 1.0})  # True: found, wanted
+compare = ValueComparison(extra_keys=True)
+compare.same({"a": 1, "b": 2}, {"a": 1.0})  # True: actual, expected
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .quantity import close
 
 @dataclass(frozen=True, slots=True)
 class ValueComparison:
-    """What counts as the same."""
+    """Rules for equality of JSON values."""
 
     relative_tolerance: float = 0.0
     absolute_tolerance: float = 0.0
     extra_keys: bool = False
-    """Whether a found object may have keys that the wanted one lacks."""
+    """Whether the actual object may have keys that the expected one lacks."""
     ignore_order: bool = False
-    """Whether lists are the same in any order."""
+    """Whether lists match in any order."""
     ignore_case: bool = False
 
     def same(self, found: Any, wanted: Any) -> bool:
-        """Whether `found` is what was wanted."""
+        """Whether `found` equals `wanted` under these rules."""
         if is_object(wanted):
             return is_object(found) and self._same_objects(found, wanted)
         if is_list(wanted):
@@ -49,7 +49,7 @@ class ValueComparison:
             return False
         if self.ignore_order:
             return most_pairs(found, wanted, self.same) == len(wanted)
-        return all(self.same(one, other) for one, other in zip(found, wanted, strict=True))
+        return all(map(self.same, found, wanted))
 
     def _same_numbers(self, found: Any, wanted: Any) -> bool:
         if found == wanted:
@@ -61,19 +61,19 @@ class ValueComparison:
 
 
 def most_pairs[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F, W], bool]) -> int:
-    """How many of `wanted` can have one of `found` to itself.
+    """Size of the maximum matching between `wanted` and `found`.
 
-    Taking the first that fits would not do: with tolerances, or extra keys, it may be the only one that fits another.
+    A greedy choice could take the only item that fits another one, with tolerances or extra keys.
     """
-    taken_by: dict[int, int] = {}
+    owner: dict[int, int] = {}
 
-    # Kuhn's augmenting paths: an item whose matches are all taken tries to move their owners.
+    # Kuhn's augmenting paths: an item without a free match tries to move another.
     def place(index: int, tried: set[int]) -> bool:
-        fitting = [at for at, one in enumerate(found) if at not in tried and fits(one, wanted[index])]
+        fitting = [at for at, item in enumerate(found) if at not in tried and fits(item, wanted[index])]
         tried.update(fitting)
-        for at in sorted(fitting, key=taken_by.__contains__):  # those that are free first
-            if at not in taken_by or place(taken_by[at], tried):
-                taken_by[at] = index
+        for at in sorted(fitting, key=owner.__contains__):  # free items first
+            if at not in owner or place(owner[at], tried):
+                owner[at] = index
                 return True
         return False
 
@@ -81,17 +81,17 @@ def most_pairs[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F,
 
 
 def longest_common[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F, W], bool]) -> int:
-    """How many of `wanted` are in `found` in the same order, others between them allowed."""
-    best = [0] * (len(wanted) + 1)  # one row of the usual table, overwritten by the next
-    for one in found:
+    """Length of the longest common subsequence."""
+    best = [0] * (len(wanted) + 1)  # one row of the dynamic programming table
+    for item in found:
         diagonal = 0
-        for index, other in enumerate(wanted):
+        for index, wanted_item in enumerate(wanted):
             above = best[index + 1]
-            best[index + 1] = diagonal + 1 if fits(one, other) else max(above, best[index])
+            best[index + 1] = diagonal + 1 if fits(item, wanted_item) else max(above, best[index])
             diagonal = above
     return best[-1]
 
 
 def is_number(value: Any) -> bool:
-    """Whether a JSON value is a number; true and false are none."""
+    """Whether a JSON value is a number; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

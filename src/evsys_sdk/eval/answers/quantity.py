@@ -1,9 +1,8 @@
-r"""Numbers in text, in the notations people and models use, read exactly.
+r"""Exact numbers from text, in the notations that people and models use.
 
     1,234.5   1.234,5 (decimal comma)   ½   2 1/2   3/4   \frac{3}{4}   1.5e-3   1.5 * 10³   10^{6}   50%   $7   5 km
 
-Values are decimals, because a float would call 10000000000000001 and 10000000000000000 equal, and because the exponent
-of 1e999999999 must not become a number with a billion digits.
+Values are decimals: floats equate 10000000000000001 and 10000000000000000, and an integer would expand 1e999999999.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Literal
 type DecimalMark = Literal["point", "comma"]
 
 EXACT = Context(prec=60, Emax=10**9, Emin=-(10**9))
-"""More digits than any answer has, and no exponent that could take permanently."""
+"""More digits than any answer has, and a limited exponent, which bounds the time."""
 
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
 _LOWERED = str.maketrans(_SUPERSCRIPTS, "0123456789-+")
@@ -53,7 +52,7 @@ _LATEX = [
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number with what was written behind it."""
+    """A number with its percent sign or unit."""
 
     value: Decimal
     percent: bool = False
@@ -62,18 +61,18 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How numbers are written in some text."""
+    """How a text writes numbers."""
 
     decimal_mark: DecimalMark = "point"
     group_by_spaces: bool = False
     units: tuple[str, ...] = ()
 
     def find(self, text: str) -> Iterator[re.Match[str]]:
-        """Every number in a text that went through `plain`; `read` gives its value."""
+        """Every number in a text normalised by `plain`; `read` gives its value."""
         return _pattern(self.decimal_mark, self.group_by_spaces, self.units).finditer(text)
 
     def read(self, match: re.Match[str]) -> Quantity | None:
-        """The value of a number that was found; None where it has none, as 1/0 or an exponent beyond reason."""
+        """The value of a matched number; None if undefined, such as 1/0 or an excessive exponent."""
         try:
             value = self._value(match)
         except (DecimalException, ValueError):
@@ -92,7 +91,7 @@ class Notation:
             value = EXACT.power(value, EXACT.create_decimal(match["power"]))
         if exponent := match["e"] or match["ten_to"]:
             value = EXACT.multiply(value, EXACT.create_decimal(f"1e{int(exponent)}"))
-        # The sign last: -2^2 is -4, and -1 1/2 is less than -1.
+        # Apply the sign last: -2^2 is -4, and -1 1/2 is less than -1.
         return EXACT.minus(value) if match["sign"] == "-" else value
 
     def _decimal(self, digits: str) -> Decimal:
@@ -101,14 +100,14 @@ class Notation:
 
 
 def close(one: Decimal, other: Decimal, *, relative: float, absolute: float) -> bool:
-    """Whether two numbers differ by no more than a share of `other`, or an amount."""
+    """Whether two numbers differ by at most a share of `other` or an absolute amount."""
     share = EXACT.multiply(Decimal(repr(relative)), EXACT.abs(other))
     return EXACT.abs(EXACT.subtract(one, other)) <= max(share, Decimal(repr(absolute)))
 
 
 def plain(text: str) -> str:
-    """The text with one way of writing signs, spaces, superscripts, fractions and the LaTeX of numbers."""
-    # ASCII has none of these, and going letter by letter over every answer would be slow.
+    """The text with normalised signs, spaces, superscripts, fractions and LaTeX numbers."""
+    # ASCII text needs no letter-wise pass, which is slow.
     if not text.isascii():
         text = _SUPERSCRIPT_RUN.sub(lambda run: f"^{run[0].translate(_LOWERED)}", text)
         text = "".join(_plain_letters(text)).translate(_PLAIN_LETTERS)
@@ -118,7 +117,7 @@ def plain(text: str) -> str:
 
 
 def _plain_letters(text: str) -> Iterator[str]:
-    """Digits of every script as 0 to 9, full-width letters as plain ones, and `2½` as `2 1/2`."""
+    """Digits of every script as 0 to 9, full-width letters as ASCII, and `2½` as `2 1/2`."""
     last = ""
     for letter in text:
         if not letter.isascii():
@@ -134,14 +133,13 @@ def _plain_letters(text: str) -> Iterator[str]:
 
 @cache
 def _pattern(decimal_mark: DecimalMark, group_by_spaces: bool, units: tuple[str, ...]) -> re.Pattern[str]:
-    """A number. What repeats in it are single characters and fixed groups, so that no text makes it slow."""
+    """The regular expression of a number; it repeats only single characters and fixed groups, so it stays linear."""
     point, comma = (r"\.", ",") if decimal_mark == "point" else (",", r"\.")
     space = r"\ " if group_by_spaces else ""
     grouped = rf"\d{{1,3}}(?:[{comma}'_\xa0{space}]\d{{3}})+(?!\d)(?:{point}\d+)?"
     digits = rf"(?:{grouped}|\d+(?:{point}\d*)?|{point}\d+)"
     raised = r"\ ?(?:\^|\*\*)\ ?[{{(]?(?P<{name}>[+-]?\d+)[)}}]?"
-    # The longest first, or `km` would be read in `km/h`. Without any unit a choice that never matches: an empty one
-    # would match everywhere.
+    # Longest first, or `km/h` would match as `km`. Without units, `(?!)` never matches; an empty choice always would.
     unit = "|".join(re.escape(name) for name in sorted(units, key=len, reverse=True)) or "(?!)"
     return re.compile(
         rf"""(?<![\w.^{point}])[$€£¥]?(?P<sign>[+-])?[$€£¥]?

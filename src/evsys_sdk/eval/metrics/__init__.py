@@ -1,1 +1,1 @@
-"""Built-in metrics: of rewards and answers, of passes, of what they cost."""
+"""Built-in metrics of rewards, passes and cost."""

@@ -1,4 +1,4 @@
-"""What answers cost: money, time and tokens, for each attempt and for each correct answer."""
+"""Cost, time and tokens per rollout and per correct answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ type Expense = Literal["cost_usd", "seconds", "tokens"]
 
 
 class ExpensePerTask:
-    """Base of `cost_per_task` and its like: what one attempt at a task takes, on average."""
+    """Base of `cost_per_task`, `time_per_task` and `tokens_per_task`: the mean expense of a rollout."""
 
     expense: ClassVar[Expense]
 
@@ -24,7 +24,7 @@ class ExpensePerTask:
 
 
 class ExpensePerCorrect:
-    """Base of `cost_per_correct` and its like: what is spent, failures included, until one answer is correct."""
+    """Base of `cost_per_correct` and its siblings: expense, failures included, per correct answer."""
 
     expense: ClassVar[Expense]
     Config: ClassVar[type[PassParams]] = PassParams
@@ -33,7 +33,7 @@ class ExpensePerCorrect:
         self.cfg = self.Config(**params)
 
     def compute(self, *, tasks: Sequence[TaskSamples], task_rewards: Sequence[Sequence[float]]) -> float:
-        """The expense of an attempt, divided by the share of attempts that are correct."""
+        """Mean expense of a rollout divided by the share of correct rollouts."""
         passed = [statistics.fmean(reward >= self.cfg.threshold for reward in rewards) for rewards in task_rewards]
         if not any(passed):
             raise EvalError(f"no answer is correct, so there is no {self.expense} per correct answer to report.")
@@ -41,54 +41,54 @@ class ExpensePerCorrect:
 
 
 def mean_expense(task: TaskSamples, expense: Expense) -> float:
-    """What one sample of a task took, on average."""
-    found: list[float | None] = [getattr(sample, expense) for sample in task.samples]
-    known = [value for value in found if value is not None]
-    if len(known) < len(found):
+    """The mean expense of one sample of a task."""
+    values: list[float | None] = [getattr(sample, expense) for sample in task.samples]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
         raise EvalError(
-            f"{expense} is not known for {len(found) - len(known)} of {len(found)} samples of task '{task.task_id}'. "
+            f"{expense} is unknown for {len(values) - len(known)} of {len(values)} samples of task '{task.task_id}'. "
             "Only what a policy reports can be added up; a model without a known price has no cost."
         )
     return statistics.fmean(known)
 
 
 class CostPerTask(ExpensePerTask):
-    """US dollars that one attempt at a task costs, on average."""
+    """Mean cost of one rollout in US dollars."""
 
     name: ClassVar[str] = "cost_per_task"
     expense: ClassVar[Expense] = "cost_usd"
 
 
 class CostPerCorrect(ExpensePerCorrect):
-    """US dollars spent for each correct answer, failed attempts included."""
+    """US dollars per correct answer, failed rollouts included."""
 
     name: ClassVar[str] = "cost_per_correct"
     expense: ClassVar[Expense] = "cost_usd"
 
 
 class TimePerTask(ExpensePerTask):
-    """Seconds that one attempt at a task takes, on average."""
+    """Mean seconds of one rollout."""
 
     name: ClassVar[str] = "time_per_task"
     expense: ClassVar[Expense] = "seconds"
 
 
 class TimePerCorrect(ExpensePerCorrect):
-    """Seconds spent for each correct answer, failed attempts included."""
+    """Seconds per correct answer, failed rollouts included."""
 
     name: ClassVar[str] = "time_per_correct"
     expense: ClassVar[Expense] = "seconds"
 
 
 class TokensPerTask(ExpensePerTask):
-    """Tokens read and written in one attempt at a task, on average."""
+    """Mean tokens read and written in one rollout."""
 
     name: ClassVar[str] = "tokens_per_task"
     expense: ClassVar[Expense] = "tokens"
 
 
 class TokensPerCorrect(ExpensePerCorrect):
-    """Tokens read and written for each correct answer, failed attempts included."""
+    """Tokens read and written per correct answer, failed rollouts included."""
 
     name: ClassVar[str] = "tokens_per_correct"
     expense: ClassVar[Expense] = "tokens"

@@ -1,4 +1,4 @@
-"""Metrics of what answers earn and of what they say: `mean_reward`, `exact_match` and `toolkit_match`."""
+"""Metrics of rewards and answer texts: `mean_reward`, `exact_match` and `toolkit_match`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ...errors import EvalError, show
 
 
 def read_rewards(
-    given: Sequence[Any], against: Sequence[str] | None, by_hand: Mapping[str, Sequence[str]]
+    task_rewards: Sequence[Any], positional_targets: Sequence[str] | None, named_texts: Mapping[str, Sequence[str]]
 ) -> Sequence[Sequence[float]]:
-    """The rewards of each task, or of predictions and targets: 1 where they are equal."""
-    if unknown := by_hand.keys() - {"predictions", "targets"}:
+    """The rewards per task; for predictions and targets, 1 where they are equal."""
+    if unknown := named_texts.keys() - {"predictions", "targets"}:
         raise TypeError(f"compute() takes no '{min(unknown)}'; it takes task_rewards, or predictions and targets.")
-    predictions, targets = by_hand.get("predictions", given), by_hand.get("targets", against)
+    predictions, targets = named_texts.get("predictions", task_rewards), named_texts.get("targets", positional_targets)
     if targets is None:
-        return given
-    return [[float(one.strip() == other.strip())] for one, other in zip(predictions, targets, strict=True)]
+        return task_rewards
+    return [[float(text.strip() == target.strip())] for text, target in zip(predictions, targets, strict=True)]
 
 
 class MeanReward:
@@ -31,18 +31,18 @@ class MeanReward:
     def compute(
         self, task_rewards: Sequence[Any] = (), against: Sequence[str] | None = None, **by_hand: Sequence[str]
     ) -> float:
-        """Every task counts the same, however often it was sampled; by hand also of `predictions` and `targets`."""
+        """Every task weighs the same, whatever its sample count; also takes `predictions` and `targets`."""
         task_rewards = read_rewards(task_rewards, against, by_hand)
         return statistics.fmean(statistics.fmean(rewards) for rewards in task_rewards)
 
 
 class ExactMatchRate:
-    """Share of predictions equal to their target, surrounding white space aside."""
+    """Share of predictions equal to their target, ignoring surrounding white space."""
 
     name: ClassVar[str] = "exact_match"
 
     def compute(self, *, predictions: Sequence[str], targets: Sequence[str]) -> float:
-        """Between 0 and 1; without predictions there is nothing to report, which is an error of the caller."""
+        """A value between 0 and 1; no predictions are an error."""
         if not predictions or len(predictions) != len(targets):
             raise ValueError(
                 f"exact_match needs as many predictions as targets, got {len(predictions)} and {len(targets)}."
@@ -68,9 +68,11 @@ class ToolkitMatch:
         targets: Sequence[Any],
         metadata: Sequence[Mapping[str, Any]] | None = None,
     ) -> float:
-        """The toolkit is the row's own `toolkit`, or else that of the target: a tool, or an object with `toolkit`."""
+        """Match toolkits: the row's `toolkit`, else that of the target, a tool name or an object with `toolkit`."""
         if not predictions or len(predictions) != len(targets):
-            raise EvalError(f"toolkits of {len(predictions)} predictions and {len(targets)} targets do not compare.")
+            raise EvalError(
+                f"toolkit_match needs as many predictions as targets, got {len(predictions)} and {len(targets)}."
+            )
         rows: Sequence[Mapping[str, Any]] = metadata or [dict[str, Any]()] * len(targets)
         return statistics.fmean(
             _belongs(prediction, _target_toolkit(target, row))
@@ -79,22 +81,22 @@ class ToolkitMatch:
 
 
 def toolkit_of(tool: str) -> str:
-    """The toolkit that a tool's name begins with: before `__`, `.`, `/` or `:`, or else before the first `_`."""
+    """The toolkit prefix of a tool name: up to `__`, `.`, `/` or `:`, else up to the first `_`."""
     tool = tool.strip().casefold()
     mark = _MARKS.search(tool)
     return tool[: mark.start()] if mark else tool.partition("_")[0]
 
 
 def _belongs(tool: str, toolkit: str) -> bool:
-    """Whether a tool's name begins with the toolkit, which may be of several words: `google_drive`."""
+    """Whether a tool name starts with the toolkit, which may have several words (`google_drive`)."""
     name = tool.strip().casefold()
     return toolkit_of(name) == toolkit or (name.startswith(toolkit) and name[len(toolkit) : len(toolkit) + 1] in "_./:")
 
 
 def _target_toolkit(target: Any, row: Mapping[str, Any]) -> str:
-    named: dict[str, Any] = target if is_object(target) else {"tool_slug": target, "toolkit": row.get("toolkit")}
-    toolkit, tool = named.get("toolkit"), named.get("tool_slug") or named.get("answer")
-    found = str(toolkit).strip().casefold() if toolkit else toolkit_of(str(tool or ""))
-    if not found:
+    fields: dict[str, Any] = target if is_object(target) else {"tool_slug": target, "toolkit": row.get("toolkit")}
+    toolkit, tool = fields.get("toolkit"), fields.get("tool_slug") or fields.get("answer")
+    name = str(toolkit).strip().casefold() if toolkit else toolkit_of(str(tool or ""))
+    if not name:
         raise EvalError(f"the target {show(target)} names no toolkit. Give a tool's name, or an object with 'toolkit'.")
-    return found
+    return name

@@ -1,7 +1,7 @@
-"""`evsys eval model`: rows -> prompts -> answers -> the slug that each names -> how often it is the right one.
+"""`evsys eval model`: rows -> prompts -> answers -> predicted slugs -> scores.
 
-evaluate   rows become tasks, and the engine of all benchmarks asks them
-prompts    what a model is asked
-slugs      which slug an answer names, and which ones count as the same
-summary    the numbers, each with its error, and the page that shows them
+evaluate   rows become tasks of one benchmark
+prompts    prompts and Qwen's chat format
+slugs      the slug in an answer, and aliases of the target
+summary    the scores with standard errors, and their Markdown page
 """

@@ -1,15 +1,15 @@
-"""The model eval harness: does a model answer requests with the right slug, or with one that counts as the same?
+"""Score a model on requests whose answer is a slug or one of its verified aliases.
 
     artifacts = evaluate_model(client, "eval.jsonl", AliasMatcher.load("aliases.json"), output_dir="outputs/eval")
     artifacts.summary.pass_at_1, artifacts.summary.retry_report.total_failures
 
-Rows become tasks, and the engine of all benchmarks asks them. A question that gets no answer, however often it is
-asked, is a failure in the report and in no score; the next call with the same folder asks it again, and only it. A
-corrected target or alias asks nothing.
+Rows become tasks of one benchmark. A question without an answer after all retries is reported as a failure and excluded
+from scores; the next call with the same folder repeats only failed questions. A corrected target or alias re-scores the
+stored answers.
 
 A row of the dataset: `{"query": "Email Ada the minutes", "tool_slug": "GMAIL_SEND_EMAIL", "toolkit": "gmail"}`. The
-question is `query` or `prompt` (text) or `messages` (a conversation, asked as it is); the slug is `tool_slug`, `answer`
-or `target`. `id` or `task_id` names a row; without one, its line does. Other keys are left alone.
+question is `query` or `prompt` (text) or `messages` (a conversation, sent unchanged); the slug is `tool_slug`, `answer`
+or `target`. `id` or `task_id` identifies a row, else its line number. Other keys are ignored.
 """
 
 from __future__ import annotations
@@ -51,43 +51,43 @@ from .summary import EvalRow, EvalSummary, RowResult, format_summary_markdown, p
 type Extract = Callable[[str], str | None]
 """Finds the predicted slug in an answer."""
 type Progress = Callable[[int, int, int], None]
-"""Told after each attempt: how many are done, of how many, and how many failed."""
+"""Called after each attempt with the number done, the total, and the number failed."""
 
 _QUESTIONS, _TARGETS, _IDS = ("prompt", "query", "messages"), ("tool_slug", "answer", "target"), ("id", "task_id")
 _LONGEST_QUESTION_S = 3600.0
-"""For one question with all its retries; a client has its own shorter limits."""
+"""Time limit of one question with all its retries; a client has its own shorter limits."""
 
 
 class ModelEvalConfig(Strict):
-    """How a model is asked: everything of an evaluation that is neither the model nor the data."""
+    """How to sample answers, apart from the model and the data."""
 
     max_tokens: int = Field(default=1024, ge=1)
-    """Longest answer; reasoning counts, and an answer that is cut off inside it names no slug."""
+    """Maximum answer length, reasoning included; an answer cut off in its reasoning names no slug."""
     temperature: float = Field(default=0.0, ge=0)
-    """0 for the most probable answer; attempts only differ above 0."""
+    """0 takes the most probable token; attempts differ only above 0."""
     max_attempts: int = Field(default=1, ge=1)
-    """Answers drawn for each row, and so the largest k of pass@k."""
+    """Answers sampled per row, and the largest k of pass@k."""
     batch_size: int = Field(default=8, ge=1)
-    """Most questions asked at the same time."""
+    """Concurrent questions."""
     seed: int = 0
-    """Together with the row and the attempt, the seed of each answer, as far as the client takes one."""
+    """Base seed; row and attempt are mixed in. Clients without seeds ignore it."""
     system: str | None = Field(default=DEFAULT_SYSTEM, min_length=1)
-    """System prompt of rows with `query` or `prompt`; null for none. Rows with `messages` are asked as they are."""
+    """System prompt of rows with `query` or `prompt`; null for none. Rows with `messages` are sent unchanged."""
     prompt_format: Literal["chat", "qwen", "qwen3", "qwen3_no_think"] = "chat"
-    """`chat` leaves the form to the client; the others write Qwen's, for a client that completes raw text."""
+    """`chat` leaves formatting to the client; the others write Qwen's format, for a client that completes raw text."""
     metrics: list[str] = []
-    """Registered metrics to report next to pass@k by aliases."""
+    """Registered metrics to report next to pass@k with aliases."""
     retry_attempts: int = Field(default=5, ge=1)
-    """How often one question is asked before it counts as failed."""
+    """Attempts at one question before it counts as failed."""
     retry_base_delay_s: float = Field(default=1.0, ge=0)
-    """Longest wait before a question is asked again; it doubles each time."""
+    """Maximum wait before the first retry; it doubles with each retry."""
     retry_max_delay_s: float = Field(default=60.0, ge=0)
-    """Longest wait there is."""
+    """Maximum wait before any retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvalArtifacts:
-    """What an evaluation leaves: its numbers, every attempt, and where they are written."""
+    """Scores, attempts and output folder of an evaluation."""
 
     summary: EvalSummary
     results: Sequence[RowResult]
@@ -95,17 +95,17 @@ class EvalArtifacts:
 
     @property
     def predictions_path(self) -> Path | None:
-        """One line for each attempt, after a first line that says what was asked and how."""
+        """One line per attempt, after a header line with the questions' settings."""
         return self.output_dir and self.output_dir / "predictions.jsonl"
 
     @property
     def summary_path(self) -> Path | None:
-        """The numbers as JSON."""
+        """The scores as JSON."""
         return self.output_dir and self.output_dir / "summary.json"
 
     @property
     def markdown_path(self) -> Path | None:
-        """The numbers for people."""
+        """The scores as a Markdown page."""
         return self.output_dir and self.output_dir / "summary.md"
 
 
@@ -123,14 +123,14 @@ def evaluate_model(
     """Score an inference client on a dataset; works inside and outside of an event loop.
 
     `client` has `complete`, or at least `generate(*, prompt, max_tokens, temperature, stop)`. With `output_dir`,
-    answers that are there already are not asked for again. `model` says which weights these are, where the client's
-    own name and params do not: answers of different ones are never mixed.
+    stored answers are reused. `model` identifies the weights if the client's name and params do not; answers of
+    different models are never mixed.
     """
     config, matcher, report = config or ModelEvalConfig(), matcher or AliasMatcher(), RetryReport()
     if config.prompt_format != "chat" and hasattr(client, "complete"):
         raise EvalError(
-            f"prompt_format is '{config.prompt_format}', but {type(client).__name__} takes messages and applies "
-            "its model's own format. Use prompt_format 'chat'."
+            f"prompt_format '{config.prompt_format}': {type(client).__name__} takes messages and applies "
+            "its model's format. Use prompt_format 'chat'."
         )
     rows = {row.id: row for row in _read_rows(dataset)}
     name = Path(dataset).stem if isinstance(dataset, str | Path) else "rows"
@@ -149,7 +149,7 @@ def evaluate_model(
             journal=folder and folder / "predictions.jsonl",
             progress=progress and (lambda done, total: progress(done, total, report.total_failures)),
         )
-        # Predictions come in the order of the rows, all attempts at a row together.
+        # Predictions are in row order, with all attempts of a row together.
         results = list(map(RowResult, rows.values(), batched(result.predictions, config.max_attempts)))
         summary = summarize(
             results,
@@ -171,11 +171,13 @@ def score_rows(
     *,
     extract: Extract = extract_predicted_slug,
 ) -> list[RowResult]:
-    """Match answers that are there already: for each row the texts of its attempts, None where asking failed."""
+    """Score existing answers: the attempts of each row as texts, None where the request failed."""
     if len(rows) != len(completions):
-        raise EvalError(f"there are {len(rows)} rows and answers to {len(completions)}. Give a list for each row.")
+        raise EvalError(f"{len(rows)} rows, but answers for {len(completions)}. Pass one list of answers per row.")
     if any(isinstance(texts, str) for texts in completions):
-        raise EvalError("each row needs a list of answers, also where there is only one. Write [[text], ...].")
+        raise EvalError(
+            "completions must have a list of answers per row, even for a single answer. Write [[text], ...]."
+        )
 
     def score(row: EvalRow, at: int, text: str | None) -> Prediction:
         if text is None:
@@ -190,7 +192,7 @@ def score_rows(
 
 
 def _judge(answer: str, row: EvalRow, matcher: AliasMatcher, extract: Extract) -> VerificationResult:
-    """What an answer predicts and how that matches."""
+    """The predicted slug of an answer and how it matches the target."""
     predicted = extract(answer)
     match = matcher.match(predicted, row.target)
     info = {"predicted": predicted, "match": match, "target": row.target, "toolkit": row.toolkit}
@@ -209,7 +211,7 @@ def _settings(config: ModelEvalConfig, judge: Callable[[str, str], VerificationR
     return ScoreSettings(
         samples=config.max_attempts,
         sampling=Sampling(config.max_tokens, config.temperature, config.seed, stop),
-        # One attempt of the engine: retrying is what `_ask_again` does, with waits and a report.
+        # One attempt in the engine: `_ask_again` retries, with backoff and a report.
         limits=EngineLimits(concurrency=config.batch_size, timeout_s=_LONGEST_QUESTION_S, attempts=1),
         metrics=config.metrics,
         verify=verify,
@@ -232,14 +234,14 @@ def _ask_again(config: ModelEvalConfig, report: RetryReport) -> AskAgain:
 
 
 def _answer(text: str, message: Message) -> str:
-    """The answer as text; tool calls that stand next to it are written into it, where they are looked for."""
+    """The answer as text, with native tool calls appended as tags, where `extract_predicted_slug` finds them."""
     calls: list[Any] = message.get("tool_calls") or []
-    written = [f"<{TOOL_CALL_TAG}>{json.dumps(call.get('function', call))}</{TOOL_CALL_TAG}>" for call in calls]
-    return "\n".join([text, *written])
+    tagged = [f"<{TOOL_CALL_TAG}>{json.dumps(call.get('function', call))}</{TOOL_CALL_TAG}>" for call in calls]
+    return "\n".join([text, *tagged])
 
 
 def _task_of(row: EvalRow, config: ModelEvalConfig) -> HarborTask:
-    # It is not asked, because `_judge` knows the aliases; metrics that compare texts find the target in it.
+    # Not called, because `_judge` knows the aliases; metrics that compare texts read the target from it.
     verifier = InProcessVerifier("exact_match", expected=row.target)
     metadata = {} if row.toolkit is None else {"toolkit": row.toolkit}
     if config.prompt_format == "chat":
@@ -256,25 +258,27 @@ def _task_of(row: EvalRow, config: ModelEvalConfig) -> HarborTask:
 
 
 def label_model(client: Any) -> str:
-    """Which model a client answers with: its kind, its model's name, and a digest of its params."""
+    """Identify a client's model: kind, model name, and a digest of its params."""
     name, model = getattr(client, "name", type(client).__name__), getattr(client, "model", None)
     label = f"{name}:{model}" if model else str(name)
     config: Any = getattr(client, "config", None)
     if not isinstance(config, BaseModel):
         return label
-    return f"{label}#{hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:8]}"  # may hold what is private
+    return (
+        f"{label}#{hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:8]}"  # hashed: params may be private
+    )
 
 
 @contextmanager
 def _lock(folder: Path | None) -> Generator[None]:
-    """Keep a second process out of a folder until this one is done."""
+    """Lock a folder against other processes."""
     if folder is None:
         yield
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EvalError(f"{folder}: it cannot hold the results: {error.strerror}. Choose another folder.") from error
+        raise EvalError(f"{folder}: cannot be created: {error.strerror}. Choose another folder.") from error
     with exclusive(folder / ".lock", str(folder)):
         yield
 
@@ -282,22 +286,22 @@ def _lock(folder: Path | None) -> Generator[None]:
 def _notes(
     results: Sequence[RowResult], result: EvalResult, matcher: AliasMatcher, config: ModelEvalConfig
 ) -> list[str]:
-    """What makes the numbers mean less than they seem to."""
+    """Caveats of the scores."""
     answers = [attempt for row in results for attempt in row.scored]
     failed, cut = result.n_failed, sum(attempt.status == "truncated" for attempt in answers)
     targets = {normalise(row.row.target) for row in results}
-    said = {
-        f"{pluralise(failed, 'attempt')} failed, in no score. The same command again repeats only these.": failed,
+    notes = {
+        f"Excluded: {pluralise(failed, 'failed attempt')}. Run the same command to repeat only these.": failed,
         f"Cut off at max_tokens ({config.max_tokens}): {cut} of {pluralise(len(answers), 'answer')}.": cut,
-        "Temperature is 0, so attempts hardly differ and pass@k says little more than pass@1.": (
+        "Temperature is 0, so attempts hardly differ and pass@k is close to pass@1.": (
             config.max_attempts > 1 and config.temperature == 0
         ),
-        "No target has an alias: the aliases may belong to another dataset.": (
+        "No target has an alias. Check that the aliases belong to this dataset.": (
             bool(matcher.aliases) and not targets & set(matcher.aliases)
         ),
         **{f"{error} It is left out.": True for error in result.metric_errors.values()},
     }
-    return [note for note, is_so in said.items() if is_so] + ([result.note.capitalize()] if result.note else [])
+    return [note for note, applies in notes.items() if applies] + ([result.note.capitalize()] if result.note else [])
 
 
 def _write(artifacts: EvalArtifacts, result: EvalResult) -> None:
@@ -314,12 +318,12 @@ def _read_rows(dataset: Any) -> list[EvalRow]:
     if not rows or not all(isinstance(row, EvalRow) for row in rows):
         return load_eval_dataset(rows)
     if len({row.id for row in rows}) < len(rows):
-        raise EvalError("two rows have the same id, by which answers are kept. Give each row its own id.")
+        raise EvalError("two rows have the same id. Give each row a unique id.")
     return rows
 
 
 def load_eval_dataset(source: str | Path | Iterable[Mapping[str, Any]]) -> list[EvalRow]:
-    """The rows of a JSONL file, or of raw rows at hand; anything that could not be scored is refused."""
+    """The rows of a JSONL file or of raw rows; raises DataError for a row that cannot be scored."""
     if isinstance(source, str | Path):
         name, raw = str(source), iter_numbered_rows(source)
     else:
@@ -332,19 +336,17 @@ def load_eval_dataset(source: str | Path | Iterable[Mapping[str, Any]]) -> list[
         except DataError as error:
             raise DataError(f"{name}:{number}: {error}") from None
         if row.id in rows:
-            raise DataError(
-                f"{name}:{number}: the id {show(row.id)} already stands in line {lines[row.id]}. Rename one."
-            )
+            raise DataError(f"{name}:{number}: the id {show(row.id)} repeats line {lines[row.id]}. Rename one.")
         rows[row.id], lines[row.id] = row, number
     if not rows:
-        raise DataError(f"{name}: there are no rows to score. Check the file.")
+        raise DataError(f"{name}: no rows to score. Check the file.")
     return list(rows.values())
 
 
 def _read_row(fields: Mapping[str, Any], number: int) -> EvalRow:
     toolkit = fields.get("toolkit")
     if toolkit is not None and (not isinstance(toolkit, str) or not toolkit.strip()):
-        raise DataError(f"'toolkit' must be non-empty text, not {show(toolkit)}. Leave it out where there is none.")
+        raise DataError(f"'toolkit' must be non-empty text, not {show(toolkit)}. Omit it if there is none.")
     id = next((fields[name] for name in _IDS if fields.get(name) is not None), f"row-{number}")
     if isinstance(id, bool) or not isinstance(id, str | int) or id == "":
         raise DataError(f"the id must be text or a whole number, not {show(id)}.")
@@ -361,12 +363,12 @@ def _read_question(name: str, value: Any) -> str | list[Message]:
         return value
     messages = check_messages(value)
     if messages[-1]["role"] == "assistant":
-        raise DataError("the messages end with an assistant turn, which gives the answer away. Remove that turn.")
+        raise DataError("the messages end with an assistant turn, which reveals the answer. Remove that turn.")
     return messages
 
 
 def _pick(fields: Mapping[str, Any], names: Sequence[str], what: str) -> tuple[str, Any]:
-    """The first of `names` that the row has, and its value; two that disagree would leave open what is scored."""
+    """The first of `names` that the row has, and its value; different values under two names are refused."""
     present = [name for name in names if fields.get(name) is not None]
     if not present:
         keys = ", ".join(map(str, fields)) or "none"

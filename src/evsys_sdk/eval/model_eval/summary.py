@@ -1,7 +1,7 @@
-"""Matched answers -> the numbers of a model evaluation, each with its error, and the page that shows them.
+"""Scores of a model evaluation with their standard errors, and their Markdown page.
 
-Attempts without an answer are counted and left out of every rate. A row that has no answer at all is unscored, and one
-with fewer than k answers is left out of pass@k; each value says how many rows it rests on.
+Failed attempts are counted and excluded from every rate. A row without any answer is unscored, and a row with fewer
+than k answers is excluded from pass@k; each value has the number of rows behind it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_FAILURES = 10
 
 @dataclass(frozen=True, slots=True)
 class EvalRow:
-    """One question and the slug that is right."""
+    """One question and its correct slug."""
 
     id: str
     question: str | list[Message]
@@ -34,14 +34,14 @@ class EvalRow:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """A row and all attempts at it; the `info` of each has the slug `predicted` and its `match` with the target."""
+    """A row and its attempts; the `info` of each has the slug `predicted` and its `match` with the target."""
 
     row: EvalRow
     attempts: tuple[Prediction, ...]
 
     @property
     def scored(self) -> list[Prediction]:
-        """The attempts that have an answer."""
+        """The attempts with an answer."""
         return [attempt for attempt in self.attempts if not attempt.failed]
 
 
@@ -56,49 +56,49 @@ class ToolkitSummary:
 
 @dataclass(frozen=True, slots=True)
 class EvalSummary:
-    """What an evaluation found; a value is None where there is nothing to estimate it from."""
+    """Scores of an evaluation; a value is None without data to estimate it."""
 
     n_rows: int
     n_attempts: int
     n_failed_attempts: int
     n_unscored_rows: int
-    """Rows none of whose attempts has an answer."""
+    """Rows without any answer."""
     max_attempts: int
     pass_at: Mapping[int, MetricValue | None]
-    """pass@k by k: the chance that at least one of k answers matches exactly or by a verified alias, without bias."""
+    """k -> unbiased probability that at least one of k answers matches exactly or by a verified alias."""
     pass_at_with_secondary: Mapping[int, MetricValue | None]
-    """The same if secondary aliases counted as well; empty without any."""
+    """The same with secondary aliases counted; empty without secondary aliases."""
     rates: Mapping[str, MetricValue | None]
-    """Share of answers by how they match: exact, alias, secondary, none; together 1."""
+    """Share of answers by match: exact, alias, secondary, none; sums to 1."""
     by_toolkit: Mapping[str, ToolkitSummary]
     """Empty when no row has a toolkit."""
     n_without_prediction: int
-    """Answers that name no slug, or several."""
+    """Answers with no slug or several."""
     n_truncated: int
     tokens: int
-    """Written by the model, where its client counts them."""
+    """Output tokens, if the client counts them."""
     cost_usd: float | None
-    """None where the cost of any answer is not known."""
+    """None if the cost of any answer is unknown."""
     retry_report: RetryReport
-    """Calls, retries and the failures that remained."""
+    """Calls, retries and remaining failures."""
     metrics: Mapping[str, MetricValue] = field(default_factory=dict[str, MetricValue])
-    """Further registered metrics that were asked for."""
+    """Additional requested metrics."""
     model: str = ""
     notes: tuple[str, ...] = field(default=())
-    """What a reader should know before believing the numbers."""
+    """Caveats of the scores."""
 
     @property
     def pass_at_1(self) -> MetricValue | None:
-        """The chance that one answer is right."""
+        """The probability that one answer is correct."""
         return self.pass_at[1]
 
     @property
     def pass_at_k(self) -> MetricValue | None:
-        """The chance that one of `max_attempts` answers is right."""
+        """The probability that one of `max_attempts` answers is correct."""
         return self.pass_at[self.max_attempts]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form that `summary.json` holds."""
+        """The content of `summary.json`."""
         return {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__}
 
 
@@ -111,9 +111,9 @@ def summarize(
     model: str = "",
     notes: Sequence[str] = (),
 ) -> EvalSummary:
-    """The numbers of scored rows; `secondary` says whether there were secondary aliases to report."""
+    """Summarise scored rows; `secondary` says whether secondary aliases exist."""
     most = max_attempts or max((len(result.attempts) for result in results), default=1)
-    # 1, 2, 4 ... and the last: enough for a curve, without a line for every k.
+    # 1, 2, 4 ... and the last k: enough for a curve.
     ks = sorted({*(2**power for power in range(most.bit_length())), most})
     answers = [attempt for result in results for attempt in result.scored]
     attempts = sum(len(result.attempts) for result in results)
@@ -140,12 +140,14 @@ def summarize(
 
 def _pass_at(results: Sequence[RowResult], k: int, passes: frozenset[str]) -> MetricValue | None:
     rows = [result.scored for result in results if len(result.scored) >= k]
-    return _mean(rows, [chance_of_any(len(row), sum(one.info["match"] in passes for one in row), k) for row in rows])
+    return _mean(
+        rows, [chance_of_any(len(row), sum(answer.info["match"] in passes for answer in row), k) for row in rows]
+    )
 
 
 def _rate(results: Sequence[RowResult], kind: str) -> MetricValue | None:
     rows = [result.scored for result in results if result.scored]
-    return _mean(rows, [statistics.fmean(one.info["match"] == kind for one in row) for row in rows])
+    return _mean(rows, [statistics.fmean(answer.info["match"] == kind for answer in row) for row in rows])
 
 
 def _mean(rows: Sequence[Sequence[Prediction]], values: Sequence[float]) -> MetricValue | None:
@@ -175,7 +177,7 @@ def _plain(value: Any) -> Any:
 
 
 def format_summary_markdown(summary: EvalSummary, title: str = "Model evaluation") -> str:
-    """The summary as a page: scores, toolkits, what failed, and what to know before believing it."""
+    """The summary as Markdown: scores, toolkits, failures and notes."""
     listed = "\n".join(f"- {note}" for note in summary.notes)
     notes = f"## Notes\n\n{listed}" if listed else ""
     parts = [f"# {title}", _counts(summary), _scores(summary), _toolkits(summary), _failures(summary), notes]
@@ -187,28 +189,28 @@ def pluralise(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def _cell(found: MetricValue | None) -> str:
-    """A value in one cell: itself, standard error and interval."""
-    if found is None:
+def _cell(value: MetricValue | None) -> str:
+    """A value with standard error and interval, for one table cell."""
+    if value is None:
         return "no score"
-    error = "" if found.stderr is None else f" ± {found.stderr:.3f}"
-    interval = "" if found.low is None or found.high is None else f" ({found.low:.3f} to {found.high:.3f})"
-    return f"{found.value:.3f}{error}{interval}"
+    error = "" if value.stderr is None else f" ± {value.stderr:.3f}"
+    interval = "" if value.low is None or value.high is None else f" ({value.low:.3f} to {value.high:.3f})"
+    return f"{value.value:.3f}{error}{interval}"
 
 
 def _counts(summary: EvalSummary) -> str:
-    said = f"{pluralise(summary.n_rows, 'row')}, {pluralise(summary.max_attempts, 'attempt')} each"
-    said += f"; {pluralise(summary.n_failed_attempts, 'attempt')} failed."
-    return f"Model: `{summary.model}`. {said}" if summary.model else said
+    counts = f"{pluralise(summary.n_rows, 'row')}, {pluralise(summary.max_attempts, 'attempt')} each"
+    counts += f"; {pluralise(summary.n_failed_attempts, 'attempt')} failed."
+    return f"Model: `{summary.model}`. {counts}" if summary.model else counts
 
 
 def _scores(summary: EvalSummary) -> str:
-    rows = [(f"pass@{k}", found) for k, found in summary.pass_at.items()]
-    rows += [(f"pass@{k}, secondary counted", found) for k, found in summary.pass_at_with_secondary.items()]
+    rows = [(f"pass@{k}", value) for k, value in summary.pass_at.items()]
+    rows += [(f"pass@{k}, secondary counted", value) for k, value in summary.pass_at_with_secondary.items()]
     kinds = [kind for kind in summary.rates if kind != "secondary" or summary.pass_at_with_secondary]
     rows += [(f"answers: {kind}", summary.rates[kind]) for kind in kinds]
-    rows += [(name, found) for name, found in summary.metrics.items() if name not in dict(rows)]
-    cells = [(name, _cell(found), "0" if found is None else str(found.n_tasks)) for name, found in rows]
+    rows += [(name, value) for name, value in summary.metrics.items() if name not in dict(rows)]
+    cells = [(name, _cell(value), "0" if value is None else str(value.n_tasks)) for name, value in rows]
     return _table(("score", "value ± standard error (95 % interval)", "rows"), cells)
 
 
@@ -218,8 +220,8 @@ def _toolkits(summary: EvalSummary) -> str:
     more = summary.max_attempts > 1
     headers = ("toolkit", "rows", "pass@1", *((f"pass@{summary.max_attempts}",) if more else ()))
     cells = [
-        (name, str(found.n_rows), _cell(found.pass_at_1), *((_cell(found.pass_at_k),) if more else ()))
-        for name, found in summary.by_toolkit.items()
+        (name, str(scores.n_rows), _cell(scores.pass_at_1), *((_cell(scores.pass_at_k),) if more else ()))
+        for name, scores in summary.by_toolkit.items()
     ]
     return f"## By toolkit\n\n{_table(headers, cells)}"
 
@@ -235,7 +237,7 @@ def _failures(summary: EvalSummary) -> str:
     rest = report.total_failures - len(lines)
     lines += [f"- and {rest} more"] if rest else []
     listed = "\n".join(lines)
-    return f"## Failures\n\nThese questions got no answer. They are in no score.\n\n{listed}"
+    return f"## Failures\n\nThese questions got no answer and are excluded from scores.\n\n{listed}"
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
