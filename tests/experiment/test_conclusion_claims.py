@@ -265,6 +265,18 @@ class TestExtremes:
         assert found.noise_floor.difference > 0.05
         assert "up to 0.000" not in as_markdown(found)
 
+    @pytest.mark.parametrize(
+        ("stopped", "limit"),
+        [("budget: tokens 900 of 800", "budget (tokens 900 of 800)"), ("budget: deadline, 0 s left", "deadline")],
+    )
+    def test_what_a_limit_ended_before_a_score_is_not_invalid(self, stopped: str, limit: str) -> None:
+        given = replace(evidence(runs(a=0.2)), stopped=stopped)
+        for name in ("a", "baseline"):
+            given = with_arms(given, name, status="cancelled", scorings={})
+        found = conclude_from(given)
+        assert found.verdict == "inconclusive"
+        assert found.summary == f"Inconclusive: stopped by the {limit} before a run was scored."
+
     def test_nothing_scored_at_all_is_said_plainly(self) -> None:
         given = evidence(runs(a=0.2))
         for name in ("a", "baseline"):

@@ -83,11 +83,11 @@ export const State = ({ status, detail }: { status: string; detail?: string }) =
   <Mark look={stateLook(status)} detail={detail} />
 );
 
-/** The verdict where there is one, else how far it is. */
+/** The verdict on the claim, else the state: without a claim the verdict says only that there was none. */
 export function Outcome({ experiment: one }: { experiment: ShownExperiment }) {
   if (one.status === "waiting") return <State status="approval" />;
   if (one.status === "running") return <State status="running" detail={`${one.n_done}/${one.n_arms}`} />;
-  return one.verdict ? <Verdict verdict={one.verdict} /> : <State status={one.status} />;
+  return one.verdict && (one.hypothesis || one.flags.length) ? <Verdict verdict={one.verdict} /> : <State status={one.status} />;
 }
 
 /** That arms failed, whatever the verdict is. */

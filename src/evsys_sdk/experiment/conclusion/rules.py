@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, hypothesis_sha256
 from .comparison import Analysis, complete, find_best, over_limits
 from .evidence import Evidence
@@ -79,7 +78,7 @@ def find_broken_record(evidence: Evidence) -> list[tuple[str, str]]:
 
 
 def _find_unusable_scores(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    if not analysis.report.runs and not is_deadline_stop(analysis.evidence.stopped):
+    if not analysis.report.runs and analysis.evidence.stopped is None:
         remedy = "Repair what is listed under `not scored` and run again with --resume."
         yield f"no run has a score for {analysis.question.title}", remedy
     if len(analysis.report.hashes) > 1 or len(analysis.selection.hashes) > 1:

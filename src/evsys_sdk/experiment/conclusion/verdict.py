@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from ...spend.ledger import STOP_PREFIX
 from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, find_claim, hypothesis_sha256, normalise_hypothesis
 from ..statistics.student_t import t_quantile
@@ -202,20 +203,21 @@ def _conclude_nothing(evidence: Evidence, claim: Claim | None) -> Conclusion:
     problems = {arm.arm: arm.problem or "it has no result" for arm in evidence.arms if arm.problem or not arm.status}
     reason = f"no run reports {wanted or 'a score'}"
     remedy = "Check the name of the metric, or add a benchmark under metadata.benchmark."
-    late = is_deadline_stop(evidence.stopped)
+    stopped = evidence.stopped
     if flaws := find_broken_record(evidence):
         reason, remedy = flaws[0]
-    elif late:
-        reason = "stopped by the deadline before a run was scored"
-        remedy = "Allow more time and run the same command again."
+    elif stopped is not None:
+        limit = "deadline" if is_deadline_stop(stopped) else f"budget ({stopped.removeprefix(STOP_PREFIX)})"
+        reason = f"stopped by the {limit} before a run was scored"
+        remedy = "Raise the limit and run the same command again."
     elif evidence.arms and len(problems) == len(evidence.arms):
         arm, why = next(iter(problems.items()))
         reason = f"no run has a score: none of {pluralise(len(problems), 'arm')} ended with one, first `{arm}`: {why}"
         remedy = "Repair the cause and run again with --resume; there is nothing to conclude before that."
     return Conclusion(
         **_about(evidence),
-        verdict="inconclusive" if late and not flaws else "invalid",
-        summary=f"{'Inconclusive' if late and not flaws else 'Invalid'}: {reason}.",
+        verdict="inconclusive" if stopped is not None and not flaws else "invalid",
+        summary=f"{'Inconclusive' if stopped is not None and not flaws else 'Invalid'}: {reason}.",
         reasons=[reason],
         metric=wanted,
         not_scored=problems,
