@@ -29,7 +29,7 @@ class Mine:
 """
 ROWS = [{"messages": [{"role": "user", "content": w}, {"role": "assistant", "content": w.upper()}]} for w in "abcdefgh"]
 WORK = """
-import asyncio, os, resource, time
+import asyncio, json, os, resource, time
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.eval.verifier import VerifierInput, build_verifier
 from evsys_sdk.redact import redact_text
@@ -57,12 +57,20 @@ async def main():
     await place.start()
     code = "```python\\ndef add(a, b): return a + b\\n```"
     print("python_tests, verdicts/s", await judge("python_tests", ["assert add(1, 2) == 3"], code, 30, place))
-    line = '12:00:00 INFO sft__seed1 step 7: loss 0.1234, 51 rows/s, {"step": 7, "lr": 1e-4}' + chr(10)
-    text = line * (1_000_000 // len(line))
-    began = time.process_time()
-    for _ in range(5):
-        redact_text(text)
-    print("redaction, MB/s", 5 / (time.process_time() - began))
+    os.environ |= {f"SERVICE_{n}_API_KEY": os.urandom(15).hex() for n in range(4)}
+    log = '12:00:00 INFO sft__seed1 step 7: loss 0.1234, 51 rows/s, {"step": 7, "lr": 1e-4}' + chr(10)
+    event = {"format": 2, "id": "54fd5b7b5c43", "time": 1795101630.55, "kind": "arm_started", "arm": "sft__seed44"}
+    event |= {"config": {"model": {"name": "tiny"}, "metrics": ["pass@1"], "params": {"max_tokens": 64, "lr": 1e-4}}}
+    code = "def add(a, b):\\n    # the key of a\\n    return [a[n] + b.get(n, 0) for n in sorted(a)]\\n"
+    turn = {"role": "assistant", "content": code * 9, "tokens": list(range(150)), "logprobs": [-0.25] * 150}
+    rollout = {"task_id": "item-0012", "step": 7, "reward": 0.5, "messages": [turn, turn]}
+    texts = {"a log": log * 12_000, "log lines": log, "events": json.dumps(event), "rollouts": json.dumps(rollout)}
+    for what, text in texts.items():
+        times = 5_000_000 // len(text)
+        began = time.process_time()
+        for _ in range(times):
+            redact_text(text)
+        print(f"redaction of {what}, MB/s", len(text) * times / 1e6 / (time.process_time() - began))
 
 asyncio.run(main())
 """
