@@ -290,7 +290,7 @@ def test_metrics_of_rewards_score_a_run_too(run: Run, scored: dict[str, Any]) ->
 
 
 def test_more_attempts_than_run_eval_makes_are_refused_before_training(run: Run, scored: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"pass_at_k needs 3 attempts at each row, and run\.eval asks once"):
+    with pytest.raises(ConfigError, match=r"pass_at_k needs 3 answers per row, and run\.eval samples one"):
         run({"eval": {**scored, "metrics": [{"kind": "pass_at_k", "params": {"k": 3}}]}})
 
 

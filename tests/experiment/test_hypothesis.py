@@ -157,10 +157,10 @@ class TestAxis:
     @pytest.mark.parametrize(
         ("values", "claim", "said"),
         [
-            ((1, 1), {}, "no trend to see"),
-            ((1, "many"), {}, "a number in every run, and one has 'many'"),
-            ((0, 2), {"scale": "log"}, "a positive number in every run, and one has 0"),
-            ((1, 2), {"axis": "algorithm.params.lr"}, "one has None"),
+            ((1, 1), {}, "there is no trend"),
+            ((1, "many"), {}, "a number in every run, and one run has 'many'"),
+            ((0, 2), {"scale": "log"}, "a positive number in every run, and one run has 0"),
+            ((1, 2), {"axis": "algorithm.params.lr"}, "one run has None"),
         ],
     )
     def test_what_is_none_is_refused_before_anything_is_spent(

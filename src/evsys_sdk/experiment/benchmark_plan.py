@@ -1,4 +1,4 @@
-"""`metadata.benchmark` -> what is scored, how and when; and everything that can be refused before a run starts."""
+"""`metadata.benchmark` as a plan: what is scored, how and when, with the checks that need no run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NO_PRICE = (
 
 @dataclass(frozen=True, slots=True)
 class PlannedBenchmark:
-    """One entry of the config with its tasks."""
+    """One entry of `metadata.benchmark` with its tasks."""
 
     entry: BenchmarkEntry
     benchmark: Benchmark
@@ -47,7 +47,7 @@ class PlannedBenchmark:
 
     @property
     def split(self) -> str:
-        """What its metrics begin with; an entry that is neither val nor test is called `eval`."""
+        """The first part of its metric names: val, test, or `eval` for an entry without a role."""
         return self.entry.role or "eval"
 
     @property
@@ -55,11 +55,11 @@ class PlannedBenchmark:
         return self.entry.label or ""
 
     def is_due(self, step: int) -> bool:
-        """Whether it is scored after this step of training."""
+        """Whether it is scored after this training step."""
         return self.entry.run_every is not None and step % self.entry.run_every == 0
 
     def blank(self, step: int) -> EvalRecord:
-        """The record of a scoring, as far as it is known beforehand."""
+        """The record of a scoring that has not started."""
         return EvalRecord(self.label, self.split, step, {"tasks": 0.0})
 
     def metric_name(self, metric: str) -> str:
@@ -68,7 +68,7 @@ class PlannedBenchmark:
         return name
 
     def describe(self) -> dict[str, Any]:
-        """For the record of the run: exactly which tasks these were, and how they were scored."""
+        """The tasks and how they are scored, for the record of the run."""
         settings = self.settings
         return {
             "name": self.label,
@@ -79,19 +79,19 @@ class PlannedBenchmark:
             "tasks": len(self.benchmark.tasks[: settings.n_tasks]),
             "samples": settings.samples,
             "metrics": list(settings.metrics),
-            "transforms": [one.model_dump(mode="json") for one in _pipeline(self.entry)],
+            "transforms": [transform.model_dump(mode="json") for transform in _pipeline(self.entry)],
             **settings.identity,
         }
 
 
 def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> list[PlannedBenchmark]:
-    """Every entry with its tasks; the model is asked as it was in training wherever the entry says nothing else."""
+    """Every entry with its tasks; an entry that names no harness or limits takes those of training."""
     planned = [
         PlannedBenchmark(entry, load_entry(entry), _settings(entry, metadata, algorithm, seed))
         for entry in metadata.benchmark
     ]
-    for one in planned:
-        refuse_containers(one.benchmark.tasks, one.settings.harness.environment)
+    for plan in planned:
+        refuse_containers(plan.benchmark.tasks, plan.settings.harness.environment)
     return planned
 
 
@@ -102,14 +102,14 @@ def load_entry(entry: BenchmarkEntry) -> Benchmark:
 
 
 def _pipeline(entry: BenchmarkEntry) -> list[TransformSpec]:
-    """The transforms of an entry; its columns are renamed first."""
+    """The transforms of an entry, with the renaming of its columns first."""
     renamed = TransformSpec(kind="rename_fields", params={"fields": entry.columns})
     return [renamed, *entry.transforms] if entry.columns else entry.transforms
 
 
 def task_files(config: ExperimentConfig) -> Iterator[Path]:
-    """The files and folders, here on disk, whose tasks and rows evaluate an experiment."""
-    held_out = [one.eval_data for run in config.all_runs() for one in (run.eval, *run.stages())]
+    """The local files and folders with the tasks and rows that an experiment is scored on."""
+    held_out = [stage.eval_data for run in config.all_runs() for stage in (run.eval, *run.stages())]
     paths = [data.path for data in held_out if data is not None] + [entry.path for entry in config.metadata.benchmark]
     yield from (locate_rows(path) for path in dict.fromkeys(paths) if path is not None)
     unplaced = [entry.name for entry in config.metadata.benchmark if entry.path is None and entry.id is None]
@@ -119,24 +119,24 @@ def task_files(config: ExperimentConfig) -> Iterator[Path]:
 
 
 def selection(planned: list[PlannedBenchmark], metadata: Metadata) -> tuple[str, Literal["min", "max"]] | None:
-    """The metric that chooses among checkpoints, and whether more or less is better: never one of a test entry."""
+    """The val metric that selects checkpoints, with its direction; None if no val entry is scored in training."""
     success = success_of(metadata)
-    for one in planned:
-        if one.split == "val" and one.entry.run_every is not None:
-            reported = list_reported_metrics(one.entry, metadata)
+    for plan in planned:
+        if plan.split == "val" and plan.entry.run_every is not None:
+            reported = list_reported_metrics(plan.entry, metadata)
             name = success.name if success and success.name in reported else reported[0]
-            return one.metric_name(name), success.mode if success and success.name == name else "max"
+            return plan.metric_name(name), success.mode if success and success.name == name else "max"
     return None
 
 
 def benchmark_problems(metadata: Metadata, *, priced: bool = True) -> list[Problem]:
-    """What is wrong with the entries, before anything is spent; `priced`: every model in training has a price."""
+    """The problems of the entries; `priced` says whether every trained model has a price."""
     entries = enumerate(metadata.benchmark)
     return [problem for index, entry in entries for problem in _problems(index, entry, metadata, priced)]
 
 
 def is_priced(config: ExperimentConfig) -> bool:
-    """Whether it is known of every run what its answers cost."""
+    """Whether every run has a price for its answers."""
     return all(price_of(run, config.budget or Budget()) is not None for run in config.all_runs())
 
 
@@ -153,7 +153,7 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata, priced: boo
         checks.append((f"{path}.agent_import_path", lambda: _check_agent(entry)))
     if entry.environment is not None:
         checks.append((f"{path}.environment", lambda: check_environment(entry.environment)))
-    # Last, because the module of an agent may bring the verifier that the tasks name.
+    # Last, because importing an agent may register the verifier that the tasks name.
     loaded: list[HarborTask] = []
     checks.append((path, lambda: loaded.extend(_check_tasks(load_entry(entry), entry))))
     well_named = True
@@ -173,8 +173,8 @@ def _problems(index: int, entry: BenchmarkEntry, metadata: Metadata, priced: boo
 
 
 def run_eval_problems(config: ExperimentConfig) -> list[Problem]:
-    """What is wrong with the metrics of `run.eval`, before anything is spent: it asks once for each row."""
-    found: dict[str, Problem] = {}
+    """The problems of the metrics of `run.eval`, which samples one answer per row."""
+    problems: dict[str, Problem] = {}
     for index, run in enumerate(config.all_runs()):
         if not run.eval.enabled:
             continue
@@ -185,16 +185,16 @@ def run_eval_problems(config: ExperimentConfig) -> list[Problem]:
                 metric = build_metric(spec)
             except EvsysError as error:
                 for problem in problems_of(error, place):
-                    found.setdefault(problem.message, problem)
+                    problems.setdefault(problem.message, problem)
                 continue
             if metric.k > 1:
-                message = f"{spec.kind} needs {metric.k} attempts at each row, and run.eval asks once"
+                message = f"{spec.kind} needs {metric.k} answers per row, and run.eval samples one"
                 hint = f"Set k to 1, or score the rows as a metadata.benchmark with samples: {metric.k}."
-                found.setdefault(message, Problem(message, path=place, hint=hint))
+                problems.setdefault(message, Problem(message, path=place, hint=hint))
             own = not asks_another_model(run.eval.inference)
             if metric.needs_price and own and price_of(run, config.budget or Budget()) is None:
-                found.setdefault(_NO_PRICE[0], Problem(_NO_PRICE[0], path=place, hint=_NO_PRICE[1]))
-    return list(found.values())
+                problems.setdefault(_NO_PRICE[0], Problem(_NO_PRICE[0], path=place, hint=_NO_PRICE[1]))
+    return list(problems.values())
 
 
 def _check_agent(entry: BenchmarkEntry) -> None:
@@ -204,21 +204,22 @@ def _check_agent(entry: BenchmarkEntry) -> None:
 
 
 def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> Sequence[HarborTask]:
-    """The tasks that are scored; refuses any whose verifier cannot be built, and keys that none of them has."""
+    """The tasks that are scored; refuses a verifier that cannot be built, and metadata keys that no task has."""
     tasks = benchmark.tasks[: entry.n_tasks]
     built: set[str] = set()
     for task in tasks:
-        what = task.verifier
-        key = repr((what.fn_name, what.params)) if isinstance(what, InProcessVerifier) else repr(what)
+        verifier = task.verifier
+        named = isinstance(verifier, InProcessVerifier)
+        key = repr((verifier.fn_name, verifier.params)) if named else repr(verifier)
         if key not in built:
             built.add(key)
             try:
-                build_verifier(what)
+                build_verifier(verifier)
             except EvsysError as error:
                 raise EvalError(f"task '{task.task_id}': {error}") from error
-        if isinstance(what, InProcessVerifier) and what.fn_name == "python_tests":
+        if named and verifier.fn_name == "python_tests":
             try:
-                check_tests(what.expected)
+                check_tests(verifier.expected)
             except EvalError as error:
                 raise EvalError(f"task '{task.task_id}': {error}") from error
     if entry.environment is not None:
@@ -234,7 +235,7 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> Sequence[Harbor
 
 def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, seed: int) -> ScoreSettings:
     trained = traits_of(algorithm).rollouts
-    # At temperature 0 several attempts would be copies of one.
+    # At temperature 0 all samples of a task would be the same.
     temperature = entry.temperature if entry.temperature is not None else float(entry.samples > 1)
     max_tokens = entry.max_tokens or (trained.max_tokens if trained else None) or _MAX_TOKENS
     harness = _harness(entry, algorithm)
@@ -252,13 +253,13 @@ def _settings(entry: BenchmarkEntry, metadata: Metadata, algorithm: Algorithm, s
 
 
 def list_reported_metrics(entry: BenchmarkEntry, metadata: Metadata) -> list[str]:
-    """The metrics that an entry reports, plainly named."""
+    """The names of the metrics that an entry reports."""
     success = success_of(metadata)
     return entry.metrics or [success.name if success and success.name in list_metrics() else "pass@1"]
 
 
 def _harness(entry: BenchmarkEntry, algorithm: Algorithm) -> Harness:
-    """The harness that the entry names, completed by the one that the model was trained in."""
+    """The harness that the entry names, with the missing parts from the one of training."""
     trained = traits_of(algorithm).rollouts
     agent, import_path, environment = entry.agent, entry.agent_import_path, entry.environment
     if trained is not None:

@@ -1,11 +1,11 @@
-"""An experiment from its config to its conclusion. Read `Experiment.run` to know what that is.
+"""Run an experiment, from its config to its conclusion.
 
-result = Experiment.from_yaml("config.yaml").run()
-for arm in result.arms:
-    print(arm.name, arm.status, arm.metrics)
-print(result.best_arm, result.conclusion)
+    result = Experiment.from_yaml("config.yaml").run()
+    for arm in result.arms:
+        print(arm.name, arm.status, arm.metrics)
+    print(result.best_arm, result.conclusion)
 
-What only a run needs is imported when it starts: checking a config is done far more often.
+Modules that only a run needs are imported when it starts, so that `validate` stays fast.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class DeadlineTooShort(ConfigError):
-    """A deadline leaves no time to score one run."""
+    """The deadline leaves no time to score one run."""
 
 
 class Experiment:
@@ -74,11 +74,11 @@ class Experiment:
         checked: bool = False,
         launcher: Launcher | None = None,
     ) -> None:
-        """`callbacks` makes observers of each arm next to the config's own, e.g. the command line's progress display.
+        """Expand the config.
 
-        `watch` is entered with the folder of the experiment while its arms run: a view of all of them.
-        `checked`: the config comes from `check_file`, which has found nothing wrong with it.
-        `launcher` takes the place of the config's.
+        `callbacks` are factories of callbacks for each arm, next to those of the config. `watch` is a context manager
+        that is entered with the experiment's folder while the arms run, e.g. a progress display. `checked` says that
+        `check_file` has found no problem in the config. `launcher` replaces the launcher of the config.
         """
         self.config = sweep.over(config) if sweep is not None else config.expanded()
         self._checked = checked and sweep is None
@@ -88,7 +88,7 @@ class Experiment:
 
     @classmethod
     def from_yaml(cls, path: str | Path, **options: Any) -> Experiment:
-        """The experiment of a file, with the extensions that the project's settings name, as on the command line."""
+        """Load an experiment from a YAML file, after importing the extensions that the project's settings name."""
         import_project_code()
         return cls(load_yaml(path), **options)
 
@@ -101,11 +101,11 @@ class Experiment:
         interrupt: Interrupt | None = None,
         until: float | None = None,
     ) -> ExperimentResult:
-        """Run every arm and conclude. An attempt that was not finished is resumed, unless `fresh`.
+        """Run every arm and conclude. An unfinished attempt is resumed, unless `fresh`.
 
-        With `resume` the latest attempt is resumed even if it was: arms that failed or are unscored are tried again.
-        With `extend` it gets the seeds and runs that it lacks, and one conclusion over all of them. `interrupt` asks
-        for a stop where signals are handled elsewhere. `until` is a deadline, in seconds since the epoch.
+        `resume` also resumes a finished attempt: failed and unscored arms are tried again. `extend` adds seeds and
+        runs to a finished experiment, with one conclusion over all of them. `interrupt` stops the experiment when the
+        caller handles signals itself. `until` is a deadline, in seconds since the epoch.
         """
         with (
             self._lock_folder(resume=resume, fresh=fresh, extend=extend) as folder,
@@ -130,7 +130,7 @@ class Experiment:
         return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion, left)
 
     def _set_deadline(self, ledger: SpendLedger, until: float | None) -> None:
-        """Turn a deadline into a limit of time; refuse one that leaves no time to score a run."""
+        """Turn the deadline into a time budget; refuse a deadline that leaves no time to score a run."""
         budget = self.config.budget or Budget()
         if until is not None:
             wall_s = ledger.total().wall_s + max(until - time.time(), 0.001)
@@ -149,7 +149,7 @@ class Experiment:
         ledger.add(EXPERIMENT, Spend(), what="forecast", forecast_s=seconds)
 
     def open(self, *, resume: bool = False, fresh: bool = False, extend: bool = False) -> ExperimentDir:
-        """Check everything and find or make the folder; nothing is trained yet."""
+        """Validate, and find or make the folder. Nothing is trained."""
         self.validate()
         if extend:
             return extend_experiment_dir(self.config)
@@ -157,7 +157,7 @@ class Experiment:
 
     @contextmanager
     def _lock_folder(self, *, resume: bool, fresh: bool, extend: bool) -> Generator[ExperimentDir]:
-        """A folder that is this process's alone; one that someone else takes meanwhile is left to them."""
+        """Choose and lock the folder; if another process locks it first, choose again."""
         while True:
             lock = ExitStack()
             folder = self.open(resume=resume, fresh=fresh, extend=extend)
@@ -167,15 +167,15 @@ class Experiment:
             except FolderBusy:
                 if resume or extend:
                     raise
-                continue  # the next iteration finds that folder taken, and makes another
+                continue  # the next iteration sees the lock and makes another folder
             with lock:
                 if not (resume or extend) and ExperimentRecord(folder.path).is_finished:
-                    continue  # the previous owner of the lock resumed and ended this folder
+                    continue  # another process has finished this experiment meanwhile
                 yield folder
             return
 
     def validate(self) -> None:
-        """Check everything that can be checked before anything is spent."""
+        """Run all checks that cost nothing; raise on problems, log warnings."""
         from .preflight import check_config
 
         if not self._checked:
@@ -188,11 +188,11 @@ class Experiment:
 
     @property
     def arms(self) -> list[Arm]:
-        """Every run with each of its seeds, in the order they are trained."""
+        """Every run with each of its seeds, in training order."""
         return expand_arms(self.config)
 
     def _announce(self, folder: ExperimentDir, journal: Journal) -> None:
-        """Fix what is going to be tested, before the first step."""
+        """Write the question, the claim and the arms into the journal, before the first step."""
         seal_files(task_files(self.config))
         known = experiment_id(folder.path)
         if known is not None:
@@ -200,7 +200,7 @@ class Experiment:
             configs = {"found_config": hash_recorded_config(folder.path), "recorded_config": hash_value(folder.config)}
             more = self._register_extension(folder, known) if folder.extended else {}
             journal.append(Kind.RESUMED, experiment_id=known, changed=folder.changed, **configs, **more)
-            folder.write_config()  # after the journal: one that no one has announced was changed by somebody else
+            folder.write_config()  # after the journal: a change that the journal does not announce is a flag
             return
         from .contamination import find_contamination
         from .question import ask_question
@@ -231,26 +231,26 @@ class Experiment:
     def _register_claim(self, folder: ExperimentDir, known: str) -> dict[str, Any]:
         from .claims import register_claim
 
-        found = register_claim(self.config, folder.path, known)
-        if same := found.get("same_evidence"):
+        registered = register_claim(self.config, folder.path, known)
+        if same := registered.get("same_evidence"):
             get_logger(__name__).warning(
                 "%s has the same arms, seeds, data and tasks as %s: this is the same evidence, not a new trial. "
                 "Add seeds or arms to that one with: evsys run CONFIG --extend",
                 self.config.name,
                 same,
             )
-        return found
+        return registered
 
     def _register_extension(self, folder: ExperimentDir, known: str) -> dict[str, Any]:
-        """What the journal holds of added seeds and arms: they are a further analysis of the same claim."""
+        """The journal's fields for added seeds and arms, which are a further analysis of the same claim."""
         arms = self._find_arms(folder)
         return {"extended": True, "arms": _list_arms(arms), **self._register_claim(folder, known)}
 
     def _find_arms(self, folder: ExperimentDir) -> list[Arm]:
-        """The arms, under the names that they have on record: an arm of a single seed has none in its name."""
-        listed = [part(one) for event in ExperimentRecord(folder.path).events for one in items(event.get("arms"))]
-        known = {text(one.get("arm")) for one in listed}
-        first = {(text(one.get("run")), text(one.get("arm_id"))): text(one.get("arm")) for one in reversed(listed)}
+        """The arms under their recorded names; an arm that began as a single seed has no seed in its name."""
+        listed = [part(arm) for event in ExperimentRecord(folder.path).events for arm in items(event.get("arms"))]
+        known = {text(arm.get("arm")) for arm in listed}
+        first = {(text(arm.get("run")), text(arm.get("arm_id"))): text(arm.get("arm")) for arm in reversed(listed)}
         names = {arm.name: first.get((arm.of_run, arm.id), arm.name) for arm in self.arms if arm.name not in known}
         return [
             replace(arm, run=arm.run.model_copy(update={"name": names.get(arm.name, arm.name)})) for arm in self.arms
@@ -268,10 +268,10 @@ class Experiment:
         with limit(limit_s=default_limit_s()):
             launcher: Launcher = self._launcher or get_launcher(spec.kind)(**spec.arguments)
         launch = Launch(self.config, folder.path.resolve(), self._max_concurrent(), self._extra_callbacks)
-        with self._watch(folder.path):  # until the processes of the launcher are gone, which print where it reads
+        with self._watch(folder.path):  # outermost: it shows what the launcher's processes print until they end
             try:
-                # Inside: one that fails while it opens may hold processes or a cluster already.
-                is_ours = type(launcher).__module__.startswith("evsys_sdk.")  # a cluster may take its time
+                # Inside `try`: a launcher that fails while it opens may already hold processes or a cluster.
+                is_ours = type(launcher).__module__.startswith("evsys_sdk.")  # ours may wait for a cluster
                 with limit(limit_s=None if is_ours else default_limit_s()):
                     slots = launcher.open(launch, len(allocation.decide([]).arms))
                 scheduler = ArmScheduler(
@@ -306,7 +306,7 @@ class Experiment:
         return reached and f"{STOP_PREFIX}{reached}"
 
     def _max_concurrent(self) -> int | None:
-        """One arm at a time, unless the config says how many, or names a launcher that knows."""
+        """The config's limit, or one arm at a time if neither it nor a launcher of the config sets a limit."""
         return self.config.max_concurrent_arms or (None if self.config.launcher else 1)
 
     def _status(self, arms: Sequence[ArmResult], ledger: SpendLedger, interrupt: Interrupt) -> ExperimentStatus:
@@ -314,16 +314,16 @@ class Experiment:
             return "interrupted"
         late = any(is_deadline_stop(arm.result.notes.stop_reason) for arm in arms)
         if all(arm.is_scored for arm in arms) and len(arms) >= self._n_asked_for and not late:
-            return "completed"  # the last step may well have used the budget up
+            return "completed"  # even if the last step used up the budget
         stopped = any(is_budget_stop(arm.result.notes.stop_reason) for arm in arms)
         if stopped or self._budget_stop(ledger) is not None or find_deadline(self.config.budget, ledger) is not None:
             return "budget"
-        # A stop that was asked for over a dashboard reaches the arm, and not this process.
-        asked = any((arm.result.notes.stop_reason or "").startswith(STOPPED_ON_DASHBOARD) for arm in arms)
-        return "interrupted" if asked else "failed"
+        # A stop on a dashboard reaches the arm, not this process.
+        remote_stop = any((arm.result.notes.stop_reason or "").startswith(STOPPED_ON_DASHBOARD) for arm in arms)
+        return "interrupted" if remote_stop else "failed"
 
     def _audit(self, record: ExperimentRecord, journal: Journal) -> AuditReport:
-        """Compare the record with itself before anything is concluded from it, and note what contradicts it."""
+        """Audit the record before the conclusion, and write its flags into the journal."""
         from .audit.audit import audit_experiment
 
         report = audit_experiment(record.folder, before_conclusion=True, record=record)
@@ -334,33 +334,33 @@ class Experiment:
         return report
 
     def _conclude(self, folder: ExperimentDir, journal: Journal) -> dict[str, Any] | None:
-        """Write what follows from the record; whatever goes wrong with that undoes no training."""
+        """Write the conclusion. A failure is logged and does not fail the experiment."""
         from .conclusion.write import find_standing_conclusion, write_conclusion
 
         record = ExperimentRecord(folder.path)
         try:
             if (standing := find_standing_conclusion(record)) is not None:
                 return standing.to_dict()
-            found = write_conclusion(folder.path, self._audit(record, journal), record)
+            conclusion = write_conclusion(folder.path, self._audit(record, journal), record)
         except Exception as error:
             get_logger(__name__).error("no conclusion was written: %s. Try again with: evsys conclude", error)
             return None
-        journal_conclusion(journal, folder.path, found)
-        return found.to_dict()
+        journal_conclusion(journal, folder.path, conclusion)
+        return conclusion.to_dict()
 
 
 def _list_arms(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     return [{"arm": arm.name, "arm_id": arm.id, "run": arm.of_run, "seed": arm.seed} for arm in arms]
 
 
-def journal_conclusion(journal: Journal, folder: Path, found: Conclusion) -> None:
+def journal_conclusion(journal: Journal, folder: Path, conclusion: Conclusion) -> None:
     """Record the hash of the written conclusion, so that a change is detected."""
     journal.append(
         Kind.CONCLUDED,
-        verdict=found.verdict,
-        best_arm=found.best_arm,
-        best_score=found.best_score,
-        sha256=found.sha256,
+        verdict=conclusion.verdict,
+        best_arm=conclusion.best_arm,
+        best_score=conclusion.best_score,
+        sha256=conclusion.sha256,
         page=hash_conclusion_page(folder),
     )
 
@@ -369,9 +369,6 @@ def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
     """Run an experiment given as a config or as a YAML path, and return the result of each run."""
     experiment = Experiment(config) if isinstance(config, ExperimentConfig) else Experiment.from_yaml(config)
     return experiment.run().runs
-
-
-# Telling the callbacks that an experiment has ended; whatever they do, it has.
 
 
 def tell_experiment_end(config: ExperimentConfig, folder: Path) -> bool:

@@ -1,12 +1,12 @@
-"""The claim of an experiment in one exact form, and its fingerprint, taken before the first step.
+"""The claim of an experiment in a canonical form, and its hash.
 
-A claim that is written down after the scores are known proves nothing. The fingerprint goes into the journal when the
-experiment starts; a conclusion about another claim than that one is `invalid`.
+The hash goes into the journal when the experiment starts, because a claim made after the scores are known proves
+nothing. A conclusion about a claim with another hash is `invalid`.
 
     normalise_hypothesis(config.metadata)   {"claim": ..., "metric": ..., "direction": ..., ...}, or None
     hypothesis_sha256(config.metadata)      64 hex digits, or None
-    find_claim(config.metadata)             the same as a `Claim`, which says what must be exceeded
-    claim_problems(config)                  why the runs of a config could not answer it
+    find_claim(config.metadata)             the same as a `Claim`, with the threshold to exceed
+    claim_problems(config)                  why the runs of the config could not answer the claim
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _DEFAULTS: dict[str, Any] = {
     "max_tokens": None,
     "about": [],
 }
-"""Left out of the exact form, so that a plain claim keeps the fingerprint it always had."""
+"""Fields that are left out of the canonical form at these values, so that hashes of older claims stay valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What must be seen for the claim to hold."""
+    """A claim and the conditions under which it is supported."""
 
     text: str
     metric: str | None = None
@@ -55,7 +55,7 @@ class Claim:
     max_cost_usd: float | None = None
     max_tokens: int | None = None
     about: tuple[str, ...] = ()
-    """What else may differ between the compared runs, because the claim is about it."""
+    """Config keys that may differ between the compared runs, because the claim is about them."""
 
     @property
     def sign(self) -> int:
@@ -63,20 +63,20 @@ class Claim:
 
     @property
     def threshold(self) -> float:
-        """What a difference must exceed, counted in the direction of the claim."""
+        """The difference that must be exceeded, in the direction of the claim."""
         return -self.margin if self.kind == "not_worse" and self.margin is not None else self.min_effect
 
     @property
     def limits(self) -> dict[str, float]:
-        """What an arm may use at most."""
-        given = {"usd": self.max_cost_usd, "tokens": self.max_tokens}
-        return {name: float(limit) for name, limit in given.items() if limit is not None}
+        """Limits of what an arm may use, by unit."""
+        limits = {"usd": self.max_cost_usd, "tokens": self.max_tokens}
+        return {name: float(limit) for name, limit in limits.items() if limit is not None}
 
     def rule(self, metric: str, *, validated: bool = False, error: float = 0.02, looks: Sequence[int] = ()) -> str:
-        """What must be seen, in a sentence that can be written down before the first step."""
+        """The decision rule as a sentence, written into the record before the first step."""
         side = "above" if self.sign > 0 else "below"
         limit = f"{side} {self.sign * self.threshold:+g}" if self.threshold else f"{side} 0"
-        what = {
+        condition = {
             "better": f"the interval of any run's difference to the baseline lies {limit}",
             "at_least": f"the interval of any run's score lies {side} {self.level}",
             "not_worse": f"the interval of any run's difference to the baseline lies {limit}",
@@ -90,10 +90,10 @@ class Claim:
         if len(looks) > 1:
             when = ", ".join(map(str, looks[:-1])) + f" and {looks[-1]}"
             rate += f" Interim analyses after {when} seeds a run share it."
-        return f"Supported if, on {metric}, {what}{cost}{joint}. Each trained side needs three seeds. {rate}"
+        return f"Supported if, on {metric}, {condition}{cost}{joint}. Each trained side needs three seeds. {rate}"
 
     def position(self, value: Any) -> float | None:
-        """Where a value of the axis lies on its scale; None for what is no such number."""
+        """The position of a value on the axis's scale; None if it is no number on that scale."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             return None
         if self.scale == "log":
@@ -102,71 +102,71 @@ class Claim:
 
 
 def normalise_hypothesis(metadata: Metadata) -> dict[str, Any] | None:
-    """Claim, metric, direction, smallest effect, baseline and success metric; None where nothing is claimed.
+    """Claim, metric, direction, smallest effect, baseline and success metric; None without a hypothesis.
 
-    A sentence claims that the success metric gets better. So does a claim about a success metric that is to be
-    minimised, whatever its `direction` says: more of it cannot be what success means.
+    A hypothesis that is a sentence claims that the success metric improves. A claim about a success metric with mode
+    `min` claims a decrease, whatever its `direction` is.
     """
-    given, success = metadata.hypothesis, success_of(metadata)
-    if given is None:
+    hypothesis, success = metadata.hypothesis, success_of(metadata)
+    if hypothesis is None:
         return None
     better = {"max": "increase", "min": "decrease"}[success.mode] if success else "increase"
     success_dict = None if success is None else {"name": success.name, "mode": success.mode}
-    if isinstance(given, str):
+    if isinstance(hypothesis, str):
         metric = success.name if success else None
-        own = {"claim": given, "metric": metric, "direction": better, "min_effect": 0.0, "baseline": None}
+        fields = {"claim": hypothesis, "metric": metric, "direction": better, "min_effect": 0.0, "baseline": None}
     else:
-        metric = given.metric or (success.name if success else None)
+        metric = hypothesis.metric or (success.name if success else None)
         about_success = success is not None and metric == success.name
-        direction = better if about_success and better == "decrease" else given.direction
-        own = {
-            "claim": given.claim,
+        direction = better if about_success and better == "decrease" else hypothesis.direction
+        fields = {
+            "claim": hypothesis.claim,
             "metric": metric,
             "direction": direction,
-            "min_effect": float(given.min_effect),
-            "baseline": given.baseline,
+            "min_effect": float(hypothesis.min_effect),
+            "baseline": hypothesis.baseline,
         }
-        own |= {key: value for key, usual in _DEFAULTS.items() if (value := getattr(given, key)) != usual}
-    return own | {"success_metric": success_dict}
+        fields |= {key: value for key, default in _DEFAULTS.items() if (value := getattr(hypothesis, key)) != default}
+    return fields | {"success_metric": success_dict}
 
 
 def find_claim(metadata: Metadata) -> Claim | None:
-    """What is claimed; None where nothing is."""
-    found = normalise_hypothesis(metadata)
-    if found is None:
+    """The claim of an experiment; None without a hypothesis."""
+    fields = normalise_hypothesis(metadata)
+    if fields is None:
         return None
     return Claim(
-        found["claim"], **{key: value for key, value in found.items() if key not in ("claim", "success_metric")}
+        fields["claim"], **{key: value for key, value in fields.items() if key not in ("claim", "success_metric")}
     )
 
 
 def claim_problems(config: ExperimentConfig) -> list[Problem]:
-    """What keeps the runs of a config from answering its claim."""
+    """The reasons why the runs of a config cannot answer its claim."""
     claim = find_claim(config.metadata)
     if claim is None:
         return []
     if claim.baseline_repeats is not None and config.search is not None:
         hint = "Remove it, or the search."
         place = "metadata.hypothesis.baseline_repeats"
-        return [Problem("a search decides about seeds itself", place, claim.baseline_repeats, hint)]
+        return [Problem("a search chooses the number of seeds itself", place, claim.baseline_repeats, hint)]
     return [*_range_problems(config, claim), *_axis_problems(config, claim)]
 
 
 MEANS = ("pass@1", "pass^1", "mean_reward", "pass_rate", "exact_match", "accuracy")
-"""Metrics that are a mean over samples: names for one thing where a reward is 0 or 1."""
+"""Metrics that are a mean over samples; with rewards of 0 and 1 they are the same number."""
 _RATES = ("pass@", "pass^", "pass_rate", "exact_match", "accuracy")
 """Metrics that lie between 0 and 1."""
 
 
 def is_rate(metric: str) -> bool:
-    """Whether a metric is a share of something."""
+    """Whether a metric lies between 0 and 1."""
     return metric.rpartition("/")[2].startswith(_RATES)
 
 
 def _range_problems(config: ExperimentConfig, claim: Claim) -> list[Problem]:
-    """Margins, effects and levels that no difference of two rates can reach, or always reaches."""
-    given = [metric for entry in config.metadata.benchmark for metric in entry.metrics or ["pass@1"]]
-    metrics = [claim.metric] if claim.metric is not None else given
+    """Margins, effects and levels outside the range of a rate."""
+    reported = [metric for entry in config.metadata.benchmark for metric in entry.metrics or ["pass@1"]]
+    metrics = [claim.metric] if claim.metric is not None else reported
     if not metrics or not all(map(is_rate, metrics)):
         return []
     values = {"min_effect": claim.min_effect, "margin": claim.margin, "level": claim.level}
@@ -191,10 +191,10 @@ def _axis_problems(config: ExperimentConfig, claim: Claim) -> list[Problem]:
     if bad := [value for value in values if claim.position(value) is None]:
         what = "a positive number" if claim.scale == "log" else "a number"
         hint = "Name a dotted path that every run has such a value for, e.g. an axis of the matrix."
-        return [Problem(f"a trend needs {what} in every run, and one has {bad[0]!r} there", place, claim.axis, hint)]
+        return [Problem(f"a trend needs {what} in every run, and one run has {bad[0]!r}", place, claim.axis, hint)]
     if len(numbers) < 2:
         hint = "Give the runs at least two values, e.g. by an axis of the matrix."
-        return [Problem(f"all runs have the same '{claim.axis}', so there is no trend to see", place, claim.axis, hint)]
+        return [Problem(f"all runs have the same '{claim.axis}', so there is no trend", place, claim.axis, hint)]
     return []
 
 
@@ -206,11 +206,10 @@ def _value_at(run: Mapping[str, Any], path: str) -> Any:
 
 
 def hypothesis_sha256(metadata: Metadata) -> str | None:
-    """Fingerprint of everything that decides what would count as success; None where nothing is claimed."""
-    found = normalise_hypothesis(metadata)
-    if found is None:
+    """Hash of the claim's canonical form; None without a hypothesis."""
+    fields = normalise_hypothesis(metadata)
+    if fields is None:
         return None
-    # As the record shows it: the conclusion is drawn from there.
-    # Every option is spelt out: another spacing or order would be another fingerprint of the same claim.
-    text = json.dumps(redact(found), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    # Redacted, because the conclusion is drawn from the record. Other JSON options would give another hash.
+    text = json.dumps(redact(fields), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return sha256(text.encode()).hexdigest()

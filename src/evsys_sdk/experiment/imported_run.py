@@ -1,10 +1,9 @@
-"""Training runs that tinker-cookbook has written, as an experiment of the record.
+"""Import training runs of tinker-cookbook as an experiment.
 
     import_cookbook_runs([Path("/tmp/tinker-examples/sl_basic")], name="sl_basic")
 
-A run folder holds `config.json`, `metrics.jsonl` and `checkpoints.jsonl`. Its metrics become those of a run on the
-backend `imported`, so that history, compare and the dashboard show it. Nothing is trained, and no score by task is
-known.
+A run folder holds `config.json`, `metrics.jsonl` and `checkpoints.jsonl`. Each becomes a run on the backend `imported`,
+which history, compare and the dashboard show. Such a run has no scores by task.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
 
 KIND = "imported"
 _LOSSES = ("train_mean_nll", "loss", "loss:sum")
-"""What the training loss may be called there."""
+"""Names of the training loss in `metrics.jsonl`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CookbookRun:
-    """What a run folder of tinker-cookbook holds."""
+    """The content of a run folder of tinker-cookbook."""
 
     folder: Path
     config: dict[str, Any]
@@ -49,12 +48,12 @@ class CookbookRun:
 
     @property
     def model(self) -> str | None:
-        """The model it trained."""
+        """The trained model."""
         return _find(self.config, "model_name")
 
     @property
     def hparams(self) -> dict[str, Any]:
-        """The settings that are numbers or short texts."""
+        """The settings that are numbers or short strings."""
         return {
             key: value
             for key, value in self.config.items()
@@ -74,8 +73,8 @@ def read_cookbook_run(folder: Path) -> CookbookRun:
     for row in rows:
         step = row.get("step")
         last = step + 1 if isinstance(step, int) and not isinstance(step, bool) else max(last, 1)
-        found = {key: float(value) for key, value in row.items() if key != "step" and _is_number(value)}
-        steps.setdefault(last, {}).update(found)  # a resumed run has written a step again
+        numbers = {key: float(value) for key, value in row.items() if key != "step" and _is_number(value)}
+        steps.setdefault(last, {}).update(numbers)  # a resumed run repeats a step
     saved = folder / "checkpoints.jsonl"
     content = metrics.read_bytes() + (folder / "config.json").read_bytes()
     checkpoints = list(read_jsonl(saved)) if saved.exists() else []
@@ -83,7 +82,7 @@ def read_cookbook_run(folder: Path) -> CookbookRun:
 
 
 def import_cookbook_runs(folders: Sequence[Path], *, name: str, output_dir: str = "outputs") -> ExperimentResult:
-    """Record run folders as the runs of one experiment."""
+    """Import run folders as the runs of one experiment."""
     from .experiment import Experiment
 
     if find_attempts(in_project(output_dir) / name):
@@ -115,16 +114,16 @@ def _run_config(run: CookbookRun) -> dict[str, Any]:
 
 
 class ImportedBackend:
-    """Where nothing is trained: another program has done it."""
+    """The backend of runs that another program trained."""
 
     name: ClassVar[str] = KIND
 
     def prepare(self, **_: Any) -> dict[str, Any]:
-        """There are no handles."""
+        """Return no handles."""
         return {}
 
     def teardown(self, handles: dict[str, Any]) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class ImportedConfig(Strict):
@@ -135,11 +134,11 @@ class ImportedConfig(Strict):
     sha256: str
     """Hash of its metrics and config."""
     hparams: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Settings of the run, to be compared."""
+    """Settings of the run, for comparisons."""
 
 
 class ImportedRun:
-    """Reports the metrics of a run that another program has trained."""
+    """The recipe of an imported run: it reports the recorded metrics."""
 
     name: ClassVar[str] = KIND
     Config: ClassVar[type[ImportedConfig]] = ImportedConfig
@@ -148,7 +147,7 @@ class ImportedRun:
         self.cfg = ImportedConfig(**params)
 
     def train(self, ctx: RunContext) -> RunResult:
-        """Log what is recorded there."""
+        """Report the metrics and checkpoints of the run folder."""
         run = read_cookbook_run(Path(self.cfg.folder))
         final: dict[str, float] = {}
         observers = services_of(ctx).observers
@@ -160,8 +159,8 @@ class ImportedRun:
         last = run.checkpoints[-1] if run.checkpoints else {}
         names = {"final_checkpoint": "state_path", "final_sampler": "sampler_path"}
         artifacts = {ours: str(last[theirs]) for ours, theirs in names.items() if theirs in last}
-        ended = None if last.get("name") == "final" else "it has no checkpoint named `final`; it may not have ended"
-        return RunResult(ctx.run_id, "completed", final, artifacts, notes=RunNotes(stop_reason=ended))
+        reason = None if last.get("name") == "final" else "it has no checkpoint named `final`; it may not have ended"
+        return RunResult(ctx.run_id, "completed", final, artifacts, notes=RunNotes(stop_reason=reason))
 
 
 def _is_number(value: Any) -> bool:
@@ -169,9 +168,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _find(value: Any, key: str) -> str | None:
-    """The first text under a key, at any depth."""
+    """The first string under a key, at any depth."""
     if not is_object(value):
         return None
     if isinstance(value.get(key), str):
         return str(value[key])
-    return next((found for one in value.values() if (found := _find(one, key))), None)
+    return next((found for child in value.values() if (found := _find(child, key))), None)

@@ -1,12 +1,12 @@
-"""Record your own training loop as an experiment, through the code that runs every other one.
+"""Record your own training loop as an experiment.
 
     with evsys_sdk.record("expert-iteration", model="SmolLM2-135M-Instruct", benchmark=[...], seeds=3) as experiment:
-        for run in experiment.runs():               # an arm with a seed; those that are done are left out
+        for run in experiment.runs():               # each arm with each seed that is not finished
             for step in run.steps(20): ...
     print(experiment.result.conclusion)
 
-The experiment runs on a thread: it opens each run and waits until the loop, which stays where it was written, has
-trained it. Starting the same script again continues where it was; a changed script is another attempt.
+The experiment runs on a thread. It opens each run and waits until the loop has trained it. Starting the same script
+again resumes it; a changed script starts a new attempt.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .launchers.local import LocalLauncher
 
 
 class RecordedExperiment:
-    """An experiment whose runs a loop trains."""
+    """An experiment whose runs are trained by the caller's loop."""
 
     def __init__(self, config: ExperimentConfig, *, fresh: bool = False, script: LoopRun | None = None) -> None:
-        """`script` is the run of an experiment that executes the calling script as its recipe: the only one here."""
+        """`script` is the active run when the calling script is itself the recipe of an experiment."""
         self.config, self._script = config, script
         self.result: ExperimentResult | None = None
-        """How it ended, with its conclusion; there once the block is left."""
+        """The result with its conclusion; set at the end of the block."""
         self._fresh, self._interrupt = fresh, Interrupt()
         self._arrivals: SimpleQueue[LoopRun | None] = SimpleQueue()
         """Runs to train; None when there are no more."""
@@ -54,7 +54,7 @@ class RecordedExperiment:
         self._ending = ExitStack()
 
     def runs(self) -> Generator[LoopRun]:
-        """Every arm with each of its seeds, to be trained one after another."""
+        """Every arm with each of its seeds, one after another."""
         while (run := self._next) is not None:
             self._active = run
             yield run
@@ -67,7 +67,7 @@ class RecordedExperiment:
         self._ending.enter_context(taking_runs(self._hand_over))
         self._thread.start()
         self._next = self._arrivals.get()
-        if self._failure is not None:  # something is wrong with the experiment
+        if self._failure is not None:  # e.g. the config has problems
             self._ending.close()
             raise self._failure
         return self
@@ -77,7 +77,7 @@ class RecordedExperiment:
             return
         with self._ending:
             if error is not None or (self._next is not None and self._next is not self._active):
-                self._interrupt.asked = True  # nothing more is started, and the experiment can be resumed
+                self._interrupt.asked = True  # stop here; the experiment can be resumed
             self._release(error)
             while (run := self._next) is not None:
                 self._active, self._interrupt.asked = run, True
@@ -87,14 +87,14 @@ class RecordedExperiment:
             raise self._failure
 
     def _release(self, error: BaseException | None) -> None:
-        """The active run is trained, or its loop failed; wait for the next one."""
+        """Tell the experiment how the active run ended, and wait for the next run."""
         active, self._active, self._next = self._active, None, None if self._active else self._next
         if active is not None and self._script is None:
             self._answers.put(error)
             self._next = self._arrivals.get()
 
     def _hand_over(self, run: LoopRun) -> None:
-        """On the experiment's thread: let the loop train a run, and wait for it."""
+        """On the experiment's thread: give a run to the loop and wait until it is trained."""
         self._arrivals.put(run)
         error = self._answers.get()
         if isinstance(error, Exception):
@@ -130,19 +130,19 @@ def record(
     fresh: bool = False,
     **fields: Any,
 ) -> RecordedExperiment:
-    """Record the loop inside the block as an experiment; see the module for how it is written.
+    """Record the loop inside the block as an experiment; the module's docstring has an example.
 
-    `arms` maps names to what each finds in `run.args`; every arm is trained with `seeds` seeds. `benchmark`,
+    `arms` maps the name of each arm to its `run.args`; every arm is trained with `seeds` seeds. `benchmark`,
     `hypothesis`, `success_metric`, `budget` and `data` are as in YAML (`rows` are training rows in memory), and
-    `fields` are further fields of the experiment, e.g. `description`, `callbacks`, `output_dir` or `metadata`. Inside a
-    script that an experiment runs as its recipe, that experiment's config decides instead.
+    `fields` are further fields of the experiment, e.g. `description`, `callbacks`, `output_dir` or `metadata`. If the
+    script is itself the recipe of an experiment, the config of that experiment is used instead.
     """
     if (run := current_run()) is not None:
         return RecordedExperiment(run.config, script=run)
     import_project_code()
     metadata: dict[str, Any] = dict(fields.pop("metadata", {}))
-    given = {"hypothesis": hypothesis, "benchmark": benchmark, "success_metric": success_metric}
-    metadata |= {key: value for key, value in given.items() if value is not None}
+    optional = {"hypothesis": hypothesis, "benchmark": benchmark, "success_metric": success_metric}
+    metadata |= {key: value for key, value in optional.items() if value is not None}
     if rows is not None:
         data = {"source_kind": "in_memory", "rows": list(rows)}
     runs = [
@@ -159,20 +159,20 @@ def record(
         }
         for arm, args in (arms or {name: {}}).items()
     ]
-    found = {"name": name, "runs": runs, "n_repeats": seeds, "budget": budget, "metadata": metadata, **fields}
-    return RecordedExperiment(_validate(found), fresh=fresh)
+    config = {"name": name, "runs": runs, "n_repeats": seeds, "budget": budget, "metadata": metadata, **fields}
+    return RecordedExperiment(_validate(config), fresh=fresh)
 
 
 def _validate(fields: dict[str, Any]) -> ExperimentConfig:
-    given = {key: value for key, value in fields.items() if value is not None}
+    config = {key: value for key, value in fields.items() if value is not None}
     try:
-        return ExperimentConfig.model_validate(given)
+        return ExperimentConfig.model_validate(config)
     except ValidationError as error:
-        raise ConfigError(problems_in(error, model=ExperimentConfig, data=given)) from None
+        raise ConfigError(problems_in(error, model=ExperimentConfig, data=config)) from None
 
 
 def _calling_script() -> dict[str, Any]:
-    """The file of the program that is running, and its content."""
+    """The path and the hash of the running script."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if file is None or not Path(file).is_file():
         return {"file": INTERACTIVE}

@@ -1,8 +1,8 @@
-"""What is recorded about a run while it trains, apart from the run itself: `with observe_run(arm, options)`.
+"""Record a run while it trains: `with observe_run(arm, options)`.
 
-Inside, everything spent through the client is metered, rollouts are recorded and diagnosed, trained-on tasks and
-foreign weights are noted, and the identity of the arm is written before its first step. At the end the result is
-completed and stored; an error inside the block becomes a failed result.
+Inside the block, spend is metered, rollouts are recorded and diagnosed, trained-on tasks and foreign weights are noted,
+and the identity of the arm is written before its first step. At the end the result is completed and stored; an error
+inside the block becomes a failed result.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
 
 @contextmanager
 def observe_run(arm: Arm, options: ArmOptions) -> Generator[RunObservation]:
-    """Observe the run inside the block; afterwards its result is complete and on disk."""
-    observed, owner = RunObservation(arm, options), os.getpid()
+    """Observe the run inside the block; its result is on disk afterwards."""
+    observed, process = RunObservation(arm, options), os.getpid()
     try:
         yield observed
     except SystemExit as error:
-        wish = TrainingError(f"the code of the run called sys.exit({error.code!r}). Raise an error instead.")
-        observed.result = fail_run(arm.name, wish)
+        failure = TrainingError(f"the code of the run called sys.exit({error.code!r}). Raise an error instead.")
+        observed.result = fail_run(arm.name, failure)
     except Exception as error:
         observed.result = fail_run(arm.name, error)
-    if os.getpid() != owner:
-        os._exit(1)  # a fork that the run's code made and did not end; the record belongs to its parent
+    if os.getpid() != process:
+        os._exit(1)  # a process that the run's code forked; only its parent writes the record
     observed.finish()
 
 
 class RunObservation:
-    """Everything that watches one run."""
+    """The observers of one run, and its result."""
 
     def __init__(self, arm: Arm, options: ArmOptions) -> None:
         self.arm, self.options = arm, options
@@ -75,7 +75,7 @@ class RunObservation:
         return self.options.run_dir
 
     def begin(self) -> int:
-        """Open the run's folder and make the observers; returns the number of this attempt."""
+        """Open the run's folder, make the observers and return the number of this attempt."""
         attempt = begin_run(self.run_dir, self.run.model_dump(mode="json"))
         for make in self.options.callbacks:
             self.observers.add(make())
@@ -86,14 +86,14 @@ class RunObservation:
         return attempt
 
     def meter(self, handles: dict[str, Any]) -> dict[str, Any]:
-        """Put a client among the handles through which nothing is spent uncounted."""
+        """Replace the training client in the handles by one that counts what it spends."""
         client, meter = handles.get("training_client"), self.options.meter
         return handles if meter is None or client is None else {**handles, "training_client": meter.watch(client)}
 
     def start(
         self, ctx: RunContext, algorithm: Algorithm, benchmarks: RunBenchmarks | None, load_rows: RowLoader
     ) -> RunInfo:
-        """Watch the client, write the identity of the run, and announce what is about to happen to all observers."""
+        """Watch the client, write the identity of the run, and tell all observers that it starts."""
         services, rows = services_of(ctx), ctx.extras["train_rows"]
         if isinstance(services.client, MeteredClient):
             self._detect_foreign_weights(services.client)
@@ -116,20 +116,20 @@ class RunObservation:
         return info
 
     def finish(self) -> None:
-        """Complete the result with what was observed, and store it."""
+        """Add what was observed to the result, and store it."""
         result, meter = self.result, self.options.meter
         if self._leaks is not None:
             result.notes.trained_on = self._leaks.summarise()
         observers = self.observers
-        for tell in (self._note_findings, partial(observers.on_run_end, result), observers.close):
+        for step in (self._note_findings, partial(observers.on_run_end, result), observers.close):
             try:
-                tell()
+                step()
             except TrainingError as error:  # a callback called sys.exit
                 if result.status != "failed":
                     self.result = result = fail_run(result.run_id, error)
         if meter is not None:
             result.notes.spend = meter.spent().to_dict()
-        # Stored last: a run with a result is over, and everything else about it is on disk.
+        # Stored last: a run that has a result is complete on disk.
         try:
             write_result(self.run_dir, result, hparams=self.run.model_dump(mode="json"))
         except Exception as error:  # a run that cannot be recorded has failed; the other arms continue
@@ -151,27 +151,27 @@ class RunObservation:
         )
 
     def _detect_trained_tasks(self, client: MeteredClient, benchmarks: RunBenchmarks, *, resumed: bool) -> None:
-        """Note every task of the benchmarks that is trained on, in this attempt or in one before it."""
+        """Note every benchmark task that is trained on, in this attempt or an earlier one."""
         run_dir = self.run_dir
-        asked = {
-            f"{one.split}/{one.label}": {
-                task.task_id: "\n".join(row_texts(task.instruction)) for task in one.benchmark.tasks
+        texts = {
+            f"{plan.split}/{plan.label}": {
+                task.task_id: "\n".join(row_texts(task.instruction)) for task in plan.benchmark.tasks
             }
-            for one in benchmarks.planned
+            for plan in benchmarks.planned
         }
         known = read_trained_tasks(load_events(run_dir.parent)).get(run_dir.name) if resumed else None
-        self._leaks = LeakDetector(asked, client.tokenizer, known=known, report=partial(note_trained_tasks, run_dir))
+        self._leaks = LeakDetector(texts, client.tokenizer, known=known, report=partial(note_trained_tasks, run_dir))
         client.on_batch = self._leaks.check
 
     def _detect_foreign_weights(self, client: MeteredClient) -> None:
-        """Note weights that the client loads and that neither the config names nor this run has saved."""
+        """Note weights that the client loads although the config does not name them and this run did not save them."""
         model, run_dir, saved = self.run.model, self.run_dir, client.saved
         own = [run_dir, *filter(None, (model.init_from_checkpoint, model.load_checkpoint_path))]
         places = [in_project(place).resolve() for place in own]
 
         def check(ref: str) -> None:
             known = ref in saved or any(in_project(ref).resolve().is_relative_to(place) for place in places)
-            if not known and ref not in {one.state for one in CheckpointLog.in_dir(run_dir).read()}:
+            if not known and ref not in {checkpoint.state for checkpoint in CheckpointLog.in_dir(run_dir).read()}:
                 note_loaded_weights(run_dir, ref)
 
         client.on_load = check

@@ -1,4 +1,4 @@
-"""The question that an experiment is about to ask, from its config: stored before the first step."""
+"""The question of an experiment, computed from its config and stored before the first step."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .hypothesis import find_claim
 
 
 def ask_question(config: ExperimentConfig) -> Question | None:
-    """Metric, tasks, direction, model and backend: as claimed, else as success is defined.
+    """Metric, tasks, direction, model and backend, from the claim or else from `success_metric`.
 
-    None for an experiment that is scored on no benchmark: its question follows from what its runs report.
+    None for an experiment without a benchmark: its question follows from what its runs report.
     """
     claim, success, planned = find_claim(config.metadata), success_of(config.metadata), _plan_metrics(config)
     name = (claim.metric if claim else None) or (success.name if success else "")

@@ -1,6 +1,6 @@
-"""Which folder an experiment is run in: a new numbered one, or one that is resumed until it is finished.
+"""Choose the folder of an experiment: the latest one to resume or extend, or a new numbered one.
 
-Names and format of everything in it belong to `record/`; `docs/record.md` shows the whole.
+`record/` defines the files in it; `docs/record.md` describes them.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from ..user_code import limit_user_code
 from .arms.results import result_from_dict, result_to_dict
 
 _MAY_CHANGE = ("budget", "max_concurrent_arms", "launcher", "arm_timeout_s", "arm_retries", "description", "callbacks")
-"""Fields that say how an experiment is run rather than what it is; changing them does not make it another one."""
+"""Fields that may change when an experiment is resumed: they say how it is run, not what is trained."""
 _RUN = r"(?:run|runs\[\d+\])"
 _TRAINS_NOTHING = re.compile(
     r"metadata\.(?!hypothesis\b|success_metric\b)|log_store\b|parent_experiment_id$"
     rf"|{_RUN}\.(?:eval|tags)\b"
     rf"|{_RUN}\.algorithm\.params\.(?:save_every|save_at_fractions|eval_every|keep_checkpoints)\b"
 )
-"""What else may change where `--resume` asks for it: how runs are scored and saved. The claim may not: it was made."""
+"""What else may change with `--resume`: how runs are scored and saved, but not the claim."""
 _MOST_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentDir:
-    """One attempt at an experiment, on disk."""
+    """The folder of one attempt at an experiment."""
 
     path: Path
     resumed: bool = False
-    """Whether it was there before and is resumed."""
+    """Whether an earlier attempt continues in it."""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
-    """How it is run from now on; written by the owner of the lock."""
+    """The config of this attempt; written by the owner of the lock."""
     changed: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
-    """What is another value than before, as dotted paths: what it was, and what it is."""
+    """Dotted path -> old and new value, for each field that differs from the recorded config."""
     extended: bool = False
-    """Whether seeds or arms are added to what was finished."""
+    """Whether seeds or arms are added to a finished experiment."""
 
     def write_config(self) -> None:
-        """Note how it is run from now on, which may have changed."""
+        """Record the config of this attempt."""
         folders.write_config(self.path, self.config)
 
     def run_dir(self, arm: str) -> Path:
@@ -63,11 +63,10 @@ class ExperimentDir:
 
 
 def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh: bool = False) -> ExperimentDir:
-    """The latest folder where it is to be resumed, else a new numbered one.
+    """The latest folder if it is to be resumed, else a new numbered one.
 
-    With `resume` the latest must train the same: how it is scored may have been corrected since. Without it and
-    without `fresh`, one of the same config that was not finished is resumed, so that the same command after a crash
-    continues.
+    With `resume` the latest attempt must train the same; its scoring may differ. Without `resume` and `fresh`, an
+    unfinished attempt with the same config is resumed, so that the same command continues after a crash.
     """
     base = in_project(config.output_dir) / config.name
     resolved = redact(config.model_dump(mode="json"))
@@ -89,7 +88,7 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
 
 
 def extend_experiment_dir(config: ExperimentConfig) -> ExperimentDir:
-    """The latest folder, whose finished experiment gets more seeds or arms; nothing else may differ."""
+    """The latest folder, whose finished experiment gets more seeds or arms; nothing else may change."""
     base = in_project(config.output_dir) / config.name
     latest = folders.latest_attempt(base)
     if latest is None:
@@ -112,7 +111,7 @@ def extend_experiment_dir(config: ExperimentConfig) -> ExperimentDir:
         raise ConfigError(Problem(f"the config differs from the one in {latest} in: {named}", hint=hint))
     added = [name for name in runs if name not in {text(run.get("name")) for run in config_runs(old)}]
     grown = bool(added) or "n_repeats" in changes
-    # A killed extension continues; it was counted when it began.
+    # A killed extension continues; it was registered when it began.
     if record.is_finished and not grown:
         hint = "Raise n_repeats, or add runs."
         raise ConfigError(Problem(f"the config adds neither seeds nor runs to {latest}", hint=hint))
@@ -126,7 +125,7 @@ def extend_experiment_dir(config: ExperimentConfig) -> ExperimentDir:
 
 
 def _is_extending(record: ExperimentRecord) -> bool:
-    """Whether an extension was announced and did not come to its end."""
+    """Whether an extension has started and not ended."""
     turns = [event for event in record.events if event.kind == Kind.ENDED or event.get("extended") is True]
     return bool(turns) and turns[-1].kind != Kind.ENDED
 
@@ -136,7 +135,7 @@ def _without_runs(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_changed_content(folder: Path, config: ExperimentConfig, *, resume: bool) -> list[str]:
-    """Rows and code that an arm was trained with and that are others now; refused where it is to be resumed."""
+    """Rows and code that have changed since an arm was trained with them; an error with `resume`."""
     from .audit.identity import find_changed_content
 
     with limit_user_code("reading the rows to resume"):
@@ -148,12 +147,12 @@ def _find_changed_content(folder: Path, config: ExperimentConfig, *, resume: boo
 
 
 def write_result(run_dir: Path, result: RunResult, *, hparams: dict[str, Any]) -> None:
-    """Note how a run ended."""
+    """Write the result of a run."""
     folders.write_result(run_dir, result_to_dict(result), hparams=hparams)
 
 
 def read_result(run_dir: Path) -> RunResult | None:
-    """The result a run ended with, if it has."""
+    """The result of a run, or None if it has not ended."""
     found = folders.load_result(run_dir)
     try:
         return None if found is None else result_from_dict(found)
@@ -170,13 +169,13 @@ def _refuse_later_format(record: ExperimentRecord) -> None:
 
 
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, list[Any]]:
-    """Where two configs differ, as dotted paths, with what either of them has there."""
+    """Dotted path -> both values, for each field in which two configs differ."""
     old, new = flatten_config(one), flatten_config(other)
     return {path: [old.get(path), new.get(path)] for path in sorted({*old, *new}) if old.get(path) != new.get(path)}
 
 
 def _complete(recorded: dict[str, Any]) -> dict[str, Any]:
-    """A recorded config with the fields that have come since; one that is no config any more stays as it is."""
+    """A recorded config with the defaults of newer fields; a config that no longer validates stays as it is."""
     try:
         return redact(ExperimentConfig.model_validate(recorded).model_dump(mode="json"))
     except ValidationError:

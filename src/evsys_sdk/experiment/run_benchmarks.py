@@ -1,6 +1,6 @@
-"""The benchmarks of one run: baselines before training, val sets while it continues, the rest once it is over.
+"""Score one run on its benchmarks: baselines before training, val sets during it, the rest at the end.
 
-A failure here never fails the run and never vanishes: the run is marked unscored, so that it cannot win.
+A failed scoring does not fail the run. The run is marked unscored instead, so that it cannot win.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BASELINE = "baseline"
 
 @dataclass(slots=True)
 class RunBenchmarks:
-    """Scores one run."""
+    """Scores one run on its planned benchmarks."""
 
     planned: Sequence[PlannedBenchmark]
     client: TrainingClient
@@ -54,24 +54,24 @@ class RunBenchmarks:
     run_dir: Path
     attempt: int
     identity: str
-    """Which untrained model this is: equal ones are scored once for all runs of an experiment."""
+    """The untrained model; runs of an experiment that start from the same one share its scores."""
     problems: dict[str, str] = field(default_factory=dict[str, str])
-    """What is not scored at the moment, and why."""
+    """Benchmark -> why it has no score at the moment."""
     history: list[str] = field(default_factory=list[str])
-    """Everything that went wrong with a scoring, also where a later one went well."""
+    """Every failure of a scoring, including those that a later scoring repaired."""
     _engines: dict[str, RolloutEngine] = field(default_factory=dict[str, Any])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _zeros: Counter[str] = field(default_factory=Counter[str])
-    """How many scorings of an entry in a row were 0 for every answer."""
+    """Consecutive scorings of an entry in which every answer scored 0."""
     _closed: bool = False
     _scoring: BackgroundScoring | None = None
 
     def __post_init__(self) -> None:
-        write_json(RunFiles(self.run_dir).benchmarks, [one.describe() for one in self.planned])
+        write_json(RunFiles(self.run_dir).benchmarks, [plan.describe() for plan in self.planned])
 
     @property
     def in_loop(self) -> list[PlannedBenchmark]:
-        return [one for one in self.planned if one.entry.run_every is not None]
+        return [plan for plan in self.planned if plan.entry.run_every is not None]
 
     @property
     def checkpoints(self) -> CheckpointLog:
@@ -82,38 +82,38 @@ class RunBenchmarks:
         return ScoreLog(self.run_dir)
 
     def background_scoring(self) -> BackgroundScoring | None:
-        """What the training loop asks to score snapshots; None when nothing is scored during training."""
+        """The scorer of snapshots for the training loop; None when nothing is scored during training."""
         if self.in_loop and self._scoring is None:
             self._scoring = BackgroundScoring(
                 score=self._score_snapshot,
-                is_due=lambda step: any(one.is_due(step) for one in self.in_loop),
+                is_due=lambda step: any(plan.is_due(step) for plan in self.in_loop),
                 observers=self.observers,
                 checkpoints=self.checkpoints,
             )
         return self._scoring
 
     def repeats(self, last: Checkpoint | None) -> tuple[EvalRecord, ...]:
-        """What a run that continues from `last` records again, although its step is done."""
+        """The scorings that a run resumed from `last` repeats for steps it has already trained."""
         if last is None:
             return ()
         running = int(last.scoring["step"]) if last.scoring else None
-        again = [one.blank(running) for one in self.in_loop if running is not None and one.is_due(running)]
+        again = [plan.blank(running) for plan in self.in_loop if running is not None and plan.is_due(running)]
         # A run that was scored completely is not resumed.
-        lacking = [one for one in self.planned if last.final and one.metric_name("tasks") not in last.metrics]
-        return (*again, *(one.blank(last.next_step) for one in lacking))
+        missing = [plan for plan in self.planned if last.final and plan.metric_name("tasks") not in last.metrics]
+        return (*again, *(plan.blank(last.next_step) for plan in missing))
 
     def score_baselines(self) -> None:
-        """Score the other models that entries name, before training changes the first of them."""
-        for planned in self.planned:
-            # The same samples for every run, so that they need to be drawn only once.
-            sampling = replace(planned.settings.sampling, seed=0)
-            one = replace(planned, settings=replace(planned.settings, sampling=sampling))
-            for name in one.entry.models:
-                record_name = f"{one.split}/{one.label}/{name}"
+        """Score the models that entries name under `models`, before the first training step."""
+        for plan in self.planned:
+            # One seed for all runs, so that the samples are drawn only once.
+            sampling = replace(plan.settings.sampling, seed=0)
+            plan = replace(plan, settings=replace(plan.settings, sampling=sampling))
+            for name in plan.entry.models:
+                record_name = f"{plan.split}/{plan.label}/{name}"
                 what = f"{BASELINE}/{record_name}"
-                # Runs share the answers, also those that are trained at the same time: one asks, the others read.
+                # Runs share the answers: the first samples them, the others wait and read.
                 with exclusive(ExperimentFiles(self.run_dir.parent).baselines_lock, f"the scores of {what}"):
-                    result = self._score_safely(one, what, 0, lambda name=name: self._baseline(name))
+                    result = self._score_safely(plan, what, 0, lambda name=name: self._baseline(name))
                 if result is not None:
                     record = EvalRecord(record_name, BASELINE, 0, result.flat_metrics, _list_predictions(result))
                     self.score_log.add(record, result)
@@ -121,11 +121,11 @@ class RunBenchmarks:
                     self.checkpoints.add_scores(0, {} if result.problem else record.named_metrics)
 
     def finish(self, result: RunResult) -> None:
-        """Score what is left and write everything into the result of the run."""
+        """Score what has no score yet and write all scores into the result of the run."""
         step = int(result.metrics.get("steps", 0))
         if result.status == "completed":
-            for one in self._find_unscored(result):
-                scoring = self._score(one, step, lambda: self._final_model(result, step), at_end=True)
+            for plan in self._find_unscored(result):
+                scoring = self._score(plan, step, lambda: self._final_model(result, step), at_end=True)
                 if scoring is not None:
                     self.observers.on_eval(scoring.record)
                     result.metrics |= scoring.scores
@@ -135,90 +135,90 @@ class RunBenchmarks:
         self._explain(result)
 
     def close(self) -> None:
-        """Cancel what is running; doing it twice is fine."""
+        """Cancel running scorings; may be called twice."""
         with self._lock:
             self._closed = True
             engines = list(self._engines.values())
         for engine in engines:
-            # Without the lock, which a scoring that is about to submit needs to be told that it is too late.
+            # Outside the lock, which a scoring takes before it submits.
             engine.close()
         if self._scoring is not None:
             self._scoring.close()
 
     def _find_unscored(self, result: RunResult) -> list[PlannedBenchmark]:
-        """What training did not score; a set that has just failed at its end is not tried at once again."""
-        unscored = [one for one in self.planned if one.metric_name("tasks") not in result.metrics]
+        """The benchmarks that training did not score, without those whose scoring has just failed."""
+        unscored = [plan for plan in self.planned if plan.metric_name("tasks") not in result.metrics]
         tried = self._scoring is not None and int(result.metrics.get("steps", 0)) in self._scoring.failures
-        return [one for one in unscored if not tried and f"{one.split}/{one.label}" not in self.problems]
+        return [plan for plan in unscored if not tried and f"{plan.split}/{plan.label}" not in self.problems]
 
     def _explain(self, result: RunResult) -> None:
         if self._scoring is not None:
             for step, reason in self._scoring.failures.items():
                 self.history.append(f"after step {step}: {reason}")
         if result.status == "completed":
-            lacking = [one for one in self.planned if one.metric_name("tasks") not in result.metrics]
-            reasons = [f"{one.split}/{one.label}: {self._reason(one)}" for one in lacking]
-            if self._scoring is not None and not lacking:  # the end was scored, but not everything that was to be
+            missing = [plan for plan in self.planned if plan.metric_name("tasks") not in result.metrics]
+            reasons = [f"{plan.split}/{plan.label}: {self._reason(plan)}" for plan in missing]
+            if self._scoring is not None and not missing:  # the last step is scored, an earlier one is not
                 reasons = [f"after step {step}: {reason}" for step, reason in self._scoring.failures.items()]
             if reasons:
                 before = result.notes.unscored
                 result.notes.unscored = "; ".join([*([before] if before else []), *reasons])
         if self.history:
             result.notes.scoring_problems = self.history
-        if not any(one.split == "val" for one in self.planned):
+        if not any(plan.split == "val" for plan in self.planned):
             result.notes.selection = (
                 "no benchmark has split val, so a choice among runs would use the very set that it is reported on"
             )
 
-    def _reason(self, one: PlannedBenchmark) -> str:
+    def _reason(self, plan: PlannedBenchmark) -> str:
         failures = list(self._scoring.failures.values()) if self._scoring is not None else []
-        return self.problems.get(f"{one.split}/{one.label}") or (failures[-1] if failures else "it was not scored")
+        return self.problems.get(f"{plan.split}/{plan.label}") or (failures[-1] if failures else "it was not scored")
 
     def _score_snapshot(self, step: int, sampler: SamplingClient, everything: bool) -> list[StepScores]:
-        due = [one for one in self.in_loop if everything or one.is_due(step)]
-        # Steps that are trained again give another model, whose answers must not be taken from the attempt before.
+        due = [plan for plan in self.in_loop if everything or plan.is_due(step)]
+        # A step trained again gives another model, which must not reuse the answers of the earlier attempt.
         ref = sampler.ref or f"step {step} of attempt {self.attempt}"
         model = partial(self._sampler_model, sampler, ref)
-        found = [self._score(one, step, model, self._pace(one), at_end=everything) for one in due]
-        return [scoring for scoring in found if scoring is not None]
+        scorings = [self._score(plan, step, model, self._pace(plan), at_end=everything) for plan in due]
+        return [scoring for scoring in scorings if scoring is not None]
 
-    def _pace(self, one: PlannedBenchmark) -> Pace | None:
-        """How fast a snapshot is scored while training continues; as fast as it goes once training waits for it."""
+    def _pace(self, plan: PlannedBenchmark) -> Pace | None:
+        """The share of the sampler that a scoring may take while training continues."""
         if self._scoring is None:
             return None
-        return Pace(one.entry.share, one.settings.limits.concurrency, self._scoring.awaited)
+        return Pace(plan.entry.share, plan.settings.limits.concurrency, self._scoring.awaited)
 
     def _score(
-        self, one: PlannedBenchmark, step: int, model: Any, pace: Pace | None = None, *, at_end: bool = False
+        self, plan: PlannedBenchmark, step: int, model: Any, pace: Pace | None = None, *, at_end: bool = False
     ) -> StepScores | None:
-        what = f"{one.split}/{one.label}"
-        result = self._score_safely(one, what, step, model, pace)
+        what = f"{plan.split}/{plan.label}"
+        result = self._score_safely(plan, what, step, model, pace)
         if result is None:
             return None
         self._zeros[what] = self._zeros[what] + 1 if result.saturated == 0 else 0
-        if self._zeros[what] == 2 or (at_end and self._zeros[what] == 1):  # a first 0 in training may only be early
+        if self._zeros[what] == 2 or (at_end and self._zeros[what] == 1):  # a 0 early in training is no finding
             warn_of_zeros(result, self.run_dir, step)
-        record = EvalRecord(one.label, one.split, step, result.flat_metrics, _list_predictions(result))
+        record = EvalRecord(plan.label, plan.split, step, result.flat_metrics, _list_predictions(result))
         self.score_log.add(record, result)
         self.observers.on_scored(record)
-        # What is not scored completely is on record, but must choose no checkpoint.
+        # An incomplete scoring is recorded, but must not select a checkpoint.
         return StepScores(record, {} if result.problem else record.named_metrics)
 
     def _score_safely(
-        self, one: PlannedBenchmark, what: str, step: int, model: Any, pace: Pace | None = None
+        self, plan: PlannedBenchmark, what: str, step: int, model: Any, pace: Pace | None = None
     ) -> EvalResult | None:
-        """The result, or None; what went wrong is logged and kept."""
+        """Score and return the result; a failure is logged, kept in `problems`, and gives None."""
         subject: ScoredModel | None = None
         try:
             subject = model()
-            result = one.benchmark.score(
-                subject, one.settings, journal=self._journal(one, what, step), engine=self._engine(one), pace=pace
+            result = plan.benchmark.score(
+                subject, plan.settings, journal=self._journal(plan, what, step), engine=self._engine(plan), pace=pace
             )
             problem = result.problem
         except Exception as error:
             result, problem = None, f"{type(error).__name__}: {error}"
         finally:
-            # The client of a hosted model was opened for this scoring; a sampler belongs to the run.
+            # The client of a hosted model belongs to this scoring; a sampler belongs to the run.
             if isinstance(subject, ClientModel):
                 subject.client.close()
         self.problems.pop(what, None)
@@ -230,24 +230,24 @@ class RunBenchmarks:
             get_logger(__name__).info("%s after step %d: %s", what, step, result.flat_metrics)
         return result
 
-    def _journal(self, one: PlannedBenchmark, what: str, step: int) -> Path:
+    def _journal(self, plan: PlannedBenchmark, what: str, step: int) -> Path:
         if what.startswith(f"{BASELINE}/"):
-            # The untrained model is that of a backend and a seed; a hosted one is the same for all runs.
+            # An untrained model depends on backend and seed; a hosted one is the same for all runs.
             base = f"{self.identity} " if what.endswith(f"/{BASE_MODEL}") else ""
             return ExperimentFiles(self.run_dir.parent).baseline(slug(f"{base}{what}"))
-        return RunFiles(self.run_dir).predictions(slug(f"{one.split}-{one.label}"), step)
+        return RunFiles(self.run_dir).predictions(slug(f"{plan.split}-{plan.label}"), step)
 
-    def _engine(self, one: PlannedBenchmark) -> RolloutEngine:
+    def _engine(self, plan: PlannedBenchmark) -> RolloutEngine:
         with self._lock:
             if self._closed:
                 raise EvalError("the run has ended, so nothing more is scored.")
-            key = f"{one.split}/{one.label}"
+            key = f"{plan.split}/{plan.label}"
             if key not in self._engines:
-                self._engines[key] = open_engine(one.settings.engine, one.settings.limits)
+                self._engines[key] = open_engine(plan.settings.engine, plan.settings.limits)
             return _RunEngine(self, self._engines[key])
 
     def submit(self, engine: RolloutEngine, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
-        """Start rollouts, unless the run has ended: an engine that was closed would start again for them."""
+        """Start rollouts, unless the run has ended; a closed engine would start again."""
         with self._lock:
             if self._closed:
                 raise EvalError("the run has ended, so nothing more is scored.")
@@ -257,7 +257,7 @@ class RunBenchmarks:
         return SamplerModel(sampler, self.renderer, self.client.capabilities.context_length, ref)
 
     def _final_model(self, result: RunResult, step: int) -> ScoredModel:
-        """The weights that training ended with, by their own name where they have one."""
+        """The weights at the end of training, by their saved name if they have one."""
         ref = result.artifacts.get("final_sampler")
         sampler = (self.client.open_sampler(ref) if ref else self.client.sampler()).result()
         ref = ref or f"step {step} of attempt {self.attempt}"
@@ -276,7 +276,7 @@ class RunBenchmarks:
 
 @dataclass(frozen=True, slots=True)
 class _RunEngine:
-    """An engine for as long as its run continues; the run closes it."""
+    """An engine that refuses requests after its run has ended; the run closes it."""
 
     benchmarks: RunBenchmarks
     engine: RolloutEngine

@@ -1,4 +1,4 @@
-"""What a recipe may ask of its run: the stores, the model, and what scores it."""
+"""The services that a run offers its recipe: stores, model and scoring."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def open_stores(config: ExperimentConfig, run_dir: Path, observers: Observers) -> tuple[DataStore, LogStore]:
-    """Where rows come from and where metrics go; the log store and the observers receive the same metrics."""
+    """The data store and the log store; metrics go to the log store and to the observers."""
     data_store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.arguments)
     log_store: LogStore = get_log_store(config.log_store.kind)(**fill_log_dir(config.log_store, run_dir))
     observers.add(LogStoreCallback(log_store))
@@ -42,7 +42,7 @@ def offer_services(
     load_rows: RowLoader,
     attempt: int,
 ) -> RunServices:
-    """The services of a run without those that score it."""
+    """The services of a run, without scoring."""
     client, meter = handles.get("training_client"), options.meter
     services = RunServices(
         observers=observers,
@@ -61,7 +61,7 @@ def offer_services(
 def add_evaluator(
     run: RunConfig, rows: Sequence[Row], services: RunServices, run_dir: Path
 ) -> tuple[RunEvaluator | None, RunServices]:
-    """Have the recipe score the rows of `run.eval`: by the trained model, or by another that `inference` names."""
+    """Add the scoring of `run.eval`, with the trained model or the model that `inference` names."""
     if services.client is None and not asks_another_model(run.eval.inference):
         if run.eval.enabled and run.eval.metrics:
             raise BackendError(
@@ -96,7 +96,7 @@ def add_benchmarks(
     services: RunServices,
     run_dir: Path,
 ) -> tuple[RunBenchmarks | None, RunServices]:
-    """Load the benchmarks of the experiment and have the loop score those that are due during training."""
+    """Load the benchmarks and add the scoring that is due during training."""
     if not config.metadata.benchmark:
         return None, services
     if services.client is None or services.renderer is None:
@@ -123,14 +123,14 @@ def add_benchmarks(
 
 
 def _identify_base(run: RunConfig, backend: Backend) -> str:
-    """Which untrained model this is; it has no seed, except on a backend that draws its weights from one."""
+    """A name for the untrained model; with the seed where the backend draws its weights from it."""
     model = content_hash([run.model.model_dump(mode="json")])[:8]
     name = f"{getattr(backend, 'name', run.backend.kind)} {run.model.name} {model}"
     return f"{name} {run.seed}" if getattr(backend, "seeded_base", False) else name
 
 
 def score_if_missing(evaluator: RunEvaluator | None, result: RunResult) -> None:
-    """Score what the recipe did not score itself; an arm without scores is marked, so that it cannot win."""
+    """Score what the recipe has not scored; an arm without scores is marked, so that it cannot win."""
     if result.status != "completed" or evaluator is None:
         return
     missing = evaluator.wanted and not all(key in result.metrics for key in evaluator.keys)

@@ -1,4 +1,4 @@
-"""One arm, from its config to its result. Read `train_and_score` to know what a run is."""
+"""Train and score one arm. `train_and_score` is the whole flow of a run."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from .run_services import add_benchmarks, add_evaluator, offer_services, open_st
 
 @dataclass(frozen=True, slots=True)
 class ArmOptions:
-    """How an arm is run, apart from what it is."""
+    """Where and how an arm is run; the arm itself says what is trained."""
 
     run_dir: Path
     resume: bool = False
     callbacks: Sequence[Callable[[], Callback]] = ()
-    """Make the observers of the arm."""
+    """Factories of the arm's callbacks."""
     control: RunControl = field(default_factory=RunControl)
     meter: BudgetMeter | None = None
-    """Counts what the arm spends, and stops it when that is enough."""
+    """Counts what the arm spends, and stops it at the budget."""
 
 
 def run_arm(arm: Arm, config: ExperimentConfig, options: ArmOptions) -> RunResult:
-    """Train and score one arm; an error inside it becomes its result."""
+    """Train and score one arm; an error becomes a failed result."""
     with observe_run(arm, options) as observed:
         observed.result = train_and_score(arm, config, options, observed)
     return observed.result
 
 
 def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, observed: RunObservation) -> RunResult:
-    """The flow of a run: rows, recipe and backend; what scores it; training; and the scores that are still missing."""
+    """Load rows, build recipe and backend, plan the scoring, train, and score what training did not."""
     run, run_dir = arm.run, options.run_dir
     attempt = observed.begin()
     data_store, log_store = open_stores(config, run_dir, observed.observers)
@@ -58,14 +58,14 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
         evaluator, services = add_evaluator(run, rows, services, run_dir)
         benchmarks, services = add_benchmarks(config, run, algorithm, backend, services, run_dir)
         if benchmarks is not None:
-            # Entered after the backend, so that no scoring samples from a backend that is torn down.
+            # Closed before the backend is torn down, so that no scoring samples from a closed backend.
             ending.callback(benchmarks.close)
         extras: dict[str, Any] = {"train_rows": rows, "n_train_rows": len(rows), "backend_handles": handles}
         extras |= {"model_name": run.model.name, "tags": run.tags}
         ctx = RunContext(arm.name, run_dir, config, data_store, log_store, backend, extras, services)
         info = observed.start(ctx, algorithm, benchmarks, load_rows)
         if benchmarks is not None and not info.steps_done:
-            # Baselines come before the first step: once there is a checkpoint, they are on record.
+            # Baselines are scored before the first step, so a run with a checkpoint has them on record.
             benchmarks.score_baselines()
         result = train(algorithm, ctx)
         score_if_missing(evaluator, result)
@@ -75,7 +75,7 @@ def train_and_score(arm: Arm, config: ExperimentConfig, options: ArmOptions, obs
 
 
 def train(algorithm: Algorithm, ctx: RunContext) -> RunResult:
-    """Let the recipe train; most of the time of a run is spent here."""
+    """Call the recipe's `train` and check what it returns."""
     result: Any = algorithm.train(ctx)
     if not isinstance(result, RunResult):
         name = getattr(algorithm, "name", type(algorithm).__name__)
@@ -84,12 +84,12 @@ def train(algorithm: Algorithm, ctx: RunContext) -> RunResult:
 
 
 def _numbers(metrics: dict[str, Any], algorithm: Algorithm) -> dict[str, float]:
-    """The metrics that are finite numbers; a recipe with an own `train` may return anything."""
-    found: dict[str, Any] = {
+    """The metrics that are finite numbers; the others are reported and dropped."""
+    numbers: dict[str, Any] = {
         name: value for name, value in metrics.items() if isinstance(value, SupportsFloat) and isfinite(value)
     }
     kind = getattr(algorithm, "name", type(algorithm).__name__)
-    for name in metrics.keys() - found.keys():
+    for name in metrics.keys() - numbers.keys():
         message = "the metric '%s' of algorithm '%s' is not a finite number (got %s) and is left out. Return a number."
         get_logger(__name__).warning(message, name, kind, show(metrics[name]))
-    return found
+    return numbers
