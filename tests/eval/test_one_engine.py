@@ -304,5 +304,5 @@ def test_a_client_by_itself_needs_a_model() -> None:
     from evsys_sdk.inference.clients.sampled import require_model
 
     assert require_model("tinker", "m") == "m"
-    with pytest.raises(ConfigError, match="inference client 'tinker' needs a model to ask"):
+    with pytest.raises(ConfigError, match="inference client 'tinker' needs a model"):
         require_model("tinker", None)

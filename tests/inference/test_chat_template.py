@@ -366,7 +366,7 @@ def test_a_turn_with_a_mark_of_its_own_ends_there() -> None:
 def test_tool_calls_that_the_template_would_drop_are_refused() -> None:
     call: Any = {"type": "function", "function": {"name": "f", "arguments": {}}}
     conversation = [*say("user: a"), {"role": "assistant", "content": "", "tool_calls": [call]}]
-    with pytest.raises(DataError, match=r"messages\[1\] calls tools, and the chat template does not write tool_calls"):
+    with pytest.raises(DataError, match=r"messages\[1\] has tool_calls, which the chat template does not write"):
         get_renderer(CharacterTokenizer(no_mark)).render(conversation)
 
 
@@ -589,7 +589,7 @@ def test_tools_are_in_the_prompt_and_arguments_are_encoded_once(template: Templa
 
 def test_a_template_that_shows_no_tools_is_refused_unless_our_listing_is_asked_for() -> None:
     tokenizer = CharacterTokenizer(forgets_tools)
-    with pytest.raises(DataError, match=r"shows no tools, and 1 are given.*chat_template\+hermes"):
+    with pytest.raises(DataError, match=r"does not write tools, but 1 are given.*chat_template\+hermes"):
         get_renderer(tokenizer).render(ASKED, tools=[TOOL])
     listed = get_renderer(tokenizer, "chat_template+hermes")
     assert listed.name == "chat_template+hermes"
@@ -609,7 +609,7 @@ def test_messages_that_a_template_leaves_out_are_refused(dropped: str) -> None:
     shown = {"role": "tool" if dropped == "system" else "system", "content": "x"}
     question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
     assert renderer.render([shown, question, answer])
-    with pytest.raises(DataError, match=rf"messages\[1\] is of the role {dropped}, which the chat template leaves out"):
+    with pytest.raises(DataError, match=rf"messages\[1\] has the role {dropped}, which the chat template omits"):
         renderer.render([question, {"role": dropped, "content": "x"}, answer])
 
 

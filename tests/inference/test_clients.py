@@ -128,7 +128,7 @@ async def test_a_client_that_waits_for_itself_is_told_so(openai: Provider) -> No
         async def complete(self, messages: Sequence[Any], **ask: Any) -> list[Completion]:  # pyright: ignore[reportIncompatibleMethodOverride]
             return [Completion(inner.generate(prompt="hi", **ASK), {}, "stop")]
 
-    with pytest.raises(RuntimeError, match=r"await complete\(\)"):
+    with pytest.raises(RuntimeError, match=r"Await complete\(\)"):
         Nested().generate(prompt="hi", **ASK)
 
 
@@ -157,7 +157,7 @@ async def test_when_one_of_several_answers_fails_the_call_fails(openai: Provider
         ({"temperature": -1.0}, "temperature must be 0 or more"),
         ({"temperature": float("nan")}, "temperature must be 0 or more"),
         ({"stop": "END"}, r"Write \['END'\]"),
-        ({"stop": ["a", ""]}, "stop holds an empty text"),
+        ({"stop": ["a", ""]}, "stop has an empty text"),
     ],
 )
 async def test_what_no_model_can_be_asked_is_refused_before_it_is_sent(
@@ -210,7 +210,7 @@ async def test_another_server_that_wants_a_key_is_answered_with_how_to_give_one(
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel", "nul\x01"])
 def test_what_cannot_be_a_key_is_refused_without_being_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    with pytest.raises(EvsysAuthError, match="OPENAI_API_KEY holds characters") as caught:
+    with pytest.raises(EvsysAuthError, match="OPENAI_API_KEY has characters") as caught:
         OpenAIClient(model="m")
     assert key not in str(caught.value)
 
@@ -218,10 +218,10 @@ def test_what_cannot_be_a_key_is_refused_without_being_shown(key: str, monkeypat
 @pytest.mark.parametrize(
     ("params", "path", "message"),
     [
-        ({"api_key_env": SECRET}, "api_key_env", "should be the name of an environment variable"),
-        ({"api_key_env": "AIzaSyabcdefghijkl"}, "api_key_env", "should be the name of an environment variable"),
-        ({"base_url": f"https://me:{SECRET}@host/v1"}, "base_url", "should hold no user name or password"),
-        ({"base_url": "localhost:8000"}, "base_url", "should be an address"),
+        ({"api_key_env": SECRET}, "api_key_env", "must be the name of an environment variable"),
+        ({"api_key_env": "AIzaSyabcdefghijkl"}, "api_key_env", "must be the name of an environment variable"),
+        ({"base_url": f"https://me:{SECRET}@host/v1"}, "base_url", "must not contain a user name or password"),
+        ({"base_url": "localhost:8000"}, "base_url", "must be a URL"),
         ({"api_key": SECRET}, "api_key", "unknown key 'api_key'"),
         ({"concurrency": 0}, "concurrency", "should be at least 1"),
         ({"attempts": 0}, "attempts", "should be at least 1"),

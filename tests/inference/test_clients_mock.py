@@ -98,7 +98,7 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 async def test_images_are_refused_and_counted_as_a_failure(client: MockClient) -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
-    with pytest.raises(DataError, match="no vision"):
+    with pytest.raises(DataError, match="is an image"):
         await client.complete([{"role": "user", "content": [image]}], **ASK)
     assert client.totals.failures == 1
 

@@ -73,13 +73,13 @@ def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
     "image", [image_url_block("cat.png"), image_base64_block("image/png", "AA=="), {"type": "image"}]
 )
 def test_an_image_is_refused_where_it_stands(image: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match=r"messages\[1\]\.content\[1\] is an image, and the model has no vision here"):
+    with pytest.raises(DataError, match=r"messages\[1\]\.content\[1\] is an image, but only text"):
         text_messages([QUESTION, {"role": "user", "content": [text_block("see"), image]}])
 
 
 @pytest.mark.parametrize("block", [{"type": "tool_use", "id": "x"}, {"type": "text"}, "loose text"])
 def test_a_block_that_is_not_text_is_refused(block: Any) -> None:
-    with pytest.raises(DataError, match=r"messages\[0\]\.content\[0\] is a block of type .* only text blocks"):
+    with pytest.raises(DataError, match=r"messages\[0\]\.content\[0\] is a block of type .* only text can be rendered"):
         text_messages([{"role": "user", "content": [block]}])
 
 
@@ -95,7 +95,7 @@ def test_content_that_is_neither_text_nor_blocks_is_refused() -> None:
         ({"role": "function", "content": "x"}, r"messages\[1\]\.role is 'function'\. Use"),
         (
             {"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]},
-            "role user and calls tools",
+            "role user and tool_calls",
         ),
         ({"role": "assistant", "function_call": {"name": "f"}}, r"messages\[1\] has function_call"),
     ],
@@ -119,7 +119,7 @@ def test_which_turns_carry_loss() -> None:
     ("messages", "roles"), [([QUESTION, QUESTION], "user, user"), ([], "the conversation is empty")]
 )
 def test_a_conversation_with_nothing_to_learn_is_refused(messages: list[dict[str, Any]], roles: str) -> None:
-    with pytest.raises(DataError, match=rf"no assistant turn to learn from \(roles: .*{roles}\).*target_assistant"):
+    with pytest.raises(DataError, match=rf"no assistant turn to train on \(roles: .*{roles}\).*target_assistant"):
         find_supervised_turns(messages, "all_assistant")
 
 

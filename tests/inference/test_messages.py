@@ -39,11 +39,11 @@ def test_without_structured_calls_a_tool_speaks_as_the_user() -> None:
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([], "there are no messages"),
+        ([], "the conversation is empty"),
         ([{"content": "x"}], r"messages\[0\].role is None"),
         ([{"role": "bot", "content": "x"}], r"messages\[0\].role is 'bot'"),
         ([{"role": "user", "content": 5}], r"messages\[0\].content must be text"),
-        ([{"role": "user", "content": [{"type": "audio"}]}], r"messages\[0\].content\[0\] is .*only text and image"),
+        ([{"role": "user", "content": [{"type": "audio"}]}], r"messages\[0\].content\[0\] is .*Only text and image"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "cat.png"}}]}],
             "which a server cannot open. .*image_base64_block",
@@ -54,7 +54,7 @@ def test_without_structured_calls_a_tool_speaks_as_the_user() -> None:
             r"messages\[3\] comes before the tool calls b \(g\) are answered",
         ),
         ([*ASKED, {"role": "tool", "tool_call_id": "c", "content": "1"}], "the open calls are a, b"),
-        ([{"role": "tool", "tool_call_id": "c", "content": "1"}], "which is not open there"),
+        ([{"role": "tool", "tool_call_id": "c", "content": "1"}], "which is not open"),
         ([{"role": "assistant", "tool_calls": [{"id": "a"}]}], r"messages\[0\].tool_calls\[0\] is "),
         ([{"role": "assistant", "tool_calls": ["a"]}], r"messages\[0\].tool_calls\[0\] is 'a'"),
     ],

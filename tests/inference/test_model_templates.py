@@ -288,7 +288,7 @@ def test_a_rollout_of_several_turns_is_one_sequence(name: str) -> None:
 @pytest.mark.parametrize("name", WITHOUT_TOOLS)
 def test_a_template_without_tools_is_refused_or_gets_our_listing(name: str) -> None:
     tokenizer = load(name)
-    with pytest.raises(DataError, match="shows no tools"):
+    with pytest.raises(DataError, match="does not write tools"):
         get_renderer(tokenizer).render(CASES["definitions"], "all_assistant", [TOOL])
     listed = get_renderer(tokenizer, "chat_template+hermes")
     [one] = listed.render(CASES["single call"], "all_assistant", [TOOL])

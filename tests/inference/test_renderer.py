@@ -65,7 +65,7 @@ def test_a_named_renderer_without_the_package_is_replaced_with_one_warning(log: 
 def test_a_tokenizer_bound_to_its_template_ignores_the_name(log: pytest.LogCaptureFixture) -> None:
     assert get_renderer(BoundTokenizer(), "qwen3").name == "chat_template"
     assert [record.levelname for record in log.records] == ["INFO"]
-    assert "'qwen3' is not used" in log.text
+    assert "'qwen3' is ignored" in log.text
 
 
 def test_a_tokenizer_without_template_is_refused_with_the_remedy() -> None:
@@ -79,7 +79,7 @@ def test_a_tokenizer_without_template_is_refused_with_the_remedy() -> None:
 
 
 def test_tokens_and_weights_must_have_one_length() -> None:
-    with pytest.raises(DataError, match="2 tokens need as many weights, not 1"):
+    with pytest.raises(DataError, match="2 tokens, but 1 weights"):
         Rendered([1, 2], [0.0])
 
 

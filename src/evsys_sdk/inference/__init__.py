@@ -1,4 +1,4 @@
-"""How models are asked: rendering conversations to tokens and back, and clients that answer conversations.
+"""Inference: render conversations to tokens and back, and clients that complete conversations.
 
 from evsys_sdk.inference import get_renderer
 
@@ -6,10 +6,10 @@ renderer = get_renderer(tokenizer)
 renderer.render([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}])
 
 renderer, renderers/   conversations -> tokens and back
-client, clients/       the contract of an inference client, who pays for its answers, and the built-in ones
+client, clients/       the contract of an inference client, cost accounting, and the built-in clients
 adapter                clients of other packages
-retry                  trying again
-messages               the conversation as clients read it
+retry                  retries with backoff
+messages               validation of conversations for clients
 transport              JSON over HTTP
 """
 

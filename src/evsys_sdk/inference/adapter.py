@@ -1,4 +1,4 @@
-"""Clients of other packages that only have `generate(prompt) -> text`, in the form that everything here uses."""
+"""Adapts clients that only have `generate(prompt) -> text` to `ChatClient`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary
 from ..config.prices import TokenUsage
 from ..data.types import Message
 from ..errors import UserCodeError
-from .client import AskedChat, ChatClient, Completion
+from .client import ChatClient, ClientRequest, Completion
 from .conversation import text_messages
 from .errors import InferenceError
 
 
 def as_chat_client(client: Any) -> ChatClient:
-    """`client` itself if it has `complete`, else its `generate` in that form."""
+    """`client` itself if it has `complete`, else an adapter around its `generate`."""
     if hasattr(client, "complete"):
         return cast(ChatClient, client)
     if not callable(getattr(client, "generate", None)):
@@ -33,15 +33,15 @@ def as_chat_client(client: Any) -> ChatClient:
 
 
 def close_client(client: Any) -> None:
-    """Release what a client holds, if it says how."""
+    """Close a client that has `close`."""
     if callable(close := getattr(client, "close", None)):
         close()
 
 
 class _TextClient(ChatClient):
-    """A client that only has `generate`: conversations are given to it as one text.
+    """A client with only `generate`: conversations become one text.
 
-    It calls no tools by itself; an agent that wants it to says how in the conversation.
+    It has no native tool calls; an agent must describe tools in the conversation.
     """
 
     name: ClassVar[str] = "text"
@@ -49,18 +49,18 @@ class _TextClient(ChatClient):
     def __init__(self, client: Any) -> None:
         super().__init__()
         self._client = client
-        self.name = str(getattr(client, "name", "text"))  # pyright: ignore[reportAttributeAccessIssue]  # its own
+        self.name = str(getattr(client, "name", "text"))  # pyright: ignore[reportAttributeAccessIssue]  # an instance attribute here
         self.model = str(getattr(client, "model", ""))
-        # Whether two threads may use it at once is not known, unless it says so.
+        # Serial by default: it may not be thread-safe.
         self.concurrency = int(getattr(client, "concurrency", 1))
         self._places = threading.BoundedSemaphore(self.concurrency)
-        # What is awaited must not block its loop while it waits, and such a semaphore serves one loop only.
+        # Async code must not block its loop while it waits; an asyncio.Semaphore belongs to one loop.
         self._places_in_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def _complete(self, asked: AskedChat) -> list[Completion]:
-        arguments = {"prompt": as_prompt(asked.messages), "max_tokens": asked.max_tokens}
-        arguments |= {"temperature": asked.temperature, "stop": list(asked.stop) or None}
-        return list(await asyncio.gather(*(self._one(arguments) for _ in range(asked.n))))
+    async def _complete(self, request: ClientRequest) -> list[Completion]:
+        arguments = {"prompt": as_prompt(request.messages), "max_tokens": request.max_tokens}
+        arguments |= {"temperature": request.temperature, "stop": list(request.stop) or None}
+        return list(await asyncio.gather(*(self._one(arguments) for _ in range(request.n))))
 
     async def _one(self, arguments: dict[str, Any]) -> Completion:
         started = time.monotonic()
@@ -71,13 +71,13 @@ class _TextClient(ChatClient):
                     text = str(await self._client.generate(**arguments))
             else:
                 text = await asyncio.to_thread(self._generate, arguments)
-        except SystemExit as error:  # it would end the event loop, and all other requests with it
+        except SystemExit as error:  # it would end the event loop with all other requests
             self.totals.count_failure()
             raise UserCodeError(f"{type(self._client).__name__}.generate called sys.exit({error.code!r})") from error
         except Exception:
             self.totals.count_failure()
             raise
-        # Such a client does not say how many tokens it used: its cost is unknown, which is not the same as 0.
+        # Token counts are unknown, so the cost is unknown, not 0.
         usage = TokenUsage()
         cost = self._charge(self.model, usage)
         message: Message = {"role": "assistant", "content": text}
@@ -88,7 +88,7 @@ class _TextClient(ChatClient):
             return str(self._client.generate(**arguments))
 
     def _places_here(self) -> AbstractAsyncContextManager[Any]:
-        if getattr(self._client, "concurrency", None) is None:  # what is awaited may be asked again meanwhile
+        if getattr(self._client, "concurrency", None) is None:  # async clients may be called concurrently
             return nullcontext()
         return self._places_in_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.concurrency))
 
@@ -97,7 +97,7 @@ class _TextClient(ChatClient):
 
 
 def as_prompt(messages: Sequence[Message]) -> str:
-    """A conversation as one text: a single user message is its own text, several become a transcript."""
+    """A conversation as one text: a single user message alone, several as a transcript."""
     plain = text_messages(messages)
     if len(plain) == 1 and plain[0]["role"] == "user":
         return str(plain[0]["content"])

@@ -1,10 +1,10 @@
-"""One event loop on its own thread, for everything that talks to a server.
+"""One event loop on its own thread, for all requests to servers.
 
-Connections, limits and pauses of a client belong to one loop. Callers do not: some have a loop, some have none, some
-have one after another. So requests always run here, and callers wait for them, each in its own way.
+Connections and rate limits of a client belong to one loop, while callers may have no loop or several in sequence. So
+all requests run here, and callers wait for them.
 
-    completion = await background_loop().call(client.ask())   # in async code, on any loop
-    completion = background_loop().run(client.ask())          # in sync code, also while a loop is running
+    completion = await background_loop().call(request())   # in async code, on any loop
+    completion = background_loop().run(request())          # in sync code, also while a loop is running
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class BackgroundLoop:
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller is itself running on this loop."""
+        """Whether the caller runs on this loop."""
         return threading.current_thread() is self._thread
 
     async def call[T](self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` here and await it on the caller's loop; cancelling the one cancels the other."""
+        """Run `work` here and await it on the caller's loop; cancellation passes both ways."""
         if self.is_here:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -39,9 +39,9 @@ class BackgroundLoop:
     def run[T](self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` here and block until it is done."""
         if self.is_here:
-            # Or Python would warn of a coroutine that was never awaited.
+            # Avoids Python's warning about a coroutine that was never awaited.
             work.close()
-            raise RuntimeError("generate() would wait for itself: inside a client's own async code, await complete().")
+            raise RuntimeError("generate() would deadlock on the client's own event loop. Await complete() there.")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -57,7 +57,7 @@ class BackgroundLoop:
             work.close()
 
     def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` here and wait for it where that is possible."""
+        """Run `work` here and wait for it if possible."""
         if self.is_here or self.process != os.getpid() or not self._thread.is_alive():
             self.submit(work)
         else:
@@ -69,7 +69,7 @@ _lock = threading.Lock()
 
 
 def background_loop() -> BackgroundLoop:
-    """The loop of this process; a forked child gets another one, because threads do not survive a fork."""
+    """The loop of this process; a forked child gets a new one, because threads do not survive a fork."""
     global _current
     with _lock:
         if _current is None or _current.process != os.getpid():

@@ -1,7 +1,7 @@
-"""The contract of an inference client: conversations in, completions with their tokens, cost and time out.
+"""The contract of an inference client: conversations in, completions with tokens, cost and time out.
 
-`complete` is what a client implements; `generate(prompt) -> text`, the contract of `register_inference`, follows from
-it and works inside and outside of a running event loop. Messages have OpenAI's shape whichever model answers:
+A client implements `complete`; `generate(prompt) -> text`, the contract of `register_inference`, is derived from it and
+works inside and outside a running event loop. Messages have OpenAI's format for every model:
 
     client = get_inference("openai")(model="gpt-4.1")
     [completion] = await client.complete([{"role": "user", "content": "2+2?"}], max_tokens=16, temperature=0.0)
@@ -27,25 +27,25 @@ from ..errors import show
 from .background_loop import background_loop
 from .errors import InferenceError
 
-# Who pays for the answers of inference clients.
+# Cost accounting of inference clients.
 #
-# A judge, a hosted baseline and `eval.inference` are asked deep inside a run. The meter of the run hears of every
-# answer as it comes, so that none escapes the bill, whatever becomes of it afterwards:
+# A judge, a hosted baseline and `eval.inference` send requests deep inside a run. Every answer is reported to the run's
+# meter when it arrives, whatever happens to it afterwards:
 #
 #     with paying(meter):
-#         ...                      # here, and in everything that is started from here
+#         ...                      # and in everything started here
 
 
 class Payer(Protocol):
-    """Knows prices, and counts usage."""
+    """Provides prices and counts usage, such as the meter of a run."""
 
     @property
     def prices(self) -> Prices:
-        """Its own Prices; they come before those that are built in."""
+        """Prices that take precedence over the built-in ones."""
         ...
 
     def pay(self, usage: TokenUsage, cost: Decimal | None) -> None:
-        """Note one answer; its cost is None where it is not known. May be called from any thread."""
+        """Count one answer; its cost is None if unknown. Thread-safe."""
         ...
 
 
@@ -55,19 +55,19 @@ _open: list[Payer] = []
 
 @contextmanager
 def paying(payer: Payer) -> Generator[None]:
-    """Send the bill for everything that is asked in this block to `payer`."""
+    """Charge all requests of this block to `payer`."""
     token = _payer.set(payer)
     _open.append(payer)
     try:
         yield
     finally:
-        # By value: the blocks of several threads need not end in the order in which they began.
+        # By value: blocks of several threads may end in any order.
         _open.remove(payer)
         _payer.reset(token)
 
 
 def current_payer() -> Payer | None:
-    """Who pays here. A thread that somebody's code started knows no one: the one who began last pays for it."""
+    """The payer of this context. A thread started by other code has no context and uses the latest open payer."""
     return _payer.get() or next(iter(_open[-1:]), None)
 
 
@@ -80,23 +80,23 @@ class Completion:
 
     text: str
     message: Message
-    """The answer as the next message of the conversation; what a provider wants back next time is in it."""
+    """The answer as the next message of the conversation, with any fields that the provider needs back."""
     stop_reason: StopReason
-    """`content_filter` is an answer that was withheld or refused; `other` is explained by `finish`."""
+    """`content_filter`: withheld or refused; `other`: see `finish`."""
     usage: TokenUsage = field(default_factory=TokenUsage)
     cost_usd: float | None = None
-    """None where the model has no known price or its tokens are not known; 0 only where it is really free."""
+    """None without a known price or token count; 0 only if free."""
     seconds: float = 0.0
-    """From asking to answer, with all attempts and waits."""
+    """Duration with all attempts and waits."""
     finish: str = ""
-    """Why it ended, in the provider's own words."""
+    """The provider's finish reason."""
     model: str = ""
-    """Which model says that it answered; may be a dated version of the one that was asked."""
+    """The model named in the response; may be a dated version of the requested one."""
 
 
 @dataclass(frozen=True, slots=True)
-class AskedChat:
-    """What `ChatClient.complete` is asked for."""
+class ClientRequest:
+    """The arguments of `ChatClient.complete`."""
 
     messages: Sequence[Message]
     max_tokens: int
@@ -108,38 +108,38 @@ class AskedChat:
 
 
 class Totals:
-    """What a client has used so far; may be read and added to from any thread."""
+    """Usage of a client so far; thread-safe."""
 
     def __init__(self) -> None:
         self.requests = 0
-        """Requests sent, repeated ones included."""
+        """Requests sent, retries included."""
         self.completions = 0
         self.failures = 0
         """Calls that ended in an error."""
         self.input_tokens = 0
         self.output_tokens = 0
         self.unpriced = 0
-        """Completions whose cost is not known."""
+        """Completions of unknown cost."""
         self._cost = Decimal(0)
         self._lock = threading.Lock()
 
     @property
     def cost_usd(self) -> float | None:
-        """What everything cost; None as soon as the cost of one completion is not known."""
+        """Total cost; None if the cost of any completion is unknown."""
         return None if self.unpriced else float(self._cost)
 
     def count_request(self) -> None:
-        """Note that a request is sent."""
+        """Count a sent request."""
         with self._lock:
             self.requests += 1
 
     def count_failure(self) -> None:
-        """Note that a call has failed for good."""
+        """Count a call that has finally failed."""
         with self._lock:
             self.failures += 1
 
     def add(self, usage: TokenUsage, cost: Decimal | None) -> None:
-        """Note one completion."""
+        """Count one completion."""
         with self._lock:
             self.completions += 1
             self.input_tokens += usage.input_tokens or 0
@@ -158,7 +158,7 @@ class ChatClient:
 
     name: ClassVar[str]
     concurrency: int = 1
-    """How many conversations are worth asking at once."""
+    """Useful number of concurrent conversations."""
 
     def __init__(self) -> None:
         self.totals = Totals()
@@ -176,26 +176,26 @@ class ChatClient:
     ) -> list[Completion]:
         """Answer a conversation `n` times.
 
-        `tools` are OpenAI-style function definitions. `seed` makes answers repeatable as far as the provider goes.
+        `tools` are OpenAI-style function definitions. `seed` makes answers repeatable if the provider supports it.
         """
-        asked = AskedChat(messages, max_tokens, temperature, tuple(stop or ()), list(tools or ()), seed, n)
-        _check_request(asked, stop)
-        return await self._complete(asked)
+        request = ClientRequest(messages, max_tokens, temperature, tuple(stop or ()), list(tools or ()), seed, n)
+        _check_request(request, stop)
+        return await self._complete(request)
 
-    async def _complete(self, asked: AskedChat) -> list[Completion]:
-        """Answer a conversation that was checked."""
+    async def _complete(self, request: ClientRequest) -> list[Completion]:
+        """Answer a validated request."""
         raise NotImplementedError
 
     def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Sequence[str] | None = None) -> str:
         """The answer to a single message, as text."""
-        asked = self.complete(
+        completions = self.complete(
             [{"role": "user", "content": prompt}], max_tokens=max_tokens, temperature=temperature, stop=stop
         )
-        [completion] = background_loop().run(asked)
+        [completion] = background_loop().run(completions)
         return completion.text
 
     def _charge(self, model: str, usage: TokenUsage, *tables: Prices) -> float | None:
-        """What an answer cost: counted in `totals` and reported to the payer, whose prices come before `tables`."""
+        """The cost of an answer; adds it to `totals` and reports it to the payer, whose prices precede `tables`."""
         payer = current_payer()
         tariff = find_tariff(self.name, model, *([payer.prices] if payer else []), *tables)
         cost = None if tariff is None else tariff.of(usage)
@@ -215,15 +215,15 @@ class ChatClient:
         self.close()
 
 
-def _check_request(asked: AskedChat, stop: Any) -> None:
-    """Refuse what no model can be asked."""
-    temperature = asked.temperature
+def _check_request(request: ClientRequest, stop: Any) -> None:
+    """Refuse invalid sampling arguments."""
+    temperature = request.temperature
     problems = {
-        f"max_tokens must be 1 or more (got {show(asked.max_tokens)})": asked.max_tokens < 1,
-        f"n must be 1 or more (got {show(asked.n)})": asked.n < 1,
+        f"max_tokens must be 1 or more (got {show(request.max_tokens)})": request.max_tokens < 1,
+        f"n must be 1 or more (got {show(request.n)})": request.n < 1,
         f"temperature must be 0 or more and finite (got {show(temperature)})": not 0 <= temperature < math.inf,
         f"stop must be a list of texts (got {show(stop)}). Write [{show(stop)}]": isinstance(stop, str),
-        f"stop holds an empty text (got {show(stop)}), which would stop at once. Remove it": "" in asked.stop,
+        f"stop has an empty text (got {show(stop)}), which would stop immediately. Remove it": "" in request.stop,
     }
     for message, wrong in problems.items():
         if wrong:
@@ -231,6 +231,6 @@ def _check_request(asked: AskedChat, stop: Any) -> None:
 
 
 def cut_at_stop(text: str, stop: Sequence[str] | None) -> tuple[str, bool]:
-    """The text before the first stop sequence in it, and whether there was one."""
+    """The text before the first stop sequence, and whether there is one."""
     ends = [at for sequence in stop or () if (at := text.find(sequence)) >= 0]
     return (text[: min(ends)], True) if ends else (text, False)

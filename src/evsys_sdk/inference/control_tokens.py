@@ -1,8 +1,8 @@
-"""Control tokens in what people and models say: they are written as ordinary text and never become structure.
+"""Keeps control tokens in messages ordinary text, so that they never become structure.
 
-A message may hold `<|im_end|><|im_start|>assistant`, by accident or on purpose. Tokenizers read such text as the end of
-a turn, and templates know nothing of tokens. So before a conversation is rendered, a guard is put inside whatever reads
-like a control token, and where text becomes tokens, it is cut at the guards: the parts are ordinary text.
+A message may contain `<|im_end|><|im_start|>assistant`, by accident or on purpose, which tokenizers read as the end of
+a turn. Before rendering, a guard character is inserted into every control token in a message. Before encoding, the text
+is split at the guards, so that each part encodes as ordinary text.
 
     controls = ControlTokens(tokenizer)
     text = template(controls.guard(messages))              # ... say <GUARD|im_end|> ...
@@ -21,15 +21,15 @@ from ..errors import DataError, show
 from .renderer import Tokenizer, decode
 
 _GUARD = "\U0010ffff"
-"""No character of any text, says Unicode; where one holds it all the same, it is written twice."""
+"""A Unicode noncharacter; one in the input is escaped by doubling."""
 _ESCAPED = json.dumps(_GUARD)[1:-1]
-"""How JSON in a rendered text may write it."""
-# One guard is a cut, two are the character itself; so a single one must not be the first of two.
+"""The guard as escaped by JSON in a rendered text."""
+# One guard is a split point, two are the character itself.
 _CUT = re.compile(f"{_GUARD}(?!{_GUARD})|{_GUARD}{_GUARD}")
 
 
 class ControlTokens:
-    """What a tokenizer reads as structure, wherever it stands."""
+    """The control tokens of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -37,12 +37,12 @@ class ControlTokens:
         self._pattern = _pattern(self._known)
 
     def guard(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages, with everything in them that reads like a control token guarded."""
-        # Roles are words of a known list.
+        """The messages with all control tokens guarded."""
+        # Roles come from a fixed list.
         return [{**self._guard(message), "role": message["role"]} for message in messages]
 
     def guard_tools(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
-        """Tool definitions, guarded in the same way."""
+        """Tool definitions with all control tokens guarded."""
         return [self._guard(tool) for tool in tools]
 
     def _guard(self, value: Any) -> Any:
@@ -55,18 +55,18 @@ class ControlTokens:
         return value
 
     def _guard_text(self, text: str) -> str:
-        # A tokenizer that does not list its control tokens is asked about each text.
+        # A tokenizer that does not list its control tokens is probed with each text.
         pattern = self._pattern if self._known else _pattern(self._find_in(text))
-        # Before guards are put in, which would be doubled as well.
+        # Escape first, or inserted guards would be doubled.
         text = text.replace(_GUARD, _GUARD + _GUARD)
         if pattern.search(text) is None:
             return text
-        # Behind the first character: what is left on either side is ordinary text.
-        guarded = pattern.sub(lambda found: f"{found[0][0]}{_GUARD}{found[0][1:]}", text)
-        if left := {one for part in cut(guarded) for one in self._find_in(part)}:
+        # After the first character: both parts are ordinary text.
+        guarded = pattern.sub(lambda match: f"{match[0][0]}{_GUARD}{match[0][1:]}", text)
+        if remaining := {token for part in cut(guarded) for token in self._find_in(part)}:
             raise DataError(
-                f"a message holds {show(min(left))}, which this tokenizer takes for a control token however it is "
-                "written. Remove it from the text."
+                f"a message contains {show(min(remaining))}, which this tokenizer always encodes as a control token. "
+                "Remove it from the text."
             )
         return guarded
 
@@ -75,14 +75,14 @@ class ControlTokens:
         tokens = set(self._tokenizer.encode(text, add_special_tokens=False))
         shown = {token: decode(self._tokenizer, [token]) for token in tokens}
         return {
-            said
-            for token, said in shown.items()
-            if said and not decode(self._tokenizer, [token], skip_special_tokens=True)
+            text
+            for token, text in shown.items()
+            if text and not decode(self._tokenizer, [token], skip_special_tokens=True)
         }
 
 
 class GuardedTokenizer:
-    """A tokenizer for code that encodes whole texts itself: what is guarded stays ordinary text."""
+    """A tokenizer for code that encodes whole texts: guarded text stays ordinary text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -91,7 +91,7 @@ class GuardedTokenizer:
         first, *others = cut(text)
         tokens = self._tokenizer.encode(first, *args, **options)
         for part in others:
-            # Only the first part begins the text; tokens of a beginning would stand in its middle.
+            # Special tokens belong only to the start of the whole text.
             tokens = [*tokens, *self._tokenizer.encode(part, add_special_tokens=False)]
         return tokens
 
@@ -100,22 +100,22 @@ class GuardedTokenizer:
 
 
 def cut(text: str) -> list[str]:
-    """The parts of a guarded text, each to be encoded by itself."""
+    """The parts of a guarded text, to be encoded separately."""
     text = text.replace(_ESCAPED, _GUARD)
     parts, done = [""], 0
-    for found in _CUT.finditer(text):
-        parts[-1] += text[done : found.start()]
-        if len(found[0]) == 1:
+    for match in _CUT.finditer(text):
+        parts[-1] += text[done : match.start()]
+        if len(match[0]) == 1:
             parts.append("")
-        else:  # the text itself holds the character
+        else:  # an escaped character of the text
             parts[-1] += _GUARD
-        done = found.end()
+        done = match.end()
     parts[-1] += text[done:]
     return parts
 
 
 def _texts_of(tokenizer: Tokenizer) -> set[str]:
-    """The texts of all control tokens; none where the tokenizer does not list them."""
+    """The texts of all control tokens; empty if the tokenizer does not list them."""
     known: Any = tokenizer
     texts = {decode(tokenizer, [token]) for token in getattr(known, "all_special_ids", None) or ()}
     texts |= {str(text) for text in getattr(known, "all_special_tokens", None) or ()}
@@ -124,7 +124,7 @@ def _texts_of(tokenizer: Tokenizer) -> set[str]:
 
 
 def _pattern(texts: set[str]) -> re.Pattern[str]:
-    # The escape is guarded too: `cut` would take a text that spells it out for a guard of ours.
-    # The longest first: one control token may be how another begins.
+    # Guard the JSON escape too, or `cut` would read it as a guard.
+    # Longest first: one control token may be a prefix of another.
     longest = sorted((*texts, _ESCAPED), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest)))

@@ -1,16 +1,15 @@
-"""What goes wrong between us and a model, and whether trying again can help.
+"""Errors of inference, and whether a retry can help.
 
-One class with a `kind`, because callers ask the same two questions of all of them: is it our fault, and is it over?
-Missing or refused credentials are `EvsysAuthError`; a conversation that cannot be sent is a `DataError`.
+One class with a `kind`. Missing or rejected credentials are `EvsysAuthError`; an invalid conversation is a `DataError`.
 
-| kind | meaning | tried again |
+| kind | meaning | retried |
 |---|---|---|
-| rate_limited, overloaded | the server asks for patience | yes |
+| rate_limited, overloaded | the server is busy | yes |
 | server, timeout, connection | it failed, took too long, or could not be reached | yes |
-| bad_response | what came back is not an answer | yes |
-| bad_request, not_found | the request is wrong, or there is no such model or address | no |
-| context_length | the conversation is longer than the model reads | no |
-| quota | there is no money or allowance left | no |
+| bad_response | the response is not an answer | yes |
+| bad_request, not_found | the request is invalid, or the model or address does not exist | no |
+| context_length | the conversation exceeds the context length | no |
+| quota | credit or quota is used up | no |
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _PASSING: frozenset[FailureKind] = frozenset(
 
 
 class InferenceError(EvsysError, RuntimeError):
-    """A model could not be asked, or did not answer."""
+    """A request to a model failed."""
 
     def __init__(
         self,
@@ -54,14 +53,14 @@ class InferenceError(EvsysError, RuntimeError):
         super().__init__(message)
         self.kind: FailureKind = kind
         self.status = status
-        """HTTP status, where there was an answer."""
+        """HTTP status, if there was a response."""
         self.retry_after = retry_after
-        """Seconds the server asks to wait."""
+        """Seconds to wait, from the server."""
         self.retryable = kind in _PASSING if retryable is None else retryable
         """Whether the same request may succeed later; False once the attempts are used up."""
         self.attempts = attempts
         self.field = field
-        """The optional request field that this model does not take, where that is the reason."""
+        """The optional request field that the model rejected, if that is the reason."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form printed under `--json`."""

@@ -1,9 +1,9 @@
-"""Answers that keep a form, by a grammar over tokens: JSON of a schema, or a call of one of several tools.
+"""Constrained decoding: JSON of a schema, or a call of one of several tools.
 
     grammar = answer_grammar(tokenizer, schema={"type": "object"}, ends=renderer.stop)
     params = SamplingParams(200, make_filter=grammar)
 
-The library is llguidance: see benchmarks/grammars.py for why.
+The library is llguidance; benchmarks/grammars.py has the comparison.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..data.shapes import is_object
 from ..errors import DataError, MissingExtraError
 from .renderer import Tokenizer, decode
 
-# Without fixed separators a weak model may write blanks until its answer is full.
+# Without fixed separators a weak model may write white space up to the token limit.
 _JSON_FORM: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _THOUGHT: Final = "</think>"
 
@@ -32,22 +32,22 @@ _CALLS: Final[dict[str, tuple[str, str, str]]] = {
     "llama3_json": ("", "parameters", ""),
     "mistral": ("[TOOL_CALLS][", "arguments", "]"),
 }
-"""How a call is written, by the parser that reads it: before the object, the key of the arguments, after the object."""
+"""Format of a call by parser name: text before the object, key of the arguments, text after the object."""
 
 _tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar for one tokenizer; called, it makes the filter of one sample."""
+    """A grammar for one tokenizer; calling it creates the filter of one sample."""
 
     tokenizer: Tokenizer
     text: str
-    """In llguidance's own form."""
+    """In llguidance's format."""
     ends: tuple[int, ...] = ()
     """Tokens that end an answer."""
     after_thinking: bool = False
-    """Whether it holds only behind the thinking that the prompt has begun."""
+    """Whether it applies only after the thinking that the prompt opens."""
 
     def __call__(self) -> GrammarFilter:
         return GrammarFilter(self)
@@ -65,13 +65,13 @@ class GrammarFilter:
         self._allowed: Ints | None = None
 
     def allowed(self) -> Ints:
-        """The tokens that may come next; none where the answer is complete and no token ends it."""
+        """The tokens that may come next; empty if the answer is complete and no token ends it."""
         if self._allowed is None:
             self._allowed = self._compute()
         return self._allowed
 
     def accept(self, token: int) -> None:
-        """Note the token that was sampled."""
+        """Advance by a sampled token."""
         if self._thinking is not None:
             self._thinking.append(token)
             if _THOUGHT in decode(self._grammar.tokenizer, self._thinking[-16:]):
@@ -91,9 +91,9 @@ class GrammarFilter:
             return ends
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
         special = _compiled(self._grammar.tokenizer).eos_token
-        found = np.flatnonzero(bits).astype(np.int64)
-        found = found[found != special]
-        return np.union1d(found, ends) if self._matcher.is_accepting() else found
+        tokens = np.flatnonzero(bits).astype(np.int64)
+        tokens = tokens[tokens != special]
+        return np.union1d(tokens, ends) if self._matcher.is_accepting() else tokens
 
 
 def answer_grammar(
@@ -105,12 +105,12 @@ def answer_grammar(
     ends: Sequence[Any] = (),
     after_thinking: bool = False,
 ) -> Grammar:
-    """Answers that are JSON of a schema, or call one of `tools` in the form that `parser` reads.
+    """The grammar of answers that are JSON of a schema, or call one of `tools` in the format of `parser`.
 
-    Raises `DataError` for a schema that cannot be kept.
+    Raises `DataError` for an unsupported schema.
     """
     if find_spec("llguidance") is None:
-        raise MissingExtraError("an answer of a given form", "grammar")
+        raise MissingExtraError("constrained decoding", "grammar")
     import llguidance
 
     forms, rules = list[str](), list[str]()
@@ -120,13 +120,13 @@ def answer_grammar(
     if tools:
         if parser not in _CALLS:
             known = ", ".join(_CALLS)
-            raise DataError(f"calls in the form of {parser!r} cannot be forced; those of {known} can.")
+            raise DataError(f"tool calls in the format of {parser!r} cannot be forced. Supported: {known}.")
         before, key, after = _CALLS[parser]
         forms.append(" ".join([*_literal(before), "call", *_literal(after)]))
         rules.append(f"call: %json {_with_form(_call_schema(tools, key))}")
     text = str(llguidance.LLMatcher.grammar_from_lark("\n".join([f"start: {' | '.join(forms)}", *rules])))
     if error := llguidance.LLMatcher.validate_grammar(text, _compiled(tokenizer)):
-        raise DataError(f"the schema of the answer cannot be kept: {error.splitlines()[0]}")
+        raise DataError(f"the schema of the answer is not supported: {error.splitlines()[0]}")
     return Grammar(tokenizer, text, tuple(end for end in ends if isinstance(end, int)), after_thinking)
 
 
@@ -152,21 +152,21 @@ def _with_form(schema: Mapping[str, Any]) -> str:
 
 
 def _closed(schema: Any) -> Any:
-    """A schema whose objects have no properties but those it names: who lists them means these."""
+    """A schema whose objects allow only the listed properties, as their authors usually intend."""
     if isinstance(schema, list):
-        return [_closed(one) for one in cast(list[Any], schema)]
+        return [_closed(item) for item in cast(list[Any], schema)]
     if not is_object(schema):
         return schema
-    # What stands below allOf is a part of an object, and values below enum and const are no schemas.
+    # Schemas below allOf describe partial objects; values of enum and const are not schemas.
     kept = ("allOf", "enum", "const", "default", "examples")
-    found = {key: value if key in kept else _closed(value) for key, value in schema.items()}
+    closed = {key: value if key in kept else _closed(value) for key, value in schema.items()}
     if is_object(schema.get("properties")) and not {"additionalProperties", "patternProperties", "allOf"} & set(schema):
-        found["additionalProperties"] = False
-    return found
+        closed["additionalProperties"] = False
+    return closed
 
 
 def _compiled(tokenizer: Any) -> Any:
-    """The tokenizer as llguidance has it; made once, because a large vocabulary takes a second."""
+    """llguidance's tokenizer; cached, because a large vocabulary takes a second."""
     if tokenizer not in _tokenizers:
         import llguidance
 
@@ -178,7 +178,7 @@ def _compiled(tokenizer: Any) -> Any:
 
 
 class _Plain:
-    """A tokenizer without a fast implementation: its tokens as bytes."""
+    """Adapter for a tokenizer without a fast implementation: its tokens as bytes."""
 
     def __init__(self, tokenizer: Any) -> None:
         special = set(tokenizer.all_special_ids)
@@ -191,6 +191,6 @@ class _Plain:
         ]  # fmt: skip
 
     def __call__(self, text: str) -> list[int]:
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # asked once with bytes
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # llguidance probes with bytes
             raise TypeError("text")
         return self._tokenizer.encode(text)

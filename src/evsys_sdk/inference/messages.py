@@ -1,4 +1,4 @@
-"""Conversations for other servers: OpenAI-style messages, checked once before they are sent.
+"""Validation of OpenAI-style conversations before they are sent to a server.
 
 A message has `role` (system, developer, user, assistant, tool) and `content` (text or blocks of text and images). An
 assistant may have `tool_calls`; each of them is answered by a tool message with its `tool_call_id`.
@@ -24,31 +24,31 @@ class FunctionCall:
     id: str
     name: str
     arguments: str
-    """JSON text, as the model wrote it; it may be broken."""
+    """JSON text as the model wrote it; may be invalid."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What its provider wants back with it."""
+    """Fields that the provider needs back with the call."""
 
     def parse_arguments(self) -> dict[str, Any]:
-        """The arguments as an object; text that is none is kept under `text`, because the call was made that way."""
+        """The arguments as an object; invalid JSON is kept under `text`."""
         try:
-            found: Any = json.loads(self.arguments or "{}")
+            value: Any = json.loads(self.arguments or "{}")
         except ValueError:
-            found = self.arguments
-        return found if is_object(found) else {"text": self.arguments}
+            value = self.arguments
+        return value if is_object(value) else {"text": self.arguments}
 
     def to_dict(self) -> dict[str, Any]:
-        """As an item of `tool_calls`."""
+        """An item of `tool_calls`."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function, **self.extra}
 
 
 def check_conversation(messages: Sequence[Message]) -> list[Message]:
-    """The conversation as chat completions take it; an error names the message that is wrong.
+    """The conversation in the form of chat completions; an error names the invalid message.
 
-    A tool message without `tool_call_id` answers the first open call. Where there was no structured call, as with
-    agents that read calls from the text, it becomes a user message.
+    A tool message without `tool_call_id` answers the first open call. Without an open call, as with agents that parse
+    calls from text, it becomes a user message.
     """
-    found: list[Message] = []
+    checked: list[Message] = []
     open_calls: list[FunctionCall] = []
     for index, message in enumerate(messages):
         role = message.get("role")
@@ -58,25 +58,25 @@ def check_conversation(messages: Sequence[Message]) -> list[Message]:
             ids = ", ".join(f"{call.id} ({call.name})" for call in open_calls)
             raise DataError(
                 f"messages[{index}] comes before the tool calls {ids} are answered. Add one tool message for each of "
-                "them, with its tool_call_id."
+                "them with its tool_call_id."
             )
-        sent: Message = {"role": role, "content": _content(message.get("content"), index)}
+        request_message: Message = {"role": role, "content": _content(message.get("content"), index)}
         if role == "tool":
-            sent |= _answered(message, open_calls, index)
-            open_calls = [call for call in open_calls if call.id != sent.get("tool_call_id")]
+            request_message |= _answered(message, open_calls, index)
+            open_calls = [call for call in open_calls if call.id != request_message.get("tool_call_id")]
         elif isinstance(name := message.get("name"), str):
-            sent["name"] = name
+            request_message["name"] = name
         if calls := calls_of(message, index):
-            open_calls, sent["tool_calls"] = calls, [call.to_dict() for call in calls]
-        found.append(sent)
-    if not found:
-        raise DataError("there are no messages to answer. Give at least one.")
-    return found
+            open_calls, request_message["tool_calls"] = calls, [call.to_dict() for call in calls]
+        checked.append(request_message)
+    if not checked:
+        raise DataError("the conversation is empty. Add at least one message.")
+    return checked
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
-    """Tool definitions in OpenAI's form, given with or without their `function` envelope."""
-    found: list[dict[str, Any]] = []
+    """Tool definitions in OpenAI's form, from definitions with or without the `function` envelope."""
+    definitions: list[dict[str, Any]] = []
     for index, tool in enumerate(tools or ()):
         function: Any = tool.get("function", tool)
         name: Any = function.get("name") if is_object(function) else None
@@ -87,30 +87,30 @@ def check_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any
             )
         parameters: Any = function.get("parameters") or {"type": "object", "properties": {}}
         described = {"name": name, "description": str(function.get("description") or ""), "parameters": parameters}
-        found.append({"type": "function", "function": described})
-    return found
+        definitions.append({"type": "function", "function": described})
+    return definitions
 
 
 def calls_of(message: Message, index: int = 0) -> list[FunctionCall]:
-    """The calls of a message; `index` is its number in the conversation, by which errors name it."""
-    given = message.get("tool_calls")
-    return [_call(call, index, at) for at, call in enumerate(given if is_list(given) else [])]
+    """The calls of a message; `index` is its number in the conversation, for error messages."""
+    calls = message.get("tool_calls")
+    return [_call(call, index, at) for at, call in enumerate(calls if is_list(calls) else [])]
 
 
 def _answered(message: Message, open_calls: list[FunctionCall], index: int) -> Message:
-    """What differs in a tool message: the call that it answers."""
-    given = str(message.get("tool_call_id") or "")
-    if not open_calls and not given:
+    """The fields of a tool message that name the call it answers."""
+    call_id = str(message.get("tool_call_id") or "")
+    if not open_calls and not call_id:
         return {"role": "user"}
     if not open_calls:
         raise DataError(
-            f"messages[{index}] answers the tool call {show(given)}, which is not open there. "
+            f"messages[{index}] answers the tool call {show(call_id)}, which is not open. "
             "Put tool messages right after the assistant message that has the call."
         )
-    call = next((call for call in open_calls if call.id == given), None if given else open_calls[0])
+    call = next((call for call in open_calls if call.id == call_id), None if call_id else open_calls[0])
     if call is None:
         known = ", ".join(call.id for call in open_calls)
-        raise DataError(f"messages[{index}].tool_call_id is {show(given)}; the open calls are {known}.")
+        raise DataError(f"messages[{index}].tool_call_id is {show(call_id)}; the open calls are {known}.")
     return {"tool_call_id": call.id}
 
 
@@ -142,11 +142,11 @@ def _block(block: Any, where: str) -> dict[str, Any]:
         return {"type": "text", "text": block["text"]}
     src = block_to_image_src(block) if is_object(block) else None
     if src is None:
-        raise DataError(f"{where} is {show(block)}, and only text and image blocks can be sent.")
+        raise DataError(f"{where} is {show(block)}. Only text and image blocks can be sent.")
     if not src.startswith(("http://", "https://", "data:")):
         raise DataError(
             f"{where} is an image at {show(src)}, which a server cannot open. "
-            "Put the image into the message with image_base64_block, or give its https address."
+            "Embed it with image_base64_block, or use its https address."
         )
     image: Any = block.get("image_url")
     detail = {"detail": image["detail"]} if is_object(image) and "detail" in image else {}

@@ -1,14 +1,13 @@
 """The contract of a renderer: conversations -> tokens with loss weights, and sampled tokens -> a message.
 
-Training and sampling must agree token for token, so one object does both: what `render` puts before a supervised turn
-is what `prompt` gives for the messages before it. Which renderer it is follows from the tokenizer and
-`model.renderer_name`.
+Training and sampling must agree token for token, so one object does both: the tokens of `render` before a supervised
+turn equal `prompt` of the messages before it. The tokenizer and `model.renderer_name` select the renderer.
 
     renderer = get_renderer(tokenizer, config.run.model.renderer_name)
     for row in rows:
         for rendered in renderer.render(row_messages(row), "last_assistant", row.tools): ...
 
-Nothing here trains, batches or truncates; `Rendered` is the whole sequence, not yet shifted by one position.
+`Rendered` is the whole sequence, not truncated and not yet shifted by one position.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _log = get_logger(__name__)
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that rendering needs; `eos_token_id` is used where there is one."""
+    """The methods of a Hugging Face tokenizer that rendering needs; `eos_token_id` is optional."""
 
     def encode(self, text: str, add_special_tokens: bool = ...) -> list[int]: ...
     def decode(self, ids: Any, skip_special_tokens: bool = ...) -> str: ...
@@ -56,11 +55,11 @@ class Rendered:
     tokens: list[int]
     """The whole sequence; it ends with the last supervised token."""
     weights: list[float]
-    """One per token: 1.0 where predicting that token is trained, else 0.0."""
+    """1.0 for a token that carries loss, else 0.0."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.weights):
-            raise DataError(f"{len(self.tokens)} tokens need as many weights, not {len(self.weights)}.")
+            raise DataError(f"{len(self.tokens)} tokens, but {len(self.weights)} weights. Give one weight per token.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +68,26 @@ class Extension:
 
     tokens: list[int]
     as_template: bool
-    """Whether the template itself would leave everything before them as it was, or for instance drop old thinking."""
+    """Whether the template keeps all earlier text, rather than dropping old thinking for instance."""
 
 
 class Renderer(ABC):
     """Conversations -> tokens and back, for one tokenizer."""
 
     name: str
-    """What was really used, `chat_template` or e.g. `cookbook:qwen3`; recorded, and compared at resume."""
+    """`chat_template` or for instance `cookbook:qwen3`; recorded, and compared on resume."""
     tokenizer: Tokenizer
-    """The tokenizer that it renders for."""
+    """The tokenizer of the model."""
     stop: list[str] | list[int]
-    """Where a sampler must stop."""
+    """Stop tokens or texts for the sampler."""
     system_prompt: str = ""
-    """Put before conversations that begin without a system message."""
+    """Prepended to conversations without a system message."""
 
     def with_system_prompt(self, prompt: str) -> Self:
-        """The same renderer with a system prompt."""
-        found = copy(self)
-        found.system_prompt = prompt
-        return found
+        """A copy of the renderer with a system prompt."""
+        renderer = copy(self)
+        renderer.system_prompt = prompt
+        return renderer
 
     @abstractmethod
     def render(
@@ -97,22 +96,22 @@ class Renderer(ABC):
         supervise: Supervise = "all_assistant",
         tools: Sequence[ToolDefinition] = (),
     ) -> list[Rendered]:
-        """The sequences to train on; the model's own format shows the tools, or they are refused.
+        """The sequences to train on; tools that the model's format cannot show raise DataError.
 
-        One, when every supervised turn stands in it as it stood when it was sampled; otherwise (a template rewrites
-        earlier turns, for instance to drop their thinking) one for each supervised turn.
+        One sequence if it contains every supervised turn as it was sampled; else (a template rewrites earlier turns,
+        for instance to drop their thinking) one per supervised turn.
         """
 
     @abstractmethod
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
-        """What the model is given to produce the next assistant turn.
+        """The prompt tokens for the next assistant turn.
 
-        Tools that the format does not show are listed in the system message in Hermes form, with a warning.
+        Tools that the format cannot show are listed in the system message in Hermes form, with a warning.
         """
 
     @property
     def tool_parser(self) -> str | None:
-        """Name of the parser that reads the model's tool calls, as vLLM names it; None where none is known."""
+        """vLLM's name of the parser for the model's tool calls; None if unknown."""
         return None
 
     @abstractmethod
@@ -123,30 +122,30 @@ class Renderer(ABC):
         sampled: Sequence[int],
         tools: Sequence[ToolDefinition] = (),
     ) -> Extension | None:
-        """What follows the answer `messages[start - 1]`, sampled as `sampled`, up to the next answer.
+        """The tokens after the answer `messages[start - 1]`, sampled as `sampled`, up to the next answer.
 
-        None where the format cannot write the new messages by themselves.
+        None if the format cannot write the new messages separately.
         """
 
     @abstractmethod
     def parse(self, tokens: Sequence[int], tools: Sequence[ToolDefinition] = ()) -> Message:
-        """The assistant message that sampled tokens stand for, without the mark that ends it.
+        """The assistant message of sampled tokens, without the mark that ends it.
 
-        With `tools`, calls are taken out of the text and into `tool_calls`, with objects as arguments.
+        With `tools`, calls move from the text to `tool_calls`, with objects as arguments.
         """
 
     def _read_texts(self, messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         """The messages as plain text, with the system prompt."""
-        found = text_messages(messages)
-        if self.system_prompt and not (found and found[0]["role"] == "system"):
-            return [{"role": "system", "content": self.system_prompt}, *found]
-        return found
+        plain = text_messages(messages)
+        if self.system_prompt and not (plain and plain[0]["role"] == "system"):
+            return [{"role": "system", "content": self.system_prompt}, *plain]
+        return plain
 
 
 def get_renderer(tokenizer: Tokenizer, renderer_name: str | None = None) -> Renderer:
-    """The renderer for a tokenizer; `renderer_name` names a tinker-cookbook renderer and is a hint.
+    """The renderer of a tokenizer; `renderer_name` names a tinker-cookbook renderer and is a hint.
 
-    Without a name, without that package, or for a tokenizer that only knows its own template, the tokenizer's chat
+    Without a name or without that package, or if the tokenizer supports only its own template, the tokenizer's chat
     template is used. `chat_template+hermes` is that template with tools listed in the system message.
     """
     from .renderers.chat_template import CHAT_TEMPLATE, WITH_HERMES, ChatTemplateRenderer
@@ -155,7 +154,7 @@ def get_renderer(tokenizer: Tokenizer, renderer_name: str | None = None) -> Rend
     if not renderer_name or renderer_name in (CHAT_TEMPLATE, WITH_HERMES):
         return ChatTemplateRenderer(tokenizer, own_tools=renderer_name == WITH_HERMES)
     if getattr(tokenizer, "own_template_only", False):
-        _log.info("renderer '%s' is not used: this tokenizer only knows its own chat template.", renderer_name)
+        _log.info("renderer '%s' is ignored: this tokenizer supports only its own chat template.", renderer_name)
         return ChatTemplateRenderer(tokenizer)
     package = cookbook_renderers()
     if package is None:
@@ -166,16 +165,16 @@ def get_renderer(tokenizer: Tokenizer, renderer_name: str | None = None) -> Rend
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
     """The exact text of `ids`."""
-    # Some Hugging Face tokenizers are set to tidy decoded text ("Hi ." -> "Hi."), which is not what was sampled.
+    # Some Hugging Face tokenizers clean up decoded text by default ("Hi ." -> "Hi.").
     exact = {"clean_up_tokenization_spaces": False} if hasattr(tokenizer, "clean_up_tokenization_spaces") else {}
     return cast(Any, tokenizer).decode(list(ids), skip_special_tokens=skip_special_tokens, **exact)
 
 
 def preview(rendered: Rendered, tokenizer: Tokenizer) -> str:
-    """What is trained on, for people: lines with loss start with `+`, lines that are only context with `|`.
+    """Show a training sequence: lines with loss start with `+`, context lines with `|`.
 
-    A newline of the text is shown as `↵`; where a line ends without one, the next line continues it. Since every line
-    starts with its mark, nothing inside can close a fence around the preview.
+    A newline of the text is shown as `↵`; a line without one continues on the next line. Every line starts with a mark,
+    so no content can close a fence around the preview.
     """
     with_loss = sum(weight > 0 for weight in rendered.weights)
     lines = [f"{len(rendered.tokens)} tokens, {with_loss} with loss (lines marked +)"]
@@ -187,7 +186,7 @@ def preview(rendered: Rendered, tokenizer: Tokenizer) -> str:
 
 
 def _visible(line: str) -> str:
-    """A line without anything that a terminal would act on."""
+    """A line with control characters escaped."""
     shown = "".join(
         character if character.isprintable() and character not in "\\↵" else ascii(character)[1:-1]
         for character in line.removesuffix("\n")

@@ -1,8 +1,8 @@
-"""Trying again: exponential backoff with full jitter that does what the server asks.
+"""Retries: exponential backoff with full jitter that honours the server's retry-after.
 
-A call is repeated while its error is one that may pass (`is_retryable`), attempts are left and the deadline allows the
-wait. Errors that cannot pass are raised at once; an error that did not pass is raised with the number of attempts, and
-is no longer retryable, so that nested retries do not multiply.
+A call is repeated while its error is retryable (`is_retryable`), attempts remain and the deadline allows the wait.
+Other errors are raised immediately. The last error is raised with the number of attempts and is no longer retryable, so
+that nested retries do not multiply.
 
     text = call_with_retry(lambda: client.generate(prompt=p, max_tokens=64, temperature=0.0), what="task 7")
     text = await call_with_retry_async(fetch, attempts=3, report=report, what="task 7")
@@ -26,14 +26,14 @@ from .errors import InferenceError
 type RetryOn = Callable[[Exception], bool] | type[Exception] | tuple[type[Exception], ...]
 
 _log = get_logger(__name__)
-_chance = random.SystemRandom()  # waiting must not use up the random numbers of an experiment, nor repeat after a fork
-# 52x: a proxy that did not reach the server behind it; 529 is how some providers say that they are overloaded.
+_chance = random.SystemRandom()  # independent of the experiment's random state and of forks
+# 52x: a proxy did not reach its server; 529: some providers' status for overload.
 _PASSING_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 
 
 @dataclass(frozen=True, slots=True)
 class RetryFailure:
-    """One call that failed for good."""
+    """A call that failed after all retries."""
 
     what: str
     attempts: int
@@ -41,7 +41,7 @@ class RetryFailure:
 
 
 class RetryReport:
-    """What retrying had to do over many calls; may be shared by threads and tasks."""
+    """Counts of calls, retries and failures; thread-safe."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -51,11 +51,11 @@ class RetryReport:
 
     @property
     def total_failures(self) -> int:
-        """Calls that failed for good."""
+        """Calls that failed after all retries."""
         return len(self.failures)
 
     def count(self, attempts: int, failure: RetryFailure | None = None) -> None:
-        """Note one call that has ended."""
+        """Count one finished call."""
         with self._lock:
             self.calls += 1
             self.retries += attempts - 1
@@ -69,16 +69,16 @@ class RetryReport:
 
 
 def is_retryable(error: Exception) -> bool:
-    """Whether an error may pass: by what it says of itself, by its HTTP status, or because a connection failed."""
-    said = getattr(error, "retryable", None)
-    if isinstance(said, bool):
-        return said
-    status = getattr(error, "status_code", None)  # what the SDKs of other people call it
+    """Whether an error may be transient: from its `retryable`, its HTTP status, or as a connection failure."""
+    declared = getattr(error, "retryable", None)
+    if isinstance(declared, bool):
+        return declared
+    status = getattr(error, "status_code", None)  # the usual name in other SDKs
     if isinstance(status, int):
         return status in _PASSING_STATUSES
     if isinstance(error, EvsysError):
         return False
-    # By name: to ask whether an error is one of theirs must not import these libraries.
+    # Compare names, to avoid importing these libraries.
     names = {cls.__name__ for cls in type(error).__mro__ if cls.__module__.partition(".")[0] in ("httpx", "requests")}
     return isinstance(error, TimeoutError | ConnectionError) or bool(
         names & {"TransportError", "Timeout", "ConnectionError"}
@@ -86,7 +86,7 @@ def is_retryable(error: Exception) -> bool:
 
 
 class RetryOptions(TypedDict, total=False):
-    """How a call is repeated; the defaults are those of `_Tries`."""
+    """Options of a retried call; the defaults are in `_Tries`."""
 
     attempts: int
     base_delay: float
@@ -94,10 +94,10 @@ class RetryOptions(TypedDict, total=False):
     jitter: bool
     retry_on: RetryOn
     deadline: float | None
-    """In seconds after the first failure: no attempt begins later."""
+    """Seconds after the first failure in which a new attempt may start."""
     what: str
     report: RetryReport | None
-    """Counts the call and keeps its failure."""
+    """Counts the call and stores its failure."""
 
 
 def call_with_retry[T](
@@ -157,7 +157,7 @@ class _Tries:
             self.report.count(self._made)
 
     def delay_after(self, error: Exception) -> float:
-        """How long to wait before the next attempt; raises the error when there is none."""
+        """The wait before the next attempt; raises the error if there is none."""
         if self._made == 1:
             self._first_failure = time.monotonic()
         chosen = self.retry_on
@@ -182,12 +182,12 @@ class _Tries:
         return delay
 
     def _delay(self, error: Exception) -> float:
-        # The exponent is bounded: a float overflows long before somebody runs out of attempts.
+        # Bound the exponent: a float would overflow.
         longest = min(self.max_delay, self.base_delay * 2.0 ** min(self._made - 1, 60))
-        asked = getattr(error, "retry_after", None)
-        if isinstance(asked, int | float):
-            # Not earlier than asked, and not everyone at the same moment.
-            return asked + (_chance.uniform(0, self.base_delay) if self.jitter else 0.0)
+        requested = getattr(error, "retry_after", None)
+        if isinstance(requested, int | float):
+            # Jitter on top, so that clients do not retry simultaneously.
+            return requested + (_chance.uniform(0, self.base_delay) if self.jitter else 0.0)
         return _chance.uniform(0, longest) if self.jitter else longest
 
     def _give_up(self, error: Exception, reason: str) -> None:
@@ -197,7 +197,7 @@ class _Tries:
         if not reason:
             raise error
         reason = f"{self.what}: gave up after attempt {self._made} of {self.attempts} because {reason}"
-        # Somebody else's error cannot be made anew with other words, and callers catch it by its class.
+        # Errors of other classes cannot be rebuilt with a new message, and callers catch them by class.
         if not isinstance(error, InferenceError):
             error.add_note(reason)
             raise error

@@ -1,10 +1,9 @@
 """The exact tokens of a rollout's conversations: token in, token out.
 
-A program that talks to the policy sends the whole conversation with every request. Rendering it again would give other
-tokens than those sampled (non-canonical splits, thinking that a template drops), and training would see one sequence
-for each turn. The buffer keeps the tokens of each answer under the conversation that led to it, and appends the tokens
-of new messages only. It is a tree: a conversation that continues no known answer (a sub-agent, a history that the
-program rewrote) starts a branch.
+An agent program sends the whole conversation with every request. Rendering it again would give other tokens than those
+sampled (non-canonical splits, thinking that a template drops), and training would see one sequence per turn. The buffer
+stores the tokens of each answer by its conversation and appends only the tokens of new messages. It is a tree: a
+conversation that continues no known answer (a sub-agent, a rewritten history) starts a branch.
 
     buffer = TokenBuffer(renderer)
     prompt = buffer.prompt(messages)
@@ -26,18 +25,18 @@ from .conversation import split_thinking, text_messages
 from .renderer import Renderer, decode
 
 RAW = "raw"
-"""Role of the one message of a text that is given to the model as it is, without a chat template."""
+"""Role of the single message of a raw text, which is not rendered with a chat template."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferedPrompt:
-    """What the model reads before an answer."""
+    """The prompt of an answer."""
 
     tokens: list[int]
     continues: bool
-    """Whether it begins with an earlier prompt and answer, token for token."""
+    """Whether it starts with an earlier prompt and answer, token for token."""
     as_template: bool = True
-    """Whether the template itself would have kept everything before the new messages."""
+    """Whether the template keeps everything before the new messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +47,16 @@ class _Answer:
 
 
 class TokenBuffer:
-    """The answers of one rollout by the conversations that they end."""
+    """The answers of one rollout, by conversation."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._answers: dict[bytes, _Answer] = {}
         self._texts: dict[str, list[int]] = {}
-        """Tokens of raw texts with their continuations."""
+        """Raw text with its continuation -> tokens."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> BufferedPrompt:
-        """The tokens of a conversation: those of its longest known beginning, and of the messages after it."""
+        """The tokens of a conversation: those of its longest known prefix and of the messages after it."""
         if is_raw(messages):
             text = messages[0]["content"]
             start = max(filter(text.startswith, self._texts), key=len, default="")
@@ -84,9 +83,9 @@ class TokenBuffer:
         prompt: BufferedPrompt,
         sampled: Sequence[int],
     ) -> None:
-        """Keep an answer."""
+        """Store an answer."""
         if is_raw(messages):
-            kept = [token for token in sampled if token not in self._renderer.stop]  # the text has no such mark
+            kept = [token for token in sampled if token not in self._renderer.stop]  # the text excludes the stop mark
             self._texts[messages[0]["content"] + message["content"]] = [*prompt.tokens, *kept]
             return
         *_, key = _keys([*messages, message], tools)
@@ -99,16 +98,16 @@ def is_raw(messages: Sequence[Message]) -> bool:
 
 
 def parse_raw(renderer: Renderer, tokens: Sequence[int]) -> Message:
-    """The continuation of a raw text: everything that was sampled, without the mark that ended it."""
+    """The continuation of a raw text, without the stop mark."""
     stops = renderer.stop
-    said = decode(renderer.tokenizer, [token for token in tokens if token not in stops], skip_special_tokens=True)
+    text = decode(renderer.tokenizer, [token for token in tokens if token not in stops], skip_special_tokens=True)
     for mark in stops:
-        said = said.partition(mark)[0] if isinstance(mark, str) else said
-    return {"role": "assistant", "content": said}
+        text = text.partition(mark)[0] if isinstance(mark, str) else text
+    return {"role": "assistant", "content": text}
 
 
 def _keys(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> Iterator[bytes]:
-    """A key for each beginning of a conversation."""
+    """A key for each prefix of a conversation."""
     key = hashlib.blake2b(json.dumps(list(tools), sort_keys=True, default=str).encode(), digest_size=16)
     for message in messages:
         key.update(json.dumps(_meaning(message), sort_keys=True, default=str).encode())
@@ -116,11 +115,11 @@ def _keys(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> Itera
 
 
 def _meaning(message: Mapping[str, Any]) -> list[Any]:
-    """What a program gives back of a message: ids, blanks at the ends and thinking get lost on the way."""
+    """The parts of a message that programs send back unchanged: not ids, outer white space or thinking."""
     role = message.get("role")
     try:
         [plain] = text_messages([message])
-    except DataError:  # the renderer says what is wrong with it
+    except DataError:  # the renderer raises the error with its reason
         return [role, str(message)]
     text = split_thinking(plain["content"])[1].strip() if role == "assistant" else plain["content"]
     return [role, text, [call["function"] for call in plain.get("tool_calls") or ()]]

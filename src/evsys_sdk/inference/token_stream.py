@@ -1,4 +1,4 @@
-"""An answer while it is sampled: its tokens as they come from the thread that samples them.
+"""Streams the tokens of a sample from the sampling thread.
 
 tokens = TokenStream()
 sampling = asyncio.ensure_future(sample(replace(params, on_token=tokens.on_token)))
@@ -17,11 +17,11 @@ from typing import Any
 from ..backends.client import SampledToken
 
 _READS = 128
-"""Of a long answer. Each read decodes all of it, and decoding it after every token would take quadratic time."""
+"""Most reads of a long answer; each decodes the whole answer, so one per token would take quadratic time."""
 
 
 class TokenStream:
-    """Carries the tokens of one sample to the event loop that it is made on."""
+    """Passes the tokens of one sample to the event loop that created it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -30,14 +30,14 @@ class TokenStream:
         self._is_read = True
 
     def on_token(self, token: SampledToken) -> bool:
-        """For `SamplingParams.on_token`; ends the sample when no one reads any more."""
+        """Callback for `SamplingParams.on_token`; returns False, which ends the sample, when the reader has left."""
         self._new.append(token)
         with suppress(RuntimeError):  # the event loop was closed
             self._loop.call_soon_threadsafe(self._changed.set)
         return self._is_read
 
     async def read(self, sampling: asyncio.Future[Any]) -> AsyncIterator[list[SampledToken]]:
-        """New tokens, until `sampling` has ended; the last of them may only be in its result."""
+        """New tokens, until `sampling` has ended; the last ones may be only in its result."""
         sampling.add_done_callback(self._end)
         seen = 0
         try:
@@ -49,9 +49,9 @@ class TokenStream:
                     yield [self._new.popleft() for _ in range(count)]
         finally:
             self._is_read = False
-            sampling.cancel()  # has no effect on one that has ended
+            sampling.cancel()  # no effect if it has ended
 
     def _end(self, sampling: asyncio.Future[Any]) -> None:
         self._changed.set()
         if not sampling.cancelled():
-            sampling.exception()  # if the reader has left, no one else asks for it
+            sampling.exception()  # marks the exception as retrieved if the reader has left

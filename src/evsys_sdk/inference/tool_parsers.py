@@ -1,7 +1,7 @@
-"""Tool calls in sampled text, one parser for each family of chat templates, named as vLLM's `--tool-call-parser`.
+"""Parsers of tool calls in sampled text, one per family of chat templates, with vLLM's `--tool-call-parser` names.
 
-Which parser a model needs is found by looking: its template writes a call, and the first parser that reads the same
-call back is the one. A text whose calls cannot all be read stays text, so that the verifier sees it.
+A model's parser is detected: its template writes a call, and the first parser that reads the same call back is chosen.
+If any call of an answer is malformed, the answer stays text for the verifier.
 
     parser = PARSERS["hermes"]
     parser.parse('<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>')   # ("", [ParsedCall("f", {"x": 1})])
@@ -44,7 +44,7 @@ class ParsedCall:
     name: str
     arguments: dict[str, Any]
     id: str = ""
-    """As the model wrote it; most formats have none."""
+    """The id in the text; most formats have none."""
 
 
 type Tools = Sequence[ToolDefinition]
@@ -52,18 +52,18 @@ type Tools = Sequence[ToolDefinition]
 
 @dataclass(frozen=True, slots=True)
 class ToolParser:
-    """Reads the calls of one family."""
+    """Parses the calls of one family."""
 
     name: str
     opening: str
-    """What a call begins with; text before it is content."""
+    """Start of a call; text before it is content."""
     read: Callable[[str, Tools], list[ParsedCall]]
-    """The calls in the text from the first opening on; raises ValueError where they cannot be read."""
+    """Parses the calls from the first opening on; raises ValueError if malformed."""
     at_start: bool = False
-    """Whether calls count only where the answer begins with one."""
+    """Whether calls count only at the start of the answer."""
 
     def parse(self, text: str, tools: Tools = ()) -> tuple[str, list[ParsedCall]]:
-        """The content of an answer and its calls; calls in the thinking are thoughts."""
+        """The content of an answer and its calls; calls in the thinking do not count."""
         thinking, answer = split_thinking(text)
         before, mark, after = answer.partition(self.opening)
         if not mark or (self.at_start and before.strip()):
@@ -76,7 +76,7 @@ class ToolParser:
 
 
 def parse_message(text: str, parser: ToolParser, tools: Tools, salt: str = "") -> Message:
-    """The assistant message of an answer; `salt` tells the ids of equal calls in different turns apart."""
+    """The assistant message of an answer; `salt` makes the ids of equal calls in different turns unique."""
     content, calls = parser.parse(text, tools)
     message: Message = {"role": "assistant", "content": content}
     if calls:
@@ -92,7 +92,7 @@ def parse_message(text: str, parser: ToolParser, tools: Tools, salt: str = "") -
 
 
 def find_parser(written: str, name: str, arguments: Mapping[str, Any]) -> ToolParser | None:
-    """The parser that reads a known call back from what a template wrote for it."""
+    """The parser that reads a known call back from the template's text."""
     for parser in PARSERS.values():
         _, mark, after = written.partition(parser.opening)
         try:
@@ -105,7 +105,7 @@ def find_parser(written: str, name: str, arguments: Mapping[str, Any]) -> ToolPa
 
 
 def _make_id(salt: str, text: str, index: int) -> str:
-    # Nine letters and digits, which is all that Mistral's templates take.
+    # Mistral's templates accept only ids of nine letters and digits.
     return hashlib.blake2b(f"{salt}\0{text}\0{index}".encode()).hexdigest()[:9]
 
 
@@ -121,7 +121,7 @@ def _hermes(text: str, tools: Tools) -> list[ParsedCall]:
     rest = text
     while (start := rest.find(f"<{CALL_TAG}>")) >= 0:
         body = rest[start + len(CALL_TAG) + 2 :].lstrip()
-        value, end = json.JSONDecoder().raw_decode(body)  # an argument may hold the closing mark
+        value, end = json.JSONDecoder().raw_decode(body)  # an argument may contain the closing mark
         if not body[end:].lstrip().startswith(f"</{CALL_TAG}>"):
             raise ValueError("not a call")
         calls.append(_call_of(value))
@@ -133,20 +133,20 @@ def _qwen3_coder(text: str, tools: Tools) -> list[ParsedCall]:
     schemas: dict[str, Any] = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     calls: list[ParsedCall] = []
     for inside in _TAGGED.findall(text):
-        found = _FUNCTION.fullmatch(inside)
-        if found is None:
+        match = _FUNCTION.fullmatch(inside)
+        if match is None:
             raise ValueError("not a call")
-        properties: Any = schemas.get(found[1], {}).get("properties") or {}
+        properties: Any = schemas.get(match[1], {}).get("properties") or {}
         arguments = {
             name: _typed(value.removeprefix("\n").removesuffix("\n"), properties.get(name) or {})
-            for name, value in _PARAMETER.findall(found[2])
+            for name, value in _PARAMETER.findall(match[2])
         }
-        calls.append(ParsedCall(found[1], arguments))
+        calls.append(ParsedCall(match[1], arguments))
     return calls
 
 
 def _typed(value: str, schema: Mapping[str, Any]) -> Any:
-    """A value of the type that its schema names; text where there is none."""
+    """A value in the type of its schema; text without a schema."""
     if schema.get("type", "string") == "string":
         return value
     try:
@@ -158,16 +158,16 @@ def _typed(value: str, schema: Mapping[str, Any]) -> Any:
 def _mistral(text: str, tools: Tools) -> list[ParsedCall]:
     calls: list[ParsedCall] = []
     for part in text.split("[TOOL_CALLS]")[1:]:
-        if named := _NAMED.match(part):  # since v11 the name stands before its arguments
+        if named := _NAMED.match(part):  # since v11 the name precedes the arguments
             calls.append(_call_of({"name": named[1], "arguments": _first_json(part[named.end() :])}))
             continue
         listed = _first_json(part)
-        calls += [_call_of(one) for one in (listed if is_list(listed) else [listed])]
+        calls += [_call_of(call) for call in (listed if is_list(listed) else [listed])]
     return calls
 
 
 def _first_json(text: str) -> Any:
-    """The value that a text begins with; the mark that ends the turn may follow it."""
+    """The JSON value at the start of a text; an end mark may follow."""
     return json.JSONDecoder().raw_decode(text.lstrip())[0]
 
 
@@ -215,11 +215,11 @@ PARSERS: dict[str, ToolParser] = {
         ToolParser("pythonic", "[", _pythonic, at_start=True),
     )
 }
-"""Name -> parser; the first that reads a template's own call back is that template's."""
+"""Name -> parser, in order of detection."""
 
 
 def show_growing(text: str, parser: str | None, tools: Tools, stops: Sequence[str] = ()) -> str:
-    """What can be shown of a text that may continue: nothing that a stop or a call takes back."""
+    """The final part of a partial text: up to anything that may become a stop or a call."""
     calls = [PARSERS[parser].opening] if tools and parser else []
     shown = text[: held_back(text, [*stops, *calls])]
     return shown.rstrip() if calls else shown  # blanks before a call are not part of the answer

@@ -1,6 +1,6 @@
-"""JSON over HTTP: one POST, with a limit on the whole exchange, and every way it can break as an `InferenceError`.
+"""JSON over HTTP: one POST with a total time limit; every failure is an `InferenceError`.
 
-Nothing here knows a provider, repeats a request or follows a redirect: a key must not travel to another address.
+No retries, and no redirects, which could send a key to another address.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _JSON = {"content-type": "application/json", "accept": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a server sent back."""
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str]
     text: str
     body: Any
-    """The text as JSON; None where it is none."""
+    """The parsed JSON; None if the text is not JSON."""
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds that the headers ask to wait."""
-        # The finer one first, where a provider sends both.
+        """Seconds to wait, from the headers."""
+        # Milliseconds take precedence if a provider sends both.
         milliseconds = _seconds(self.headers.get("retry-after-ms"))
         if milliseconds is not None:
             return milliseconds / 1000
@@ -48,31 +48,31 @@ class HttpAnswer:
             at = parsedate_to_datetime(value)
         except ValueError:
             return None
-        # A date in the zone -0000 is read without any zone, and could not be compared.
+        # A date with zone -0000 parses as naive; treat it as UTC.
         return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
     @property
     def request_id(self) -> str:
-        """What the provider's support wants to know."""
+        """The request id for the provider's support."""
         return self.headers.get("request-id") or self.headers.get("x-request-id") or ""
 
 
 class Transport:
-    """Connections of one client. Belongs to one event loop."""
+    """The connections of one client on one event loop."""
 
     def __init__(self, *, timeout_s: float, connect_timeout_s: float, connections: int) -> None:
         import httpx
 
         self._timeout = timeout_s
         self._http = httpx.AsyncClient(
-            # Each read may take as long as the whole exchange; that is what is limited.
-            # A free connection is waited for without limit: that is our own limit at work, and no fault of the server.
+            # Each read may take the whole time limit, which `post` enforces. No limit on the wait for a free
+            # connection, which is not the server's fault.
             timeout=httpx.Timeout(timeout_s, connect=connect_timeout_s, pool=None),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
         )
 
     async def post(self, url: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> HttpAnswer:
-        """Send `body` and wait for the whole answer, whatever its status."""
+        """Send `body` and wait for the complete response of any status."""
         import httpx
 
         content, where = encode_body(body), place(url)
@@ -86,7 +86,7 @@ class Transport:
             message = f"the connection to {where} failed: {reason}. Check the address and the network."
             raise InferenceError(message, kind="connection") from None
         except httpx.RequestError as error:
-            message = f"the answer of {where} cannot be decoded: {error}. Try again, or check what stands in between."
+            message = f"the answer of {where} cannot be decoded: {error}. Try again, or check proxies."
             raise InferenceError(message, kind="bad_response") from None
         return HttpAnswer(response.status_code, response.headers, response.text, _json(response))
 
@@ -96,19 +96,21 @@ class Transport:
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:
-    """`body` as JSON; text that is no valid Unicode is refused with its place in it."""
+    """`body` as JSON; a lone surrogate or an unsupported value raises DataError."""
     try:
-        # Python would write NaN and Infinity, which are no JSON: better refused here, where the value is known.
+        # allow_nan=False: Python would write NaN and Infinity, which are not JSON.
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
         around = ascii(error.object[max(0, error.start - 20) : error.start + 20])
-        raise DataError(f"the request holds a lone surrogate, which is not valid Unicode, near {around}.") from None
+        raise DataError(
+            f"the request contains a lone surrogate, which is invalid Unicode, near {around}. Remove it."
+        ) from None
     except (TypeError, ValueError) as error:
         raise DataError(f"the request cannot be written as JSON: {error}. Use only text, numbers and lists.") from None
 
 
 def place(url: str) -> str:
-    """An address for messages: without query, and without anything that could be a password."""
+    """An address for messages, without query and credentials."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 
@@ -135,5 +137,5 @@ def _seconds(value: str | None) -> float | None:
         seconds = float(value or "")
     except ValueError:
         return None
-    # `float` reads "nan" and "inf" as well, and no pause of that length would end.
+    # `float` also parses "nan" and "inf".
     return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -1,1 +1,1 @@
-"""Built-in inference clients, one per module; those that sample tokens themselves share `sampled`."""
+"""Built-in inference clients, one per module; those that sample locally share `sampled`."""

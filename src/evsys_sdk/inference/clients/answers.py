@@ -1,4 +1,4 @@
-"""What providers send back: completions, and refusals as the error that says what to do about them."""
+"""Parse provider responses: completions, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ _STOPS: dict[str, StopReason] = {
     "content_filter": "content_filter",
 }
 _OPTIONAL = {"temperature", "stop", "seed", "max_tokens", "max_completion_tokens"}
-"""Fields that some models refuse, and that can be left out or written otherwise."""
+"""Fields that some models refuse, and that can be omitted or renamed."""
 _NOT_TAKEN = re.compile(
     r"`?(temperature|stop|seed)`?\b.*(deprecated|not support|not permitted|not allowed|may only be set|only be used)",
     re.IGNORECASE,
 )
-"""How providers that name no field say that it is not for this model; a value out of range is worded otherwise."""
+"""Wording for unsupported fields of providers that do not name the field; out-of-range values are worded differently.
+"""
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
 _TOO_LONG = re.compile(
     r"context[ _]length|context[ _]window|maximum context|prompt is too long|input is too long"
@@ -55,37 +56,37 @@ _REMEDIES: dict[FailureKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a provider's refusal says."""
+    """A provider's error response."""
 
     message: str = ""
     code: str = ""
-    """The provider's own word for the kind of problem."""
+    """The provider's error code."""
     kind: FailureKind | None = None
-    """Set where the body says it better than the status."""
+    """Set if the body is more precise than the status."""
     is_auth: bool = False
-    """Set where it is about the key although the status does not say so."""
+    """Whether the key is the problem, although the status differs."""
     is_withheld: bool = False
-    """Set where the provider will not answer this conversation; that is an answer, and no failure."""
+    """Whether the provider refuses this conversation; this counts as an answer, not a failure."""
     retry_after: float | None = None
     field: str | None = None
-    """The optional request field that is refused as such."""
+    """The optional request field that is not supported."""
 
 
 def read_complaint(body: Any) -> Complaint:
-    """`{"error": {"message", "type", "param", "code"}}`; other servers leave some of it out, or send a list."""
+    """Parse `{"error": {"message", "type", "param", "code"}}`, with omissions or as a list."""
     body = body[0] if is_list(body) and body else body
-    found: Any = body.get("error", body) if is_object(body) else body
-    if not is_object(found):
-        return Complaint(found if isinstance(found, str) else "")
-    message: Any = found.get("message") or found.get("detail") or ""
+    error: Any = body.get("error", body) if is_object(body) else body
+    if not is_object(error):
+        return Complaint(error if isinstance(error, str) else "")
+    message: Any = error.get("message") or error.get("detail") or ""
     text = message if isinstance(message, str) else json.dumps(message)
-    code = str(found.get("code") or found.get("type") or "")
-    field = found.get("param") if code in ("unsupported_parameter", "unsupported_value") else None
-    if not found.get("param") and (refused := _NOT_TAKEN.search(text)):
+    code = str(error.get("code") or error.get("type") or "")
+    field = error.get("param") if code in ("unsupported_parameter", "unsupported_value") else None
+    if not error.get("param") and (refused := _NOT_TAKEN.search(text)):
         field = refused[1].lower()
-    details = json.dumps(found.get("details") or [])
+    details = json.dumps(error.get("details") or [])
     wait = _DELAY.search(details.partition("retryDelay")[2])
-    # An allowance that is given per day does not come back within any wait worth the name.
+    # A daily quota does not recover within any useful wait.
     kind = "quota" if "PerDay" in details or code == "billing_error" else None
     return Complaint(
         text,
@@ -99,10 +100,10 @@ def read_complaint(body: Any) -> Complaint:
 
 
 def error_of(answer: HttpAnswer, complaint: Complaint, key_variable: str, url: str) -> EvsysError:
-    """The error to raise; its message holds the provider's words and what to do."""
+    """The error to raise, with the provider's message and a remedy."""
     status = answer.status
     if status < 300 and complaint.code.isdecimal():
-        status = int(complaint.code)  # some gateways say 200 and mean what is inside
+        status = int(complaint.code)  # some gateways answer 200 with an error code in the body
     words = _shorten(complaint.message) or "no reason given"
     code = f", {complaint.code}" if complaint.code and complaint.code not in words else ""
     request = f", request {answer.request_id}" if answer.request_id else ""
@@ -113,14 +114,14 @@ def error_of(answer: HttpAnswer, complaint: Complaint, key_variable: str, url: s
             remedy = "No key was sent: name the variable that holds it with api_key_env."
         return EvsysAuthError(f"{head} {remedy}")
     kind = _kind(status, complaint)
-    # What the server says of itself is better than what its status means elsewhere.
-    wanted = answer.headers.get("x-should-retry")
+    # The server's explicit hint takes precedence over the usual meaning of its status.
+    should_retry = answer.headers.get("x-should-retry")
     return InferenceError(
         f"{head} {_REMEDIES[kind]}",
         kind=kind,
         status=status,
         retry_after=answer.retry_after if answer.retry_after is not None else complaint.retry_after,
-        retryable={"true": True, "false": False}.get(wanted or ""),
+        retryable={"true": True, "false": False}.get(should_retry or ""),
         field=complaint.field,
     )
 
@@ -129,17 +130,17 @@ def _kind(status: int, complaint: Complaint) -> FailureKind:
     text = f"{complaint.code} {complaint.message}"
     if complaint.kind:
         return complaint.kind
-    # Before the statuses: an empty account often answers 429, and no wait helps against it.
+    # Before the statuses: an empty account often answers 429, and waiting does not help.
     if status < 500 and _NO_MONEY.search(text):
         return "quota"
     if status in (400, 413, 422) and _TOO_LONG.search(text):
         return "context_length"
-    named: dict[int, FailureKind] = {402: "quota", 404: "not_found", 408: "timeout", 409: "server", 425: "server"}
-    named |= {429: "rate_limited", 501: "bad_request", 503: "overloaded", 529: "overloaded"}
-    if status in named:
-        return named[status]
+    by_status: dict[int, FailureKind] = {402: "quota", 404: "not_found", 408: "timeout", 409: "server", 425: "server"}
+    by_status |= {429: "rate_limited", 501: "bad_request", 503: "overloaded", 529: "overloaded"}
+    if status in by_status:
+        return by_status[status]
     if status < 300:
-        return "bad_response"  # a refusal that came with the status of a success
+        return "bad_response"  # an error with a success status
     return "not_found" if status < 400 else "bad_request" if status < 500 else "server"
 
 
@@ -149,25 +150,25 @@ def _shorten(text: str) -> str:
 
 
 def read_completion(body: dict[str, Any], index: int) -> Completion:
-    """The completion in a body; `index` is its place in the conversation, by which ids of calls are made."""
+    """Parse the completion in a body; `index` is its place in the conversation, for ids of calls."""
     choice = body["choices"][0]
     if choice.get("error"):  # some gateways report a broken generation this way
-        raise InferenceError(f"the generation broke off: {json.dumps(choice['error'])}", kind="bad_response")
-    said: dict[str, Any] = choice["message"]
-    # Numbered on from the calls before, so that the id of a call that came without one is unique.
-    calls = calls_of(said, index)
-    refusal = said.get("refusal")
-    text = _text(said.get("content")) or refusal or ""
+        raise InferenceError(f"the generation was aborted: {json.dumps(choice['error'])}", kind="bad_response")
+    reply: dict[str, Any] = choice["message"]
+    # `index` makes generated ids unique across turns.
+    calls = calls_of(reply, index)
+    refusal = reply.get("refusal")
+    text = _text(reply.get("content")) or refusal or ""
     message: Message = {"role": "assistant", "content": text}
     if calls:
-        message["tool_calls"] = [one.to_dict() for one in calls]
-    if thoughts := said.get("reasoning_content") or said.get("reasoning"):
+        message["tool_calls"] = [call.to_dict() for call in calls]
+    if thoughts := reply.get("reasoning_content") or reply.get("reasoning"):
         message["reasoning_content"] = thoughts
     finish = str(choice.get("finish_reason") or "")
     stop_reason = _STOPS.get(finish, "other")
     if calls and stop_reason in ("stop", "other"):
         stop_reason = "tool_calls"
-    if refusal and not said.get("content"):
+    if refusal and not reply.get("content"):
         stop_reason = "content_filter"
     if not isinstance(text, str):
         raise TypeError(f"the text is {text!r}")
@@ -182,14 +183,14 @@ def _text(content: Any) -> str:
 
 
 def _read_usage(usage: Any) -> TokenUsage:
-    read, written = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-    if read is not None and written is not None:  # Google counts thinking, which it bills, in the total only
-        written = max(written, (_count(usage, "total_tokens") or 0) - read)
-    return TokenUsage(read, written, cached_tokens=_count(usage, "prompt_tokens_details", "cached_tokens") or 0)
+    prompt, sampled = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    if prompt is not None and sampled is not None:  # Google counts billed thinking only in the total
+        sampled = max(sampled, (_count(usage, "total_tokens") or 0) - prompt)
+    return TokenUsage(prompt, sampled, cached_tokens=_count(usage, "prompt_tokens_details", "cached_tokens") or 0)
 
 
 def _count(usage: Any, *path: str) -> int | None:
-    """A number of tokens in what a server reports; None where there is none."""
+    """A token count at a path of a usage report; None if missing."""
     for key in path:
         usage = usage.get(key) if is_object(usage) else None
     return usage if isinstance(usage, int) and usage >= 0 else None

@@ -1,4 +1,4 @@
-"""`openai`, `claude` and `gemini`: hosted models of three providers, all of which offer chat completions."""
+"""`openai`, `claude` and `gemini`: hosted models of three providers with chat completions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .hosted import HostedClient
 
 
 class OpenAIClient(HostedClient):
-    """Models of OpenAI, and of any server that speaks its chat completions.
+    """Models of OpenAI, and of any server with its chat completions API.
 
         inference: { kind: openai, params: { model: gpt-4.1 } }
 
-    The key is read from `OPENAI_API_KEY`. With `base_url: http://localhost:8000/v1` it asks another server, such as
-    vLLM, SGLang or a gateway; that one is sent a key only if `api_key_env` names its variable.
+    The key is read from `OPENAI_API_KEY`. `base_url: http://localhost:8000/v1` selects another server, such as vLLM,
+    SGLang or a gateway, which gets a key only if `api_key_env` names its variable.
     """
 
     name: ClassVar[str] = "openai"
@@ -24,12 +24,12 @@ class OpenAIClient(HostedClient):
 
 
 class ClaudeClient(HostedClient):
-    """Models of Anthropic, by its endpoint for chat completions.
+    """Models of Anthropic, through its endpoint for chat completions.
 
         inference: { kind: claude, params: { model: claude-sonnet-4-6 } }
 
-    The key is read from `ANTHROPIC_API_KEY`. Newer models think before they answer, and that counts against the token
-    limit, so give it room.
+    The key is read from `ANTHROPIC_API_KEY`. Thinking of newer models counts against the token limit, so set a high
+    one.
     """
 
     name: ClassVar[str] = "claude"
@@ -40,12 +40,12 @@ class ClaudeClient(HostedClient):
 
 
 class GeminiClient(HostedClient):
-    """Models of Google, by its endpoint for chat completions.
+    """Models of Google, through its endpoint for chat completions.
 
         inference: { kind: gemini, params: { model: gemini-2.5-flash } }
 
-    The key is read from `GEMINI_API_KEY` or `GOOGLE_API_KEY`. Thinking counts against the token limit, so give it room,
-    or set `extra: { reasoning_effort: none }` where the model allows that.
+    The key is read from `GEMINI_API_KEY` or `GOOGLE_API_KEY`. Thinking counts against the token limit, so set a high
+    one or, where supported, `extra: { reasoning_effort: none }`.
     """
 
     name: ClassVar[str] = "gemini"

@@ -1,6 +1,6 @@
-"""The clients that sample tokens themselves, `mock`, `local` and `tinker`: conversation in, sampler asked, answers out.
+"""The `mock`, `local` and `tinker` clients, which render conversations and sample tokens themselves.
 
-A client of this kind sets `_sampler` and `_renderer` when it is made.
+A subclass sets `_sampler` and `_renderer` in its constructor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...config.base import Strict
 from ...config.prices import TokenUsage
 from ...errors import ConfigError, Problem
 from ...record.run_files.checkpoints import locate_weights
-from ..client import AskedChat, ChatClient, Completion, cut_at_stop
+from ..client import ChatClient, ClientRequest, Completion, cut_at_stop
 from ..renderer import decode, get_renderer
 
 if TYPE_CHECKING:
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 class SampledParams(Strict):
-    """What the params of these clients share."""
+    """Params shared by these clients."""
 
     max_tokens: int | None = Field(default=None, ge=1)
-    """Longest answer in `run.eval`, which by default leaves room for the longest target; others say it themselves."""
+    """Maximum answer length in `run.eval`; by default enough for the longest target. Other callers set their own."""
     temperature: float | None = Field(default=None, ge=0)
-    """Of the sampling in `run.eval`, by default 0; others say it themselves."""
+    """Sampling temperature in `run.eval`, by default 0. Other callers set their own."""
 
 
 def require_model(kind: str, model: str | None) -> str:
-    """The model of a client that stands by itself; only `run.eval` has one to fall back on, the one just trained."""
+    """The model of a standalone client; only `run.eval` has a default, the trained model."""
     if model is None:
-        message = f"inference client '{kind}' needs a model to ask"
+        message = f"inference client '{kind}' needs a model"
         raise ConfigError(Problem(message, path="params.model", hint="Add 'model'."))
     return model
 
@@ -49,32 +49,34 @@ class SampledChatClient(ChatClient):
     _sampler: SamplingClient
     _renderer: Renderer
 
-    async def _complete(self, asked: AskedChat) -> list[Completion]:
+    async def _complete(self, request: ClientRequest) -> list[Completion]:
         from ...backends.client import SamplingParams
 
         started = time.monotonic()
-        params = SamplingParams(asked.max_tokens, asked.temperature, seed=asked.seed, stop=self._stops(asked.stop))
+        params = SamplingParams(
+            request.max_tokens, request.temperature, seed=request.seed, stop=self._stops(request.stop)
+        )
         self.totals.count_request()
         try:
-            prompt = self._renderer.prompt(asked.messages, asked.tools)
-            samples = await self._sampler.sample(prompt, asked.n, params)
+            prompt = self._renderer.prompt(request.messages, request.tools)
+            samples = await self._sampler.sample(prompt, request.n, params)
         except Exception:
             self.totals.count_failure()
             raise
         seconds = time.monotonic() - started
-        return [self._completion(sample, len(prompt), asked, seconds) for sample in samples]
+        return [self._completion(sample, len(prompt), request, seconds) for sample in samples]
 
     def _stops(self, stop: Sequence[str]) -> Sequence[str] | Sequence[int]:
-        """Where an answer ends: at the end of the turn, or at one of the given texts."""
+        """The stop tokens or texts: the end of the turn, and any requested texts."""
         if not stop:
             return self._renderer.stop
-        # As texts, because a request may not mix them with tokens.
+        # All as texts, because a request may not mix texts and tokens.
         tokenizer = self._sampler.tokenizer
         return [*(end if isinstance(end, str) else decode(tokenizer, [end]) for end in self._renderer.stop), *stop]
 
-    def _completion(self, sample: Sample, prompt: int, asked: AskedChat, seconds: float) -> Completion:
-        message = self._renderer.parse(sample.tokens, asked.tools)
-        text, was_cut = cut_at_stop(str(message["content"]), asked.stop)
+    def _completion(self, sample: Sample, prompt: int, request: ClientRequest, seconds: float) -> Completion:
+        message = self._renderer.parse(sample.tokens, request.tools)
+        text, was_cut = cut_at_stop(str(message["content"]), request.stop)
         usage = TokenUsage(prompt, len(sample.tokens))
         cost = self._charge(self.model, usage)
         reason = "stop" if was_cut else sample.stop_reason
@@ -83,12 +85,12 @@ class SampledChatClient(ChatClient):
 
 
 class MockClient(SampledChatClient):
-    """The mock backend's model as an inference client; for trying things out and for tests.
+    """The mock backend's model as an inference client, for tests and trials.
 
         inference: { kind: mock, params: { checkpoint: outputs/first/run/checkpoints/final/sampler } }
 
-    It answers from the weights of a checkpoint, or, without one, from the untrained weights of its model's name. The
-    same seed gives the same answers.
+    It uses the weights of a checkpoint, or else the untrained weights of its model's name. The same seed gives the same
+    answers.
     """
 
     name: ClassVar[str] = "mock"
@@ -97,15 +99,15 @@ class MockClient(SampledChatClient):
         """Params of `inference.kind: mock`."""
 
         model: str | None = Field(default=None, min_length=1)
-        """Any name; each has its own weights. By default that of the checkpoint."""
+        """Any name; each has its own weights. Default: that of the checkpoint."""
         checkpoint: str | None = Field(default=None, min_length=1)
         """Folder of a sampler or state that a run on the mock backend saved; by default untrained weights."""
         seed: int = 0
-        """Decides the untrained weights, and the samples of calls that bring no seed."""
+        """Seed of the untrained weights, and of samples in calls without a seed."""
         hidden: int = Field(default=64, ge=8, le=1024)
-        """Width of the untrained model; a checkpoint has its own."""
+        """Width of the untrained model; a checkpoint overrides it."""
         context_length: int = Field(default=4096, ge=16)
-        """Most tokens (bytes) of a conversation and its answer."""
+        """Maximum tokens (bytes) of conversation and answer."""
 
     concurrency = 8
 
@@ -137,9 +139,8 @@ class LocalClient(SampledChatClient):
 
         inference: { kind: local, params: { model: ./SmolLM2, checkpoint: outputs/one/run/checkpoints/final/sampler } }
 
-    Conversations that are asked at the same time are sampled together. The same seed gives the same answers. A base
-    that a run in this process has loaded is shared with it. Tools are known to the model only as far as the
-    conversation describes them.
+    Concurrent conversations are sampled in one batch. The same seed gives the same answers. A base model that a run in
+    this process has loaded is shared. The model knows tools only from the conversation.
     """
 
     name: ClassVar[str] = "local"
@@ -148,21 +149,23 @@ class LocalClient(SampledChatClient):
         """Params of `inference.kind: local`."""
 
         model: str | None = Field(default=None, min_length=1)
-        """A folder, a GGUF file, or a name on the Hugging Face hub; without it, `run.eval` asks the trained model."""
+        """A folder, a GGUF file, or a name on the Hugging Face hub; optional in `run.eval`, which uses the trained
+        model.
+        """
         checkpoint: str | None = Field(default=None, min_length=1)
         """Folder of a sampler or state that a run on the local backend saved, or of a LoRA adapter."""
         renderer_name: str | None = None
-        """How conversations become tokens; by default the model's own chat template."""
+        """Renderer of conversations; by default the model's chat template."""
         seed: int = 0
-        """Decides the samples of calls that bring no seed."""
+        """Seed of samples in calls without a seed."""
         device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-        """Where to compute; auto takes a GPU where there is one."""
+        """Compute device; auto uses a GPU if available."""
         dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-        """How weights are stored; auto takes bfloat16 where the hardware has it."""
+        """Data type of weights; auto uses bfloat16 if the hardware supports it."""
         gguf_file: str | None = None
-        """Name of the GGUF file, where `model` is a folder that holds one."""
+        """Name of the GGUF file in the folder `model`."""
         samples_at_once: int | None = Field(default=None, ge=1)
-        """Answers that are sampled together; by default 32 on a CPU, 256 on a GPU."""
+        """Answers per sampling batch; by default 32 on a CPU, 256 on a GPU."""
 
     concurrency = 32
 
@@ -179,7 +182,7 @@ class LocalClient(SampledChatClient):
             gguf_file=config.gguf_file,
             samples_at_once=config.samples_at_once,
         )
-        # Nothing is trained here, so the adapter that a client always has may be as small as there is.
+        # Nothing is trained here, so the client's adapter has the smallest rank.
         handles = backend.prepare(model=ModelSpec(self.model, seed=config.seed, lora_rank=1), run_dir=Path())
         self._training = handles["training_client"]
         try:
@@ -200,9 +203,8 @@ class TinkerClient(SampledChatClient):
 
         inference: { kind: tinker, params: { model: Qwen/Qwen3-8B, checkpoint: "tinker://.../sampler_weights/final" } }
 
-    Everything the `tinker` backend can be told about a server can be told here too, below `server`. The same seed gives
-    the same answers where the server keeps seeds. Tools are known to the model only as far as the conversation
-    describes them.
+    `server` takes the server params of the `tinker` backend. The same seed gives the same answers if the server
+    supports seeds. The model knows tools only from the conversation.
     """
 
     name: ClassVar[str] = "tinker"
@@ -211,11 +213,11 @@ class TinkerClient(SampledChatClient):
         """Params of `inference.kind: tinker`."""
 
         model: str | None = Field(default=None, min_length=1)
-        """Base model, as the server calls it; without it, `run.eval` asks the model just trained."""
+        """Base model, by the server's name; optional in `run.eval`, which uses the trained model."""
         checkpoint: str | None = Field(default=None, min_length=1)
         """Reference of a sampler that a run saved; by default the base model itself."""
         renderer_name: str | None = None
-        """How conversations become tokens; by default the model's own chat template."""
+        """Renderer of conversations; by default the model's chat template."""
         server: TinkerConfig = Field(default_factory=TinkerConfig)
         """Address, key, tokenizer and deadlines, as in the params of the backend."""
 

@@ -1,6 +1,6 @@
-"""The APIs by which programs ask for a model's answer: requests read into one form, answers and events built from one.
+"""The HTTP APIs for model answers: requests parsed into one form, responses and events built from one form.
 
-exchange            what is common to all: `Query`, `Reply`, `Exchange`
+exchange            shared classes: `Query`, `Reply`, `Exchange`
 chat_completions    POST /v1/chat/completions  (OpenAI)
 completions         POST /v1/completions       (OpenAI, the older API)
 messages            POST /v1/messages          (Anthropic)
@@ -24,12 +24,12 @@ from .messages import AnthropicMessage
 from .responses import OpenAIResponse
 
 CHAT_EXCHANGES: Final[dict[str, type[Exchange[ChatQuery]]]] = {
-    one.path: one for one in (ChatCompletion, AnthropicMessage, OpenAIResponse)
+    exchange.path: exchange for exchange in (ChatCompletion, AnthropicMessage, OpenAIResponse)
 }
-"""By the path of their requests."""
+"""Request path -> exchange class."""
 
 
 def describe_error(path: str, status: int, message: str, param: str | None = None, code: str | None = None) -> Any:
-    """The body of an error as clients of `path` read it."""
+    """The body of an error in the API of `path`."""
     kind = AnthropicMessage if path.startswith(AnthropicMessage.path) else ChatCompletion
     return kind.error(status, message, param, code)

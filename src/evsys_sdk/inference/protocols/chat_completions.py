@@ -32,14 +32,14 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 class StreamOptions(Strict):
-    """What a stream holds besides the answer."""
+    """What a stream contains besides the answer."""
 
     include_usage: bool | None = False
     include_obfuscation: bool | None = False
 
 
 class OpenAIRequest(SamplingRequest):
-    """What chat completions and completions share."""
+    """Fields shared by chat completions and completions."""
 
     ignored: ClassVar[frozenset[str]] = frozenset(("store", "service_tier", "prompt_cache_key"))
 
@@ -60,7 +60,7 @@ class OpenAIRequest(SamplingRequest):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def common(self) -> dict[str, Any]:
-        """The fields of a `Query`; refuses what would change the answer and cannot be done."""
+        """The fields of a `Query`; refuses unsupported fields that would change the answer."""
         for name in ("frequency_penalty", "presence_penalty", "logit_bias"):
             if getattr(self, name):
                 raise _unsupported(name)
@@ -99,7 +99,7 @@ class ChatRequest(OpenAIRequest, ChatApiRequest):
 
     def query(self) -> ChatQuery:
         if self.modalities not in (None, ["text"]):
-            raise RequestRefused("only text is answered here.", param="modalities")
+            raise RequestRefused("modalities must be text; no others are supported.", param="modalities")
         if self.top_logprobs and not self.logprobs:
             raise RequestRefused("top_logprobs needs logprobs: true.", param="top_logprobs")
         return self.read_chat(
@@ -121,15 +121,15 @@ class ChatRequest(OpenAIRequest, ChatApiRequest):
 
 
 def _clean(message: dict[str, Any], where: str) -> dict[str, Any]:
-    """Without fields that are null. vLLM and OpenRouter call thinking `reasoning`."""
+    """A message without null fields. vLLM and OpenRouter name thinking `reasoning`."""
     kept = {key: value for key, value in message.items() if value is not None}
     if "audio" in kept:
-        raise RequestRefused(f"{where} has audio, and only text is read here. Remove it.", param="messages")
+        raise RequestRefused(f"{where} has audio, but only text is supported. Remove it.", param="messages")
     return {"reasoning_content": kept.pop("reasoning"), **kept} if "reasoning" in kept else kept
 
 
 class OpenAIExchange[Q: Query](Exchange[Q]):
-    """What chat completions and completions share."""
+    """Code shared by chat completions and completions."""
 
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
@@ -214,18 +214,18 @@ class ChatCompletion(OpenAIExchange[ChatQuery]):
 
 
 def describe_score(score: TokenScore) -> dict[str, Any]:
-    """A token with its log-probability and its alternatives, as OpenAI's newer APIs have them."""
+    """A token with its log-probability and alternatives, in the form of OpenAI's newer APIs."""
     best = [_describe(text, value) for text, value in score.top]
     return {**_describe(score.text, score.logprob or 0.0), "top_logprobs": best}
 
 
 def _describe(text: str, logprob: float) -> dict[str, Any]:
-    # The text of a token that is a part of a character does not show its bytes.
+    # The text of a partial character does not determine its bytes.
     return {"token": text, "logprob": finite(logprob), "bytes": None if "\ufffd" in text else list(text.encode())}
 
 
 def finite(value: float) -> float:
-    """JSON has no minus infinity; OpenAI writes this number for what cannot be sampled."""
+    """Replace minus infinity, which JSON lacks, by OpenAI's value for impossible tokens."""
     return value if math.isfinite(value) else -9999.0
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's completions, the older API: texts or tokens in, their continuations out."""
+"""OpenAI's older completions API: texts or tokens in, continuations out."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class CompletionRequest(OpenAIRequest):
     suffix: None = None
 
     def query(self) -> TextQuery:
-        given: Any = self.prompt
-        is_one = isinstance(given, str) or (given and isinstance(given[0], int))
-        prompts: list[str | list[int]] = list[Any]([given] if is_one else given)
+        prompt: Any = self.prompt
+        is_one = isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
+        prompts: list[str | list[int]] = list[Any]([prompt] if is_one else prompt)
         if not prompts or not all(prompts):
             raise RequestRefused("the prompt is empty.", param="prompt")
         if not self.echo and self.max_tokens == 0:
@@ -40,7 +40,7 @@ class CompletionRequest(OpenAIRequest):
 
 
 class TextCompletion(OpenAIExchange[TextQuery]):
-    """One request of `POST /v1/completions`; of several prompts each has `samples` answers, one after another."""
+    """One request of `POST /v1/completions`; each prompt has `samples` consecutive answers."""
 
     path: ClassVar[str] = "/v1/completions"
     prefix: ClassVar[str] = "cmpl-"

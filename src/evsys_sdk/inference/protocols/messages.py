@@ -30,7 +30,7 @@ from .exchange import (
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": "required"}
 _SIGNATURE = "unsigned"
-"""Clients drop thinking without a signature; here any is read."""
+"""Clients drop thinking without a signature; this server accepts any."""
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -68,9 +68,9 @@ class MessagesRequest(ChatApiRequest):
         )
 
     def _conversation(self) -> list[Message]:
-        found: list[Message] = []
+        messages: list[Message] = []
         if system := _join_text(self.system or "", "system"):
-            found.append({"role": "system", "content": system})
+            messages.append({"role": "system", "content": system})
         for at, message in enumerate(self.messages):
             role, content = message.get("role"), message.get("content")
             where = f"messages[{at}]"
@@ -79,23 +79,23 @@ class MessagesRequest(ChatApiRequest):
             if role not in ("user", "assistant", "system"):
                 raise RequestRefused(f"{where}.role is {show(role)}. Use user or assistant.", param="messages")
             if isinstance(content, str):
-                found.append({"role": role, "content": content})
+                messages.append({"role": role, "content": content})
             elif not is_list(content):
                 raise RequestRefused(f"{where}.content is {show(content)}; give text or blocks.", param="messages")
             else:
                 blocks = [mapping(block, f"{where}.content[{n}]") for n, block in enumerate(content)]
-                found += _assistant(blocks, where) if role == "assistant" else _user(role, blocks, where)
-        if found[-1]["role"] == "assistant":
+                messages += _assistant(blocks, where) if role == "assistant" else _user(role, blocks, where)
+        if messages[-1]["role"] == "assistant":
             raise RequestRefused(
-                "the last message is the assistant's, and no answer is continued here. End with a user message.",
+                "the last message is the assistant's. Continuing an answer is unsupported; end with a user message.",
                 param="messages",
             )
-        return found
+        return messages
 
     def _tool(self, tool: dict[str, Any], where: str) -> dict[str, Any]:
         if tool.get("type") not in (None, "custom"):
             raise RequestRefused(
-                f"{where}.type is {show(tool['type'])}. Only tools with a name and an input_schema are known here.",
+                f"{where}.type is {show(tool['type'])}. Only tools with a name and an input_schema are supported.",
                 param="tools",
             )
         return function_tool(tool, "input_schema", where)
@@ -111,7 +111,7 @@ def _assistant(blocks: Sequence[dict[str, Any]], where: str) -> list[Message]:
             case "thinking":
                 thinking += _field(block, "thinking", place)
             case "redacted_thinking":
-                continue  # encrypted by its provider, for that provider only
+                continue  # encrypted, readable only by its provider
             case "tool_use":
                 arguments = json.dumps(mapping(block.get("input"), f"{place}.input"), ensure_ascii=False)
                 function = {"name": _field(block, "name", place), "arguments": arguments}
@@ -132,8 +132,8 @@ def _user(role: str, blocks: Sequence[dict[str, Any]], where: str) -> list[Messa
             results.append({"role": "tool", "tool_call_id": _field(block, "tool_use_id", place), "content": content})
         else:
             text.append(_join_text([block], f"{where}.content", at))
-    said: list[Message] = [{"role": role, "content": "\n\n".join(text)}] if text or not results else []
-    return [*results, *said]
+    messages: list[Message] = [{"role": role, "content": "\n\n".join(text)}] if text or not results else []
+    return [*results, *messages]
 
 
 def _field(block: Mapping[str, Any], key: str, where: str) -> str:
@@ -141,7 +141,7 @@ def _field(block: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def _join_text(content: Any, where: str, first: int = 0) -> str:
-    """Text blocks as one text; the first of them has the number `first`."""
+    """Text blocks as one text; block numbers start at `first`."""
     if not is_list(content):
         return text_at(content, where, where.partition("[")[0])
     texts: list[str] = []
@@ -155,7 +155,7 @@ def _join_text(content: Any, where: str, first: int = 0) -> str:
 def _unknown_block(block: Any, where: str) -> RequestRefused:
     kind: Any = block.get("type") if is_object(block) else block
     return RequestRefused(
-        f"{where} is a block of type {show(kind)}, and only text, thinking, tool_use and tool_result are read here.",
+        f"{where} is a block of type {show(kind)}. Only text, thinking, tool_use and tool_result are supported.",
         param=where.partition("[")[0],
     )
 
@@ -171,9 +171,9 @@ class AnthropicMessage(Exchange[ChatQuery]):
     def __init__(self, query: ChatQuery, request: Any = None) -> None:
         super().__init__(query, request)
         self._blocks = 0
-        """Content blocks of the stream so far."""
+        """Number of content blocks sent so far."""
         self._open = ""
-        """Type of the content block that is being written."""
+        """Type of the open content block."""
         self._end: dict[str, Any] = {}
 
     @classmethod
@@ -188,8 +188,7 @@ class AnthropicMessage(Exchange[ChatQuery]):
             content.append({"type": "thinking", "thinking": reply.thinking, "signature": _SIGNATURE})
         content += [{"type": "text", "text": reply.text}] if reply.text else []
         content += [{**_tool_use(call), "input": call.parse_arguments()} for call in reply.calls]
-        message = {**self._message(prompt_tokens, reply.tokens), "content": content, **_outcome(reply)}
-        return message
+        return {**self._message(prompt_tokens, reply.tokens), "content": content, **_outcome(reply)}
 
     def start(self, prompt_tokens: int) -> list[bytes]:
         return [_event("message_start", message=self._message(prompt_tokens, 0)), _event("ping")]

@@ -1,4 +1,4 @@
-"""OpenAI's responses API. Nothing is stored: a request carries its whole conversation."""
+"""OpenAI's responses API, without stored responses: a request contains its whole conversation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .exchange import (
 
 _TEXTS: Final = ("input_text", "output_text", "reasoning_text", "text")
 _CUSTOM_INPUT: Final = "input"
-"""The one argument of a tool that takes free text."""
+"""The single argument of a tool that takes free text."""
 
 
 class ResponsesRequest(ChatApiRequest):
@@ -62,7 +62,7 @@ class ResponsesRequest(ChatApiRequest):
         for name in ("background", "previous_response_id", "conversation", "prompt"):
             if getattr(self, name):
                 raise RequestRefused(
-                    f"{name} is not supported here, because no responses are stored. Send the conversation as input.",
+                    f"{name} is not supported, because responses are not stored. Send the conversation as input.",
                     param=name,
                     code="unsupported_parameter",
                 )
@@ -84,30 +84,30 @@ class ResponsesRequest(ChatApiRequest):
     def _tool(self, tool: dict[str, Any], where: str) -> dict[str, Any] | None:
         kind = text_at(tool.get("type"), f"{where}.type", "tools")
         if kind == "custom":
-            one = {_CUSTOM_INPUT: {"type": "string"}}
-            tool = {**tool, "parameters": {"type": "object", "properties": one, "required": [_CUSTOM_INPUT]}}
+            properties = {_CUSTOM_INPUT: {"type": "string"}}
+            tool = {**tool, "parameters": {"type": "object", "properties": properties, "required": [_CUSTOM_INPUT]}}
         return function_tool(tool, "parameters", where) if kind in ("function", "custom") else None
 
     def _conversation(self) -> list[Message]:
-        found: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        messages: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []
         items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
         for at, item in enumerate(items):
-            self._add(found, item, f"input[{at}]")
-        if not any(message["role"] != "system" for message in found):
+            self._add(messages, item, f"input[{at}]")
+        if not any(message["role"] != "system" for message in messages):
             raise RequestRefused("the input is empty. Give at least one message.", param="input")
-        return found
+        return messages
 
-    def _add(self, found: list[Message], item: dict[str, Any], where: str) -> None:
+    def _add(self, messages: list[Message], item: dict[str, Any], where: str) -> None:
         match item.get("type", "message"):
             case "message":
                 role = item.get("role")
                 if role not in ("system", "developer", "user", "assistant"):
                     raise RequestRefused(f"{where}.role is {show(role)}. Use system, user or assistant.", param="input")
                 content = _text(item.get("content"), f"{where}.content")
-                if role == "assistant" and found and _only_thinks(found[-1]):
-                    found[-1]["content"] = content
+                if role == "assistant" and messages and _only_thinks(messages[-1]):
+                    messages[-1]["content"] = content
                 else:
-                    found.append({"role": role, "content": content})
+                    messages.append({"role": role, "content": content})
             case "function_call" | "custom_tool_call" as kind:
                 if kind == "custom_tool_call":
                     text = json.dumps({_CUSTOM_INPUT: _field(item, "input", where)}, ensure_ascii=False)
@@ -115,20 +115,20 @@ class ResponsesRequest(ChatApiRequest):
                     text = _field(item, "arguments", where) or "{}"
                 function = {"name": _field(item, "name", where), "arguments": text}
                 call = {"id": _field(item, "call_id", where), "type": "function", "function": function}
-                # What was said before a call, and calls made together, are one turn.
-                if not found or found[-1]["role"] != "assistant":
-                    found.append({"role": "assistant", "content": ""})
-                found[-1] = {**found[-1], "tool_calls": [*found[-1].get("tool_calls", []), call]}
+                # Text before a call and parallel calls form one turn.
+                if not messages or messages[-1]["role"] != "assistant":
+                    messages.append({"role": "assistant", "content": ""})
+                messages[-1] = {**messages[-1], "tool_calls": [*messages[-1].get("tool_calls", []), call]}
             case "function_call_output" | "custom_tool_call_output":
                 output = _text(item.get("output"), f"{where}.output")
-                found.append({"role": "tool", "tool_call_id": _field(item, "call_id", where), "content": output})
+                messages.append({"role": "tool", "tool_call_id": _field(item, "call_id", where), "content": output})
             case "reasoning":
-                # What is encrypted or summarised by its provider is nothing that a model here has said.
+                # Encrypted or summarised reasoning is skipped: it is not text of this model.
                 if thinking := _text(item.get("content") or [], f"{where}.content"):
-                    found.append({"role": "assistant", "content": "", "reasoning_content": thinking})
+                    messages.append({"role": "assistant", "content": "", "reasoning_content": thinking})
             case other:
                 raise RequestRefused(
-                    f"{where} is of type {show(other)}. Messages, function calls and their outputs are read here.",
+                    f"{where} is of type {show(other)}. Only messages, function calls and their outputs are supported.",
                     param="input",
                 )
 
@@ -146,10 +146,10 @@ def _text(content: Any, where: str) -> str:
         return text_at(content, where, "input")
     texts: list[str] = []
     for at, part in enumerate(content):
-        given = mapping(part, f"{where}[{at}]", "input")
-        if given.get("type") not in _TEXTS:
-            raise RequestRefused(f"{where}[{at}] is {show(given.get('type'))}; only text is read here.", param="input")
-        texts.append(_field(given, "text", f"{where}[{at}]"))
+        block = mapping(part, f"{where}[{at}]", "input")
+        if block.get("type") not in _TEXTS:
+            raise RequestRefused(f"{where}[{at}] is {show(block.get('type'))}; only text is supported.", param="input")
+        texts.append(_field(block, "text", f"{where}[{at}]"))
     return "".join(texts)
 
 
@@ -164,13 +164,13 @@ class OpenAIResponse(Exchange[ChatQuery]):
     def __init__(self, query: ChatQuery, request: Any = None) -> None:
         super().__init__(query, request)
         self._number = 0
-        """Of the next event."""
+        """Sequence number of the next event."""
         self._output: list[dict[str, Any]] = []
-        """Items of the stream that are complete."""
+        """Completed output items."""
         self._message_id = f"msg_{secrets.token_hex(12)}"
         self._thinking_id = f"rs_{secrets.token_hex(12)}"
         self._open = ""
-        """Type of the item that is being written."""
+        """Type of the open item."""
         self._scores: list[dict[str, Any]] = []
         self._reply: Reply | None = None
 
@@ -272,8 +272,8 @@ class OpenAIResponse(Exchange[ChatQuery]):
     def _call(self, call: FunctionCall) -> dict[str, Any]:
         common = {"id": f"fc_{secrets.token_hex(12)}", "call_id": call.id, "name": call.name, "status": "completed"}
         if call.name in self._request.custom_tools:
-            given = call.parse_arguments()
-            return {**common, "type": "custom_tool_call", "input": str(given.get(_CUSTOM_INPUT, call.arguments))}
+            arguments = call.parse_arguments()
+            return {**common, "type": "custom_tool_call", "input": str(arguments.get(_CUSTOM_INPUT, call.arguments))}
         return {**common, "type": "function_call", "arguments": call.arguments}
 
     def _reasoning(self, text: str) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class OpenAIResponse(Exchange[ChatQuery]):
         }
 
     def _body(self, output: list[dict[str, Any]], reply: Reply | None, prompt_tokens: int) -> dict[str, Any]:
-        asked, query = self._request, self.query
+        request, query = self._request, self.query
         cut = reply is not None and reply.reason == "length"
         sampled = 0 if reply is None else reply.tokens
         usage = {
@@ -309,9 +309,9 @@ class OpenAIResponse(Exchange[ChatQuery]):
             "background": False,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
-            "metadata": asked.metadata or {},
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata or {},
             "model": self.model,
             "output": output,
             "parallel_tool_calls": query.parallel,
@@ -319,13 +319,13 @@ class OpenAIResponse(Exchange[ChatQuery]):
             "reasoning": {"effort": None, "summary": None},
             "store": False,
             "temperature": query.temperature,
-            "text": asked.text or {"format": {"type": "text"}},
-            "tool_choice": asked.tool_choice or "auto",
-            "tools": [tool for tool in asked.tools or () if tool.get("type") in ("function", "custom")],
+            "text": request.text or {"format": {"type": "text"}},
+            "tool_choice": request.tool_choice or "auto",
+            "tools": [tool for tool in request.tools or () if tool.get("type") in ("function", "custom")],
             "top_p": query.top_p,
             "truncation": "disabled",
             "usage": None if reply is None else usage,
-            "user": asked.user,
+            "user": request.user,
         }
 
     def _event(self, kind: str, **fields: Any) -> bytes:

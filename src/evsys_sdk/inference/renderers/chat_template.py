@@ -1,8 +1,8 @@
-"""Rendering with the tokenizer's own chat template: what nearly every instruction-tuned model ships.
+"""Rendering with the tokenizer's own chat template, which most instruction-tuned models ship.
 
-A template writes text, and text does not say which tokens a sampler produced. So a conversation is cut where the
-assistant starts to speak and after the mark that ends its turn, and each piece is tokenized by itself: a sampled
-completion starts at a token boundary, whatever the text on both sides would merge to.
+A template writes text, which does not determine the sampled tokens. So a conversation is split before and after each
+assistant turn, and each piece is tokenized separately: a sampled completion starts at a token boundary, even where the
+joined text would tokenize differently.
 
     ChatML:  <|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\n | hello<|im_end|> | \\n
                                                           no loss       loss            no loss
@@ -29,31 +29,31 @@ _log = get_logger(__name__)
 
 CHAT_TEMPLATE = "chat_template"
 WITH_HERMES = "chat_template+hermes"
-"""Its name with tools that are listed in Hermes form, for templates that show none."""
+"""The chat template with tools listed in Hermes form, for templates without tools."""
 
 _CONTEXT = 64
-"""Characters before a piece that can change its tokens: more than the longest control token has."""
+"""Characters of context that can change the tokens of a piece: more than the longest control token."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One assistant turn: the text the model had before it, and what it said."""
+    """One assistant turn: the text before it and its completion."""
 
     index: int
     before: str
-    said: str
-    """The completion with the mark that ends it."""
+    completion: str
+    """With the mark that ends it."""
     add_eos: bool
-    """The template writes no such mark, so the end-of-text token takes its place."""
+    """Whether to append the end-of-text token, because the template writes no mark."""
 
     def stands_in(self, text: str) -> bool:
-        """Whether `text` holds this turn exactly as it was sampled."""
-        return not self.add_eos and text.startswith(self.before) and text.startswith(self.said, len(self.before))
+        """Whether `text` contains this turn exactly as it was sampled."""
+        return not self.add_eos and text.startswith(self.before) and text.startswith(self.completion, len(self.before))
 
 
 @dataclass(frozen=True, slots=True)
 class _Conversation:
-    """A conversation as a template sees it."""
+    """A conversation as the template reads it."""
 
     template: ChatTemplate
     format: ChatFormat
@@ -61,27 +61,27 @@ class _Conversation:
     tools: list[ToolDefinition]
 
     def before(self, end: int) -> str:
-        """The first messages up to where the assistant starts to speak."""
+        """The text of the first messages with the generation prompt."""
         return self.template(self.messages[:end], generate=True, tools=self.tools) + self.format.header
 
     def turns(self, end: int) -> list[_Turn]:
-        """The assistant's turns among the first messages."""
+        """The assistant turns among the first messages."""
         return [self._turn(index) for index in range(end) if self.messages[index]["role"] == "assistant"]
 
     def extension(self, start: int) -> tuple[str, str, bool] | None:
-        """The answer before `start`, what follows it up to the next one, and whether the template keeps the rest."""
+        """The answer before `start`, the text after it, and whether the template keeps everything else."""
         turn, whole = self._turn(start - 1), self.before(len(self.messages))
         if turn.stands_in(whole):
-            return turn.said, whole[len(turn.before) + len(turn.said) :], True
-        # The template rewrites history. What it writes after a turn is the same after an answer that is easy to find.
-        found = replace(self, messages=list(self.messages))
-        found.messages[start - 1] = {**self.messages[start - 1], "content": MARK}
-        answer = self._write(found.messages[:start]).rpartition(MARK)
-        following = found.before(len(self.messages)).rpartition(MARK)
-        said, _ = self._sampled_part(answer[2])
-        if not answer[1] or not following[1] or not following[2].startswith(said):
+            return turn.completion, whole[len(turn.before) + len(turn.completion) :], True
+        # The template rewrites history. Locate the text after the turn with a placeholder answer.
+        marked = replace(self, messages=list(self.messages))
+        marked.messages[start - 1] = {**self.messages[start - 1], "content": MARK}
+        answer = self._write(marked.messages[:start]).rpartition(MARK)
+        following = marked.before(len(self.messages)).rpartition(MARK)
+        completion, _ = self._sampled_part(answer[2])
+        if not answer[1] or not following[1] or not following[2].startswith(completion):
             return None
-        return said, following[2][len(said) :], False
+        return completion, following[2][len(completion) :], False
 
     def _write(self, messages: Sequence[Message]) -> str:
         return self.template(messages, tools=self.tools)
@@ -99,7 +99,7 @@ class _Conversation:
             before = self._cut_opening(index, through)  # many templates want at least one message
         if through.startswith(before):
             return _Turn(index, before, *self._sampled_part(through[len(before) :]))
-        # The template writes a turn otherwise than it asks for one. What is sampled follows the generation prompt.
+        # The template writes a turn differently from its generation prompt, which precedes the sampled text.
         written = through[len(self._cut_opening(index, through)) :]
         if self.format.prefill:
             thinking, written = split_thinking(written)
@@ -112,31 +112,31 @@ class _Conversation:
         del without["tool_calls"]
         if self._write([*self.messages[:index], without]) == through:
             raise DataError(
-                f"messages[{index}] calls tools, and the chat template does not write tool_calls. "
+                f"messages[{index}] has tool_calls, which the chat template does not write. "
                 f"Use a model whose template does, or set model.renderer_name to {WITH_HERMES}."
             )
 
     def _cut_opening(self, index: int, through: str) -> str:
-        """`through` up to where the content of its last turn starts."""
-        # Two answers with nothing in common: at least one of them differs from the real one from its first character.
+        """`through` up to the start of its last turn's content."""
+        # Of two answers with different first characters, at least one differs from the real answer.
         before = self.messages[:index]
         others = [self._write([*before, {"role": "assistant", "content": other}]) for other in ("A", "B")]
         return _common_start([through, *others])
 
     def _sampled_part(self, completion: str) -> tuple[str, bool]:
-        """What is sampled of a completion as the template writes it, and whether it needs an end-of-text token."""
+        """The sampled part of a completion, and whether it needs an end-of-text token."""
         marks = self.format
         if marks.close and completion.endswith(marks.close + marks.trailer):
             return completion.removesuffix(marks.trailer), False
-        # A turn of another kind, such as a tool call, may end with its own mark.
-        said = completion.rstrip()
-        if (tokens := self.template.encode(cut(said)[-1])) and self.template.is_control(tokens[-1]):
-            return said, False
-        return said if marks.close else completion.removesuffix(marks.trailer), True
+        # Another kind of turn, such as a tool call, may have its own end mark.
+        stripped = completion.rstrip()
+        if (tokens := self.template.encode(cut(stripped)[-1])) and self.template.is_control(tokens[-1]):
+            return stripped, False
+        return stripped if marks.close else completion.removesuffix(marks.trailer), True
 
 
 class ChatTemplateRenderer(Renderer):
-    """Renders with `tokenizer.apply_chat_template`; with `own_tools`, tools are written into the messages first."""
+    """Renders with `tokenizer.apply_chat_template`; `own_tools` writes tools into the messages first."""
 
     def __init__(self, tokenizer: Tokenizer, *, own_tools: bool = False) -> None:
         self.name = WITH_HERMES if own_tools else CHAT_TEMPLATE
@@ -145,7 +145,7 @@ class ChatTemplateRenderer(Renderer):
         self._template = ChatTemplate(tokenizer)
         self._controls = ControlTokens(tokenizer)
         self._format = ChatFormat.of(self._template)
-        # SentencePiece models of the older kind put a space before any text, also where it continues another.
+        # Older SentencePiece models prepend a space to every encoded text, even a continuation.
         encode = self._template.encode
         self._adds_space = encode("\nx") != encode("\n") + encode("x")
         self.stop: list[str] | list[int] = list(self._format.stop_texts) or list(self._format.stop_tokens)
@@ -164,17 +164,17 @@ class ChatTemplateRenderer(Renderer):
     ) -> list[Rendered]:
         if tools and not self._own_tools and not self._template.shows_tools:
             raise DataError(
-                f"the chat template of this model shows no tools, and {len(tools)} are given. Use a model whose "
+                f"the chat template of this model does not write tools, but {len(tools)} are given. Use a model whose "
                 f"template does, set model.renderer_name to {WITH_HERMES} to list them in the system message, or "
                 "remove the tools."
             )
         conversation = self._read(messages, tools)
-        wanted = find_supervised_turns(conversation.messages, supervise)
-        turns = conversation.turns(wanted[-1] + 1)
+        supervised_turns = find_supervised_turns(conversation.messages, supervise)
+        turns = conversation.turns(supervised_turns[-1] + 1)
         last = turns[-1]
-        supervised = [turn for turn in turns if turn.index in wanted]
+        supervised = [turn for turn in turns if turn.index in supervised_turns]
         if all(turn.stands_in(last.before) for turn in supervised[:-1]):
-            return [self._sequence(last, turns, set(wanted))]
+            return [self._sequence(last, turns, set(supervised_turns))]
         return [self._sequence(turn, turns, {turn.index}) for turn in supervised]
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
@@ -200,15 +200,15 @@ class ChatTemplateRenderer(Renderer):
         sampled: Sequence[int],
         tools: Sequence[ToolDefinition] = (),
     ) -> Extension | None:
-        # In Hermes form the system message that lists the tools is one more.
+        # In Hermes form, the system message with the tools is an additional one.
         conversation = self._read(messages, tools)
-        found = conversation.extension(start + len(conversation.messages) - len(messages))
-        if found is None:
+        extension = conversation.extension(start + len(conversation.messages) - len(messages))
+        if extension is None:
             return None
-        said, suffix, as_template = found
+        completion, suffix, as_template = extension
         marks = self._format
         end = "" if self._is_closed(sampled) else marks.close
-        tokens = self._encode(end + suffix, (said if not end else "x")[-_CONTEXT:])
+        tokens = self._encode(end + suffix, (completion if not end else "x")[-_CONTEXT:])
         return Extension(tokens, as_template)
 
     def _is_closed(self, sampled: Sequence[int]) -> bool:
@@ -225,17 +225,18 @@ class ChatTemplateRenderer(Renderer):
 
     def parse(self, tokens: Sequence[int], tools: Sequence[ToolDefinition] = ()) -> Message:
         parser = self._parser() if tools else None
-        text = self._said(tokens, keep_marks=parser is not None)
+        text = self._decode_answer(tokens, keep_marks=parser is not None)
         if parser is not None:
-            # By the tokens, too: some marks of calls are control tokens, which are left out of plain text.
+            # Keep control tokens, which mark calls in some formats.
             message = parse_message(text, parser, tools, salt=str(len(tokens)))
             if "tool_calls" in message:
                 return message
-            text = self._said(tokens)
+
+            text = self._decode_answer(tokens)
         return {"role": "assistant", "content": without_empty_thinking(text)}
 
-    def _said(self, tokens: Sequence[int], *, keep_marks: bool = False) -> str:
-        """The text of an answer; with `keep_marks`, control tokens inside it are part of the text."""
+    def _decode_answer(self, tokens: Sequence[int], *, keep_marks: bool = False) -> str:
+        """The text of an answer; `keep_marks` keeps the control tokens inside it."""
         marks = self._format
         end = next((at for at, token in enumerate(tokens) if token in marks.stop_tokens), len(tokens))
         text = decode(self.tokenizer, tokens[:end], skip_special_tokens=not keep_marks)
@@ -245,11 +246,11 @@ class ChatTemplateRenderer(Renderer):
         return marks.prefill + text.removesuffix(blank).removeprefix(marks.indent)
 
     def _sequence(self, last: _Turn, turns: Sequence[_Turn], supervised: Collection[int]) -> Rendered:
-        """Everything up to and including the turn `last`, with loss on the supervised turns."""
+        """The sequence up to the turn `last`, with loss on the supervised turns."""
         tokens: list[int] = []
         weights: list[float] = []
         earlier = [turn for turn in turns if turn.index < last.index]
-        pieces = [*self._pieces(last.before, earlier), (last.said, last)]
+        pieces = [*self._pieces(last.before, earlier), (last.completion, last)]
         for (_, turn), encoded in zip(pieces, self._encode_pieces(piece for piece, _ in pieces), strict=True):
             tokens += encoded
             weights += [float(turn is not None and turn.index in supervised)] * len(encoded)
@@ -257,32 +258,32 @@ class ChatTemplateRenderer(Renderer):
             tokens.append(self._template.eos)
             weights.append(1.0)
         if not any(weights):
-            raise DataError(f"messages[{last.index}] renders to no token to learn. Fill its content or drop the turn.")
+            raise DataError(f"messages[{last.index}] renders to no trainable token. Fill its content or drop the turn.")
         return Rendered(tokens, weights)
 
     def _pieces(self, text: str, turns: Sequence[_Turn]) -> list[tuple[str, _Turn | None]]:
-        """`text` cut at the turns it holds unchanged; a turn that the template rewrote stays in its neighbours."""
+        """Split `text` at the turns that it contains unchanged; a rewritten turn stays part of its neighbours."""
         pieces: list[tuple[str, _Turn | None]] = []
         done = 0
         for turn in turns:
             start = len(turn.before)
             if start >= done and turn.stands_in(text):
-                pieces += [(text[done:start], None), (turn.said, turn)]
-                done = start + len(turn.said)
+                pieces += [(text[done:start], None), (turn.completion, turn)]
+                done = start + len(turn.completion)
         return [(piece, turn) for piece, turn in [*pieces, (text[done:], None)] if piece]
 
     def _read(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition]) -> _Conversation:
-        """The conversation with everything guarded that would become structure."""
+        """The conversation with all control tokens guarded."""
         conversation = self._read_texts(messages)
         if self._own_tools or (tools and not self._template.shows_tools):
             if not self._own_tools:
                 _warn_listed()
             conversation, tools = hermes.as_plain_text(conversation, tools), ()
         for index, message in enumerate(conversation):
-            # Only the mark: the text behind it is that of the end-of-text token, which can be guarded.
+            # Only the first one: the second is the end-of-text token, which can be guarded.
             for mark in self._format.stop_texts[:1]:
-                if mark in message["content"]:  # ordinary text cannot be guarded from ordinary text
-                    _log.warning("messages[%d] holds %r, by which this chat template ends a turn.", index, mark)
+                if mark in message["content"]:  # a textual mark cannot be guarded
+                    _log.warning("messages[%d] contains %r, which ends a turn in this chat template.", index, mark)
         guarded = [self._template.form(message) for message in self._controls.guard(conversation)]
         self._template.refuse_dropped(guarded)
         return _Conversation(self._template, self._format, guarded, self._controls.guard_tools(tools))
@@ -302,7 +303,7 @@ class ChatTemplateRenderer(Renderer):
         return tokens
 
     def _encode_part(self, text: str, behind: str) -> list[int]:
-        # Behind what precedes it; behind something else where the text would merge with that.
+        # Encode after the preceding text, or after another text if the boundary would merge.
         for context in (behind, "x", ".") if behind and self._adds_space else ():
             start, tokens = self._template.encode(context), self._template.encode(context + text)
             if tokens[: len(start)] == start:
@@ -312,15 +313,15 @@ class ChatTemplateRenderer(Renderer):
 
 @cache
 def _warn_listed() -> None:
-    """Say once that tools are not shown in the model's own form."""
+    """Warn once that tools are listed in Hermes form."""
     _log.warning(
-        "the chat template of this model shows no tools; they are listed in the system message in Hermes form. "
+        "the chat template of this model does not write tools; they are listed in the system message in Hermes form. "
         "Set model.renderer_name to %s to train on rows with tools in the same form.",
         WITH_HERMES,
     )
 
 
 def _common_start(texts: Sequence[str]) -> str:
-    first, last = min(texts), max(texts)  # in alphabetical order; whatever is between them starts as both do
+    first, last = min(texts), max(texts)  # all texts sort between these, so they share the common prefix
     end = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
     return first[:end]

@@ -1,8 +1,7 @@
-"""Rendering with tinker-cookbook, which knows the formats of many model families exactly.
+"""Rendering with tinker-cookbook, which has exact formats of many model families.
 
-The package is optional and heavy (it imports torch), so it is imported only when `model.renderer_name` asks for it.
-Added here: one sequence for all turns where they fit into one, thinking given as text, and errors that say what to
-change.
+The package is optional and heavy (it imports torch), so it is imported only when `model.renderer_name` needs it.
+Added here: one sequence for all turns where possible, thinking as text, and errors with a remedy.
 
     renderer = CookbookRenderer(cookbook_renderers(), "qwen3", tokenizer)
 """
@@ -38,7 +37,7 @@ _PASSED_ON = ("role", "tool_call_id", "name")
 
 
 def cookbook_renderers() -> Any:
-    """The module `tinker_cookbook.renderers`; None when it cannot be imported."""
+    """The module `tinker_cookbook.renderers`; None if it cannot be imported."""
     try:
         return import_module("tinker_cookbook.renderers")
     except ImportError as error:
@@ -48,9 +47,9 @@ def cookbook_renderers() -> Any:
 
 @cache
 def warn_not_installed(renderer_name: str) -> None:
-    """Say once that a named renderer cannot be had and what is used in its place."""
+    """Warn once that a named renderer is unavailable, and name its replacement."""
     _log.warning(
-        "renderer '%s' needs the package tinker-cookbook, which cannot be imported here; the tokenizer's own chat "
+        "renderer '%s' needs the package tinker-cookbook, which cannot be imported; the tokenizer's own chat "
         "template is used. Install it with: pip install tinker-cookbook, or remove model.renderer_name.",
         renderer_name,
     )
@@ -74,18 +73,18 @@ class CookbookRenderer(Renderer):
         tools: Sequence[ToolDefinition] = (),
     ) -> list[Rendered]:
         conversation = self._controls.guard(self._read_texts(messages))
-        wanted = find_supervised_turns(conversation, supervise)
-        found: list[Rendered] = []
+        supervised_turns = find_supervised_turns(conversation, supervise)
+        examples: list[Rendered] = []
         with self._refusals():
             prefix, rest = self._offer(conversation, tools)
             first = len(conversation) - len(rest)
             converted = [*prefix, *(self._convert(message) for message in rest)]
-            for index in wanted:
+            for index in supervised_turns:
                 upto = len(prefix) + index - first + 1
-                found.append(self._example(converted[:upto]))
+                examples.append(self._example(converted[:upto]))
                 if "tool_calls" in converted[upto - 1]:
-                    self._refuse_lost_calls(converted[:upto], found[-1], index)
-        return merge_examples(found)
+                    self._refuse_lost_calls(converted[:upto], examples[-1], index)
+        return merge_examples(examples)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolDefinition] = ()) -> list[int]:
         conversation = self._controls.guard(self._read_texts(messages))
@@ -95,7 +94,7 @@ class CookbookRenderer(Renderer):
             return list(self._renderer.build_generation_prompt(converted).to_ints())
 
     def _offer(self, messages: list[Message], tools: Sequence[ToolDefinition]) -> tuple[list[Any], list[Message]]:
-        """The messages by which the package shows tools, in place of the system message, and those after them."""
+        """The messages that show tools, replacing the system message, and the remaining messages."""
         if not tools:
             return [], messages
         system = messages[:1] if messages[0]["role"] == "system" else []
@@ -104,7 +103,7 @@ class CookbookRenderer(Renderer):
             shown = self._renderer.create_conversation_prefix_with_tools(functions, *(m["content"] for m in system))
         except NotImplementedError:
             raise DataError(
-                f"renderer {self.name} shows no tools, and {len(tools)} are given. Name a renderer that does, or "
+                f"renderer {self.name} does not write tools, but {len(tools)} are given. Name a renderer that does, or "
                 "remove the tools."
             ) from None
         return list(shown), messages[len(system) :]
@@ -117,11 +116,13 @@ class CookbookRenderer(Renderer):
         tools: Sequence[ToolDefinition] = (),
     ) -> Extension | None:
         answer = {**messages[start - 1], "content": "x"}
-        for number, last in enumerate((messages[start - 1], answer)):  # with another answer, history may stay as it was
+        for number, last in enumerate(
+            (messages[start - 1], answer)
+        ):  # a placeholder answer may leave history unchanged
             before = self.render([*messages[: start - 1], last], "last_assistant", tools)[0].tokens
             whole = self.prompt([*messages[: start - 1], last, *messages[start:]], tools)
             if whole[: len(before)] == before:
-                end = [] if sampled and sampled[-1] in self.stop else [one for one in self.stop[:1] if one in before]
+                end = [] if sampled and sampled[-1] in self.stop else [mark for mark in self.stop[:1] if mark in before]
                 return Extension([*end, *whole[len(before) :]], as_template=number == 0)
         return None
 
@@ -140,22 +141,22 @@ class CookbookRenderer(Renderer):
         without = {key: value for key, value in converted[-1].items() if key != "tool_calls"}
         if self._example([*converted[:-1], without]) == example:
             raise DataError(
-                f"messages[{index}] calls tools, and renderer {self.name} does not write tool_calls. "
+                f"messages[{index}] has tool_calls, which renderer {self.name} does not write. "
                 "Name a renderer that does, or write the calls into the content."
             )
 
     def _convert(self, message: Message) -> Message:
-        """A message as the package types it."""
-        found = {key: message[key] for key in _PASSED_ON if message.get(key) is not None}
-        found["content"] = message["content"]
+        """A message in the package's types."""
+        converted = {key: message[key] for key in _PASSED_ON if message.get(key) is not None}
+        converted["content"] = message["content"]
         if message["role"] == "assistant":
-            found["content"] = self._content(message)
+            converted["content"] = self._content(message)
         if message.get("tool_calls"):
-            found["tool_calls"] = [self._tool_call(call) for call in message["tool_calls"]]
-        return found
+            converted["tool_calls"] = [self._tool_call(call) for call in message["tool_calls"]]
+        return converted
 
     def _content(self, message: Message) -> Any:
-        """Thinking apart from the answer, for renderers that treat the two differently."""
+        """Thinking separate from the answer, for renderers that treat them differently."""
         thinking, answer = split_thinking(message["content"])
         thinking = message.get("reasoning_content") or thinking
         if not thinking or not self._knows_thinking:
@@ -173,7 +174,7 @@ class CookbookRenderer(Renderer):
         question = {"role": "user", "content": "a"}
         try:
             self._renderer.build_generation_prompt([question, turn, question])
-        except Exception:  # whatever it is: this renderer wants plain text
+        except Exception:  # any failure means that this renderer reads plain text only
             return False
         return True
 
@@ -192,7 +193,7 @@ class CookbookRenderer(Renderer):
 
 
 def merge_examples(examples: Sequence[Rendered]) -> list[Rendered]:
-    """One sequence for all, when each is how the next one starts; otherwise the examples as they are."""
+    """One sequence if each example is a prefix of the next; else the examples unchanged."""
     for example, following in pairwise(examples):
         if following.tokens[: len(example.tokens)] != example.tokens:
             return list(examples)
@@ -203,7 +204,7 @@ def merge_examples(examples: Sequence[Rendered]) -> list[Rendered]:
 
 
 def _build(package: Any, renderer_name: str, tokenizer: Tokenizer) -> tuple[Any, list[str] | list[int]]:
-    """The named renderer, and where sampling with it stops."""
+    """The named renderer and its stop sequences."""
     try:
         name = getattr(tokenizer, "name_or_path", "")
         renderer = package.get_renderer(renderer_name, GuardedTokenizer(tokenizer), model_name=name)
@@ -221,7 +222,7 @@ def _build(package: Any, renderer_name: str, tokenizer: Tokenizer) -> tuple[Any,
 
 
 def list_names(package: Any) -> list[str]:
-    """Names that `get_renderer` compares with, read from its source: the package keeps no list of them."""
+    """Names that `get_renderer` accepts, parsed from its source, because the package has no list of them."""
     import inspect
 
     try:
@@ -235,7 +236,7 @@ def _trim(model_input: Any, weights: Any) -> Rendered:
     """Tokens and weights up to the last token that carries loss."""
     tokens, values = list(model_input.to_ints()), [float(weight) for weight in weights.tolist()]
     if not any(values):
-        raise DataError("an assistant turn renders to no token to learn. Fill its content or drop the turn.")
+        raise DataError("an assistant turn renders to no trainable token. Fill its content or drop the turn.")
     end = max(at for at, weight in enumerate(values, 1) if weight)
     return Rendered(tokens[:end], values[:end])
 
@@ -245,17 +246,17 @@ def _plain_message(message: Mapping[str, Any]) -> Message:
     if not isinstance(content, str):
         parts = cast(Sequence[Mapping[str, Any]], content)
         content = "".join(join_thinking(part["thinking"], "") if "thinking" in part else part["text"] for part in parts)
-    # Calls that are not well-formed stay in the text, so that the verifier sees them.
+    # Malformed calls stay in the text for the verifier.
     for call in message.get("unparsed_tool_calls", ()):
         content += "" if call.raw_text in content else call.raw_text
-    found: Message = {"role": "assistant", "content": without_empty_thinking(content)}
+    plain_message: Message = {"role": "assistant", "content": without_empty_thinking(content)}
     if message.get("tool_calls"):
         calls = [call.model_dump(exclude_none=True) for call in message["tool_calls"]]
-        with suppress(DataError):  # arguments as objects; broken ones stay as they were written
-            [plain] = text_messages([{**found, "tool_calls": calls}])
+        with suppress(DataError):  # arguments as objects; invalid ones stay text
+            [plain] = text_messages([{**plain_message, "tool_calls": calls}])
             calls = plain["tool_calls"]
-        found["tool_calls"] = calls
-    return found
+        plain_message["tool_calls"] = calls
+    return plain_message
 
 
 def _write_thinking(thinking: str) -> dict[str, str]:
