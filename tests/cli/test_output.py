@@ -8,7 +8,7 @@ import sys
 import click
 import pytest
 
-from evsys_sdk.cli.output import emit, table
+from evsys_sdk.cli.output import emit, fit_table, group_sentences, hang, table
 
 SENTENCE = "examples/compare.yaml: OK. Experiment 'passes' has 2 runs: two_passes, three_passes"
 PAGE = f"{SENTENCE}\n| run | mean |\n| --- | --- |\n| a \\| b | 0.5 |\n  indented: {SENTENCE}"
@@ -53,3 +53,31 @@ def test_a_table_on_a_terminal_keeps_names_and_ids_whole(monkeypatch: pytest.Mon
 def test_what_no_terminal_shows_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     emit({}, False, lambda: PAGE)
     assert capsys.readouterr().out == f"{PAGE}\n"
+
+
+def test_names_that_do_not_fit_keep_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_terminal(monkeypatch)
+    names = [f"sft__learning_rate0p0002__seed{seed}" for seed in (42, 43)]
+    shown = fit_table(("arm", "state", "left"), [(name, "completed", "3 minutes") for name in names]).splitlines()
+    assert max(map(len, shown)) <= 40
+    assert [line.split()[0][-6:] for line in shown[2:]] == ["seed42", "seed43"]
+
+
+def test_a_table_of_ids_alone_is_no_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_terminal(monkeypatch)
+    rows = [("routing-of-tickets", "routing-v1-train-8ce04d51aa", "v1", "120", "7.5 KB")]
+    assert max(map(len, table(("name", "id", "version", "rows", "size"), rows).splitlines())) <= 40
+
+
+def test_coloured_lines_below_a_head_break_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    reason = "not available: needs the extra 'local'. Install it with: pip install 'evsys-sdk[local]'"
+    emit({}, False, lambda: click.secho(hang(f"  {click.style('local', bold=True)}  ", reason), fg="yellow"))
+    lines = click.unstyle(terminal.getvalue()).rstrip("\n").split("\n")
+    assert all(line.startswith(" " * 9) for line in lines[1:])
+    assert max(map(len, lines)) <= 40
+
+
+def test_a_sentence_is_printed_once_for_all_that_differ_in_its_numbers() -> None:
+    found = [("a", "92% of the answers to 'val' are cut off"), ("b", "100% of the answers to 'val' are cut off")]
+    assert group_sentences([*found, ("c", "no loss")]) == {found[0][1]: ["a", "b"], "no loss": ["c"]}

@@ -118,7 +118,7 @@ def _wrap(page: str) -> str:
             continue
         lines += [
             line
-            if len(line) <= width or line[:1] in " \t"
+            if len(plain := click.unstyle(line)) <= width or plain[:1] in " \t"
             else textwrap.fill(
                 line,
                 width,
@@ -131,14 +131,24 @@ def _wrap(page: str) -> str:
     return "\n".join(lines)
 
 
-def hang(head: str, content: str) -> str:
+def hang(head: str, content: str, *, err: bool = False) -> str:
     """Text behind its head; on a terminal it continues below its own beginning."""
     from textwrap import TextWrapper
 
-    if not sys.stdout.isatty():
+    if not (sys.stderr if err else sys.stdout).isatty():
         return f"{head}{content}".rstrip()
-    lines = TextWrapper(text.terminal_width(), head, " " * len(head), break_long_words=False, break_on_hyphens=False)
-    return lines.fill(content) or head.rstrip()
+    width, start = text.terminal_width(), " " * len(click.unstyle(head))
+    margin = start if len(start) <= width // 2 else "    "
+    lines = TextWrapper(width, start, margin, break_long_words=False, break_on_hyphens=False)
+    return head + lines.fill(content)[len(start) :] if content else head.rstrip()
+
+
+def group_sentences(found: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Names and what is reported of each: every sentence once, whatever its numbers and quotations, with its names."""
+    groups = dict[str, tuple[str, list[str]]]()
+    for name, sentence in found:
+        groups.setdefault(re.sub(r"'[^']*'|[\d.]+", "", sentence), (sentence, []))[1].append(name)
+    return dict(groups.values())
 
 
 def fields(rows: Iterable[tuple[str, object]], *, indent: int = 2) -> str:

@@ -113,6 +113,6 @@ def commands(detail: Detail) -> dict[str, str]:
     named = [one for one in items(detail.record.start.payload.get("imports")) if isinstance(one, str)]
     imports = "".join(f" --import {shlex.quote(one)}" for one in named)
     if detail.view.status in _RESUMABLE:
-        found["resume"] = f"evsys run {shlex.quote(str(config))} --resume{imports}"
-    found["reproduce"] = f"evsys run {shlex.quote(str(config))} --fresh{imports}"
+        found["resume"] = f"evsys run {shlex.quote(config)} --resume{imports}"
+    found["reproduce"] = f"evsys run {shlex.quote(config)} --fresh{imports}"
     return found

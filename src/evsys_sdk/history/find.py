@@ -71,7 +71,7 @@ def _list_known(index: HistoryIndex) -> list[_Known]:
 def _find_named(reference: str, known: Sequence[_Known]) -> Path | None:
     same_id = [one.path for one in known if one.id == reference]
     if len(same_id) > 1 and not any(one.name == reference for one in known):
-        paths = " and ".join(str(shortest(path)) for path in same_id[:3])
+        paths = " and ".join(shortest(path) for path in same_id[:3])
         raise DataError(
             f"{show(reference)} is the id of {len(same_id)} folders: {paths}. Name one of them by its path."
         )
@@ -135,14 +135,14 @@ def describe_roots(roots: Sequence[Path]) -> str:
     """The folders that were searched, for a message."""
     if not roots:
         return f"no folder of experiments was found (looked for ./{DEFAULT_ROOT} and in {WORKSPACE_DIR}/{OUTPUT_ROOTS})"
-    shown = ", ".join(str(shortest(root)) for root in roots[:3])
+    shown = ", ".join(shortest(root) for root in roots[:3])
     return f"looked in {shown}" + (f" and {len(roots) - 3} more folders" if len(roots) > 3 else "")
 
 
-def shortest(path: Path) -> Path:
+def shortest(path: Path | str) -> str:
     """A path as one would type it: relative to here where it lies below."""
     here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
+    return str(Path(path).relative_to(here) if Path(path).is_relative_to(here) and Path(path) != here else path)
 
 
 def _each_once(paths: Iterable[Path]) -> list[Path]:

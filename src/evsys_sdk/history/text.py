@@ -55,12 +55,14 @@ def text_or_json(value: object) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """One line of at most `width` characters."""
+    """One line of at most `width` characters; of a name, its end is kept as well, which tells it from others."""
     line = " ".join(text.split())
     if len(line) <= width:
         return line
     dots = "…" if is_unicode() else "..."
-    return f"{line[: max(0, width - len(dots))].rstrip()}{dots}"[:width]
+    room = max(0, width - len(dots))
+    end = room // 2 if len(line.rpartition(" ")[2]) > width // 2 else 0
+    return f"{line[: room - end].rstrip()}{dots}{line[len(line) - end :]}"[:width]
 
 
 def score_text(value: float | None) -> str:
@@ -166,14 +168,16 @@ class TextPage:
 
 
 def fit_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, flexible: Sequence[int]) -> str:
-    """Aligned columns no wider than `width`; the flexible ones are clipped, the widest first."""
+    """Aligned columns no wider than `width`; the flexible ones are clipped first, the widest most."""
     cells = [[" ".join(cell.split()) for cell in row] for row in (headers, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
-    while sum(widths) + 2 * (len(widths) - 1) > width:  # a character at a time: so wide columns end up equally wide
-        widest = max(flexible, key=lambda column: widths[column])
-        if widths[widest] <= max(8, len(headers[widest])):
-            break
-        widths[widest] -= 1
+    least = [max(8, len(header)) for header in headers]
+    for columns, floors in ((flexible, least), (range(len(headers)), [4] * len(headers))):
+        while sum(widths) + 2 * (len(widths) - 1) > width:  # a character at a time: so wide ones end up equally wide
+            widest = max(columns, key=lambda column: widths[column])
+            if widths[widest] <= floors[widest]:
+                break
+            widths[widest] -= 1
     lines = [
         "  ".join(clip(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
         for row in cells

@@ -10,7 +10,7 @@ import click
 
 from ...history.text import duration_text
 from ..options import find_folder, json_option, root_option
-from ..output import emit, fit_table, hang
+from ..output import emit, fit_table, group_sentences, hang
 
 if TYPE_CHECKING:
     from ...experiment.jobs.live_status import ArmStatus, LiveStatus
@@ -136,11 +136,8 @@ def _render(found: LiveStatus) -> None:
     metrics = list(dict.fromkeys(name for arm in found.arms for name in (arm.measure, *arm.scores)))
     rows = [_row(arm, metrics) for arm in found.arms]
     click.echo(fit_table(("arm", "state", "step", "left", *metrics), rows))
-    reasons = dict[str, list[str]]()  # each once: arms often fail for the same reason
-    for arm in found.arms:
-        for said in (*([arm.error] if arm.error else []), *arm.findings):
-            reasons.setdefault(said, []).append(arm.arm)
-    for reason, arms in reasons.items():
+    reasons = ((arm.arm, one) for arm in found.arms for one in (*([arm.error] if arm.error else []), *arm.findings))
+    for reason, arms in group_sentences(reasons).items():
         click.echo(f"{', '.join(arms)}: {reason}")
     if found.state in ("killed", "interrupted", "budget"):
         click.echo("Run the same command again to continue.", err=True)

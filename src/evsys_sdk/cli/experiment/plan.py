@@ -63,7 +63,7 @@ def _cells(needs: RunNeeds) -> tuple[str, str, str, str, str]:
     usd = "?" if needs.usd is None else f"{needs.usd:,.2f}" if needs.usd else "0"
     sampled = f"{needs.tokens_sampled:,}"
     if needs.most_sampled > needs.tokens_sampled:
-        sampled += f" (at most {needs.most_sampled:,})"
+        sampled += f" to {needs.most_sampled:,}"
     time = "?" if needs.wall_s is None else duration_text(needs.wall_s)
     return steps, f"{needs.tokens_trained:,}", sampled, usd, time
 

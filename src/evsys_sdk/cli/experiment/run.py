@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..options import AT_LEAST_ONE, import_option, json_option, quiet_option
-from ..output import emit, fit_table, print_warnings, say
+from ..output import emit, fit_table, group_sentences, hang, print_warnings, say
 
 if TYPE_CHECKING:
     from ...config import ExperimentConfig
@@ -182,10 +182,9 @@ def _render(result: ExperimentResult, *, stated: bool) -> None:
     click.echo(_table(result.runs))
     click.echo(f"record: {result.path}")
     if not stated or len(result.runs) > 1:  # in a long log it may be far above
-        for reason, names in _reasons(result.runs).items():
-            click.echo(f"{', '.join(names)}: {reason}", err=True)
-    for finding, names in _findings(result.runs).items() if not stated else ():
-        click.echo(f"{', '.join(names)}: {finding}", err=True)
+        _print_by_run((run.run_id, problem) for run in result.runs if (problem := run.error or run.notes.unscored))
+    if not stated:
+        _print_by_run((run.run_id, finding) for run in result.runs for finding in run.notes.findings or ())
     if result.conclusion is not None:
         if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):
             click.echo(f"\n{plot}\n")
@@ -213,22 +212,9 @@ def _table(runs: Sequence[RunResult]) -> str:
     return fit_table(("run", "status", *columns), rows) + (f"\nthe same for all: {below}" if below else "")
 
 
-def _reasons(runs: Sequence[RunResult]) -> dict[str, list[str]]:
-    """What went wrong -> with which runs."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        if problem := run.error or run.notes.unscored:
-            found.setdefault(problem, []).append(run.run_id)
-    return found
-
-
-def _findings(runs: Sequence[RunResult]) -> dict[str, list[str]]:
-    """What was noticed -> about which runs."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        for finding in run.notes.findings or ():
-            found.setdefault(finding, []).append(run.run_id)
-    return found
+def _print_by_run(found: Iterable[tuple[str, str]]) -> None:
+    for sentence, names in group_sentences(found).items():
+        say(f"{', '.join(names)}: {sentence}", err=True)
 
 
 def _say_what_next(result: ExperimentResult) -> None:
@@ -249,7 +235,7 @@ def _say_what_next(result: ExperimentResult) -> None:
         commands = {f"evsys rollouts {quote(result.path.name)}": "its training rollouts", **commands}
     longest = max(map(len, commands))
     for command, what in commands.items():
-        say(f"next: {command:{longest}}  {what}", err=True)
+        click.echo(hang(f"next: {command:{longest}}  ", what, err=True), err=True)
 
 
 def _status(run: RunResult) -> str:

@@ -80,7 +80,7 @@ def new_experiment(
 def _render_experiment(made: NewExperiment) -> None:
     from ...history.find import shortest
 
-    config = quote(str(shortest(Path(made.config))))
+    config = quote(shortest(made.config))
     click.echo(f"{config}: experiment '{made.name}'" + (f", from {made.parent}" if made.parent else ""))
     if made.open_question:
         click.echo(f"Left open: {made.open_question}")

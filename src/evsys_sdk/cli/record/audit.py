@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import find_folder, json_option, recheck_option
-from ..output import emit, say
+from ..output import emit, hang, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,8 +181,7 @@ def _render(reports: list[AuditReport], *, whole: bool) -> None:
             if whole or check.state in ("flagged", "remark"):
                 mark, colour = _MARKS[check.state]
                 first, *others = check.evidence or [""]
-                click.echo(f"  {click.style(mark, fg=colour)} {check.name:<14} {first}".rstrip())
-                for line in others[:9]:
-                    click.echo(f"    {'':<14} {line}")
-                if len(others) > 9:
-                    click.echo(f"    {'':<14} … {len(others) - 9} more")
+                more = [f"… {len(others) - 9} more"] if len(others) > 9 else []
+                click.echo(hang(f"  {click.style(mark, fg=colour)} {check.name:<14} ", first))
+                for line in (*others[:9], *more):
+                    click.echo(hang(f"    {'':<14} ", line))

@@ -180,10 +180,13 @@ def _best_item(ask: _Ask, summary: ExperimentView, run: RunView, *, is_start: bo
     step = f"stopped at step {run.step}" if run.step is not None else ""
     score = score_text(run.score) + ("" if run.low is None or run.high is None else f" [{run.low:.2g}, {run.high:.2g}]")
     recipe = " ".join([run.algorithm, *(f"{name}={value}" for name, value in run.params.items())])
-    config = str(shortest(ExperimentFiles(summary.folder).config))
+    config = shortest(ExperimentFiles(summary.folder).config)
     parts = [f"run {run.run} of {ask.name(summary.id)}"]
     if is_start:
-        parts += [f"data {run.data}" if run.data else "", f"weights {run.checkpoint}" if run.checkpoint else ""]
+        parts += [
+            f"data {run.data}" if run.data else "",
+            f"weights {shortest(run.checkpoint)}" if run.checkpoint else "",
+        ]
         parts.append(f"evsys run {config} --fresh")
     stated = ", ".join(filter(None, (seeds, sure, step)))
     line = f"best {score} ({stated}): {clip(recipe, _LONGEST)}; " + "; ".join(filter(None, parts))
@@ -332,7 +335,7 @@ def _list_unfinished(ask: _Ask) -> Section:
 
 
 def _describe_unfinished(ask: _Ask, one: ExperimentView) -> Item:
-    config = str(shortest(ExperimentFiles(one.folder).config))
+    config = shortest(ExperimentFiles(one.folder).config)
     data: dict[str, Any] = {"id": one.id, "status": one.status, "config": config}
     line = f"{ask.name(one.id)}: {one.status}"
     if one.best_score is not None:

@@ -22,7 +22,7 @@ def list_page(views: Sequence[ExperimentView], total: int, roots: Sequence[Path]
     if page.width >= _WIDE_ENOUGH:
         page.table(HEADERS, rows, (8, 6))
     else:  # the claim would be a few letters; the id is what other commands take, so it stays whole if it can
-        narrow = [[row[0], row[1][:10], *row[2:6], row[7].partition(" ")[0]] for row in rows]
+        narrow = [[row[0], row[1][5:10], *row[2:6], row[7].partition(" ")[0]] for row in rows]
         page.table([*HEADERS[:6], HEADERS[7]], narrow, (0,))
     page.add(*_remarks(views, total))
     return str(page).rstrip("\n")

@@ -164,7 +164,9 @@ def _best_lines(detail: Detail) -> list[str]:
     lines = [f"{arm.name} ({arm.status})"]
     if params := scalars(part(find_row(config_runs(detail.config), "name", detail.chosen_run), "algorithm", "params")):
         lines.append(clip("params: " + ", ".join(f"{name}={value}" for name, value in params.items()), 300))
-    lines += [f"{name}: {path}" for name, path in arm.artifacts.items()]
+    for path in dict.fromkeys(arm.artifacts.values()):  # the best checkpoint is often the last
+        names = ", ".join(name for name, one in arm.artifacts.items() if one == path)
+        lines.append(f"{names}: {shortest(path)}")
     found = checkpoints(arm)
     if found:
         steps = [f"{one['step']}{' (final)' if one['final'] else ''}" for one in found[-_MOST_CHECKPOINTS:]]
@@ -183,7 +185,7 @@ def _facts(detail: Detail) -> list[str]:
         "varied": ", ".join(one.varied),
         "tags": ", ".join(one.tags),
         "parent": one.parent_id,
-        "folder": str(shortest(detail.folder)),
+        "folder": shortest(detail.folder),
         "config sha256": one.config_sha256[:12],
         **commands(detail),
     }

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...experiment.jobs.live_status import RUNNING, WAITING, ArmStatus, LiveStatus, StatusReader
-from ...history.text import duration_text, score_text
+from ...history.text import clip, duration_text, score_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -179,13 +179,13 @@ def _board(name: str, status: LiveStatus, seconds: float, width: int, height: in
     running = [arm for arm in status.arms if arm.state == RUNNING]
     shown = running[: max(height - _LINES_FOR_OTHERS, 1)]
     arms = Table.grid(padding=(0, 2, 0, 0))
-    arms.add_column(style="cyan", no_wrap=True, max_width=max(width // 3, 8))
+    arms.add_column(style="cyan", no_wrap=True)
     if is_wide := width >= _WIDTH_WITH_BARS:
         arms.add_column(width=_BAR_WIDTH)
     arms.add_column(no_wrap=True)
     for arm in shown:
         bar = [ProgressBar(arm.total_steps, min(arm.step or 0, arm.total_steps or 0))] if is_wide else []
-        arms.add_row(arm.arm, *bar, "  ".join(fact for fact in arm_facts(arm) if fact))
+        arms.add_row(clip(arm.arm, max(width // 3, 8)), *bar, "  ".join(fact for fact in arm_facts(arm) if fact))
     others, waiting = len(running) - len(shown), status.counts.get(WAITING)
     rest = f"and {others} more running" if others else f"{waiting} waiting" if waiting else ""
     return Group(head, *([arms] if shown else []), *([Text(rest, style="dim")] if rest else []))
