@@ -82,7 +82,7 @@ def test_what_cannot_run_is_refused_before_anything_does(
 
 @pytest.mark.parametrize("names", [("Alpha", "alpha"), ("config.json", "b"), ("CONFIG.JSON", "b")])
 def test_runs_whose_folders_would_clash_are_refused(names: tuple[str, str], run: Run, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the folder of this run is also that of"):
+    with pytest.raises(ConfigError, match="this run has the same folder as"):
         run(runs=[{"name": name} for name in names])
     assert not (tmp_path / "outputs").exists()
 

@@ -1,7 +1,7 @@
-"""Where arms are executed: the contract of launchers, and what they all do with an arm.
+"""The contract of launchers, and `execute`, which all of them call for an arm.
 
-A launcher decides in which thread, process or machine `execute` is called. It never decides which arms run, what they
-are or what becomes of their results, so that the record is the same whichever launched it.
+A launcher chooses the thread, process or machine. The scheduler chooses the arms and keeps their results, so the record
+does not depend on the launcher.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from .runner import ArmOptions, run_arm
 
 TIMEOUT = "timeout"
 _GRACE_S = 1.0
-"""How long after its time an arm that was asked to stop is waited for."""
+"""An arm that is still running this long after its time limit is killed."""
 _LEAD, _LONGEST_LEAD_S = 0.1, 30.0
-"""An arm is asked to stop this share of its time before the end, to finish its step and write a checkpoint."""
+"""An arm is asked to stop this share of its time limit before the end, to finish its step and save a checkpoint."""
 _LOCK_PATIENCE_S = 60.0
-"""How long a killed experiment's last worker may take to notice."""
+"""Longest wait for the last worker of a killed experiment to release the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmJob:
-    """One arm to execute; small, because it may travel to another machine."""
+    """One arm to execute; small, because it may be sent to another machine."""
 
     arm: Arm
     run_dir: Path
@@ -52,28 +52,28 @@ class ArmJob:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What all arms of an experiment share."""
+    """The settings that all arms of an experiment share."""
 
     config: ExperimentConfig
     experiment_dir: Path
     max_concurrent: int | None = None
-    """Upper limit of arms at the same time; None lets the launcher decide."""
+    """Most arms at the same time; None lets the launcher decide."""
     callbacks: Sequence[Callable[[], Callback]] = ()
-    """Make further observers of each arm, next to those the config names."""
+    """Factories of callbacks for each arm, next to those of the config."""
 
 
 @runtime_checkable
 class Launcher(Protocol):
-    """Executes arms somewhere."""
+    """Executes arms in threads, in processes or on other machines."""
 
     name: ClassVar[str]
 
     def open(self, launch: Launch, n_arms: int) -> int:
-        """Get ready for an experiment of so many arms; returns how many can run at the same time."""
+        """Prepare for `n_arms` arms; return how many can run at the same time."""
         ...
 
     def start(self, job: ArmJob) -> Future[RunResult]:
-        """Execute an arm; called at most as often at a time as `open` said. The future raises only `WorkerLost`."""
+        """Execute an arm, with at most as many at a time as `open` returned. The future raises only `WorkerLost`."""
         ...
 
     def stop(self, arm: str, reason: str) -> None:
@@ -81,7 +81,7 @@ class Launcher(Protocol):
         ...
 
     def kill(self, arm: str) -> None:
-        """End a running arm that does not react, where that is possible; its future then raises `WorkerLost`."""
+        """End a running arm that does not stop, if possible; its future then raises `WorkerLost`."""
         ...
 
     def close(self) -> None:
@@ -90,27 +90,27 @@ class Launcher(Protocol):
 
 
 class WorkerLost(Exception):
-    """Whatever executed an arm is gone: a process was killed, a machine went away."""
+    """The process or machine that executed an arm is gone."""
 
     def __init__(self, message: str, *, retries: int = 0, final: bool = False) -> None:
-        """`retries` says how often an arm continues elsewhere after such a loss, whatever the config allows.
+        """`retries` is the number of retries after such a loss, in addition to the config's.
 
-        A `final` loss was no accident: the arm would only be lost again.
+        After a `final` loss the arm is not retried, because it would be lost again.
         """
         super().__init__(message)
         self.retries, self.final = retries, final
 
 
 def execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
-    """Train and score one arm, here and now; whatever goes wrong becomes its result."""
+    """Train and score one arm in this process; an error becomes a failed result."""
     try:
         return _execute(job, launch, control)
-    except Exception as error:  # of the folder or its lock; what goes wrong in the arm is its result already
+    except Exception as error:  # of the folder or its lock; errors of the arm are in its result already
         return fail_run(job.arm.name, error)
 
 
 def refuse(job: ArmJob, error: EvsysError) -> RunResult:
-    """The result of an arm that cannot be executed where it was sent, because project code cannot be imported there."""
+    """The result of an arm whose worker cannot import the project's code."""
     result = fail_run(job.arm.name, error)
     with suppress(OSError):
         write_result(job.run_dir, result, hparams=job.arm.run.model_dump(mode="json"))
@@ -122,7 +122,7 @@ def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
     own = [partial(get_callback(spec.kind), **spec.arguments) for spec in config.callbacks]
     what = f"run '{job.arm.name}'"
     with (
-        # Before the clock starts: waiting for an orphan of a killed experiment is not the arm's time.
+        # Before the clock starts: the wait for a worker of a killed experiment is not the arm's time.
         folder_lock(job.run_dir, what=what, patience_s=_LOCK_PATIENCE_S),
         closing(open_ledger(launch.experiment_dir)) as ledger,
         _time_limit(config.arm_timeout_s, control),
@@ -135,18 +135,18 @@ def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
 
 
 def timeout_reason(seconds: float) -> str:
-    """Why an arm stops whose time is over."""
+    """The stop reason of an arm that reached its time limit."""
     return f"{TIMEOUT}: the arm took longer than arm_timeout_s={seconds:g}"
 
 
 def kill_after_s(limit_s: float) -> float:
-    """How long after its beginning an arm is ended that does not stop by itself."""
+    """Seconds after its start at which an arm is killed if it has not stopped."""
     return limit_s + _GRACE_S
 
 
 @contextmanager
 def _time_limit(seconds: float | None, control: RunControl) -> Generator[None]:
-    """Ask for a clean stop shortly before the time is over; who does not react has to be killed by the launcher."""
+    """Ask for a clean stop shortly before the time limit; an arm that does not stop is killed by the launcher."""
     if seconds is None:
         yield
         return
@@ -160,29 +160,26 @@ def _time_limit(seconds: float | None, control: RunControl) -> Generator[None]:
         timer.cancel()
 
 
-# What this machine has to give: cores and GPUs. Nothing heavy is imported to find out.
-
-
 def cpu_count() -> int:
-    """Cores this process may use, which in a container are fewer than the machine has."""
+    """The cores that this process may use; in a container often fewer than the machine has."""
     try:
         return len(os.sched_getaffinity(0)) or 1
     except AttributeError:
-        # macOS and Windows do not say.
+        # Not available on macOS and Windows.
         return os.cpu_count() or 1
 
 
 def visible_gpus() -> list[str]:
     """The GPUs this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        # The last two mean "no GPU" for CUDA and for Slurm.
-        return [gpu for gpu in given.split(",") if gpu.strip() not in ("", "-1", "NoDevFiles")]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        # "-1" means no GPU for CUDA, "NoDevFiles" for Slurm.
+        return [gpu for gpu in visible.split(",") if gpu.strip() not in ("", "-1", "NoDevFiles")]
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
     try:
-        found = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20, check=False)
+        listing = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [str(index) for index, line in enumerate(found.stdout.splitlines()) if line.startswith("GPU ")]
+    return [str(index) for index, line in enumerate(listing.stdout.splitlines()) if line.startswith("GPU ")]

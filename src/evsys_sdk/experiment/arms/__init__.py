@@ -1,8 +1,8 @@
-"""The arms of an experiment: what they are, what each is made of, and who sees to it that all of them are trained.
+"""The arms of an experiment, from the config to their results.
 
-arm, overrides                       config -> arms, and the variations of a config that the command line asks for
-rows, recipe, observed_log_store     what one arm is made of
-project_code                         what a worker must import first
-scheduler, interrupts                arms -> a launcher, until all have ended or somebody says stop
-results                              how each ended
+arm, overrides                       config -> arms; variations of a config (`--steps`, `--dry-run`)
+rows, recipe, observed_log_store     the parts of one arm
+project_code                         modules that a worker imports first
+scheduler, interrupts                runs all arms on a launcher, until they end or a signal stops them
+results                              results of arms and of the experiment
 """

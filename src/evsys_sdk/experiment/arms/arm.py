@@ -21,11 +21,11 @@ class Arm:
     run: RunConfig
     repeat: int = 0
     of_run: str = ""
-    """Name of the run as the config has it, which all of its seeds share."""
+    """Name of the run in the config, shared by all its seeds."""
 
     @property
     def name(self) -> str:
-        """What it is called in the record; also the name of its folder."""
+        """Its name in the record, and of its folder."""
         return self.run.name
 
     @property
@@ -34,24 +34,24 @@ class Arm:
 
     @cached_property
     def id(self) -> str:
-        """Made of everything that decides what is trained, and of nothing else: equal ids are equal work."""
+        """Hash of everything that decides what is trained; equal ids are equal work."""
         content = json.dumps(self.run.model_dump(mode="json", exclude={"name", "tags"}), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 def expand_arms(config: ExperimentConfig) -> list[Arm]:
-    """All arms in the order they are trained; repeats of a run differ only in seed and name."""
+    """All arms in training order; repeats of a run differ only in seed and name."""
     return [repeat_run(run, repeat, config) for run in config.all_runs() for repeat in range(_repeats(run, config))]
 
 
 def first_arms(config: ExperimentConfig) -> list[Arm]:
-    """Those that are trained in any case: all, or the seeds up to the first look."""
+    """The arms that are trained in any case: all, or the seeds before the first interim analysis."""
     looks = config.planned_looks
     return [arm for arm in expand_arms(config) if not looks or arm.repeat < looks[0]]
 
 
 def _repeats(run: RunConfig, config: ExperimentConfig) -> int:
-    """As many as all runs have; a claim may ask for more of its baseline, which is in every comparison."""
+    """The number of seeds of a run; a claim may set another number for its baseline."""
     claim = config.metadata.hypothesis
     if isinstance(claim, Hypothesis) and claim.baseline_repeats is not None and run.name == claim.baseline:
         return claim.baseline_repeats
@@ -67,26 +67,24 @@ def repeat_run(run: RunConfig, repeat: int, config: ExperimentConfig) -> Arm:
 
 
 def folder_problems(arms: Sequence[Arm]) -> list[Problem]:
-    """Arms whose folders would get into each other's way, on this or on another machine's file system."""
+    """Arms that would share a folder, on this or another file system."""
     problems: list[Problem] = []
     taken: dict[str, str] = dict.fromkeys(RESERVED_NAMES, "the record of the experiment itself")
     for arm in arms:
-        # Many file systems take `A` and `a` for the same folder.
+        # On many file systems `A` and `a` are the same folder.
         if owner := taken.get(arm.name.casefold()):
-            message = f"the folder of this run is also that of {owner}"
+            message = f"this run has the same folder as {owner}"
             problems.append(Problem(message, "run.name", arm.name, "Rename the run."))
         taken.setdefault(arm.name.casefold(), f"run '{arm.name}'")
     return problems
 
 
-# A matrix written in Python: vary some fields of the single run of a config.
-#
-#     Experiment(load_yaml("config.yaml"), sweep=Sweep({"algorithm.params.learning_rate": [1e-4, 1e-3]})).run()
-
-
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Every combination of some values, as one run each."""
+    """A matrix in Python: one run for each combination of values.
+
+    Experiment(load_yaml("config.yaml"), sweep=Sweep({"algorithm.params.learning_rate": [1e-4, 1e-3]})).run()
+    """
 
     axes: Mapping[str, Sequence[Any]]
     """Dotted path into the run -> the values to try."""
@@ -94,7 +92,7 @@ class Sweep:
     """Names of the runs, with `{dotted.path}` and `{base}`."""
 
     def over(self, config: ExperimentConfig) -> ExperimentConfig:
-        """The experiment with its run written out once for each combination."""
+        """The experiment with one run for each combination."""
         if config.run is None:
             hint = "Give a config with `run`, or write the axes into its `matrix`."
             raise ConfigError(Problem("a Sweep varies a single run, and this config has several", hint=hint))

@@ -1,4 +1,4 @@
-"""Ctrl-C and a polite kill: the first asks for a clean stop with a checkpoint, the second does not ask."""
+"""SIGINT and SIGTERM: the first signal asks for a clean stop with a checkpoint, the second ends the process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from ...log import get_logger
 
 INTERRUPTED = "interrupted"
-_HEARD = "stopping after the current step, with a checkpoint; ask again to end at once"
+_STOPPING = "stopping after the current step, with a checkpoint; ask again to end at once"
 
 
 @dataclass(slots=True)
 class Interrupt:
-    """Whether someone has asked to stop."""
+    """A request to stop."""
 
     asked: bool = False
     tell: Callable[[str], None] | None = None
-    """Called from the signal handler, so it must not wait for anything."""
+    """Called from the signal handler, so it must not block."""
 
     @property
     def reason(self) -> str | None:
@@ -30,17 +30,17 @@ class Interrupt:
 
 @contextmanager
 def stop_on_interrupt() -> Generator[Interrupt]:
-    """Take SIGINT and SIGTERM as requests to stop, once each; only the main thread can."""
+    """Take the first SIGINT and SIGTERM as requests to stop; without effect outside the main thread."""
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
-    # None stands for a handler that was not set by Python, which cannot put it back.
+    # None means that the handler was not set by Python; it cannot be restored.
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)}
     handled: set[int] = set()
 
     def handle(signum: int, frame: Any) -> None:
-        if signum in handled:  # the second time it does what it would have done without us
+        if signum in handled:  # the second signal gets the handler of before
             signal.signal(signum, before[signal.Signals(signum)])
             signal.raise_signal(signum)
             return
@@ -49,13 +49,12 @@ def stop_on_interrupt() -> Generator[Interrupt]:
         interrupt.asked = True
         if interrupt.tell is not None:
             interrupt.tell(INTERRUPTED)
-        # Last, because it invites the second signal, which may come at once. In a thread, because this one may be
-        # writing a line.
+        # Last, because the message invites a second signal. In a thread, because this one may hold the log's lock.
         if is_first:
-            threading.Thread(target=get_logger(__name__).warning, args=("%s", _HEARD), daemon=True).start()
+            threading.Thread(target=get_logger(__name__).warning, args=("%s", _STOPPING), daemon=True).start()
 
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # a process in the background ignores Ctrl-C and continues
+        if handler is not signal.SIG_IGN:  # a background process ignores Ctrl-C
             signal.signal(number, handle)
     try:
         yield interrupt

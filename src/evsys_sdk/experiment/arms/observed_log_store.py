@@ -1,7 +1,7 @@
-"""Log stores and callbacks see the same records, independent of their source.
+"""Give log stores and callbacks the same metrics.
 
-The loop speaks to callbacks, so the log store is made one; an algorithm of the user's own speaks to `ctx.log_store`, so
-that one also tells the callbacks.
+The training loop calls callbacks, so the log store is wrapped as a callback. A user's algorithm may log to
+`ctx.log_store` instead, so that store also calls the callbacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...training.callback import Callback, EvalRecord, Observers, RunControl, Ru
 
 
 class LogStoreCallback(Callback):
-    """Writes what the loop reports into a log store."""
+    """Writes the reports of the loop into a log store."""
 
     name = "log_store"
 
@@ -26,7 +26,7 @@ class LogStoreCallback(Callback):
         self._store = store
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        # Both are for stores that can take lines back, which one of the user's own need not be able to.
+        # `rewind` and `forget` are optional for log stores of users.
         rewind = getattr(self._store, "rewind", None)
         if rewind is not None:
             rewind(info.next_step)
@@ -69,24 +69,24 @@ class ObservedLogStore:
         try:
             self._store.log_artifact(name, path)
         except Exception as error:
-            get_logger(__name__).warning("the log store did not take the artifact '%s': %s", name, error)
+            get_logger(__name__).warning("the log store failed to log the artifact '%s': %s", name, error)
 
     def close(self) -> None:
         self._store.close()
 
 
 def fill_log_dir(spec: LogStoreSpec, run_dir: Path) -> dict[str, Any]:
-    """Params of a log store with `log_dir` below the run's folder where none was given, children included."""
+    """Params of a log store and its children, with a default `log_dir` below the run's folder."""
     return _fill_params(spec.kind, spec.params, RunFiles(run_dir).logs.folder)
 
 
 def _fill_params(kind: str, params: Mapping[str, Any], log_dir: Path) -> dict[str, Any]:
-    found = dict(params)
+    filled = dict(params)
     if kind in ("jsonl", "tensorboard"):
-        found.setdefault("log_dir", str(log_dir if kind == "jsonl" else log_dir / kind))
-    if "children" in found:
-        found["children"] = [
+        filled.setdefault("log_dir", str(log_dir if kind == "jsonl" else log_dir / kind))
+    if "children" in filled:
+        filled["children"] = [
             {**child, "params": _fill_params(child["kind"], child.get("params", {}), log_dir / child["kind"])}
-            for child in found["children"]
+            for child in filled["children"]
         ]
-    return found
+    return filled

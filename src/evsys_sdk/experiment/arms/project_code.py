@@ -1,4 +1,4 @@
-"""What a worker must import before the extensions of this process exist there too."""
+"""The modules that a worker must import to have the extensions of this process."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from ...registry import REGISTRIES
 from ...settings import import_project_code
 
 _NAMED_BY_ROWS: Final = ("verifier", "agent", "environment", "inference_client")
-"""Kinds of extensions that a task may ask for: how it is done, where, and who judges it."""
+"""Kinds of extensions that a task may name."""
 _NO_REWARDS: Final = ("sft", "mock_sft", "local_sft")
-"""Algorithms that ask no verifier."""
+"""Algorithms that use no verifier."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectCode:
-    """Modules that registered something here, and where they were found."""
+    """Modules that registered extensions in this process, and where they were imported from."""
 
     modules: tuple[tuple[str, str | None], ...]
-    """Name, and file where it has one."""
+    """Name and file of each module; None for a module without a file."""
     path: tuple[str, ...]
     """`sys.path` of this process."""
 
     @classmethod
     def of_this_process(cls) -> ProjectCode:
-        extensions = [one for registry in REGISTRIES.values() for one in registry.extensions_of_projects().values()]
+        extensions = [extension for it in REGISTRIES.values() for extension in it.extensions_of_projects().values()]
         names = sorted({extension.__module__ for extension in extensions})
         modules = tuple((name, getattr(sys.modules.get(name), "__file__", None)) for name in names)
         return cls(modules, tuple(sys.path))
 
     @classmethod
     def for_workers(cls, config: ExperimentConfig) -> ProjectCode:
-        """What workers import for this experiment: all that they can, and what they cannot only where it is used."""
+        """The modules that workers of this experiment import: importable ones, and others only if they are used."""
         may_be_used, code = _usable_by(config), cls.of_this_process()
         used = {
             extension.__module__
@@ -51,28 +51,28 @@ class ProjectCode:
 
     @property
     def unreachable(self) -> list[str]:
-        """Modules that no other process can import: the script itself, or what was typed at a prompt."""
+        """Modules that no other process can import, such as the running script or an interactive session."""
         return [name for name, file in self.modules if not _can_be_imported(name, file)]
 
     def load(self) -> None:
-        """Import all of it, in a process where nothing has been registered yet."""
+        """Import all modules in a new process."""
         for entry in self.path:
-            if entry not in sys.path:  # behind what is there: the worker's own packages must not be hidden
+            if entry not in sys.path:  # at the end, so that the worker's own packages come first
                 sys.path.append(entry)
         for name, file in self.modules:
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError:
-                # A file that was given by its path need not lie where modules are looked for.
+                # A file imported by its path may lie outside `sys.path`.
                 if file is None or not Path(file).is_file():
                     raise ConfigError(f"a worker cannot import '{name}', which registers extensions.") from None
                 import_project_code([file])
 
 
 def runs_own_code(config: ExperimentConfig) -> bool:
-    """Whether arms of this experiment may run code that is not the SDK's: a project's, or an installed package's.
+    """Whether arms of this experiment may run code of the project or of an installed package.
 
-    What the config does not name is not run, except what rows and tasks may name, where any are scored.
+    That is code which the config names, and code which rows and tasks may name if any are scored.
     """
     if any(entry.agent_import_path is not None for entry in config.metadata.benchmark):
         return True
@@ -86,10 +86,7 @@ def runs_own_code(config: ExperimentConfig) -> bool:
 
 
 def find_registered_later(config: ExperimentConfig) -> list[str]:
-    """Extensions it uses that are here because of what was called, not of what was imported; no other process has them.
-
-    Those it does not use are no reason to give up its own process.
-    """
+    """The extensions of an experiment that were registered by a call instead of an import; no worker has them."""
     may_be_used = _usable_by(config)
     return sorted(
         name
@@ -100,7 +97,7 @@ def find_registered_later(config: ExperimentConfig) -> list[str]:
 
 
 def _usable_by(config: ExperimentConfig) -> Callable[[str, str], bool]:
-    """Whether arms of an experiment may use an extension: the config names it, or a row that is scored may."""
+    """A test whether arms may use an extension: the config names it, or a scored row may name it."""
     texts = set(_texts(config.model_dump(mode="json")))
     named = texts.union(*(text.split(":") for text in texts))  # `client:model`
     scores_rows = bool(config.metadata.benchmark) or any(
@@ -114,7 +111,7 @@ def _can_be_imported(name: str, file: str | None) -> bool:
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """Every text in a config, at any depth."""
+    """Every string in a config, at any depth."""
     if isinstance(node, str):
         yield node
     elif isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""What trains an arm: its recipe, its backend, and the model the backend is asked for."""
+"""Build the recipe and the backend of an arm."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from ...registry import get_algorithm, get_backend
 
 
 def build_algorithm(run: RunConfig) -> Algorithm:
-    """The recipe of a run, wrapped by the continual modifier where the run asks for it."""
+    """The recipe of a run, wrapped in `Continual` if the run has `continual`."""
     return Continual(run) if run.continual else get_algorithm(run.algorithm.kind)(**run.algorithm.params)
 
 
 def pair_stages(run: RunConfig, algorithm: Algorithm) -> list[tuple[RunStage, Algorithm]]:
-    """Each recipe of a run with the algorithm built for it; one that does not list its parts stands for all of them."""
+    """Each stage of a run with its algorithm; an algorithm that does not list its stages serves all of them."""
     stages, built = run.stages(), traits_of(algorithm).stages
     return [(stage, built[at] if len(built) == len(stages) else algorithm) for at, stage in enumerate(stages)]
 
 
 def count_steps(run: RunConfig, algorithm: Algorithm, load_rows: Callable[[DataConfig], Sequence[Row]]) -> int | None:
-    """How many steps a run takes, over all its recipes; None where one of them does not know before it trains."""
-    each = {id(recipe): (stage, traits_of(recipe)) for stage, recipe in pair_stages(run, algorithm)}
-    found = [_count_steps(stage, traits, load_rows) for stage, traits in each.values()]
-    return None if None in found else sum(filter(None, found))
+    """The number of training steps over all stages; None if a stage does not know it before training."""
+    stages = {id(recipe): (stage, traits_of(recipe)) for stage, recipe in pair_stages(run, algorithm)}
+    steps = [_count_steps(stage, traits, load_rows) for stage, traits in stages.values()]
+    return None if None in steps else sum(filter(None, steps))
 
 
 def _count_steps(
@@ -46,29 +46,29 @@ def _count_steps(
 
 
 def build_backend(run: RunConfig, algorithm: Algorithm) -> Backend:
-    """The backend of a run, or the one its recipe insists on."""
+    """The backend of a run, or the one that its recipe requires."""
     pinned = traits_of(algorithm).pinned_backend
     if pinned is None or pinned == run.backend.kind:
         return get_backend(run.backend.kind)(**run.backend.arguments)
-    # The params of the config are those of the other backend.
+    # The config's params belong to the other backend.
     return get_backend(pinned)()
 
 
 @contextmanager
 def prepare_backend(backend: Backend, run: RunConfig, algorithm: Algorithm, run_dir: Path) -> Generator[dict[str, Any]]:
-    """The handles of a backend that is ready to train, until the block ends."""
+    """Prepare a backend and yield its handles; tear it down at the end."""
     handles: Any = backend.prepare(model=_model_spec(run, algorithm), run_dir=run_dir)
     if not isinstance(handles, dict):
         raise BackendError(f"the backend '{run.backend.kind}' prepared {show(handles)}. Return a dict of handles.")
-    found = cast("dict[str, Any]", handles)
+    prepared = cast("dict[str, Any]", handles)
     try:
-        yield found
+        yield prepared
     finally:
-        _tear_down(backend, found)
+        _tear_down(backend, prepared)
 
 
 def _tear_down(backend: Backend, handles: dict[str, Any]) -> None:
-    """Release the backend; what goes wrong now changes nothing about how the run went."""
+    """Release the backend; an error is logged and does not change the result of the run."""
     try:
         backend.teardown(handles)
     except Exception as error:
@@ -88,19 +88,19 @@ def _model_spec(run: RunConfig, algorithm: Algorithm) -> ModelSpec:
 
 
 def is_local_path(run: RunConfig) -> bool:
-    """Whether the model of a run is named by a path on this machine: names on the hub have at most one slash."""
+    """Whether the model of a run is a path on this machine; names on the hub have at most one slash."""
     name = run.model.name
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith(".gguf")
     return run.backend.kind == "local" and is_path
 
 
 def resolve_checkpoint(reference: str) -> str:
-    """A checkpoint as the backend knows it; see `record/run_files/checkpoints.py` for the names that it may have."""
+    """A checkpoint's reference for the backend; `record/run_files/checkpoints.py` lists the names it may have."""
     if "://" in reference:
         return reference
-    found = locate_weights(str(in_project(reference)))
-    check_weights(Path(found))
-    return found
+    path = locate_weights(str(in_project(reference)))
+    check_weights(Path(path))
+    return path
 
 
 def _resolve(reference: str | None) -> str | None:

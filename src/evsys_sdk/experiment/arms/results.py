@@ -1,4 +1,4 @@
-"""What an experiment returns: how each arm ended, which one is best, and what follows."""
+"""The results of arms and of an experiment, and their JSON form."""
 
 from __future__ import annotations
 
@@ -15,36 +15,31 @@ from ...log import get_logger
 from ...protocols import RunNotes, RunResult, RunStatus
 from .arm import Arm
 
-# Results as JSON: what `run_result.json` holds and `evsys run --json` prints.
-#
-# Algorithms of the user's own return whatever they computed with; here it becomes plain JSON, in which NaN is null.
-# What the SDK notes about a run stands among the extras, where it has been since the first records.
-
 _FIELDS = ("run_id", "status", "metrics", "artifacts", "error")
 
 
 @functools.cache
 def _note_types() -> dict[str, type]:
-    """What each note looks like in JSON; an extra that only shares its name with one stays an extra."""
+    """The JSON type of each note; an extra with the name of a note and another type stays an extra."""
     kinds = {name: get_args(hint)[0] for name, hint in get_type_hints(RunNotes).items()}
     return {name: get_origin(kind) or kind for name, kind in kinds.items()}
 
 
 def result_to_dict(result: RunResult) -> dict[str, Any]:
-    """A result as plain JSON data."""
-    found = {name: _plain(getattr(result, name)) for name in _FIELDS}
-    return found | {"extras": _plain({**result.extras, **result.notes.to_dict()})}
+    """A result as plain JSON data, as in `run_result.json`; NaN becomes null, and notes are among the extras."""
+    fields = {name: _plain(getattr(result, name)) for name in _FIELDS}
+    return fields | {"extras": _plain({**result.extras, **result.notes.to_dict()})}
 
 
 def result_from_dict(data: Mapping[str, Any]) -> RunResult:
-    """The result that was written."""
+    """The result from its JSON form."""
     metrics = {name: math.nan if value is None else value for name, value in data["metrics"].items()}
-    given = {name: data[name] for name in _FIELDS if name != "metrics"}
-    return lift_notes(RunResult(**given, metrics=metrics, extras=dict(data["extras"])))
+    fields = {name: data[name] for name in _FIELDS if name != "metrics"}
+    return lift_notes(RunResult(**fields, metrics=metrics, extras=dict(data["extras"])))
 
 
 def lift_notes(result: RunResult) -> RunResult:
-    """Make notes of the extras that are some: those of a record, or of an algorithm that knows their names."""
+    """Move extras that are notes, by name and type, into the notes."""
     types = _note_types()
     notes = {name: value for name, value in result.extras.items() if isinstance(value, types.get(name, ()))}
     kept = {name: value for name, value in result.extras.items() if name not in notes}
@@ -52,10 +47,10 @@ def lift_notes(result: RunResult) -> RunResult:
 
 
 def portable(result: RunResult) -> RunResult:
-    """The result as any other process can read it, whatever the algorithm put into it."""
+    """The result with plain values only, so that another process can read it."""
     plain = result_to_dict(result)
     floats = {name: float(value) for name, value in result.metrics.items() if isinstance(value, float)}
-    plain["metrics"] |= floats  # infinite ones stay what they are
+    plain["metrics"] |= floats  # keeps infinite values
     return lift_notes(RunResult(**plain))
 
 
@@ -67,10 +62,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, set | frozenset):
-        return sorted((_plain(inner) for inner in cast("Iterable[Any]", value)), key=str)  # the same in every process
+        return sorted((_plain(inner) for inner in cast("Iterable[Any]", value)), key=str)
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in cast("Iterable[Any]", value)]
-    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)  # NumPy and tensors, else its text
+    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)  # NumPy and tensors
 
 
 type ExperimentStatus = Literal["completed", "failed", "interrupted", "budget"]
@@ -81,7 +76,7 @@ STOPPED_BY_SEARCH = "stopped_by_search"
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """How one arm ended."""
+    """An arm with its result."""
 
     arm: Arm
     result: RunResult
@@ -100,7 +95,7 @@ class ArmResult:
 
     @property
     def is_scored(self) -> bool:
-        """Whether it was trained to its end and everything was scored, so that it may win."""
+        """Whether it was trained to the end and scored on everything, so that it may win."""
         return self.result.status == "completed" and self.result.notes.unscored is None
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +109,7 @@ class ArmResult:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
-    """What became of every arm, and what follows from it."""
+    """The results of all arms, and the conclusion."""
 
     name: str
     path: Path
@@ -122,9 +117,9 @@ class ExperimentResult:
     status: ExperimentStatus = "completed"
     experiment_id: str = ""
     conclusion: dict[str, Any] | None = None
-    """The content of `conclusion.json`; None when the experiment was aborted before anything could be concluded."""
+    """The content of `conclusion.json`; None if the experiment stopped before a conclusion."""
     user_code_failed: bool = False
-    """Whether a callback left its process, or tried to, after the last arm had ended."""
+    """Whether a callback ended its process, or tried to, after the last arm."""
 
     @property
     def runs(self) -> list[RunResult]:
@@ -142,7 +137,7 @@ class ExperimentResult:
 
     @property
     def best_arm(self) -> str | None:
-        """Name of the best run, chosen without looking at the test set; None where none may be called best."""
+        """Name of the best run, selected without the test set; None if no run may be called best."""
         return (self.conclusion or {}).get("best_arm")
 
     @property
@@ -151,7 +146,7 @@ class ExperimentResult:
 
     @property
     def exit_code(self) -> int:
-        """0 all trained, scored and concluded, 2 something of it failed, 3 stopped by the budget, 130 interrupted."""
+        """0 all arms trained, scored and concluded; 2 a failure; 3 stopped by the budget; 130 interrupted."""
         codes = {"interrupted": 130, "budget": 3, "failed": 2}
         return codes.get(self.status, 2 if self.conclusion is None or self.user_code_failed else 0)
 
@@ -171,10 +166,10 @@ class ExperimentResult:
 
 
 def fail_run(run_id: str, error: Exception) -> RunResult:
-    """The result of a run that raised: one sentence for expected errors, place and traceback for bugs."""
+    """The result of a run that raised: the message for expected errors, place and traceback for bugs."""
     get_logger(__name__).info("run '%s' failed: %s", run_id, error)
     expected = isinstance(error, EvsysError | OSError)
-    # The same arm may succeed when it is tried again, but not if its config, its data or its loss is wrong.
+    # A retry cannot help if the config, the data or the loss is wrong.
     retryable = isinstance(error, BackendError) or not isinstance(error, EvsysError)
     notes = RunNotes(traceback=None if expected else clean(traceback.format_exc()), retryable=retryable or None)
     place = "" if expected else blame_user_code(error)

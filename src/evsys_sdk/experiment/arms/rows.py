@@ -1,8 +1,7 @@
-"""The rows a run uses, and the note in its record that says exactly which ones they were.
+"""Load the rows of a run, and record their source, id and content hash.
 
-What transforms make of a dataset of the workspace is kept there, keyed by the content of the dataset, the params and
-the code of the transforms: the next run reads it. Rows of plain files and of the config itself are made anew by each
-run.
+Transformed rows of a workspace dataset are cached in the workspace, keyed by the dataset's content and by the params
+and code of the transforms. Rows of plain files and of the config are transformed by each run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ...registry import get_data_store
 
 
 class RowLoader:
-    """Loads and transforms rows, and records source, id and content hash of each load in the run's folder, if any."""
+    """Loads and transforms rows; with a run folder, it also records source, id and content hash of each source."""
 
     def __init__(self, store: DataStore, run_dir: Path | None) -> None:
         self._store, self._path = store, run_dir and RunFiles(run_dir).datasets
@@ -34,7 +33,7 @@ class RowLoader:
         """Rows and their hash by data config."""
 
     def __call__(self, data: DataConfig) -> list[Row]:
-        """The rows of a source; a source that was loaded before is not transformed again."""
+        """The rows of a source; each source is loaded once."""
         return list(self._load(data)[0])
 
     def hash_rows(self, data: DataConfig) -> str:
@@ -55,38 +54,36 @@ class RowLoader:
 
 
 def row_reader(spec: DataStoreSpec) -> RowLoader:
-    """Reads and transforms rows of a data store without recording them; each source once."""
+    """A loader that records nothing."""
     return RowLoader(get_data_store(spec.kind)(**spec.arguments), None)
 
 
 def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dict[str, Any]]:
-    """The rows of a source after its transforms, and which cached ones they are where they are cached."""
+    """The transformed rows of a source, and for a workspace dataset its id, version and hash."""
     bad = BadRows(skip=data.on_bad_row == "skip")
     if not (data.dataset_id or data.dataset_name):
         return list(prepare_rows(data, store=store, bad=bad)), _left_out(bad, data)
     workspace = Workspace()
     pulled = workspace.pull_dataset(id=data.dataset_id, name=None if data.dataset_id else data.dataset_name)
     came_from = {"id": pulled.id, "version": pulled.version, "source_sha256": pulled.manifest.sha256}
-    if bad.skip or data.columns:  # what is kept by its transforms knows neither
+    if bad.skip or data.columns:  # the cache key covers neither
         rows = list(prepare_rows(data, store=store, workspace=workspace, bad=bad))
         return rows, {**came_from, **_left_out(bad, data)}
     if not data.transforms:
         return list(pulled.rows()), came_from
     try:
-        made = workspace.materialise(pulled, data.transforms)
-        return list(made.rows()), {**came_from, "derived_id": made.id}
+        cached = workspace.materialise(pulled, data.transforms)
+        return list(cached.rows()), {**came_from, "derived_id": cached.id}
     except (EvsysError, OSError) as problem:
-        # Raises the same again where it is the transforms that are wrong.
+        # Raises the same error again if the transforms are wrong.
         rows = list(apply_transforms(pulled.rows(), build_transforms(data.transforms)))
-        what = describe_source(data)
-        get_logger(__name__).warning(
-            "%s is transformed anew by each run; what it becomes was not kept: %s", what, problem
-        )
+        source = describe_source(data)
+        get_logger(__name__).warning("the transformed rows of %s could not be cached: %s", source, problem)
         return rows, came_from
 
 
 def _left_out(bad: BadRows, data: DataConfig) -> dict[str, Any]:
-    """How many rows were left out and why, for the record; also logged."""
+    """The number of rows that were left out, with the reasons, for the record; also logged."""
     if not bad.count:
         return {}
     get_logger(__name__).warning("%s: %d rows are left out: %s", describe_source(data), bad.count, bad.report())
@@ -97,7 +94,7 @@ def content_hash(rows: Sequence[Row]) -> str:
     """A hash of the rows' content, the same for the same rows in the same order."""
     digest = hashlib.sha256()
     for row in rows:
-        # JSON may hold half of a surrogate pair, which plain UTF-8 refuses.
+        # JSON may hold half of a surrogate pair, which UTF-8 cannot encode.
         digest.update(
             json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n"
         )

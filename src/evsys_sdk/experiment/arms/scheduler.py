@@ -1,7 +1,7 @@
-"""Brings arms to a launcher, as many at a time as it has room for, and sees to what becomes of them.
+"""Run arms on a launcher, as many at a time as it has slots, and keep their results.
 
-An arm that fails harms no other. One whose process was lost, or that failed through no fault of its config, is resumed
-again from its last checkpoint as often as the config allows; one that does not stop when its time is over is killed.
+A failed arm does not affect the others. An arm whose process was lost, or whose error may be temporary, is resumed from
+its last checkpoint up to `arm_retries` times. An arm that does not stop at its time limit is killed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .arm import Arm
 from .results import ArmResult
 
 _GRACE_S = 30.0
-"""A launcher ends an arm whose time is over; how long after that this is done here, its start-up included."""
+"""Time after its limit at which the scheduler kills an arm that its launcher should have ended."""
 _ABANDON_S = 10.0
-"""How long an arm that was killed is waited for, before it counts as lost."""
-_TOLD = ("unscored", "stop_reason", "spend", "trained_on", "tokens")
+"""Time after which a killed arm counts as lost."""
+_JOURNALED = ("unscored", "stop_reason", "spend", "trained_on", "tokens")
 """Notes on an arm that go into the journal with its end."""
 _RESPONSE_S = 0.5
-"""How soon a request to stop is noticed."""
+"""Longest delay until a request to stop is noticed."""
 
 
 @dataclass(slots=True)
@@ -46,12 +46,12 @@ class _Running:
     asked_to_stop: bool = False
     was_killed: bool = False
     is_elsewhere: bool = False
-    """Whether it is in another thread or process than this one."""
+    """Whether it runs in another thread or process."""
 
 
 @dataclass(slots=True)
 class ArmScheduler:
-    """Runs the arms that an allocation asks for."""
+    """Runs the arms that an allocation requests."""
 
     config: ExperimentConfig
     folder: ExperimentDir
@@ -60,50 +60,50 @@ class ArmScheduler:
     allocation: Allocation
     slots: int
     stop_reason: Callable[[], str | None] = lambda: None
-    """Why nothing more is to be started, and everything running is to stop; None as long as all is well."""
+    """A reason to stop all arms and start no more, or None."""
     hold_reason: Callable[[], str | None] = lambda: None
-    """Why nothing more is to be started, while what is running ends by itself."""
+    """A reason to start no more arms while the running ones finish, or None."""
     limit: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Entered around calls of the launcher."""
+    """A context manager around calls of the launcher."""
     results: dict[str, ArmResult] = field(default_factory=dict[str, ArmResult])
     _waiting: deque[tuple[Arm, int]] = field(default_factory=deque[tuple[Arm, int]])
     _running: list[_Running] = field(default_factory=list[_Running])
     _known: list[str] = field(default_factory=list[str])
-    """Names of the arms that the allocation has asked for so far, in its order."""
+    """Names of the arms that the allocation has requested so far, in its order."""
     _decided: AllocationDecision | None = None
     _notes: dict[Any, dict[str, Any]] = field(default_factory=dict[Any, dict[str, Any]])
-    """The decisions that the journal has, by which one it was."""
+    """Interim analysis -> its decision in the journal."""
 
     def __post_init__(self) -> None:
-        # The same decisions are taken again, and need not be written again.
+        # A resumed experiment repeats its decisions; those in the journal are not written again.
         if self.folder.resumed and (self.config.search is not None or self.config.planned_looks):
             record = ExperimentRecord(self.folder.path)
             self._notes = {note.get("look"): note for note in [*record.search_decisions, *record.looks]}
 
     def run(self) -> list[ArmResult]:
-        """All arms the allocation asked for, in its order, each as it ended; aborted when asked to stop."""
+        """Run all arms that the allocation requests; return their results in its order."""
         self._ask_allocation()
         try:
             while self._waiting or self._running:
                 self._start_waiting()
-                # Everything was on disk already, or nothing may start any more.
+                # All results were on disk, or no more arms may start.
                 if not self._running:
                     break
                 self._await_one()
-        except BaseException as error:  # of the record, or a second Ctrl-C: no one waits for the others any more
-            self._stop_all(f"the experiment broke off: {type(error).__name__}")
+        except BaseException as error:  # an error of the record, or a second Ctrl-C
+            self._stop_all(f"the experiment ended with {type(error).__name__}")
             raise
         return self._in_order()
 
     def interrupt(self, reason: str) -> None:
-        """Stop an arm that has this very thread for itself; for signal handlers. The others are stopped by `run`."""
+        """Stop an arm that runs in this thread; for signal handlers. `run` stops the others."""
         for running in self._running:
             if not running.is_elsewhere:
                 self.launcher.stop(running.arm.name, reason)
 
     @property
     def n_asked_for(self) -> int:
-        """Arms that the allocation has asked for so far."""
+        """Number of arms that the allocation has requested so far."""
         return len(self._known)
 
     def _stop_all(self, reason: str) -> None:
@@ -113,7 +113,7 @@ class ArmScheduler:
             self.launcher.stop(running.arm.name, reason)
 
     def _in_order(self) -> list[ArmResult]:
-        # As they were asked for, not as they came: which arm was faster must not change a decision.
+        # In the order of the requests, so that decisions do not depend on which arm is faster.
         return [self.results[name] for name in self._known if name in self.results]
 
     def _ask_allocation(self) -> None:
@@ -122,7 +122,7 @@ class ArmScheduler:
             return
         self._decided = decision
         for note in decision.notes:
-            if self._notes.get(note.get("look")) != note:  # a failed arm that was tried again may change it
+            if self._notes.get(note.get("look")) != note:  # a retried arm may change a decision
                 self.journal.append(Kind.LOOKED if "look" in note else Kind.SEARCH_DECISION, **note)
                 self._notes[note.get("look")] = note
         for arm in decision.arms[len(self._known) :]:
@@ -143,7 +143,7 @@ class ArmScheduler:
         job = ArmJob(arm, self.folder.run_dir(arm.name), resume=self.folder.resumed or attempt > 1)
         self.journal.append(Kind.ARM_STARTED, arm=arm.name, arm_id=arm.id, seed=arm.seed, attempt=attempt)
         running = _Running(arm, Future(), attempt, time.monotonic())
-        self._running.append(running)  # before it starts: an arm in this very thread must be within reach of Ctrl-C
+        self._running.append(running)  # before the start, so that Ctrl-C reaches an arm in this thread
         try:
             with self.limit():
                 started: Any = self.launcher.start(job)
@@ -152,53 +152,53 @@ class ArmScheduler:
             running.future = started
         except Exception as error:
             running.future.set_exception(error)
-        # Only now: a launcher that runs the arm in this thread comes back when it is over, and signals must reach it.
+        # After the start, which returns only at the end of an arm that runs in this thread.
         running.is_elsewhere = True
 
     def _await_one(self) -> None:
-        """Wait until an arm ends, looking up now and then to see whether anything must stop."""
-        done, _ = wait([one.future for one in self._running], timeout=_RESPONSE_S, return_when=FIRST_COMPLETED)
+        """Wait for the end of an arm or for a moment; stop and kill arms where needed."""
+        done, _ = wait([arm.future for arm in self._running], timeout=_RESPONSE_S, return_when=FIRST_COMPLETED)
         reason = self.stop_reason()
-        if reason is not None and not all(one.asked_to_stop for one in self._running):
+        if reason is not None and not all(arm.asked_to_stop for arm in self._running):
             self._stop_all(reason)
         self._kill_overdue()
-        for running in [one for one in self._running if one.future in done]:
+        for running in [arm for arm in self._running if arm.future in done]:
             self._running.remove(running)
-            self._take(running)
+            self._end(running)
 
     def _kill_overdue(self) -> None:
         limit = overdue_s(self.config)
-        for running in [one for one in self._running if limit is not None and not one.future.done()]:
+        for running in [arm for arm in self._running if limit is not None and not arm.future.done()]:
             late = time.monotonic() - running.began - (limit or 0.0)
             if late > 0 and not running.was_killed:
                 running.was_killed = True
                 with self.limit():
                     self.launcher.kill(running.arm.name)
-            elif late > _ABANDON_S:  # a launcher that cannot end its arms must not keep the experiment
+            elif late > _ABANDON_S:  # the launcher could not kill it; do not wait for ever
                 running.future = Future()
                 running.future.set_exception(WorkerLost(f"{timeout_reason(limit or 0.0)} and could not be ended"))
 
-    def _take(self, running: _Running) -> None:
-        """Deal with an arm that has ended: try again, or keep what came of it."""
+    def _end(self, running: _Running) -> None:
+        """Retry an arm that has ended, or keep its result."""
         arm, retries, loss = running.arm, self.config.arm_retries, None
         try:
             result = recorded = running.future.result()
-        except Exception as error:  # a launcher raises WorkerLost; whatever else one does harms no other arm either
-            recorded = self._on_disk(arm)  # it may have been lost on its way home
+        except Exception as error:  # WorkerLost, or an error of a user's launcher
+            recorded = self._on_disk(arm)  # the arm may have ended before its worker was lost
             loss = error if recorded is None else None
             result = recorded or self._failure(arm, error)
             retries = max(retries, getattr(error, "retries", 0))
         result = _fail_by_time(result)
-        lost_by_accident = loss is not None and not running.was_killed and not getattr(loss, "final", False)
-        may_retry = lost_by_accident or bool(result.notes.retryable)
+        lost = loss is not None and not running.was_killed and not getattr(loss, "final", False)
+        may_retry = lost or bool(result.notes.retryable)
         if result.status == "failed" and may_retry and running.attempt <= retries:
             self.journal.append(Kind.ARM_RETRIED, arm=arm.name, attempt=running.attempt, reason=result.error)
             get_logger(__name__).warning("run '%s' is resumed: %s", arm.name, result.error)
             self._waiting.append((arm, running.attempt + 1))
             return
-        if result is not recorded:  # no one was left to write it down, or what was written is not how it is taken
+        if result is not recorded:  # the worker could not write it, or the time limit has changed it
             write_result(self.folder.run_dir(arm.name), result, hparams=arm.run.model_dump(mode="json"))
-        # In the journal an end comes before the decisions that follow from it.
+        # First in the journal, because `_settle` may add the decisions that follow.
         self._journal_end(arm, result)
         self._settle(arm, result)
 
@@ -215,7 +215,7 @@ class ArmScheduler:
             result=hash_result(run_dir),
             sealed=seal_run(run_dir),
             weights=seal_weights(run_dir),
-            **{key: notes[key] for key in _TOLD if key in notes},
+            **{key: notes[key] for key in _JOURNALED if key in notes},
         )
 
     def _settle(self, arm: Arm, result: RunResult) -> None:
@@ -223,15 +223,15 @@ class ArmScheduler:
         self._ask_allocation()
 
     def _failure(self, arm: Arm, error: Exception) -> RunResult:
-        """What to say of an arm that is lost: its own result, if it could still write one, or how it was lost."""
-        said = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
-        written = read_result(self.folder.run_dir(arm.name))  # of this attempt: an older one was removed
+        """The result of a lost arm: the failure that it wrote, if any, with the reason of the loss."""
+        reason = str(error) if isinstance(error, WorkerLost) else f"{type(error).__name__}: {error}"
+        written = read_result(self.folder.run_dir(arm.name))  # of this attempt: the start removed an older one
         if written is not None and written.status == "failed":
-            return replace(written, error=f"{written.error} ({said})")
-        return RunResult(arm.name, "failed", error=said)
+            return replace(written, error=f"{written.error} ({reason})")
+        return RunResult(arm.name, "failed", error=reason)
 
     def _on_disk(self, arm: Arm) -> RunResult | None:
-        """The result in the folder of an arm, if it was trained to its end."""
+        """The result in the folder of an arm that was trained to the end, or None."""
         result = read_result(self.folder.run_dir(arm.name))
         if result is None or result.notes.unscored is not None or is_deadline_stop(result.notes.stop_reason):
             return None
@@ -239,12 +239,12 @@ class ArmScheduler:
 
 
 def overdue_s(config: ExperimentConfig) -> float | None:
-    """How long after its start an arm is killed that its launcher should have ended."""
+    """Seconds after its start at which the scheduler kills an arm that its launcher has not ended."""
     return None if config.arm_timeout_s is None else config.arm_timeout_s + _GRACE_S
 
 
 def _fail_by_time(result: RunResult) -> RunResult:
-    """An arm whose time was over has failed, although it stopped as cleanly as one that was interrupted."""
+    """Turn an arm that stopped at its time limit into a failed one."""
     if result.status == "cancelled" and (result.notes.stop_reason or "").startswith(TIMEOUT):
         remedy = "It has a checkpoint: raise arm_timeout_s and continue with --resume."
         return replace(result, status="failed", error=f"{result.error}. {remedy}")

@@ -1,4 +1,4 @@
-"""What runs on a node of a cluster, Slurm's or Ray's, that shares the disk with the launcher: one arm."""
+"""Execute one arm on a node of a Slurm or Ray cluster that shares the disk with the launcher."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..launcher import ArmJob, execute, refuse
 
 _POLL_S = 0.5
 SHARED = "shared"
-"""The file with what all arms of an experiment share, in the folder of the launcher."""
+"""The file in the launcher's folder with the settings of all arms."""
 
 
-def execute_on_node(folder: Path, job: ArmJob, asked: Path, control: RunControl) -> RunResult:
-    """Execute an arm; it stops when the file `asked` holds a reason, and when the launcher's folder is gone."""
+def execute_on_node(folder: Path, job: ArmJob, stop_file: Path, control: RunControl) -> RunResult:
+    """Execute an arm; it stops when `stop_file` (the reason) exists or the folder is gone."""
     os.environ["EVSYS_ARM_WORKER"] = "1"
     code, launch = pickle.loads((folder / SHARED).read_bytes())
     ended = threading.Event()
 
     def listen() -> None:
         while not ended.wait(_POLL_S):
-            if asked.exists():
-                control.stop(asked.read_text("utf-8"), interrupted=True)
+            if stop_file.exists():
+                control.stop(stop_file.read_text("utf-8"), interrupted=True)
                 return
             if not folder.exists():
                 control.stop("the experiment has ended", interrupted=True)
@@ -37,15 +37,15 @@ def execute_on_node(folder: Path, job: ArmJob, asked: Path, control: RunControl)
     try:
         code.load()
         return portable(execute(job, launch, control))
-    except EvsysError as error:  # as wrong on every other node
+    except EvsysError as error:  # would fail on every node
         return refuse(job, error)
     finally:
         ended.set()
 
 
-def run_ray_task(folder: str, job: bytes, asked: str, cwd: str) -> bytes | None:
-    """The pickled result of an arm on a worker of Ray; None where the worker does not see the disk."""
+def run_ray_task(folder: str, job: bytes, stop_file: str, cwd: str) -> bytes | None:
+    """The pickled result of an arm on a Ray worker; None if the worker does not see the disk."""
     if not Path(folder, SHARED).exists():
         return None
-    os.chdir(cwd)  # where the caller works: paths of data and of the record are relative to it
-    return pickle.dumps(execute_on_node(Path(folder), pickle.loads(job), Path(asked), RunControl()))
+    os.chdir(cwd)  # paths of data and of the record are relative to the caller's working folder
+    return pickle.dumps(execute_on_node(Path(folder), pickle.loads(job), Path(stop_file), RunControl()))

@@ -1,10 +1,9 @@
-"""Arms on this machine: in this process, in threads, or in processes of their own.
+"""Run arms on this machine: in this process, in threads, or in worker processes.
 
-One arm at a time made of built-ins runs right here, and arms that only wait for a remote backend share this process as
-threads. Arms that compute get a process each, which is kept for the next arm, and on a machine with GPUs a GPU each.
-Arms of the backend `local` share a process for each GPU, and with it the base model.
-Arms with user code, and arms with a time limit, always get a process: it can be ended, and if it dies it
-takes one arm with it and no other.
+A single arm at a time of built-ins runs in this process; arms of remote backends, which only wait, are threads of it.
+Arms that compute get a worker process each, which is kept for the next arm, and a GPU each if there are any. Arms of
+the backend `local` may share a process and the base model. Arms with user code or a time limit always get a process,
+because a process can be killed, and a crash ends only one arm.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .worker_process import ArmWorker, Mode, write_briefing
 
 type Where = Literal["auto", "threads", "processes"]
 _REMOTE_ARMS = 8
-"""How many arms of a remote backend run at the same time unless the config says; they only wait."""
+"""Arms of a remote backend at the same time, unless the config sets a number."""
 
 
 class LocalLauncherConfig(Strict):
@@ -41,7 +40,7 @@ class LocalLauncherConfig(Strict):
     arms_in: Where = "auto"
     """`threads` of this process or `processes`; by default threads for remote backends, processes for the others."""
     cpus_per_arm: int = Field(default=1, ge=1)
-    """Cores an arm may use; limits how many run at the same time where the config does not."""
+    """Cores an arm may use; this limits the arms at the same time if the config does not."""
     gpus_per_arm: int = Field(default=1, ge=0)
     """GPUs an arm gets to see, on a machine that has any."""
     arms_per_gpu: int | Literal["auto"] = Field(default=1)
@@ -83,9 +82,9 @@ class LocalLauncher:
             shares = [self._environment(slot, slots, gpus) for slot in range(slots)]
             executors = [ArmWorker(launch, briefing, share) for share in shares]
         self._executors = list(executors)
-        self._free = self._executors[::-1]  # taken from the end, so that the first slot comes first
+        self._free = self._executors[::-1]  # `pop` takes the first slot first
         if briefing is not None or slots > 1:
-            # For processes as well: each of them is waited for in a thread.
+            # A thread waits for each worker process.
             self._threads = ThreadPoolExecutor(slots, thread_name_prefix="evsys-arm")
         return slots
 
@@ -99,7 +98,7 @@ class LocalLauncher:
         try:
             done.set_result(self._execute(executor, job))
         except Exception as error:
-            # A second Ctrl-C is no Exception: it is to end this process, not to become the result of an arm.
+            # A second Ctrl-C is not an Exception: it ends this process.
             done.set_exception(error)
         return done
 
@@ -127,7 +126,7 @@ class LocalLauncher:
                 self._free.append(executor)
 
     def _arms_together(self, launch: Launch, gpus: list[str]) -> int:
-        """How many arms share a GPU and its base model."""
+        """The number of arms that share a GPU and its base model."""
         runs = launch.config.all_runs()
         if self.cfg.arms_in != "auto" or self.cfg.gpus_per_arm != 1 or not gpus or runs_own_code(launch.config):
             return 1
@@ -138,9 +137,9 @@ class LocalLauncher:
         return min(get_backend("local")(**run.backend.params).arms_that_fit(run.model) for run in runs)
 
     def _briefing(self, launch: Launch, slots: int, remote: bool) -> bytes | None:
-        """Settings of worker processes; None where the arms share this process.
+        """Settings of worker processes; None if the arms run in this process.
 
-        Built-ins run where they start fastest, others where they can do no harm and can be ended.
+        Built-ins run where they start fastest, user code where it can be killed.
         """
         fork = runs_own_code(launch.config) and hasattr(os, "fork")
         mode: Mode = "forks" if fork else "here"
@@ -151,7 +150,7 @@ class LocalLauncher:
             return write_briefing(launch, mode)
         if not (fork or launch.config.arm_timeout_s is not None or (slots > 1 and not remote)):
             return None
-        if os.name == "nt":  # where a worker cannot be given a connection
+        if os.name == "nt":  # a worker cannot inherit a connection
             _refuse_time_limit(launch, "arms share one process on this system", "Run it on Linux or macOS.")
             return None
         if (obstacle := _obstacle(launch.config)) is None:
@@ -163,8 +162,8 @@ class LocalLauncher:
                 obstacle = str(error)
         _refuse_time_limit(launch, f"the arms must share this process: {obstacle}")
         get_logger(__name__).warning(
-            "the arms share this process, which costs speed where there are several, and one that hangs or crashes "
-            "takes it along: %s",
+            "the arms run in this process, which is slower for several arms, and an arm that hangs or crashes stops "
+            "the experiment: %s",
             obstacle,
         )
         return None
@@ -172,23 +171,23 @@ class LocalLauncher:
     def _room(self, remote: bool, gpus: list[str], together: int) -> int:
         if remote:
             return _REMOTE_ARMS
-        if together > 1:  # they wait for the GPU most of the time
+        if together > 1:  # arms mostly wait for the GPU
             return together * len(gpus)
         by_cpu = max(cpu_count() // self.cfg.cpus_per_arm, 1)
         return min(by_cpu, max(len(gpus) // self.cfg.gpus_per_arm, 1)) if gpus else by_cpu
 
     def _environment(self, slot: int, slots: int, gpus: list[str]) -> dict[str, str]:
-        """Environment of a process for its share of the machine."""
+        """Environment variables that limit a process to its share of the machine."""
         threads = max(cpu_count() // slots, self.cfg.cpus_per_arm, 1)
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        # Each of these takes all cores if no one says otherwise, and all arms would do so at once.
-        stated = {name: str(threads) for name in names if name not in os.environ}
+        # By default each library uses all cores.
+        environment = {name: str(threads) for name in names if name not in os.environ}
         if gpus:
             first = slot * self.cfg.gpus_per_arm
-            # Round and round: who asks for more arms at once than there are GPUs has them share.
+            # With more arms than GPUs, arms share GPUs.
             own = [gpus[(first + index) % len(gpus)] for index in range(self.cfg.gpus_per_arm)]
-            stated["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-        return stated
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        return environment
 
 
 class _Here:
@@ -199,24 +198,24 @@ class _Here:
         self._control = RunControl()
 
     def run(self, job: ArmJob) -> RunResult:
-        self._control = RunControl()  # what stopped one arm must not stop the next
+        self._control = RunControl()  # a stop of the previous arm does not stop this one
         if not runs_own_code(self._launch.config):
             return execute(job, self._launch, self._control)
-        # Where user code changes the working folder, a relative path would lead elsewhere.
+        # Absolute, because user code may change the working folder.
         return execute(replace(job, run_dir=job.run_dir.absolute()), self._launch, self._control)
 
     def stop(self, arm: str, reason: str) -> None:
         self._control.stop(reason, interrupted=True)
 
     def kill(self) -> None:
-        """A thread cannot be ended from outside."""
+        """Do nothing: a thread cannot be killed."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def _obstacle(config: ExperimentConfig) -> str | None:
-    """Why no other process could execute the arms; None if one could."""
+    """The reason why another process cannot execute the arms, or None."""
     if scripts := ProjectCode.for_workers(config).unreachable:
         return f"another process cannot import extensions registered in {', '.join(scripts)}. Move them to a module."
     if later := find_registered_later(config):
@@ -225,12 +224,12 @@ def _obstacle(config: ExperimentConfig) -> str | None:
 
 
 def _refuse_time_limit(launch: Launch, reason: str, hint: str = "") -> None:
-    """Only a process can be ended when its time is over."""
+    """Refuse `arm_timeout_s` for arms without a process, which cannot be killed."""
     if launch.config.arm_timeout_s is not None:
         raise ConfigError(Problem(f"arm_timeout_s cannot be kept: {reason}", path="arm_timeout_s", hint=hint))
 
 
 def _is_remote(launch: Launch) -> bool:
-    """Whether no arm computes here."""
+    """Whether all arms compute on a remote backend."""
     kinds = {backend_of(run) for run in launch.config.all_runs()}
     return all(getattr(get_backend(kind), "remote", False) for kind in kinds)

@@ -63,9 +63,9 @@ class SlurmLauncherConfig(Strict):
     setup: list[str] = []
     """Shell lines before an arm starts, such as `module load cuda`."""
     retries: int = Field(default=3, ge=0)
-    """How often an arm is submitted again after Slurm has given it up; requeued tasks do not count."""
+    """How often a lost arm is submitted again; tasks that Slurm requeues do not count."""
     poll_s: float = Field(default=2.0, gt=0)
-    """How often the queue is asked."""
+    """Seconds between queries of the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class SlurmLauncher:
 
     def kill(self, arm: str) -> None:
         if (task := self._tasks.get(arm)) is not None:
-            with suppress(EvsysError):  # it has ended by itself
+            with suppress(EvsysError):  # the task has ended
                 _run(["scancel", task.slurm_id])
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class SlurmLauncher:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _watch(self) -> None:
-        """Submit what was started, and look for results, until the launcher is closed."""
+        """Submit started arms and collect results, until the launcher is closed."""
         while not self._ended.wait(_TOGETHER_S):
             jobs: list[tuple[ArmJob, Future[RunResult]]] = []
             with suppress(queue.Empty):
@@ -159,18 +159,18 @@ class SlurmLauncher:
         script = folder / "arm.sh"
         script.write_text("\n".join(lines) + "\n", encoding="utf-8")
         try:
-            said = _run(["sbatch", "--parsable", *self._options(folder, len(jobs)), str(script)])
+            answer = _run(["sbatch", "--parsable", *self._options(folder, len(jobs)), str(script)])
         except EvsysError as error:
             for _, done in jobs:
                 done.set_exception(WorkerLost(str(error), final=True))
             return
-        array = said.strip().partition(";")[0]
+        array = answer.strip().partition(";")[0]
         for index, (job, done) in enumerate(jobs):
             self._tasks[job.arm.name] = _Task(job, done, folder, index, array)
 
     def _options(self, folder: Path, n: int) -> list[str]:
-        given = {"partition": self.cfg.partition, "account": self.cfg.account, "time": self.cfg.time}
-        given |= {"mem": self.cfg.memory, "gres": f"gpu:{self.cfg.gpus_per_arm}" if self.cfg.gpus_per_arm else None}
+        values = {"partition": self.cfg.partition, "account": self.cfg.account, "time": self.cfg.time}
+        values |= {"mem": self.cfg.memory, "gres": f"gpu:{self.cfg.gpus_per_arm}" if self.cfg.gpus_per_arm else None}
         return [
             f"--array=0-{n - 1}",
             "--requeue",
@@ -180,13 +180,13 @@ class SlurmLauncher:
             f"--output={folder}/%a.out",
             "--open-mode=append",
             f"--signal=B:TERM@{_WARNING_S}",
-            *(f"--{name}={value}" for name, value in given.items() if value is not None),
+            *(f"--{name}={value}" for name, value in values.items() if value is not None),
             *self.cfg.options,
         ]
 
     def _collect(self) -> None:
-        """Take results, and notice tasks that Slurm no longer has."""
-        # Before the results: a task that ends in between has one.
+        """Collect results, and report tasks that Slurm has lost."""
+        # The states come first: a task that ends in between has a result.
         states = _states({task.array for task in self._tasks.values()})
         for name, task in list(self._tasks.items()):
             result = task_file(task.folder, task.index, "result")
@@ -198,41 +198,41 @@ class SlurmLauncher:
                 del self._tasks[name]
                 output = task.folder / f"{task.index}.out"
                 last = output.read_text("utf-8", "replace").strip().splitlines()[-1:] if output.exists() else []
-                said = ": ".join([f"Slurm ended task {task.slurm_id} ({state})", *last])
-                task.done.set_exception(WorkerLost(said, retries=self.cfg.retries))
+                reason = ": ".join([f"Slurm ended task {task.slurm_id} ({state})", *last])
+                task.done.set_exception(WorkerLost(reason, retries=self.cfg.retries))
 
 
 def _states(arrays: set[str]) -> dict[str, str] | None:
-    """Task -> its state, for all that the queue knows; None where the controller does not answer."""
-    found: dict[str, str] = {}
+    """Task -> state, for all tasks in the queue; None if the controller does not answer."""
+    states: dict[str, str] = {}
     for array in arrays:
         try:
             listed = _run(["squeue", "--noheader", "--array", f"--jobs={array}", "--states=all", "--format=%i %T"])
         except EvsysError as error:
-            if "Invalid job id" in str(error):  # it ended some minutes ago
+            if "Invalid job id" in str(error):  # the queue has forgotten an array that ended
                 continue
             return None
-        found |= dict(line.split() for line in listed.splitlines() if line.strip())
-    return found
+        states |= dict(line.split() for line in listed.splitlines() if line.strip())
+    return states
 
 
 def write_pickle(path: Path, value: Any) -> None:
-    """Write a value for the other side, which sees all of it or nothing."""
+    """Write a value atomically."""
     with atomic_write(path) as file:
         file.write(pickle.dumps(value))
 
 
 def task_file(folder: Path, index: int, what: str) -> Path:
-    """Where the launcher and a task find the `job`, the `result` and a request to `stop`."""
+    """The path of the `job`, the `result` or the `stop` request of a task."""
     return folder / f"{index}.{what}"
 
 
 def _run(command: Sequence[str]) -> str:
-    """What a command of Slurm prints."""
+    """Run a Slurm command and return its output."""
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EvsysError(f"{command[0]} could not be run: {error}. Check that the cluster answers.") from error
-    if found.returncode:
-        raise EvsysError(f"{command[0]} refused: {found.stderr.strip()}. Check launcher.params and the cluster.")
-    return found.stdout
+    if done.returncode:
+        raise EvsysError(f"{command[0]} failed: {done.stderr.strip()}. Check launcher.params and the cluster.")
+    return done.stdout

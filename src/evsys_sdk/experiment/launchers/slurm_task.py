@@ -1,4 +1,4 @@
-"""What runs on a node of a Slurm cluster: one arm of an array."""
+"""The program that executes one arm of an array on a node of a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PREEMPTED = "Slurm ends the task"
 
 
 def main(shared: Path, folder: Path) -> int:
-    """Execute the arm of this task; without a result it is lost, and continues where it is started again."""
+    """Execute the arm of this task; without a result file it counts as lost and is retried."""
     index = int(os.environ["SLURM_ARRAY_TASK_ID"])
     job: ArmJob = pickle.loads(task_file(folder, index, "job").read_bytes())
-    if int(os.environ.get("SLURM_RESTART_COUNT", "0")):  # requeued: what it had saved is there
+    if int(os.environ.get("SLURM_RESTART_COUNT", "0")):  # requeued: resume from its checkpoint
         job = replace(job, resume=True)
     control = RunControl()
 
