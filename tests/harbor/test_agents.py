@@ -111,7 +111,7 @@ def test_a_harbor_agent_of_the_users_own_gets_the_policy(ask: Any, say: Any, pat
 def test_a_harbor_agent_that_asks_another_model_is_a_failure(ask: Any, say: Any) -> None:
     rollout = ask("project_agents:Elsewhere", say.scripted("yes"))
     assert (rollout.status, rollout.reward) == ("infra", None)
-    assert "never asked the policy" in rollout.error
+    assert "no request to the policy" in rollout.error
 
 
 def test_the_inline_engine_says_that_it_needs_harbor(ask: Any, say: Any) -> None:

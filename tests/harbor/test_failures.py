@@ -104,7 +104,7 @@ def test_an_agent_that_never_asks_is_a_failure(run: Run) -> None:
     async def idle(task: Any, policy: Any, environment: Any) -> Any:
         return []
 
-    failed_with(run(run=idle), "never asked the policy")
+    failed_with(run(run=idle), "no request to the policy")
 
 
 def test_a_model_failure_that_the_agent_swallows_is_a_failure(run: Run) -> None:

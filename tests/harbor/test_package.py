@@ -13,7 +13,7 @@ from evsys_sdk.rollouts.harbor.engine import HarborEngine
 @pytest.mark.parametrize("found", ["0.24.0", "0.9.1", "0.24.7rc1"])
 def test_a_harbor_whose_rewards_can_be_forged_is_refused(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     monkeypatch.setattr(engine, "version", lambda name: found)
-    with pytest.raises(TrainingError, match=rf"harbor {found} .*write its own reward.*harbor>=0.25"):
+    with pytest.raises(TrainingError, match=rf"harbor {found} .*forge its reward.*harbor>=0.25"):
         HarborEngine()
 
 

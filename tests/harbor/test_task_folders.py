@@ -62,7 +62,7 @@ def test_a_single_reward_may_have_any_name(make_folder: Make, in_sandbox: Any, s
 @pytest.mark.parametrize(
     ("test", "said"),
     [
-        (rewards('{"style": 1, "speed": 0}'), "none is called 'reward'"),
+        (rewards('{"style": 1, "speed": 0}'), "none named 'reward'"),
         (rewards('{"reward": NaN}'), "the verifier failed"),
         ("#!/bin/sh\nexit 0\n", "the verifier failed: RewardFileNotFoundError"),
     ],

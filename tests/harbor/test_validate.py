@@ -39,7 +39,7 @@ def test_a_task_that_needs_a_container_is_refused_with_bwrap(
 ) -> None:
     folder = make_folder(dockerfile="FROM debian\n").metadata["task_dir"]
     said = validate(tmp_path, folder, "engine: harbor, environment: { kind: bwrap }", capsys)
-    assert "the task needs a container (Dockerfile), and environment 'bwrap' cannot build one" in said
+    assert "needs a container (Dockerfile), which environment 'bwrap' cannot build" in said
 
 
 def test_a_folder_that_leads_out_of_itself_is_refused(
@@ -48,7 +48,7 @@ def test_a_folder_that_leads_out_of_itself_is_refused(
     folder = Path(make_folder().metadata["task_dir"])
     (folder / "tests" / "more").symlink_to("/etc")
     said = validate(tmp_path, folder, "engine: harbor, environment: { kind: bwrap }", capsys)
-    assert "more: is a symbolic link that leads out of" in said
+    assert "more: is a symbolic link to a place outside" in said
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ async def _returns_nothing(task: Any, policy: Any, environment: Any) -> None:
     await policy.act(opening(task))
 
 
-@pytest.mark.parametrize(("run", "problem"), [(_says_nothing, "never asked"), (_returns_nothing, "returned None")])
+@pytest.mark.parametrize(("run", "problem"), [(_says_nothing, "no request"), (_returns_nothing, "returned None")])
 def test_an_agent_that_breaks_the_contract_is_a_failure(
     run: Any, problem: str, make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:

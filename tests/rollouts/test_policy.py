@@ -72,7 +72,7 @@ async def test_an_answer_is_kept_within_the_context(client: TrainingClient) -> N
     prompt = get_renderer(client.tokenizer).prompt([{"role": "user", "content": "x" * 150}])
     await policy.act([{"role": "user", "content": "x" * 150}])
     assert sampler.asked[0].max_tokens == 256 - len(prompt)
-    with pytest.raises(ContextFullError, match="at most 256"):
+    with pytest.raises(ContextFullError, match="context length is 256"):
         await policy.act([{"role": "user", "content": "x" * 300}])
 
 
@@ -88,7 +88,7 @@ async def test_an_answer_is_kept_within_the_context(client: TrainingClient) -> N
     ],
 )
 async def test_half_an_answer_is_refused(samples: list[Sample], client: TrainingClient) -> None:
-    with pytest.raises(BackendError, match="the sampler gave"):
+    with pytest.raises(BackendError, match="the sampler returned"):
         await policy_of(client, FixedSampler(*samples)).act(QUESTION)
 
 

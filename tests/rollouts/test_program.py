@@ -310,13 +310,13 @@ for turn in range(9):
 """
     [rollout] = run_program(script, Scripted({"content": "hi"}), **budget)
     assert (rollout.status, len(rollout.turns)) == ("truncated", 2)
-    assert "spent its budget" in str(rollout.error)
+    assert "used up its budget" in str(rollout.error)
 
 
 def test_a_program_that_never_asks_says_why(run_program: RunProgram) -> None:
     [rollout] = run_program("sys.exit('no config')", Scripted({"content": "hi"}))
     assert rollout.status == "infra"
-    assert "exited with 1 and never asked the policy: no config" in str(rollout.error)
+    assert "exited with 1 without a request to the policy: no config" in str(rollout.error)
 
 
 @pytest.mark.parametrize(("code", "reward"), [(0, 1.0), (3, 0.0)])
@@ -365,11 +365,11 @@ async def test_what_cannot_be_read_is_refused(sent: bytes, status: bytes, monkey
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(sent)
         assert (await reader.readuntil(b"\r\n")).split()[1] == status
-        assert b"cannot be read" in await reader.read()
+        assert b"invalid HTTP request" in await reader.read()
         writer.close()
 
 
-@pytest.mark.parametrize(("script", "found"), [("agent.py", None), ("missing.py", "never asked the policy")])
+@pytest.mark.parametrize(("script", "found"), [("agent.py", None), ("missing.py", "without a request to the policy")])
 def test_a_deep_validation_starts_the_program_once(
     script: str, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

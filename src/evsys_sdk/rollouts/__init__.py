@@ -1,4 +1,4 @@
-"""Room 5: policy x task -> trajectories."""
+"""Rollouts: policy x task -> trajectories."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The rollout engine: many attempts at many tasks at once. No one else writes a rollout loop.
+"""The rollout engine: runs many rollouts of many tasks concurrently. No other module has a rollout loop.
 
-It owns concurrency, time limits, retries, cancellation and the collection of turns, and runs on an event loop of its
-own, on its own thread, so that a slow agent cannot stall training.
+It handles concurrency, time limits, retries, cancellation and the recording of turns. Its event loop has a separate
+thread, so that a slow agent cannot stall training.
 
     engine = InlineEngine(concurrency=32)
     rollouts = await engine.run([RolloutRequest(task, sample=0, policy=policy, harness=harness, verify=verify)])
@@ -37,7 +37,7 @@ type Verify = Callable[[HarborTask, Rollout, Environment], Awaitable[Verificatio
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """One attempt to make."""
+    """One rollout to run."""
 
     task: HarborTask
     sample: int
@@ -48,27 +48,27 @@ class RolloutRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """How much may happen at once, and for how long."""
+    """Limits on concurrency, time and retries."""
 
     concurrency: int = 32
     timeout_s: float = 600.0
-    """For the agent; one that is stopped by it is scored on what it has done so far."""
+    """For the agent; a stopped agent is scored on its work so far."""
     verify_timeout_s: float = 120.0
     environment_timeout_s: float = 300.0
-    """For the start of an environment, and again for its end."""
+    """For the start of an environment, and for its stop."""
     attempts: int = 2
-    """How often a rollout is tried before an infrastructure failure is final."""
+    """Attempts at a rollout before an infrastructure failure is final."""
 
 
 class RolloutEngine(Protocol):
-    """What recipes and benchmarks need of an engine."""
+    """The interface of engines for recipes and benchmarks."""
 
     def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
-        """Start rollouts; their results come in the order of the requests."""
+        """Start rollouts; results are in the order of the requests."""
         ...
 
     def close(self) -> None:
-        """Cancel what is running and release the thread."""
+        """Cancel running rollouts and stop the thread."""
         ...
 
 
@@ -96,7 +96,7 @@ class InlineEngine:
             self._loop = None
 
     def _open(self) -> None:
-        # A queue belongs to the loop that first waits on it, so that a new loop needs a new one.
+        # An asyncio queue belongs to one loop, so a new loop needs a new queue.
         self._slots = asyncio.LifoQueue()
         for number in range(self.limits.concurrency):
             self._slots.put_nowait(f"slot-{number}")
@@ -108,7 +108,7 @@ class InlineEngine:
         number = 0
         while True:
             number += 1
-            # A place for each attempt, not for the rollout: what failed lets others pass before it is tried again.
+            # A slot per attempt, not per rollout: a retry waits behind other rollouts.
             slot = await self._slots.get()
             began = time.perf_counter()
             try:
@@ -120,17 +120,17 @@ class InlineEngine:
                 return replace(rollout, attempts=number, seconds=time.perf_counter() - began)
 
     async def _attempt(self, request: RolloutRequest, slot: str) -> Rollout:
-        """One attempt from its start to its end; whatever goes wrong is part of the result."""
+        """Run one attempt; every failure is part of the result."""
         return await attempt_rollout(request, self.limits)
 
 
 async def attempt_rollout(request: RolloutRequest, limits: EngineLimits) -> Rollout:
-    """One attempt from the start of the environment to its end; whatever goes wrong is part of the result."""
+    """Run one attempt from environment start to stop; every failure is part of the result."""
     recorder = RecordingPolicy(request.policy)
     try:
         async with _start(request.harness, limits) as environment:
-            acted = await _act(request, limits, environment, recorder)
-            return await _verify(acted, request, limits, environment)
+            unscored = await _act(request, limits, environment, recorder)
+            return await _verify(unscored, request, limits, environment)
     except _Failure as failure:
         turns, messages = list(recorder.turns), recorder.messages
         return Rollout(
@@ -140,8 +140,8 @@ async def attempt_rollout(request: RolloutRequest, limits: EngineLimits) -> Roll
 
 @contextlib.asynccontextmanager
 async def _start(harness: Harness, limits: EngineLimits) -> AsyncGenerator[Environment]:
-    """An environment for the length of a block; it is stopped however the block or the start ends."""
-    with _blame("the environment cannot be made"):
+    """Start an environment for a block; it is always stopped, even if the start fails."""
+    with _blame("the environment cannot be created"):
         environment = harness.environment()
     try:
         with _blame("the environment did not start"):
@@ -153,14 +153,14 @@ async def _start(harness: Harness, limits: EngineLimits) -> AsyncGenerator[Envir
             with _blame("an environment did not stop"):
                 async with asyncio.timeout(limits.environment_timeout_s):
                     await environment.stop()
-        except _Failure as failure:  # what was scored before remains right
+        except _Failure as failure:  # the score so far stays valid
             get_logger(__name__).warning("%s", failure)
 
 
 async def _act(
     request: RolloutRequest, limits: EngineLimits, environment: Environment, recorder: RecordingPolicy
 ) -> Rollout:
-    """What the agent did, not yet scored."""
+    """Run the agent; returns the unscored rollout."""
     problem: str | None = None
     returned: Any = None
     timer = asyncio.timeout(limits.timeout_s)
@@ -171,15 +171,15 @@ async def _act(
         except TruncatedError as error:
             problem = str(error)
         except TimeoutError:
-            if not timer.expired():  # somebody else's, e.g. a model server's
+            if not timer.expired():  # raised by the agent, e.g. for a model server
                 raise
     if timer.expired():
         problem = f"the agent was stopped after {limits.timeout_s:g} s"
-    # An agent may catch what the model raised and return half a conversation, which must not be scored as an answer.
+    # An agent may catch the model's error and return a partial conversation, which must not be scored.
     elif recorder.failure is not None and not isinstance(recorder.failure, TruncatedError):
         raise _Failure(f"the model failed: {_say(recorder.failure)}", recorder.failure)
     if not recorder.turns:
-        raise _Failure(problem or "the agent never asked the policy for anything")
+        raise _Failure(problem or "the agent made no request to the policy")
     try:
         result = AgentResult(recorder.messages) if problem else read_agent_result(returned)
     except ValueError as error:
@@ -199,7 +199,7 @@ async def _act(
 
 
 async def _verify(rollout: Rollout, request: RolloutRequest, limits: EngineLimits, environment: Environment) -> Rollout:
-    """The rollout with its reward: the agent's own, else what the verifier gives it."""
+    """The rollout with its reward: the agent's own, else the verifier's."""
     if rollout.reward is not None:
         return replace(rollout, info={**rollout.info, "reward_from": "agent"})
     with _blame("the verifier failed"):
@@ -212,11 +212,11 @@ async def _verify(rollout: Rollout, request: RolloutRequest, limits: EngineLimit
 
 
 _tried: dict[str, str | None] = {}
-"""By harness: the arms of an experiment mostly share one."""
+"""Harness description -> problem; cached, because the arms of an experiment usually share a harness."""
 
 
 class _StandIn:
-    """A policy that always says the same."""
+    """A policy with a constant answer."""
 
     async def act(self, messages: Sequence[Any], *, tools: Any = None) -> Turn:
         return Turn({"role": "assistant", "content": "Done."}, [0], [0], [0.0], input_tokens=1, output_tokens=1)
@@ -227,7 +227,7 @@ async def _reward_nothing(*_: Any) -> VerificationResult:
 
 
 def try_program(harness: Harness, task: HarborTask, limit_s: float) -> str | None:
-    """Start a program once against a policy that always says the same; why it cannot be used, or None."""
+    """Run a program once against a policy with a constant answer; returns its problem, or None."""
     if not getattr(harness.agent(), "needs_gateway", False) or harness.engine != "inline":
         return None
     key = json.dumps(harness.description, sort_keys=True, default=str)
@@ -242,7 +242,7 @@ def try_program(harness: Harness, task: HarborTask, limit_s: float) -> str | Non
 
 
 class _Failure(Exception):
-    """This attempt says nothing about the policy."""
+    """A failure that is not the policy's."""
 
     def __init__(self, text: str, cause: BaseException | None = None) -> None:
         super().__init__(text)
@@ -251,7 +251,7 @@ class _Failure(Exception):
 
 @contextlib.contextmanager
 def _blame(what: str) -> Generator[None]:
-    """Turn whatever other people's code does into a failure of the attempt; only our own cancellation passes."""
+    """Convert exceptions of user code to `_Failure`; only our own cancellation passes through."""
     try:
         yield
     except (_Failure, GeneratorExit):
@@ -261,7 +261,7 @@ def _blame(what: str) -> Generator[None]:
         if task is not None and task.cancelling():
             raise
         raise _Failure(f"{what}: {_say(error)}", error) from error
-    except BaseException as error:  # Ctrl-C itself goes to the main thread
+    except BaseException as error:  # Ctrl-C is raised in the main thread
         raise _Failure(f"{what}: {_say(error)}", error) from error
 
 
@@ -270,7 +270,7 @@ def _say(error: BaseException) -> str:
 
 
 class LoopThread:
-    """An event loop that runs on a daemon thread until it is closed."""
+    """An event loop on a daemon thread, until closed."""
 
     _PATIENCE_S = 30.0
 
@@ -288,14 +288,14 @@ class LoopThread:
         return Operation(asyncio.run_coroutine_threadsafe(coroutine, self._loop), what)
 
     def close(self) -> None:
-        """Cancel what is running, wait until it has cleaned up after itself, and stop."""
+        """Cancel running tasks, wait for their cleanup, and stop."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(self._PATIENCE_S)
         if self._thread.is_alive():
-            get_logger(__name__).warning("a rollout does not react to being cancelled and is left to itself")
+            get_logger(__name__).warning("a rollout ignores its cancellation and keeps running in the background")
 
     def _serve(self) -> None:
-        # Leaving the runner cancels every task and ends the loop's own worker threads.
+        # Exiting the runner cancels every task and stops the loop's worker threads.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._closing.wait())

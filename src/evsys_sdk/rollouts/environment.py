@@ -1,15 +1,15 @@
-"""The contract of an environment: the place where an agent's commands run and a task's files lie.
+"""The contract of an environment: where an agent's commands run and a task's files are stored.
 
-One object is one task's environment: it is started once, any number of commands run in it, and it is stopped. Each
-`exec` is a new shell in `cwd` with the environment's own variables; files and background processes stay from one `exec`
-to the next. What a command did wrong is in its `ExecResult`, for the model to read. What the environment did wrong is
-raised, so that it can never be mistaken for an answer and scored.
+One object is one task's environment: it is started once, runs any number of commands, and is stopped. Each `exec` is a
+new shell in `cwd` with the environment's variables; files and background processes persist between calls. A command's
+failure is in its `ExecResult`, for the model to read. A failure of the environment raises an exception, so that it is
+never scored as an answer.
 
     async with running(BwrapEnvironment(memory_mb=512)) as environment:
         await environment.write_file("numbers.txt", "1 2 3")
         result = await environment.exec("wc -w < numbers.txt")
 
-Nothing here decides what is run (agents do) or whether it was right (verifiers do).
+Agents decide which commands run, verifiers score the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..errors import EvsysError
 
 
 class SandboxError(EvsysError, RuntimeError):
-    """An environment could not start, broke down or was used wrongly; never the fault of a command inside it."""
+    """An environment did not start, failed or was misused; never the failure of a command inside it."""
 
 
 class EnvironmentFileError(EvsysError, OSError):
@@ -43,7 +43,7 @@ class ExecResult:
     stdout: str
     stderr: str
     exit_code: int
-    """As a shell reports it: 128 + n for a command ended by signal n, 124 for one that ran out of time."""
+    """In the shell's convention: 128 + n for a command ended by signal n, 124 for a timeout."""
     timed_out: bool = False
 
 
@@ -54,7 +54,7 @@ class Environment(Protocol):
     name: ClassVar[str]
 
     async def start(self) -> None:
-        """Make it ready for `exec`; raises `SandboxError` when that is not possible."""
+        """Prepare for `exec`; raises `SandboxError` on failure."""
         ...
 
     async def exec(
@@ -65,11 +65,11 @@ class Environment(Protocol):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> ExecResult:
-        """Run a shell command; out of time, it and its process group are killed."""
+        """Run a shell command; at the time limit, its process group is killed."""
         ...
 
     async def write_file(self, path: str, data: bytes | str) -> None:
-        """Write a file and the folders above it; a relative path starts at the working folder."""
+        """Write a file and create its parent folders; relative paths start at the working folder."""
         ...
 
     async def read_file(self, path: str) -> bytes:
@@ -77,13 +77,13 @@ class Environment(Protocol):
         ...
 
     async def stop(self) -> None:
-        """End every process and remove every file; may be called at any time and more than once."""
+        """Kill all processes and remove all files; may be called at any time and repeatedly."""
         ...
 
 
 @contextlib.asynccontextmanager
 async def running[E: Environment](environment: E) -> AsyncGenerator[E]:
-    """Start an environment for the length of a block; it is stopped however the block or the start ends."""
+    """Start an environment for a block; it is always stopped, even if the start fails."""
     try:
         await environment.start()
         yield environment
@@ -92,9 +92,9 @@ async def running[E: Environment](environment: E) -> AsyncGenerator[E]:
 
 
 async def upload_dir(environment: Environment, source: Path, target: str) -> None:
-    """Copy a local folder into an environment, with empty folders, symbolic links and the right to execute."""
+    """Copy a local folder into an environment, with empty folders, symbolic links and execute permission."""
     if not source.is_dir():
-        raise EnvironmentFileNotFoundError(f"{source}: is not a folder that could be copied into the environment.")
+        raise EnvironmentFileNotFoundError(f"{source}: is not a folder, so it cannot be copied into the environment.")
     finish = [f"mkdir -p {shlex.quote(target)}"]
     for path in sorted(source.rglob("*")):
         inside = str(PurePosixPath(target, path.relative_to(source).as_posix()))
@@ -113,11 +113,9 @@ async def upload_dir(environment: Environment, source: Path, target: str) -> Non
 
 
 class NoEnvironment:
-    """No shell and no files; for tasks that are answered in words.
+    """No shell and no files, for tasks that are only a conversation.
 
-        environment: { kind: none }
-
-    For tasks that are only a conversation: there is no shell and there are no files.
+    environment: { kind: none }
     """
 
     name: ClassVar[str] = "none"
@@ -145,4 +143,4 @@ class NoEnvironment:
         pass
 
     def _refuse(self, what: str) -> NoReturn:
-        raise SandboxError(f"Cannot {what}: this task has no environment; set environment: bwrap.")
+        raise SandboxError(f"cannot {what}: this task has no environment. Set environment: bwrap.")

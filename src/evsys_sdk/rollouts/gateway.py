@@ -1,15 +1,14 @@
-"""The policy of one rollout behind the APIs that programs speak: chat completions, messages, responses, completions.
+"""Serves the policy of one rollout over HTTP: chat completions, messages, responses and completions.
 
-A gateway lives as long as one rollout, on loopback and, for a sandbox without a network, on a Unix socket. Requests
-carry the rollout's own credential; every answer is a turn of the recorder, with the tokens that were sampled.
+A gateway exists for one rollout, on loopback and, for a sandbox without a network, on a Unix socket. Requests need the
+rollout's credential; every answer is a turn of the recorder, with the sampled tokens.
 
     async with Gateway(recorder, budget=GatewayBudget(max_turns=50)) as gateway:
         await environment.exec("my-agent", env=gateway.variables())
 
-How answers are sampled is the recipe's to say: temperature, top_p and max_tokens of a request have no effect. What
-would change the distribution of the policy (a forced call, a schema) is refused. An equal request gets the answer that
-was given before, because clients ask again after a lost connection. A stream carries the answer as it is sampled, where
-the backend samples on this machine.
+The recipe sets the sampling params: temperature, top_p and max_tokens of a request have no effect. Options that would
+change the policy's distribution (a forced call, a schema) are refused. A repeated request gets the same answer, because
+clients retry after a lost connection. Streams send tokens as they are sampled if the backend runs on this machine.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from .policy import RecordingPolicy
 from .rollout import Message, Policy, TruncatedError, Turn
 
 MODEL = "policy"
-"""The name under which programs ask for it; any other is answered as well."""
+"""The model name for programs; any other name works too."""
 _LONGEST_BODY = 64 * 1024 * 1024
 _COUNT_PATH = "/v1/messages/count_tokens"
 _EXCHANGES: dict[str, type[Exchange[Any]]] = {**CHAT_EXCHANGES, TextCompletion.path: TextCompletion}
@@ -57,12 +56,12 @@ _EXCHANGES: dict[str, type[Exchange[Any]]] = {**CHAT_EXCHANGES, TextCompletion.p
 
 @dataclass(frozen=True, slots=True)
 class GatewayBudget:
-    """How much a program may ask for; the engine limits its time."""
+    """Limits on a program's requests; the engine limits its time."""
 
     max_turns: int = 200
-    """Answers."""
+    """Number of answers."""
     max_tokens: int | None = None
-    """Sampled tokens of all answers together."""
+    """Sampled tokens of all answers."""
 
 
 class Gateway:
@@ -83,9 +82,9 @@ class Gateway:
         self.credential = f"evsys-{secrets.token_urlsafe(24)}"
         self.port = 0
         self.exhausted = asyncio.Event()
-        """Set when the budget is spent; nothing is answered any more."""
+        """Set when the budget is used up; further requests are refused."""
         self.messages: list[Message] = []
-        """The conversation that went furthest; sub-agents have shorter ones."""
+        """The longest conversation; sub-agents have shorter ones."""
         self._turns = self._tokens = 0
         self._answers: dict[bytes, _GrowingAnswer] = {}
         self._servers: list[asyncio.Server] = []
@@ -93,20 +92,20 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Its address, without the `/v1` that OpenAI's clients want."""
+        """The base URL, without the `/v1` that OpenAI's clients append."""
         return f"http://127.0.0.1:{self.port}"
 
     def variables(self) -> dict[str, str]:
-        """The environment variables by which clients of the known APIs find it."""
-        near = "127.0.0.1,localhost"
+        """The environment variables that direct clients of the supported APIs to this gateway."""
+        local_hosts = "127.0.0.1,localhost"
         return {
             "OPENAI_BASE_URL": f"{self.url}/v1",
             "OPENAI_API_BASE": f"{self.url}/v1",
             "OPENAI_API_KEY": self.credential,
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": self.credential,
-            "NO_PROXY": near,
-            "no_proxy": near,
+            "NO_PROXY": local_hosts,
+            "no_proxy": local_hosts,
         }
 
     async def __aenter__(self) -> Self:
@@ -115,7 +114,7 @@ class Gateway:
         self.port = server.sockets[0].getsockname()[1]
         if self.socket is not None:
             self._servers.append(await asyncio.start_unix_server(self._connect, self.socket))
-            os.chmod(self.socket, 0o666)  # the user inside a sandbox is another one; the credential keeps others out
+            os.chmod(self.socket, 0o666)  # the sandbox has another user; the credential controls access
         return self
 
     async def __aexit__(
@@ -135,7 +134,7 @@ class Gateway:
         self._connections.add(task)
         try:
             await _Connection(reader, writer, self._respond).run()
-        except asyncio.CancelledError:  # the rollout has ended; asyncio would print what a connection leaves behind
+        except asyncio.CancelledError:  # the rollout has ended; suppress asyncio's message about the connection
             pass
         except (ConnectionError, h11.ProtocolError, asyncio.IncompleteReadError) as error:
             get_logger(__name__).debug("a connection to the gateway ended: %s", error)
@@ -152,9 +151,9 @@ class Gateway:
                 return _Response.of(200, {"object": "list", "data": [listed], "has_more": False})
             kind = _EXCHANGES.get(path.removesuffix("/count_tokens") if path == _COUNT_PATH else path)
             if kind is None or request.method != b"POST" or kind.path not in self._paths:
-                raise RequestRefused(f"there is no {path} here. Use {', '.join(self._paths)}.", status=404)
+                raise RequestRefused(f"unknown path {path}. Use {', '.join(self._paths)}.", status=404)
             exchange = kind.read(read_object(body))
-            if path == _COUNT_PATH:  # an estimate: only the policy knows the tokens of a prompt
+            if path == _COUNT_PATH:  # an estimate: the gateway has no tokenizer
                 return _Response.of(200, {"input_tokens": len(body) // 4})
             answer = self._start(_read_chat(exchange.query))
             if exchange.query.stream and await answer.has_begun():
@@ -171,7 +170,7 @@ class Gateway:
                 yield b"".join(parts)
         try:
             turn = await answer.turn()
-        except Exception as error:  # the status has gone out
+        except Exception as error:  # the status has already been sent
             yield exchange.fail(_describe(error, exchange.path)[0], "the policy failed.")
             return
         ending = exchange.close(0, _reply(exchange, turn))
@@ -179,15 +178,15 @@ class Gateway:
 
     def _check(self, request: h11.Request) -> None:
         headers = {name.lower(): value for name, value in request.headers}
-        given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-        if not hmac.compare_digest(given, self.credential.encode()):
-            raise RequestRefused("the credential is not that of this rollout.", status=401)
+        credential = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+        if not hmac.compare_digest(credential, self.credential.encode()):
+            raise RequestRefused("wrong credential for this rollout.", status=401)
 
     def _start(self, query: ChatQuery) -> _GrowingAnswer:
         _refuse_unsupported(query)
         key = hashlib.blake2b(json.dumps([query.messages, query.tools], sort_keys=True, default=str).encode()).digest()
         answer = self._answers.get(key)
-        if answer is None or answer.has_failed:  # asked again, it may be answered
+        if answer is None or answer.has_failed:  # a retry after a failure may succeed
             self._spend()
             answer = self._answers[key] = _GrowingAnswer()
             answer.start(self._act(query, answer))
@@ -200,7 +199,7 @@ class Gateway:
         )
         if is_over:
             self.exhausted.set()
-            raise RequestRefused("the budget of this rollout is spent.", status=403, code="budget_spent")
+            raise RequestRefused("the budget of this rollout is used up.", status=403, code="budget_spent")
         self._turns += 1
 
     async def _act(self, query: ChatQuery, answer: _GrowingAnswer) -> Turn:
@@ -214,7 +213,7 @@ class Gateway:
 
 
 class _GrowingAnswer:
-    """An answer in the making; equal requests share it."""
+    """An answer being sampled; equal requests share it."""
 
     task: asyncio.Task[Turn]
 
@@ -231,18 +230,18 @@ class _GrowingAnswer:
         return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
     async def turn(self) -> Turn:
-        # Shielded: a client that hangs up and asks again gets the answer that is under way.
+        # Shielded: a client that disconnects and retries gets the same answer.
         return await asyncio.shield(self.task)
 
     def grow(self, text: str) -> None:
-        """The answer as far as it can be shown."""
+        """Set the part of the text that can be shown."""
         grown, self._text, self._grown = self._grown, text, asyncio.Event()
         if self.task.done():
             self._grown.set()
         grown.set()
 
     async def has_begun(self) -> bool:
-        """Wait until there is something to show; False where there is nothing before the end."""
+        """Wait for the first text; False if there is none before the end."""
         await self._grown.wait()
         return not self.task.done()
 
@@ -263,18 +262,18 @@ def _describe(error: Exception, path: str) -> tuple[int, Any]:
             return 400, describe_error(path, 400, f"prompt is too long: {error}", "messages", "context_length_exceeded")
         case DataError():
             return 400, describe_error(path, 400, str(error), "messages")
-        case _:  # the recorder keeps it, and the engine says what became of the rollout
+        case _:  # the recorder keeps the error, and the engine reports it
             get_logger(__name__).debug("the policy failed", exc_info=error)
             return 503, describe_error(path, 503, "the policy failed.")
 
 
 def _read_chat(query: Query) -> ChatQuery:
-    """A query as a conversation; a text to continue is one raw message."""
+    """A query as a conversation; a text to continue becomes one raw message."""
     if isinstance(query, ChatQuery):
         return query
     assert isinstance(query, TextQuery)
     if len(query.prompts) != 1 or not isinstance(query.prompts[0], str) or query.echo:
-        raise RequestRefused("only one prompt of text without echo is answered here.", param="prompt")
+        raise RequestRefused("only a single text prompt without echo is supported.", param="prompt")
     return ChatQuery(
         model=query.model,
         stops=query.stops,
@@ -285,17 +284,17 @@ def _read_chat(query: Query) -> ChatQuery:
 
 
 def _refuse_unsupported(query: ChatQuery) -> None:
-    asked = {
+    options = {
         "tool_choice": bool(query.forced),
         "response_format": query.output_schema is not None,
         "stop": bool(query.stops),
         "n": query.samples != 1,
         "logprobs": query.logprobs is not None,
     }
-    for name, is_asked in asked.items():
-        if is_asked:
+    for name, is_set in options.items():
+        if is_set:
             raise RequestRefused(
-                f"{name} is not supported here: the answer is what the policy samples. Leave it out.", param=name
+                f"{name} is not supported, because it would change the policy's distribution. Leave it out.", param=name
             )
 
 
@@ -326,7 +325,7 @@ class _Response:
 
 
 class _Connection:
-    """One client's requests, one after the other."""
+    """Serves one client's requests sequentially."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, respond: Any) -> None:
         self._reader, self._writer, self._respond = reader, writer, respond
@@ -339,7 +338,7 @@ class _Connection:
                     return
                 response = await self._respond(request, await self._body())
             except h11.RemoteProtocolError as error:
-                status, message = error.error_status_hint, f"this request cannot be read: {error}."
+                status, message = error.error_status_hint, f"invalid HTTP request: {error}."
                 response = _Response.of(status, describe_error("", status, message))
             await self._send(response)
             if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
@@ -347,11 +346,11 @@ class _Connection:
             self._wire.start_next_cycle()
 
     async def _next(self) -> Any:
-        while (found := self._wire.next_event()) is h11.NEED_DATA:
+        while (event := self._wire.next_event()) is h11.NEED_DATA:
             if self._wire.they_are_waiting_for_100_continue:
                 self._writer.write(self._wire.send(h11.InformationalResponse(status_code=100, headers=[])))
             self._wire.receive_data(await self._reader.read(65536))
-        return found
+        return event
 
     async def _body(self) -> bytes:
         parts, size = list[bytes](), 0

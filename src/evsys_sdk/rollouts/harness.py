@@ -1,6 +1,6 @@
-"""The harness of a task: which agent drives the policy, and in which environment.
+"""The harness of a task: the agent that drives the policy, and its environment.
 
-A model is evaluated in the harness it was trained in, so a harness is one value that training hands to evaluation.
+A model is evaluated in the harness of its training, so training passes it to evaluation as one value.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from .rollout import Agent
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """Makes a fresh agent and a fresh environment for each rollout."""
+    """Creates a new agent and environment for each rollout."""
 
     agent: Callable[[], Agent]
     environment: Callable[[], Environment]
     description: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What was asked for, for the record."""
+    """The config, for the record."""
 
     @property
     def engine(self) -> Literal["inline", "harbor"]:
-        """The engine that it needs: a part of it may exist only inside Harbor's trials."""
+        """The engine it needs: `harbor` if the agent or environment runs only in Harbor's trials."""
         is_theirs = isinstance(self.agent(), ForeignAgent) or isinstance(self.environment(), NativeEnvironment)
         return "harbor" if is_theirs else "inline"
 
     def refuse_inline(self) -> None:
-        """Say that a part of it exists only inside Harbor's trials, before each rollout has to."""
+        """Raise ConfigError if the agent runs only in Harbor's trials."""
         if isinstance(agent := self.agent(), ForeignAgent):
             refuse_inline(agent.import_path)
 
@@ -56,9 +56,9 @@ def build_harness(
     agent_import_path: str | None = None,
     import_params: Mapping[str, Any] | None = None,
 ) -> Harness:
-    """The harness that a recipe or a benchmark names; by default a chat without an environment.
+    """The harness of a recipe or benchmark; by default a chat without an environment.
 
-    `import_params` are those of the agent at `agent_import_path`.
+    `import_params` are the params of the agent at `agent_import_path`.
     """
     if agent is not None and agent_import_path is not None:
         hint = "Keep 'agent' for a registered one, or 'agent_import_path' for a class of your own."
@@ -67,7 +67,7 @@ def build_harness(
     agent_class = import_agent(agent_import_path) if agent_import_path else get_agent(agent_spec.kind)
     environment_class = get_environment(environment_spec.kind)
     agent_params = dict(import_params or {}) if agent_import_path else agent_spec.params
-    # A mistake in the config is reported now, not by each rollout.
+    # Report a config error now, not in each rollout.
     what = f"agent '{agent_import_path or agent_spec.kind}'"
     build_extension(agent_class, agent_params, what=what, path="agent.params")
     environment_params = _for_gateway(agent_class, environment_spec)
@@ -83,11 +83,11 @@ def build_harness(
 
 
 def _for_gateway(agent_class: Any, spec: EnvironmentSpec) -> dict[str, Any]:
-    """The params of an environment, with what a program in it needs to reach the policy."""
-    made = getattr(agent_class, "func", agent_class)  # one of Harbor's is made by a partial
-    if not getattr(made, "needs_gateway", False):
+    """The environment's params, with the mounts a program needs to reach the policy."""
+    actual = getattr(agent_class, "func", agent_class)  # a partial for Harbor's agents
+    if not getattr(actual, "needs_gateway", False):
         return spec.params
-    if spec.kind == "none" and getattr(made, "needs_environment", False):
+    if spec.kind == "none" and getattr(actual, "needs_environment", False):
         hint = "Set environment: { kind: bwrap }."
         raise ConfigError(Problem("agent 'program' needs an environment to run in", path="environment", hint=hint))
     if spec.kind != "bwrap":
@@ -96,7 +96,7 @@ def _for_gateway(agent_class: Any, spec: EnvironmentSpec) -> dict[str, Any]:
 
 
 def check_environment(spec: EnvironmentSpec | None) -> None:
-    """Refuse a sandbox whose program is not on this machine, before each rollout has to."""
+    """Refuse a sandbox whose program is not installed, once before any rollout."""
     if spec is not None and spec.kind == "bwrap":
         from .environments.bwrap import BwrapConfig, find_bwrap
 
@@ -108,7 +108,7 @@ def check_environment(spec: EnvironmentSpec | None) -> None:
 
 @functools.cache
 def _warn_without_control_group() -> None:
-    """Report once that the kernel does not limit the memory of sandboxes here."""
+    """Warn once that the kernel does not limit the memory of sandboxes here."""
     from .sandbox.control_group import close_group, make_group
 
     group = make_group(64 << 20) if sys.platform == "linux" else None
@@ -116,37 +116,37 @@ def _warn_without_control_group() -> None:
         close_group(group)
         return
     get_logger(__name__).warning(
-        "no control group can be made here, so that only the supervisor limits the memory of sandboxes, 100 times "
-        "a second. See evsys doctor --sandbox, or set control_group: false."
+        "cannot create a control group, so only the supervisor limits the memory of sandboxes, 100 times a second. "
+        "See evsys doctor --sandbox, or set control_group: false."
     )
 
 
 def import_agent(path: str) -> Any:
-    """A class of the user's own, named as `package.module.Class` or `package.module:Class`."""
+    """A user's class, named as `package.module.Class` or `package.module:Class`."""
     module_name, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     keep_quiet()
     try:
-        found = import_object(module_name, name)
+        agent = import_object(module_name, name)
     except (ImportError, ValueError, AttributeError) as error:
         hint = "Write it as package.module:Class, and check that the module can be imported from here (see --import)."
         raise ConfigError(
             Problem(f"cannot import the agent: {error}", path="agent_import_path", value=path, hint=hint)
         ) from error
-    if is_harbor_agent(found):
+    if is_harbor_agent(agent):
         return partial(ForeignAgent, f"{module_name}:{name}")
-    if not callable(getattr(found, "run", None)):
+    if not callable(getattr(agent, "run", None)):
         hint = "An agent has `async run(task, policy, environment)`."
         raise ConfigError(Problem("this is not an agent", path="agent_import_path", value=path, hint=hint))
-    return found
+    return agent
 
 
-# User code that a config names, e.g. an agent or a tool.
+# User code named by a config, e.g. an agent or a tool.
 
 
 def import_object(module: str, name: str) -> Any:
-    """An object of a module that can be imported from here, or lies below the current folder or the project root."""
-    for folder in (os.getcwd(), str(project_root())):  # the installed command does not look there by itself
+    """An object of an importable module, also from the current folder or the project root."""
+    for folder in (os.getcwd(), str(project_root())):  # not in the path of the installed command
         if folder not in sys.path:
-            sys.path.append(folder)  # last, so that nothing there hides a library
+            sys.path.append(folder)  # last, so that it does not shadow libraries
     with user_code(f"importing '{module}'", limit_s=default_limit_s()):
         return getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""Policies: the model as an agent sees it, from a sampler with its tokens or from any inference client."""
+"""Policies: the model behind an agent, from a sampler with tokens or any inference client."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 type OnText = Callable[[str], None]
-"""Takes the text of an answer as it grows, without what a tool call may begin in."""
+"""Receives the growing text of an answer, without a possible start of a tool call."""
 
 
 @dataclass(slots=True)
 class SamplerPolicy:
     """A frozen sampler in one rollout.
 
-    Its turns hold the exact tokens that were sampled, so that they can be trained on. A prompt that continues an
-    earlier answer begins with the tokens of that answer, and only new messages are tokenized.
+    Its turns have the exact sampled tokens, for training. A prompt that continues an earlier answer starts with that
+    answer's tokens, and only new messages are tokenized.
     """
 
     sampler: SamplingClient
@@ -38,12 +38,12 @@ class SamplerPolicy:
     params: SamplingParams
     context_length: int
     seed: int = 0
-    """Together with the conversation it decides every sample."""
+    """With the conversation, it determines every sample."""
     _buffer: TokenBuffer | None = None
 
     @property
     def buffer(self) -> TokenBuffer:
-        """The conversations of this rollout."""
+        """The token buffer of this rollout."""
         if self._buffer is None:
             self._buffer = TokenBuffer(self.renderer)
         return self._buffer
@@ -61,13 +61,13 @@ class SamplerPolicy:
         room = self.context_length - len(prompt)
         if room <= 0:
             raise ContextFullError(
-                f"the conversation has {len(prompt)} tokens and the model reads at most {self.context_length}. "
-                "Lower the number of turns, or what tools return."
+                f"the conversation has {len(prompt)} tokens, but the context length is {self.context_length}. "
+                "Reduce the number of turns or the output of tools."
             )
         params = replace(
             self.params,
             max_tokens=min(self.params.max_tokens, room),
-            seed=_derive_seed(self.seed, *prompt),  # turns of one rollout must not share their random numbers
+            seed=_derive_seed(self.seed, *prompt),  # a different random stream for every turn
             stop=self.params.stop if self.params.stop is not None else self.renderer.stop,
         )
 
@@ -75,7 +75,7 @@ class SamplerPolicy:
             return parse_raw(self.renderer, tokens) if is_raw(messages) else self.renderer.parse(tokens, tools)
 
         sample = _only_sample(await self._sample(prompt, params, offered, read, on_text))
-        price = getattr(self.sampler, "cost_of", None)  # a sampler that is paid for knows what it costs
+        price = getattr(self.sampler, "cost_of", None)  # only metered samplers have it
         message = read(sample.tokens, offered)
         self.buffer.add(messages, offered, message, buffered, sample.tokens)
         return Turn(
@@ -101,24 +101,24 @@ class SamplerPolicy:
         if on_text is None:
             return await self.sampler.sample(prompt, 1, params)
         stream, tokens = TokenStream(), list[int]()
-        asked = self.sampler.sample(prompt, 1, replace(params, on_token=stream.on_token))
-        sampling = asyncio.ensure_future(asked)
+        operation = self.sampler.sample(prompt, 1, replace(params, on_token=stream.on_token))
+        sampling = asyncio.ensure_future(operation)
         async for new in stream.read(sampling):
             tokens += [token for token, _, _ in new]
             on_text(show_growing(str(read(tokens)["content"]), self.renderer.tool_parser, tools))
         return await sampling
 
     def with_seed(self, *parts: object) -> SamplerPolicy:
-        """The same policy for one rollout: with a seed and its own token buffer."""
+        """A copy for one rollout, with a derived seed and a new token buffer."""
         return replace(self, seed=_derive_seed(self.seed, *parts), _buffer=None)
 
 
 class ContextFullError(TruncatedError):
-    """The conversation has outgrown the model; the rollout is truncated, not failed."""
+    """The conversation exceeds the context length; the rollout is truncated, not failed."""
 
 
 class RecordingPolicy:
-    """Passes everything on and keeps what happened, so that an agent that aborts leaves what it did."""
+    """Records turns and errors of a policy, so that an aborted agent's work is kept."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -126,7 +126,7 @@ class RecordingPolicy:
         self.messages: list[Message] = []
         """The conversation up to the last answer."""
         self.failure: Exception | None = None
-        """What the model said instead of its last answer; an agent may have swallowed it."""
+        """The error of the last call, which an agent may have caught."""
 
     async def act(
         self,
@@ -135,37 +135,37 @@ class RecordingPolicy:
         tools: Sequence[dict[str, Any]] | None = None,
         on_text: OnText | None = None,
     ) -> Turn:
-        asked = [dict(message) for message in messages]
+        conversation = [dict(message) for message in messages]
         try:
-            # Other policies give whole answers only.
+            # Other policies do not stream.
             more: dict[str, Any] = {"on_text": on_text} if isinstance(self._policy, SamplerPolicy) else {}
             turn = await self._policy.act(messages, tools=tools, **more)
-            if not isinstance(turn, Turn):  # pyright: ignore[reportUnnecessaryIsInstance]  # policies may be anyone's
+            if not isinstance(turn, Turn):  # pyright: ignore[reportUnnecessaryIsInstance]  # may be a user's policy
                 raise BackendError(f"the policy answered with {show(turn)} instead of a Turn.")
         except Exception as error:
             self.failure = error
             raise
         self.failure = None
         self.turns.append(turn)
-        self.messages = [*asked, turn.message]
+        self.messages = [*conversation, turn.message]
         return turn
 
 
 def _only_sample(samples: Sequence[Sample]) -> Sample:
-    """The one sample that was asked for; half an answer must not be trained on."""
+    """The single requested sample, validated for training."""
     if len(samples) != 1:
-        raise BackendError(f"the sampler gave {len(samples)} samples instead of one.")
+        raise BackendError(f"the sampler returned {len(samples)} samples instead of one.")
     [sample] = samples
     if not sample.tokens or len(sample.tokens) != len(sample.logprobs):
         raise BackendError(
-            f"the sampler gave {len(sample.tokens)} tokens with {len(sample.logprobs)} log-probabilities; "
+            f"the sampler returned {len(sample.tokens)} tokens with {len(sample.logprobs)} log-probabilities; "
             "every sampled token needs one."
         )
     if not all(map(math.isfinite, sample.logprobs)):
-        raise BackendError(f"the sampler gave a log-probability that is not finite: {show(sample.logprobs)}.")
+        raise BackendError(f"the sampler returned a log-probability that is not finite: {show(sample.logprobs)}.")
     return sample
 
 
 def _derive_seed(*parts: object) -> int:
-    # Seven bytes, because a seed has to fit a signed number of 64 bits. `hash` would differ from process to process.
+    # Seven bytes fit a signed 64-bit integer. `hash` differs between processes.
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest())

@@ -1,4 +1,4 @@
-"""The way out of a sandbox without a network: its own loopback leads to a Unix socket, and that to the gateway."""
+"""Connects a sandbox without a network to the gateway: from its loopback over a Unix socket."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def pump(source, target):
     except OSError:
         pass
     finally:
-        for one in (source, target):
+        for end in (source, target):
             try:
-                one.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
 
@@ -38,12 +38,12 @@ while True:
     for pair in ((near, far), (far, near)):
         threading.Thread(target=pump, args=pair, daemon=True).start()
 """
-"""Runs inside: listens on a port, makes a file when it does, and passes everything on."""
+"""Runs in the sandbox: listens on a port, creates a file when ready, and forwards connections."""
 _READY = "/tmp/.evsys-relay-ready"
 
 
 class _HasAddress(Protocol):
-    """What is known of a gateway."""
+    """The address of a gateway."""
 
     @property
     def port(self) -> int: ...
@@ -54,28 +54,28 @@ class _HasAddress(Protocol):
 async def start_relay(
     gateway: _HasAddress, write_file: Callable[[str, str], Awaitable[None]], execute: Callable[..., Awaitable[Any]]
 ) -> None:
-    """Let the loopback of a sandbox lead to the gateway, at the same address as outside."""
+    """Forward the gateway's address from a sandbox's loopback."""
     await write_file("/tmp/.evsys-relay.py", RELAY)
     relay = f"python3 -I -S /tmp/.evsys-relay.py {gateway.socket} {gateway.port} {_READY}"
     wait = f"for _ in $(seq 200); do test -e {_READY} && exit 0; sleep 0.05; done; cat /tmp/.evsys-relay.log; exit 1"
     started = await execute(f"{relay} > /tmp/.evsys-relay.log 2>&1 & {wait}", timeout_s=60.0)
     if started.exit_code:
         raise SandboxError(
-            f"the way from the sandbox to the policy cannot be opened: {started.stdout.strip() or started.stderr}. "
+            f"the relay from the sandbox to the policy did not start: {started.stdout.strip() or started.stderr}. "
             "It needs python3 in the sandbox."
         )
 
 
 def new_socket() -> Path:
-    """A name for the socket of one rollout, in the folder that sandboxes of this process see."""
+    """A socket path for one rollout, in the folder that this process's sandboxes mount."""
     return socket_folder() / f"{secrets.token_hex(8)}.sock"
 
 
 @cache
 def socket_folder() -> Path:
-    """The folder of all sockets of this process, which a sandbox must see."""
-    # Not below /tmp, which sandboxes have one of their own of.
+    """The folder of this process's sockets, which sandboxes mount."""
+    # Not below /tmp, because sandboxes have a private /tmp.
     folder = Path(tempfile.mkdtemp(prefix="evsys-gateway-", dir="/var/tmp"))
-    folder.chmod(0o711)  # the user inside a sandbox is another one, and may open but not list it
+    folder.chmod(0o711)  # the sandbox's user may open but not list it
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,8 +1,8 @@
-"""What a rollout is: one attempt of a policy at a task, with every token it sampled and the reward it earned.
+"""A rollout: one try of a policy at a task, with all sampled tokens and the reward.
 
-A rollout ends in one of three ways. `ok` and `truncated` (out of time, turns or tokens) have a reward and can be
-trained on. `infra` means that something other than the policy failed: a sandbox, a model server, a verifier. It has no
-reward, because a failure of ours must never look like a bad answer.
+A rollout has one of three states. `ok` and `truncated` (out of time, turns or tokens) have a reward and can be trained
+on. `infra` means that something other than the policy failed: a sandbox, a model server or a verifier. It has no
+reward, because such a failure must not count as a bad answer.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from .environment import Environment
 
 type RolloutStatus = Literal["ok", "truncated", "infra"]
 type Message = dict[str, Any]
-"""One turn of a conversation: `role`, `content`, and what else a template knows."""
+"""One message of a conversation: `role`, `content`, and other fields of chat templates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer of the policy: what it read, what it sampled, what that means."""
+    """One answer of the policy: prompt, sampled tokens, and parsed message."""
 
     message: Message
     prompt_tokens: list[int] = field(default_factory=list[int])
     completion_tokens: list[int] = field(default_factory=list[int])
-    """Exactly the sampled tokens; empty for a policy that only speaks text."""
+    """Exactly the sampled tokens; empty for a text-only policy."""
     logprobs: list[float] = field(default_factory=list[float])
     stop_reason: Literal["stop", "length"] = "stop"
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
     as_template: bool = True
-    """Whether the model's chat template would have kept the conversation before it as it was sampled."""
+    """Whether the model's chat template would keep the previous conversation as it was sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One attempt at a task."""
+    """One try at a task."""
 
     task_id: str
     sample: int
-    """Which of the attempts at this task it is."""
+    """Its number among the rollouts of this task."""
     status: RolloutStatus
     reward: float | None
     turns: list[Turn] = field(default_factory=list[Turn])
@@ -53,11 +53,11 @@ class Rollout:
     error: str | None = None
     """Why it is `infra` or `truncated`."""
     info: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the verifier or the agent had to say."""
+    """Details from the verifier or the agent."""
     seconds: float = 0.0
     attempts: int = 1
     error_at: str = ""
-    """Where in the user's own code it failed, as `file.py:12`; empty where it was not there."""
+    """Where the user's code failed, as `file.py:12`; empty if elsewhere."""
 
     @property
     def completion(self) -> str:
@@ -66,22 +66,22 @@ class Rollout:
 
     @property
     def tokens(self) -> int:
-        """Tokens read and written, over all turns."""
+        """Tokens read and written over all turns."""
         return sum(turn.input_tokens + turn.output_tokens for turn in self.turns)
 
     @property
     def cost_usd(self) -> float | None:
-        """What the turns cost, where every one of them has a price."""
+        """The cost of the turns; None if any of them has no price."""
         costs = [turn.cost_usd for turn in self.turns]
         return None if not costs or None in costs else sum(cost for cost in costs if cost is not None)
 
 
 class TruncatedError(DataError):
-    """The rollout cannot continue, through no fault of ours: it is `truncated` and scored on what has been done."""
+    """The rollout cannot continue; it is `truncated` and scored on its work so far."""
 
 
 class AllFailedError(TrainingError):
-    """Not one of the attempts that a step needs came to a reward."""
+    """None of a step's rollouts has a reward."""
 
     def __init__(self, message: str, rollouts: Sequence[Rollout] = ()) -> None:
         super().__init__(message)
@@ -90,7 +90,7 @@ class AllFailedError(TrainingError):
 
 @runtime_checkable
 class Policy(Protocol):
-    """The model being trained or evaluated, as an agent sees it."""
+    """The model being trained or evaluated."""
 
     async def act(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None) -> Turn:
         """Answer a conversation."""
@@ -99,26 +99,26 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """What an agent returns that knows more than the conversation, e.g. whether it won the game."""
+    """An agent's result with more than the conversation, e.g. whether it won the game."""
 
     messages: list[Message]
     reward: float | None = None
-    """Its own reward, in place of the verifier's, which is then not asked; None leaves it to the verifier."""
+    """The agent's own reward, which replaces the verifier's; None uses the verifier."""
     info: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Whatever is worth recording with the rollout."""
+    """Details to record with the rollout."""
 
 
 @runtime_checkable
 class Agent(Protocol):
-    """A harness: takes a task to its end by letting the policy act, as often as that takes."""
+    """Solves a task by letting the policy act repeatedly."""
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> list[Message] | AgentResult:
-        """Returns the whole conversation, alone or with a reward."""
+        """Return the whole conversation, alone or with a reward."""
         ...
 
 
 def read_agent_result(returned: Any) -> AgentResult:
-    """What an agent returned, in its long form; raises ValueError where that is neither of the two."""
+    """An agent's return value as `AgentResult`; raises ValueError for an invalid one."""
     result: Any = AgentResult(cast("list[Message]", returned)) if isinstance(returned, list) else returned
     if not isinstance(result, AgentResult) or not isinstance(result.messages, list):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(
@@ -136,7 +136,7 @@ def _is_number(value: Any) -> bool:
 
 
 def opening(task: HarborTask) -> list[Message]:
-    """The conversation a task starts with: its context, then its instruction, unless the context says everything."""
+    """The initial messages of a task: its context and its instruction, if it has one."""
     context: list[Message] = list(task.metadata.get("context_messages", ()))
     if context and task.instruction == "":
         return context

@@ -1,1 +1,1 @@
-"""Built-in agents, one per module; that of Harbor is in `harbor/native.py`."""
+"""Built-in agents, one per module; Harbor's is in `harbor/native.py`."""

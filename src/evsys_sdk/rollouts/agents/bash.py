@@ -1,6 +1,6 @@
-"""A multi-turn harness that runs the policy's shell commands in a sandbox.
+"""A multi-turn agent that runs the policy's shell commands in a sandbox.
 
-The policy writes a command in a ```bash block and reads what it printed; an answer without one ends the conversation.
+The policy writes a command in a ```bash block and reads its output; an answer without a block ends the conversation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INTRODUCTION = (
 
 
 class BashAgent:
-    """Runs the policy's shell commands in the environment and shows it their output."""
+    """Runs the policy's shell commands in the environment and returns their output to it."""
 
     name: ClassVar[str] = "bash"
 
@@ -31,13 +31,13 @@ class BashAgent:
         """Parameters of `bash`."""
 
         max_turns: int = Field(default=16, ge=1)
-        """How often the policy may act."""
+        """Maximum number of the policy's turns."""
         command_timeout_s: float = Field(default=60.0, gt=0)
-        """How long one command may take."""
+        """Time limit of one command."""
         max_output: int = Field(default=8000, ge=1)
-        """How many characters of a command's output the policy is shown."""
+        """Characters of a command's output that the policy reads."""
         introduction: str = _INTRODUCTION
-        """System message that explains the harness to the policy; empty for none."""
+        """System message that explains the shell to the policy; empty for none."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -52,7 +52,7 @@ class BashAgent:
             if command is None:
                 return messages
             messages.append({"role": "user", "content": await self._execute(command[1], environment)})
-        raise TruncatedError(f"the policy was not done after {self.cfg.max_turns} turns")
+        raise TruncatedError(f"the policy did not finish within {self.cfg.max_turns} turns")
 
     async def _execute(self, command: str, environment: Environment) -> str:
         result = await environment.exec(command, timeout_s=self.cfg.command_timeout_s)

@@ -1,4 +1,4 @@
-"""The simplest harness: one question, one answer."""
+"""The simplest agent: one question, one answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..rollout import Message, Policy, opening
 
 
 class ChatAgent:
-    """Asks the policy once and takes its answer."""
+    """Asks the policy once and returns its answer."""
 
     name: ClassVar[str] = "chat"
 

@@ -1,10 +1,10 @@
-"""Any program as the harness: it asks for a model over HTTP, and the model is the policy that is being trained.
+"""Any program as the agent: it requests completions over HTTP, and the trained policy answers them.
 
     agent: { kind: program, params: { command: "claude -p {instruction}", api: messages } }
     environment: { kind: bwrap }
 
-The program runs in the task's environment and finds the policy by the variables that its client reads
-(`OPENAI_BASE_URL`, `ANTHROPIC_BASE_URL` and their keys). Nothing of it is changed: the gateway records the tokens.
+The program runs unchanged in the task's environment and reaches the policy through its client's usual variables
+(`OPENAI_BASE_URL`, `ANTHROPIC_BASE_URL` and their keys). The gateway records the tokens.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PATHS = {
     "responses": "/v1/responses",
 }
 _LONGEST_S = 7 * 24 * 3600.0
-"""The engine ends a program that takes too long; the environment's own limit for commands is for other commands."""
+"""Overrides the environment's limit for single commands; the engine stops a program that takes too long."""
 _PLACEHOLDER = re.compile(r"\{(instruction|base_url|api_key|model)\}")
 _SHOWN = 4000
 
 
 class ProgramAgent:
-    """Runs a command in the environment and lets it ask the policy over HTTP."""
+    """Runs a command in the environment and serves the policy to it over HTTP."""
 
     name: ClassVar[str] = "program"
     needs_gateway: ClassVar[bool] = True
@@ -48,37 +48,39 @@ class ProgramAgent:
         """Parameters of `program`."""
 
         command: str = Field(min_length=1)
-        """Shell command; `{instruction}` is the task's text as one word, `{base_url}`, `{api_key}` and `{model}` say
-        where the policy is."""
+        """Shell command; `{instruction}` is the task's text as one word, `{base_url}`, `{api_key}` and `{model}`
+        address the policy.
+        """
         api: Literal["chat", "completions", "messages", "responses"] | None = None
-        """API that the program uses: OpenAI's chat completions, completions or responses, or Anthropic's messages; by
-        default any of them."""
+        """API that the program uses: OpenAI's chat completions, completions or responses, or Anthropic's messages.
+        Default: any.
+        """
         env: dict[str, str] = {}
-        """More variables of the program, with the same placeholders."""
+        """Additional variables of the program, with the same placeholders."""
         files: dict[str, str] = {}
-        """Files that the program needs: path -> content, with the same placeholders."""
+        """Files for the program: path -> content, with the same placeholders."""
         max_turns: int = Field(default=200, ge=1)
-        """How many answers the program may ask for; then the rollout is truncated."""
+        """Answers per rollout; more truncate it."""
         max_tokens: int | None = Field(default=None, ge=1)
-        """How many tokens may be sampled in all; then the rollout is truncated."""
+        """Sampled tokens per rollout; more truncate it."""
         reward: Literal["verifier", "exit_code"] = "verifier"
-        """Where the reward comes from: the task's verifier, or 1 for exit code 0 and else 0."""
+        """Source of the reward: the task's verifier, or 1 for exit code 0 and else 0."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
 
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> AgentResult:
         cfg = self.cfg
-        inside = environment.name == "bwrap"
+        in_sandbox = environment.name == "bwrap"
         paths = [_PATHS[cfg.api]] if cfg.api else []
         budget = GatewayBudget(cfg.max_turns, cfg.max_tokens)
-        async with Gateway(policy, budget, paths=paths, socket=new_socket() if inside else None) as gateway:
-            if inside:
+        async with Gateway(policy, budget, paths=paths, socket=new_socket() if in_sandbox else None) as gateway:
+            if in_sandbox:
                 await start_relay(gateway, environment.write_file, environment.exec)
             result = await self._run(task, gateway, environment)
         if not gateway.messages:
             raise SandboxError(
-                f"the program exited with {result.exit_code} and never asked the policy: {_end(result)}. "
+                f"the program exited with {result.exit_code} without a request to the policy: {_end(result)}. "
                 "Check agent.params.command, and that the program reads the variables of its api."
             )
         reward = float(result.exit_code == 0) if cfg.reward == "exit_code" else None
@@ -92,8 +94,8 @@ class ProgramAgent:
         quoted = {name: shlex.quote(value) for name, value in values.items()}
         for path, content in self.cfg.files.items():
             await environment.write_file(path, _fill(content, values))
-        own = {name: _fill(value, values) for name, value in self.cfg.env.items()}
-        env = gateway.variables() | {"EVSYS_INSTRUCTION": instruction} | own
+        config_variables = {name: _fill(value, values) for name, value in self.cfg.env.items()}
+        env = gateway.variables() | {"EVSYS_INSTRUCTION": instruction} | config_variables
         command = asyncio.ensure_future(
             environment.exec(_fill(self.cfg.command, quoted), timeout_s=_LONGEST_S, env=env)
         )
@@ -101,7 +103,7 @@ class ProgramAgent:
         try:
             await asyncio.wait({command, spent}, return_when=asyncio.FIRST_COMPLETED)
             if spent.done() and not command.done():
-                raise TruncatedError(f"the program has spent its budget of {self.cfg.max_turns} answers or of tokens")
+                raise TruncatedError(f"the program used up its budget of {self.cfg.max_turns} answers or of tokens")
             return await command
         finally:
             for task_ in (command, spent):
@@ -111,8 +113,8 @@ class ProgramAgent:
 
 
 def _fill(text: str, values: dict[str, str]) -> str:
-    # In one pass: an instruction may itself hold what looks like a placeholder.
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
+    # In one pass: an instruction may contain text that looks like a placeholder.
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
 def _end(result: ExecResult) -> str:

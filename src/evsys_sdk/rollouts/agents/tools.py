@@ -1,8 +1,7 @@
-"""A multi-turn harness that lets the policy call Python functions.
+"""A multi-turn agent that lets the policy call Python functions.
 
-The tools are offered to the policy, which shows them in the model's own form; an answer without a call ends the
-conversation. A call that cannot be made is answered with the reason, so that the policy can learn to make it
-properly.
+Tools are rendered in the model's own format; an answer without a call ends the conversation. An invalid call is
+answered with the error, so that the policy can learn from it.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ class ToolsAgent:
         """Parameters of `tools`."""
 
         tools: list[str] = Field(min_length=1)
-        """Functions as `package.module:function`; their signature and docstring become the schema."""
+        """Functions as `package.module:function`; signature and docstring become the schema."""
         max_turns: int = Field(default=8, ge=1)
-        """How often the policy may act."""
+        """Maximum number of the policy's turns."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -56,7 +55,7 @@ class ToolsAgent:
             for call in calls:
                 answer = {"role": "tool", "content": await self._call(call)}
                 messages.append(answer | ({"tool_call_id": call.id} if call.id else {}))
-        raise TruncatedError(f"the policy had no answer after {self.cfg.max_turns} turns")
+        raise TruncatedError(f"the policy gave no final answer within {self.cfg.max_turns} turns")
 
     async def _call(self, call: FunctionCall) -> str:
         tool = self._tools.get(call.name)
@@ -67,12 +66,12 @@ class ToolsAgent:
             return str(await result if inspect.isawaitable(result) else result)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # what a tool says to a wrong call is part of the conversation
+        except Exception as error:  # a tool's error is part of the conversation
             return f"error: {type(error).__name__}: {error}"
 
 
 def tool_calls(message: Message, index: int = 0) -> list[FunctionCall]:
-    """The calls in an answer: structured ones where the policy gives them, else those written in its text.
+    """The calls in an answer: structured ones, else those in its text.
 
     `index` is the number of the message in its conversation.
     """
@@ -80,10 +79,10 @@ def tool_calls(message: Message, index: int = 0) -> list[FunctionCall]:
 
 
 def _read_written(text: str) -> FunctionCall:
-    """A call without an id; text that is none is the name of a tool that does not exist."""
+    """A call without an id; unparsable text becomes the name of an unknown tool."""
     try:
         [call] = calls_of({"tool_calls": [json.loads(text)]})
-    except (ValueError, RecursionError, DataError):  # also numbers and nesting beyond what Python reads
+    except (ValueError, RecursionError, DataError):  # ValueError also for numbers beyond Python's limit
         return FunctionCall("", text, "")
     return FunctionCall("", call.name, call.arguments)
 
@@ -107,11 +106,11 @@ def tool_schema(function: Callable[..., Any]) -> dict[str, Any]:
 def _import_tool(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     try:
-        found = import_object(module, name)
+        tool = import_object(module, name)
     except (ImportError, AttributeError, ValueError) as error:
         hint = "Write it as package.module:function."
         raise ConfigError(Problem(f"cannot import the tool: {error}", path="tools", value=path, hint=hint)) from error
-    if not callable(found):
+    if not callable(tool):
         hint = "A tool is a Python function with typed parameters and a docstring."
         raise ConfigError(Problem("this is not a function", path="tools", value=path, hint=hint))
-    return found
+    return tool

@@ -1,9 +1,9 @@
-"""The harness program of a verifiers task as an agent: it asks through the library, and the library asks the policy.
+"""Runs the harness program of a task of the verifiers library, which sends its requests to the policy.
 
     data: { path: "verifiers:my_taskset.py?program=true" }
     agent: { kind: verifiers }
 
-Each rollout has its own gateway, so the tokens are those of the policy; the rewards are those of the task.
+Each rollout has its own gateway, which records the policy's tokens; the task gives the rewards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..rollout import AgentResult, Policy, TruncatedError
 
 
 class VerifiersAgent:
-    """Runs the harness program of a task of the verifiers library; the library makes its runtime."""
+    """Runs the harness program of a verifiers task; the library creates its runtime."""
 
     name: ClassVar[str] = "verifiers"
     needs_gateway: ClassVar[bool] = True
@@ -31,13 +31,13 @@ class VerifiersAgent:
         """Parameters of `verifiers`."""
 
         harness: dict[str, Any] = {}
-        """Config of a harness of the library, e.g. `{id: "null"}`; by default the one that the taskset exports."""
+        """Config of a harness of the library, e.g. `{id: "null"}`; by default the taskset's own."""
         runtime: dict[str, Any] = {"type": "subprocess"}
-        """Where the program runs, as the library describes it; `subprocess` is this machine without a sandbox."""
+        """Runtime of the program, in the library's form; `subprocess` is this machine without a sandbox."""
         max_turns: int = Field(default=200, ge=1)
-        """How many answers the program may ask for; then the rollout is truncated."""
+        """Answers per rollout; more truncate it."""
         max_tokens: int | None = Field(default=None, ge=1)
-        """How many tokens may be sampled in all; then the rollout is truncated."""
+        """Sampled tokens per rollout; more truncate it."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -45,19 +45,19 @@ class VerifiersAgent:
     async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> AgentResult:
         verifier = task.verifier
         if not isinstance(verifier, InProcessVerifier) or verifier.fn_name != self.name:
-            raise DataError(f"task '{task.task_id}' is no task of verifiers. Take it from a path verifiers:MODULE.")
+            raise DataError(f"task '{task.task_id}' is not a verifiers task. Load tasks from a path verifiers:MODULE.")
         source: Any = get_verifier(self.name)(**verifier.params)
         async with Gateway(policy, GatewayBudget(self.cfg.max_turns, self.cfg.max_tokens)) as gateway:
-            # The library takes keys from the process's environment, which all rollouts share; headers are each one's.
-            where = {"type": "eval", "base_url": f"{gateway.url}/v1", "api_key_var": ""}
-            client = {**where, "headers": {"x-api-key": gateway.credential}}
+            # The library reads keys from the process environment, which rollouts share; headers are per rollout.
+            endpoint = {"type": "eval", "base_url": f"{gateway.url}/v1", "api_key_var": ""}
+            client = {**endpoint, "headers": {"x-api-key": gateway.credential}}
             spec = {"model": MODEL, "client": client, "runtime": self.cfg.runtime, "harness": self.cfg.harness}
             trace = await source.run_program(spec)
         failure = getattr(policy, "failure", None)
         if gateway.exhausted.is_set() or isinstance(failure, TruncatedError):
-            raise TruncatedError(str(failure or f"the program has spent its budget of {self.cfg.max_turns} answers"))
+            raise TruncatedError(str(failure or f"the program used up its budget of {self.cfg.max_turns} answers"))
         if not trace.ok:
-            reasons = "; ".join(f"{one.type}: {one.message}" for one in trace.errors)
+            reasons = "; ".join(f"{error.type}: {error.message}" for error in trace.errors)
             raise SandboxError(f"the harness program failed: {reasons or 'it gave no reason'}. Check agent.params.")
         rewards = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
         return AgentResult(gateway.messages, float(trace.reward), {**trace.metrics, **rewards})

@@ -1,1 +1,1 @@
-"""The built-in environments, one file per registered name; `none` stands next to the contract in environment.py."""
+"""The built-in environments, one file per registered name; `none` is in environment.py."""

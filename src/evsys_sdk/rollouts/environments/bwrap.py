@@ -2,13 +2,13 @@
 
 environment: { kind: bwrap, params: { memory_mb: 1024, timeout_s: 30 } }
 
-Inside there is no network but the loopback device, no host process, variable or home folder; the system is read-only,
-and the writable folders (the working folder, /tmp, /tests, /logs, /solution, /dev/shm) live in memory. It works as root
-and as an ordinary user, wherever the kernel lets users make namespaces; control groups are not needed.
+The sandbox has no network except loopback, and no host process, variable or home folder. The system is read-only; the
+writable folders (the working folder, /tmp, /tests, /logs, /solution, /dev/shm) are in memory. It works as root and as
+an ordinary user if the kernel allows user namespaces; control groups are optional.
 
-What happens at a limit, each of which a command could run into but none of which it can lift:
+Effects of the limits, none of which a command can raise:
 
-| limit | who enforces it | what the command sees |
+| limit | enforced by | effect |
 |---|---|---|
 | `timeout_s` | the supervisor | its process group is killed; `timed_out`, exit code 124 |
 | `memory_mb`, one process | the kernel (RLIMIT_DATA) | allocating fails |
@@ -17,11 +17,11 @@ What happens at a limit, each of which a command could run into but none of whic
 | `cpu_s`, one process | the kernel (RLIMIT_CPU) | ended by SIGXCPU, exit code 152 |
 | `disk_mb`, all files | the kernel (size and inodes of the file system) | writing fails: no space left |
 | `file_mb`, one file | the kernel (RLIMIT_FSIZE) | ended by SIGXFSZ, exit code 153 |
-| `max_output_bytes` | the supervisor | the middle is left out and a line says how much; the command continues |
-| `max_read_mb`, one file | the supervisor | nothing: reading the file here is an error |
+| `max_output_bytes` | the supervisor | the middle is replaced by a line with its size; the command continues |
+| `max_read_mb`, one file | the supervisor | none inside; reading the file from outside is an error |
 
-Processes in the background keep running between commands until `kill_processes` or `stop`; a command is over when its
-shell is. docs/isolation.md says what is promised, on which machines, and what is not.
+Background processes keep running between commands until `kill_processes` or `stop`; a command ends with its shell.
+docs/isolation.md has the guarantees and their limits.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 _MB = 1024 * 1024
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_UNPRIVILEGED = 65534  # who the sandbox is to the host when the host's user is root
+_UNPRIVILEGED = 65534  # the sandbox's user on the host if the host's user is root
 _FILE_TIMEOUT_S = 60.0
-_LONGEST_COMMAND = 128 * 1024 - 1  # Linux takes no longer argument
+_LONGEST_COMMAND = 128 * 1024 - 1  # Linux's limit for one argument
 _REASONS = {
     errno.EINVAL: "it is not a regular file",
     errno.ENXIO: "it is not a regular file",
@@ -77,33 +77,33 @@ class BwrapConfig(Strict):
     workdir: Annotated[AbsolutePath, AfterValidator(_outside_the_system)] = "/app"
     """Writable folder in which commands run."""
     files: dict[str, str] = {}
-    """Files that are there from the start: path -> content; relative paths start at `workdir`."""
+    """Files present from the start: path -> content; relative paths start at `workdir`."""
     env: dict[str, str] = {}
-    """Variables that every command gets; none of the host's are passed on."""
+    """Variables of every command; none of the host's are passed on."""
     rootfs: AbsolutePath | None = None
-    """Folder with an unpacked image to use as the system, instead of the host's /usr."""
+    """Folder with an unpacked image to use as the system instead of the host's /usr."""
     read_only: list[AbsolutePath] = []
-    """Further folders of the host that are visible, at the same place, read-only."""
+    """Additional host folders to mount read-only at the same path."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """How long a command may take that does not ask for another limit."""
+    """Default time limit of a command."""
     memory_mb: int = Field(default=2048, ge=16)
     """Memory of one process; all processes together may use 32 MB more."""
     disk_mb: int = Field(default=1024, ge=1)
-    """Size of all files together; they are kept in memory."""
+    """Total size of all files, which are kept in memory."""
     file_mb: int = Field(default=512, ge=1)
     """Size of one file."""
     max_read_mb: int = Field(default=64, ge=1)
-    """Size of the largest file that can be read from here, such as a reward; a larger one is an error."""
+    """Largest file that can be read from outside, such as a reward; a larger one is an error."""
     processes: int = Field(default=256, ge=4)
-    """How many processes and threads may exist at once."""
+    """Maximum number of concurrent processes and threads."""
     cpu_s: int = Field(default=600, ge=1)
     """Processor time of one process, in seconds."""
     max_output_bytes: int = Field(default=1_000_000, ge=1)
-    """How much of stdout, and of stderr, is kept: the beginning and the end."""
+    """Bytes kept of stdout and of stderr: the beginning and the end."""
     start_timeout_s: float = Field(default=30.0, gt=0)
-    """How long the sandbox may take to start."""
+    """Time limit for the start of the sandbox."""
     control_group: bool = True
-    """Whether to have the kernel limit all memory of the sandbox, where this user may make a control group."""
+    """Whether the kernel limits the sandbox's total memory, if this user may create a control group."""
     bwrap: str = Field(default="bwrap", min_length=1)
     """Name or path of the bubblewrap program."""
 
@@ -179,7 +179,7 @@ class BwrapEnvironment:
         return answer.stdout
 
     async def kill_processes(self) -> None:
-        """End everything that runs in the sandbox and keep its files; when this returns, nothing writes any more."""
+        """Kill all processes in the sandbox and keep its files; afterwards nothing writes any more."""
         await self._request({"op": "kill", "limit": 0}, _FILE_TIMEOUT_S)
 
     async def stop(self) -> None:
@@ -237,13 +237,13 @@ class BwrapEnvironment:
 
 
 def find_bwrap(name: str) -> str:
-    """Where the program is; refuses a machine that does not have it."""
-    found = shutil.which(name) if sys.platform == "linux" else None
-    if found is None:
+    """The path of the program; raises SandboxError if it is missing."""
+    path = shutil.which(name) if sys.platform == "linux" else None
+    if path is None:
         from ..sandbox.start_problems import not_installed
 
         raise SandboxError(not_installed(name))
-    return str(Path(found).absolute())
+    return str(Path(path).absolute())
 
 
 def _check_variable(name: str, value: str) -> tuple[str, str]:

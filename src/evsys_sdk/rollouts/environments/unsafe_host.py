@@ -1,10 +1,10 @@
-"""Commands run on this machine, as you, without any isolation. For development, and for code that you trust.
+"""Commands run on this machine, as you, without isolation. For development and trusted code.
 
 environment: { kind: unsafe_host }
 
-The working folder is a temporary one, and the variables that commands get are few, but nothing stops a command from
-reading your files, using the network or filling the disk. Files given to `write_file` and `read_file` stay inside the
-working folder, so tasks that expect /app or /tests need the environment `bwrap`.
+The working folder is temporary and few variables are passed on, but a command can read your files, use the network or
+fill the disk. `write_file` and `read_file` stay inside the working folder, so tasks that expect /app or /tests need the
+environment `bwrap`.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class UnsafeHostConfig(Strict):
     """Params of the `unsafe_host` environment."""
 
     files: dict[str, str] = {}
-    """Files that are there from the start: path below the working folder -> content."""
+    """Files present from the start: path below the working folder -> content."""
     env: dict[str, str] = {}
-    """Variables that every command gets besides PATH, HOME and the like."""
+    """Variables of every command besides PATH, HOME and a few others."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """How long a command may take that does not ask for another limit."""
+    """Default time limit of a command."""
     max_output_bytes: int = Field(default=1_000_000, ge=1)
-    """How much of stdout, and of stderr, is kept: the beginning and the end."""
+    """Bytes kept of stdout and of stderr: the beginning and the end."""
 
 
 class UnsafeHostEnvironment:
-    """Commands run on this machine without isolation; only for code that you trust."""
+    """Commands run on this machine without isolation; only for trusted code."""
 
     name: ClassVar[str] = "unsafe_host"
     Config = UnsafeHostConfig
@@ -55,7 +55,7 @@ class UnsafeHostEnvironment:
         self.cfg = UnsafeHostConfig(**params)
         self._folder: Path | None = None
         self._stopped = False
-        # Inherited by everything that commands start: what has left its process group is found by it at the end.
+        # A variable that all child processes inherit; `stop` finds those that left their process group by it.
         self._mark = secrets.token_hex(16)
         self._running: set[HostCommand] = set()
 
@@ -86,17 +86,17 @@ class UnsafeHostEnvironment:
             return ExecResult("", f"{cwd}: no such folder.", 126)
         passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         variables = {**passed_on, **self.cfg.env, **(env or {}), _MARK: self._mark}
-        # Files, because the end of a pipe is not read before the last background process has closed it.
+        # Files, because a pipe only ends when the last background process closes it.
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            running = await HostCommand.start(command, folder, variables, output, errors)
-            self._running.add(running)
+            process = await HostCommand.start(command, folder, variables, output, errors)
+            self._running.add(process)
             try:
-                code, timed_out = await running.wait(self.cfg.timeout_s if timeout_s is None else timeout_s)
+                code, timed_out = await process.wait(self.cfg.timeout_s if timeout_s is None else timeout_s)
             finally:
-                self._running.discard(running)
-            said, complained = (_read(file, self.cfg.max_output_bytes) for file in (output, errors))
+                self._running.discard(process)
+            stdout, stderr = (_read(file, self.cfg.max_output_bytes) for file in (output, errors))
         self._check_running()
-        return ExecResult(said, complained, code, timed_out=timed_out)
+        return ExecResult(stdout, stderr, code, timed_out=timed_out)
 
     async def write_file(self, path: str, data: bytes | str) -> None:
         target = self._inside(path)
@@ -121,7 +121,7 @@ class UnsafeHostEnvironment:
         self._stopped = True
         for running in tuple(self._running):
             running.kill()
-        while processes := _find_marked(self._mark):  # again, because one of them may just have started another
+        while processes := _find_marked(self._mark):  # repeat: a process may have started another one
             for process in processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
@@ -133,38 +133,38 @@ class UnsafeHostEnvironment:
         if self._folder is None:
             raise SandboxError("The environment is not running; call `await environment.start()` first.")
         if self._stopped:
-            raise SandboxError("The environment was stopped. Whatever ran in it is lost; start a new one.")
+            raise SandboxError("the environment has been stopped. Create a new one.")
         return self._folder
 
     def _inside(self, path: str) -> Path:
         root = self._check_running()
         if not path or "\0" in path:
             raise EnvironmentFileError(f"{path!r} is not a path: it is empty or holds a NUL character.")
-        found = Path(root, path).resolve()  # with symbolic links followed
-        if not found.is_relative_to(root):
+        target = Path(root, path).resolve()  # with symbolic links followed
+        if not target.is_relative_to(root):
             raise EnvironmentFileError(
                 f"{path}: leads out of the working folder of environment 'unsafe_host'. "
                 "Use a path below it, or environment 'bwrap', which has its own /app, /tests and /logs."
             )
-        return found
+        return target
 
 
 def _find_marked(mark: str) -> list[int]:
-    """Processes that were started in this environment, also those that have left its process groups."""
-    wanted = f"{_MARK}={mark}".encode()
-    found: list[int] = []
-    for folder in Path("/proc").glob("[0-9]*"):  # on systems without /proc, background processes stay
+    """Processes started in this environment, including those that left their process group."""
+    entry = f"{_MARK}={mark}".encode()
+    process_ids: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):  # without /proc, background processes are not found
         with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-    return found
+            if entry in (folder / "environ").read_bytes():
+                process_ids.append(int(folder.name))
+    return process_ids
 
 
 @functools.cache
 def _warn_once() -> None:
     get_logger(__name__).warning(
         "environment 'unsafe_host' runs commands on this machine, as you, without isolation; "
-        "use it only for code that you trust, and 'bwrap' for what a model writes."
+        "use it only for trusted code, and 'bwrap' for code that a model writes."
     )
 
 
@@ -173,7 +173,7 @@ _TIMED_OUT = 124
 
 
 class HostCommand:
-    """A running command; it leads a process group, which is killed when it is out of time or no longer wanted."""
+    """A running command; its process group is killed at the time limit or on cancellation."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -199,9 +199,9 @@ class HostCommand:
         return cls(process)
 
     async def wait(self, timeout_s: float) -> tuple[int, bool]:
-        """Wait for the shell to end; what it left in the background continues without it.
+        """Wait for the shell to end; its background processes continue.
 
-        Its exit code, and whether it was out of time.
+        Returns the exit code, and whether it timed out.
         """
         timed_out = False
         try:
@@ -223,7 +223,7 @@ class HostCommand:
 
 
 def _read(file: BinaryIO, most: int) -> str:
-    """The beginning and the end of what was printed until now."""
+    """The beginning and the end of the output so far."""
     capture = Capture(most)
     left = file.seek(0, os.SEEK_END)  # a process in the background may still write
     file.seek(0)

@@ -1,8 +1,8 @@
-"""What one trial is about, kept next to Harbor.
+"""The state of one trial, kept outside Harbor.
 
-Harbor makes agents, environments and verifiers itself, from import paths and JSON. Live objects cannot travel that way,
-so a trial carries a key and its parts look the rest up here. Tokens stay here too: Harbor would write the whole prompt
-of every turn to disk.
+Harbor creates agents, environments and verifiers from import paths and JSON, which cannot carry live objects. So a
+trial has a key, by which its parts look up the state here. Tokens stay here too: Harbor would write every prompt to
+disk.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..rollout import Agent, Message, Rollout
 
 
 class CanBeCleared(Protocol):
-    """What the tests of a folder need of an environment that an agent has been at work in."""
+    """The interface of an environment that can be cleared before a folder's tests run."""
 
     async def clear_for_tests(self, *, keep_processes: bool) -> None:
-        """Leave nothing of the agent's where the tests go and where they write."""
+        """Remove the agent's files where tests are installed and write, and its processes."""
         ...
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One trial: what it was asked for, and what has come of it so far."""
+    """One trial: its request and its state so far."""
 
     request: RolloutRequest
     limits: EngineLimits
@@ -40,29 +40,29 @@ class Attempt:
     environment: Environment
     recorder: RecordingPolicy
     gateway: Gateway | None = None
-    """In front of the recorder, for an agent of Harbor's."""
+    """In front of the recorder, for an agent of Harbor."""
     folder: Path | None = None
-    """The task folder, when the task comes from one."""
+    """The task folder, if the task has one."""
     agent_limit_s: float = 0.0
-    """How long the agent may take: the limit of the folder or ours, whichever is shorter."""
+    """Time limit of the agent: the minimum of the folder's and ours."""
     tests_decide: bool = False
-    """Whether the folder's own tests give the reward, rather than `request.verify`."""
+    """Whether the folder's tests give the reward rather than `request.verify`."""
     messages: list[Message] = field(default_factory=list[Message])
     reward: float | None = None
-    """What the agent itself makes of its attempt; the verifier is then not asked."""
+    """The agent's own reward, which replaces the verifier's."""
     info: dict[str, Any] = field(default_factory=dict[str, Any])
     started: bool = False
-    """Whether the environment did."""
+    """Whether the environment has started."""
     sandbox: CanBeCleared | None = None
-    """The environment in which the agent was at work, while it runs and is one of ours."""
+    """The agent's environment, while it runs and is one of ours."""
     stopped: str | None = None
-    """Why the agent did not come to its end."""
+    """Why the agent did not finish."""
     verdict: VerificationResult | None = None
     failure: str | None = None
-    """What a bridge knows about a failure, in better words than an exception's name."""
+    """A bridge's description of a failure, more precise than the exception."""
 
     def rollout(self) -> Rollout:
-        """What there is to verify."""
+        """The rollout to verify."""
         turns = list(self.recorder.turns)
         problem = self.stopped
         if problem is None and turns and turns[-1].stop_reason == "length":
@@ -78,7 +78,7 @@ _numbers = itertools.count()
 
 @contextlib.contextmanager
 def register_attempt(attempt: Attempt) -> Generator[str]:
-    """Give an attempt a key for as long as its trial runs."""
+    """Assign a key to an attempt while its trial runs."""
     key = str(next(_numbers))
     _attempts[key] = attempt
     try:
@@ -88,5 +88,5 @@ def register_attempt(attempt: Attempt) -> Generator[str]:
 
 
 def find_attempt(key: str) -> Attempt:
-    """The attempt behind a key."""
+    """The attempt of a key."""
     return _attempts[key]

@@ -1,4 +1,4 @@
-"""Our agents and verifiers as Harbor's: it makes them itself for every trial, by their import path."""
+"""Adapters of our agents and verifiers, which Harbor creates for every trial by import path."""
 
 # pyright: basic, reportMissingImports=false
 
@@ -33,7 +33,7 @@ _TERMINUS = "harbor.agents.terminus_2.terminus_2.Terminus2"
 
 
 class BridgeAgent(BaseAgent):
-    """Runs the agent of the attempt that it is given the key of."""
+    """Runs the agent of the attempt with the given key."""
 
     def __init__(self, *args: Any, attempt: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -62,8 +62,8 @@ class BridgeAgent(BaseAgent):
         attempt = self._attempt
         try:
             if self._inner is not None:
-                stated = "\n\n".join(text_of(message) for message in opening(attempt.request.task))
-                await self._inner.run(stated, environment, context)
+                instruction_text = "\n\n".join(text_of(message) for message in opening(attempt.request.task))
+                await self._inner.run(instruction_text, environment, context)
             else:
                 view = view_of(attempt, environment)
                 result = read_agent_result(await attempt.agent.run(attempt.request.task, attempt.recorder, view))
@@ -74,40 +74,44 @@ class BridgeAgent(BaseAgent):
         except TruncatedError as error:
             attempt.stopped = str(error)
         except TimeoutError as error:
-            # Harbor would take it for its own time limit.
+            # Harbor would treat it as its own time limit.
             raise RuntimeError(f"the agent failed: {type(error).__name__}: {error}") from error
 
 
 def make_inner(agent: ForeignAgent, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseAgent:
-    """A Harbor agent that asks our policy."""
+    """Create a Harbor agent that uses our policy."""
     from harbor.utils.import_path import import_class
 
-    found = import_class(agent.import_path, base=BaseAgent, label="agent")
-    if any(f"{base.__module__}.{base.__name__}" == _TERMINUS for base in found.__mro__):
+    agent_class = import_class(agent.import_path, base=BaseAgent, label="agent")
+    if any(f"{base.__module__}.{base.__name__}" == _TERMINUS for base in agent_class.__mro__):
         from .terminus import with_policy
 
-        found = with_policy(found, attempt)
-    given = {"model_name": _model_of(found), **{k: v for k, v in kwargs.items() if v is not None}, **agent.kwargs}
+        agent_class = with_policy(agent_class, attempt)
+    options = {
+        "model_name": _model_of(agent_class),
+        **{k: v for k, v in kwargs.items() if v is not None},
+        **agent.kwargs,
+    }
     if attempt.gateway is not None:
-        given["extra_env"] = attempt.gateway.variables() | (given.get("extra_env") or {})
-    inner = found(*args, **given)
+        options["extra_env"] = attempt.gateway.variables() | (options.get("extra_env") or {})
+    inner = agent_class(*args, **options)
     inner.policy = attempt.recorder  # pyright: ignore[reportAttributeAccessIssue]
     return inner
 
 
-def _model_of(found: type[BaseAgent]) -> str:
-    """The policy as a model of the provider whose API the agent speaks."""
-    spec = getattr(found, "MODEL_CONNECTION", None)
+def _model_of(agent_class: type[BaseAgent]) -> str:
+    """The policy's model name, with the provider whose API the agent uses."""
+    spec = getattr(agent_class, "MODEL_CONNECTION", None)
     return MODEL if spec is None else f"{spec.default_provider or 'openai'}/{POLICY}"
 
 
-# Harbor's environment as our agents and verifiers see one.
+# Adapter of Harbor's environments for our agents and verifiers.
 
 _MOST_BYTES = 64 * 1024 * 1024
 
 
 class EnvironmentView(NoEnvironment):
-    """One of Harbor's own environments; Harbor starts and stops it."""
+    """A Harbor environment, which Harbor starts and stops."""
 
     name: ClassVar[str] = "harbor"
 
@@ -144,15 +148,15 @@ class EnvironmentView(NoEnvironment):
 
 
 def view_of(attempt: Attempt, environment: BaseEnvironment) -> Environment:
-    """What an agent or a verifier of ours works with: our own environment where there is one below Harbor's."""
+    """The environment for our agents and verifiers: our own if there is one below Harbor's."""
     return EnvironmentView(environment) if isinstance(attempt.environment, NativeEnvironment) else attempt.environment
 
 
-# Our verifiers as one of Harbor's, and what keeps an agent's hands off its own tests.
+# Adapter of our verifiers, and protection of a folder's tests against its agent.
 
 
 class BridgeVerifier(BaseVerifier):
-    """Scores the attempt that it is given the key of with the verifier of its task."""
+    """Scores the attempt of the given key with the verifier of its task."""
 
     def __init__(self, *, attempt: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -161,7 +165,7 @@ class BridgeVerifier(BaseVerifier):
     async def verify(self) -> VerifierResult:
         attempt = self._attempt
         if not attempt.recorder.turns:
-            return VerifierResult(rewards=None)  # nothing to score; the engine says why
+            return VerifierResult(rewards=None)  # nothing to score; the engine reports why
         if attempt.reward is not None:
             return VerifierResult(rewards={"reward": float(attempt.reward)})
         request = attempt.request
@@ -179,11 +183,10 @@ class BridgeVerifier(BaseVerifier):
 
 
 async def before_verification(event: TrialHookEvent) -> None:
-    """End what an agent left running and remove what it put in the way of a folder's tests.
+    """Kill an agent's processes and remove its files where a folder's tests run.
 
-    A process in the background could write the reward after Harbor has removed a forged one, and a file in /tests
-    could change what the tests do. A task that is about a running process says `keep_processes = true` in the
-    [metadata] of its task.toml.
+    A background process could write the reward after Harbor has removed a forged one, and a file in /tests could change
+    the tests. A task that tests a running process sets `keep_processes = true` in the [metadata] of its task.toml.
     """
     attempt = find_attempt(event.config.agent.kwargs["attempt"])
     if attempt.tests_decide and attempt.sandbox is not None:

@@ -1,7 +1,7 @@
-"""The engine `harbor`: every rollout is a trial of Harbor, with its task folders, agents, environments and verifiers.
+"""The engine `harbor`: every rollout is a Harbor trial, with its task folders, agents, environments and verifiers.
 
-It costs several milliseconds more per rollout than `inline`, so it is for tasks that need Harbor. Trials write files;
-they are kept in memory where the machine offers that, and removed as soon as a trial is over.
+It costs several milliseconds more per rollout than `inline`, so use it for tasks that need Harbor. Files of trials are
+kept in memory if possible and removed after each trial.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENOUGH_MEMORY = 256 * 1024 * 1024
 
 
 class HarborEngine(InlineEngine):
-    """Runs rollouts as trials, on its own event loop: starting many of them at once would stall another."""
+    """Runs rollouts as trials on a separate event loop, which many simultaneous starts would stall."""
 
     def __init__(self, limits: EngineLimits | None = None) -> None:
         require_harbor()
@@ -43,9 +43,11 @@ class HarborEngine(InlineEngine):
         self._remove_files: Callable[[], Any] = lambda: None
 
     def submit(self, requests: Sequence[RolloutRequest]) -> Operation[list[Rollout]]:
-        """Start trials; tasks that could only fail here are refused before the first."""
+        """Start trials; tasks that would fail are refused before the first starts."""
         for request in requests:
-            if is_task_folder(Path(str(request.task.metadata.get("task_dir", "")))):  # else that rollout says so
+            if is_task_folder(
+                Path(str(request.task.metadata.get("task_dir", "")))
+            ):  # otherwise the rollout reports the error
                 refuse_containers([request.task], request.harness.environment)
         return super().submit(requests)
 
@@ -58,12 +60,12 @@ class HarborEngine(InlineEngine):
 
         super()._open()
         self._root = Path(tempfile.mkdtemp(prefix="evsys-harbor-", dir=_fast_folder()))
-        # Also for an engine that no one closes: these files are in memory.
+        # Runs even if the engine is never closed: these files use memory.
         self._remove_files = weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
         self._queue = open_queue(self.limits.concurrency)
 
     async def _attempt(self, request: RolloutRequest, slot: str) -> Rollout:
-        # Harbor keeps loggers named after every trial permanently, so trials take turns at few names.
+        # Harbor keeps a logger per trial name permanently, so trials reuse a few names.
         from .trial import harvest, mark_failed, trial_config
 
         recorder = RecordingPolicy(request.policy)
@@ -94,7 +96,7 @@ class HarborEngine(InlineEngine):
 
 @contextlib.asynccontextmanager
 async def _with_gateway(attempt: Attempt) -> AsyncGenerator[None]:
-    """Let an agent of Harbor's ask the policy over HTTP, for as long as its trial runs."""
+    """Serve the policy over HTTP to a Harbor agent while its trial runs."""
     if not isinstance(attempt.agent, ForeignAgent):
         yield
         return
@@ -104,30 +106,30 @@ async def _with_gateway(attempt: Attempt) -> AsyncGenerator[None]:
 
 
 def _fast_folder() -> Path | None:
-    """A folder in memory if there is room in it; otherwise the system's choice."""
+    """A folder in memory if there is enough space; None for the system's default."""
     try:
         return _MEMORY if shutil.disk_usage(_MEMORY).free >= _ENOUGH_MEMORY else None
     except OSError:
         return None
 
 
-# The `harbor` package: whether it is there, new enough, and quiet.
+# Checks of the installed `harbor` package.
 
 OLDEST = (0, 25)
 
 
 def require_harbor() -> None:
-    """Refuse to continue without a Harbor that can be trusted."""
+    """Refuse a missing or insecure Harbor."""
     try:
-        found = version("harbor")
+        installed = version("harbor")
     except PackageNotFoundError:
         raise MissingExtraError("engine 'harbor'", "harbor") from None
-    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST:
+    if tuple(int(part) for part in re.findall(r"\d+", installed)[:2]) < OLDEST:
         raise TrainingError(
-            f"harbor {found} is installed, and before 0.25 an agent could write its own reward file and be believed. "
+            f"harbor {installed} is installed. Before 0.25 an agent could forge its reward file. "
             "Install harbor>=0.25,<0.26."
         )
     keep_quiet()
     harbor_logger = logging.getLogger("harbor")
     if not harbor_logger.handlers:
-        harbor_logger.addHandler(logging.NullHandler())  # what goes wrong in a trial is recognised by its rollout
+        harbor_logger.addHandler(logging.NullHandler())  # failures of a trial are in its rollout

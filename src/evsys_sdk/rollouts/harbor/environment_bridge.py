@@ -1,4 +1,4 @@
-"""Any of our environments as one of Harbor's, so that its agents and its shell verifiers run without a container."""
+"""Adapter of our environments, so that Harbor's agents and shell verifiers run without a container."""
 
 # pyright: basic, reportMissingImports=false
 
@@ -35,7 +35,7 @@ done
 
 
 class BridgeEnvironment(BaseEnvironment):
-    """The environment of the attempt that it is given the key of."""
+    """The environment of the attempt with the given key."""
 
     def __init__(self, *args: Any, attempt: str, **kwargs: Any) -> None:
         self._attempt = find_attempt(attempt)
@@ -62,14 +62,14 @@ class BridgeEnvironment(BaseEnvironment):
         await self._ours.start()
         if self._is_first:
             self._attempt.started, self._attempt.sandbox = True, self
-        # Harbor's own agents write their logs there, also for a task that is only a row.
+        # Harbor's agents write logs there, even for a task without a folder.
         if self._attempt.folder is not None or (self._attempt.gateway is not None and self._ours.name != "none"):
             folders = [str(EnvironmentPaths.verifier_dir), str(EnvironmentPaths.agent_dir)]
             await self.exec(f"mkdir -p {shlex.join(folders)}")
         if self._attempt.folder is None:
             return
-        image_has_it = container_of(self._attempt.folder) is not None
-        if self.environment_dir.is_dir() and any(self.environment_dir.iterdir()) and not image_has_it:
+        image_has_files = container_of(self._attempt.folder) is not None
+        if self.environment_dir.is_dir() and any(self.environment_dir.iterdir()) and not image_has_files:
             await upload_dir(self._ours, self.environment_dir, self.task_env_config.workdir or ".")
 
     async def stop(self, delete: bool) -> None:
@@ -78,14 +78,14 @@ class BridgeEnvironment(BaseEnvironment):
         await self._ours.stop()
 
     async def clear_for_tests(self, *, keep_processes: bool) -> None:
-        """Leave nothing of the agent's where the tests go and where they write."""
+        """Remove the agent's files where tests are installed and write, and its processes."""
         self._keep_processes = keep_processes
         await self._end_processes()
         folders = shlex.join([str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)])
         cleared = await self._ours.exec(_CLEAR.format(folders=folders))
         if cleared.exit_code:
-            said = cleared.stderr.strip()
-            raise SandboxError(f"/tests and /logs/verifier could not be cleared before the tests ran: {said}")
+            reason = cleared.stderr.strip()
+            raise SandboxError(f"/tests and /logs/verifier cannot be cleared before the tests: {reason}")
         self._tests_are_next = True
 
     async def _end_processes(self) -> None:
@@ -104,7 +104,7 @@ class BridgeEnvironment(BaseEnvironment):
         limits = self._attempt.limits
         done = await self._ours.exec(
             command,
-            # Harbor means "until the phase is over" where it names no limit.
+            # Without a limit, Harbor means "until the end of the phase".
             timeout_s=max(limits.timeout_s, limits.verify_timeout_s) if timeout_sec is None else timeout_sec,
             cwd=cwd or self.task_env_config.workdir,
             env={**self._own_variables(), **(self._merge_env(env) or {})},
@@ -113,12 +113,12 @@ class BridgeEnvironment(BaseEnvironment):
 
     def _own_variables(self) -> dict[str, str]:
         if self._tests_are_next:
-            # What an agent can put where every Python looks for its user's packages must not run inside the tests.
+            # Ignore user site-packages, where an agent could plant code that runs inside the tests.
             return {"PYTHONNOUSERSITE": "1"}
         return self._attempt.gateway.variables() if self._attempt.gateway is not None else {}
 
     def is_path_mounted(self, environment_path: Any, host_path: Path) -> bool:
-        # Logs of agents are not fetched: a rollout has its turns, and the folder is about to be removed.
+        # Skip downloading agent logs: the rollout has the turns, and the folder is removed afterwards.
         return self._attempt.folder is None or str(environment_path) == str(EnvironmentPaths.agent_dir)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
@@ -131,7 +131,7 @@ class BridgeEnvironment(BaseEnvironment):
         Path(target_path).write_bytes(await self._ours.read_file(source_path))
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        if self._tests_are_next:  # the reward is read now: a program that the tests started must not write it later
+        if self._tests_are_next:  # the reward is read now; no process may change it later
             await self._end_processes()
         archive = f"/tmp/.evsys-{uuid.uuid4().hex}.tar"
         packed = await self._ours.exec(f"tar -cf {archive} -C {shlex.quote(source_dir)} .")
@@ -145,12 +145,12 @@ class BridgeEnvironment(BaseEnvironment):
 
 
 def _check_archive(tar: tarfile.TarFile, source: str) -> list[tarfile.TarInfo]:
-    """The members of an archive that was made in a sandbox; one that would fill this machine is refused."""
+    """The members of an archive from a sandbox; an archive too large for this machine is refused."""
     members: list[tarfile.TarInfo] = []
     size = 0
     for member in tar:
         members.append(member)
         size += member.size
         if len(members) > _MOST_MEMBERS or size > _MOST_BYTES:
-            raise EnvironmentFileError(f"{source}: holds more than {_MOST_MEMBERS} files or {_MOST_BYTES} bytes.")
+            raise EnvironmentFileError(f"{source}: has more than {_MOST_MEMBERS} files or {_MOST_BYTES} bytes.")
     return members

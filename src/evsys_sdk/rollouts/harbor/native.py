@@ -1,14 +1,15 @@
-"""What Harbor brings along, as configs name it: its agents, and its environments `harbor:docker`, `harbor:modal`,
-`harbor:daytona` and the rest of its types. Each stands for the real thing until a trial makes it.
+"""Harbor's own agents and environments (`harbor:docker`, `harbor:modal`, `harbor:daytona`, ...) as configs name them.
+
+Each is a placeholder until a trial creates the real object.
 
     agent_import_path: my_package.agents:MyAgent     # a subclass of harbor's BaseAgent
     environment: { kind: "harbor:docker", params: { docker_image: "python:3.12" } }
 
-Each trial has a gateway in front of the policy. Agents that run a program in the environment (Harbor's installed
-agents, such as Claude Code, Codex and mini-swe-agent) are given its address and credential as `extra_env`, and ask it
-without any change; one derived from Harbor's Terminus-2 asks the policy in this process. An agent of one's own may also
-use `self.policy` (set before `setup`), with `async act(messages, tools=...)`. An agent that calls a model elsewhere
-leaves no turns, and a rollout without turns is a failure, never a zero.
+Each trial has a gateway to the policy. Agents that run a program in the environment (Harbor's installed agents, such as
+Claude Code, Codex and mini-swe-agent) get its address and credential as `extra_env`; an agent derived from Harbor's
+Terminus-2 calls the policy in this process. A custom agent may also use `self.policy` (set before `setup`), with
+`async act(messages, tools=...)`. An agent that calls another model records no turns, and a rollout without turns is a
+failure, never a zero.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..rollout import Message, Policy
 
 @dataclass(frozen=True, slots=True)
 class ForeignAgent:
-    """Stands for a Harbor agent until a trial makes it."""
+    """Placeholder of a Harbor agent until a trial creates it."""
 
     import_path: str
     """`package.module:Class`."""
@@ -41,7 +42,7 @@ class ForeignAgent:
 
 
 def refuse_inline(agent: str) -> NoReturn:
-    """Say that an agent needs Harbor around it."""
+    """Raise ConfigError for an agent that needs Harbor."""
     problem = Problem(
         "this agent runs only inside a Harbor trial", path="agent", value=agent, hint="Set engine: harbor."
     )
@@ -49,40 +50,40 @@ def refuse_inline(agent: str) -> NoReturn:
 
 
 _QUIET = {
-    "HARBOR_TELEMETRY": "0",  # nothing about a run leaves the machine unasked
+    "HARBOR_TELEMETRY": "0",  # no telemetry by default
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # importing litellm would otherwise fetch a price list
 }
 
 
 def keep_quiet() -> None:
-    """Before Harbor or litellm is imported; what the user has set stays as it is."""
+    """Set defaults before Harbor or litellm is imported; the user's own settings take precedence."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
 
 
-def is_harbor_agent(found: Any) -> bool:
-    """Whether a class derives from Harbor's `BaseAgent`; told without importing Harbor."""
-    bases = (f"{base.__module__}.{base.__qualname__}" for base in getattr(found, "__mro__", ()))
+def is_harbor_agent(candidate: Any) -> bool:
+    """Whether a class derives from Harbor's `BaseAgent`, without importing Harbor."""
+    bases = (f"{base.__module__}.{base.__qualname__}" for base in getattr(candidate, "__mro__", ()))
     return "harbor.agents.base.BaseAgent" in bases
 
 
 class NativeConfig(Strict):
-    """Params of Harbor's own environments."""
+    """Params of Harbor's environments."""
 
     docker_image: str | None = None
-    """Image for tasks that are plain rows; a task folder names its own."""
+    """Image for tasks without a folder; a task folder names its own."""
     cpus: float | None = Field(default=None, gt=0)
-    """Processors, instead of what the task asks for."""
+    """Processors; overrides the task's value."""
     memory_mb: int | None = Field(default=None, ge=1)
-    """Memory, instead of what the task asks for."""
+    """Memory; overrides the task's value."""
     force_build: bool = False
-    """Whether to build the image even if it exists."""
+    """Whether to rebuild an existing image."""
     kwargs: dict[str, Any] = {}
-    """Passed on to Harbor's environment."""
+    """Arguments of Harbor's environment."""
 
 
 class NativeEnvironment(NoEnvironment):
-    """One of the environments that Harbor brings along, used by engine `harbor` only."""
+    """One of Harbor's environments, for engine `harbor` only."""
 
     name: ClassVar[str] = "harbor:docker"
     Config = NativeConfig
@@ -93,7 +94,7 @@ class NativeEnvironment(NoEnvironment):
 
     @classmethod
     def member(cls, name: str) -> type[NativeEnvironment]:
-        """The class behind `harbor:TYPE`."""
+        """The class of `harbor:TYPE`."""
         kind = name.partition(":")[2]
         return type("NativeEnvironment", (cls,), {"name": name, "type": kind, "__doc__": f"Harbor's {kind}."})
 
@@ -101,20 +102,20 @@ class NativeEnvironment(NoEnvironment):
         self._refuse("start")
 
     def _refuse(self, what: str) -> NoReturn:
-        raise SandboxError(f"The environment {self.name!r} exists only inside a Harbor trial; set engine: harbor.")
+        raise SandboxError(f"environment {self.name!r} runs only inside a Harbor trial. Set engine: harbor.")
 
 
 class Terminus2Config(Strict):
     """Parameters of `terminus_2`."""
 
     max_turns: int = Field(default=50, ge=1)
-    """How often the policy may act."""
+    """Maximum number of the policy's turns."""
     parser_name: Literal["json", "xml"] = "json"
-    """In which form the policy writes its keystrokes."""
+    """Format in which the policy writes keystrokes."""
     enable_summarize: bool = False
-    """Whether a full context is summarized by the policy; the turns are then no longer one conversation."""
+    """Whether the policy summarizes a full context; the turns then no longer form one conversation."""
     kwargs: dict[str, Any] = {}
-    """Further options of Harbor's agent."""
+    """Further arguments of Harbor's agent."""
 
 
 class Terminus2(ForeignAgent):
@@ -122,8 +123,8 @@ class Terminus2(ForeignAgent):
 
         agent: { kind: terminus_2, params: { max_turns: 30 } }
 
-    Harbor's terminal agent Terminus-2: the policy types into a terminal and reads its screen. It needs engine `harbor`
-    and an environment with a shell and tmux.
+    Harbor's Terminus-2: the policy types into a terminal and reads its screen. It needs engine `harbor` and an
+    environment with a shell and tmux.
     """
 
     name: ClassVar[str] = "terminus_2"
@@ -135,7 +136,7 @@ class Terminus2(ForeignAgent):
             "max_turns": cfg.max_turns,
             "parser_name": cfg.parser_name,
             "enable_summarize": cfg.enable_summarize,
-            "record_terminal_session": False,  # would install a recorder into the sandbox
+            "record_terminal_session": False,  # would install a recorder in the sandbox
             "suppress_max_turns_warning": True,
             **cfg.kwargs,
         }

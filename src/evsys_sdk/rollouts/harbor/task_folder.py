@@ -2,8 +2,8 @@
 
     tasks = load_harbor_tasks("benchmarks/terminal")      # one folder, or a folder of them
 
-Each becomes a `HarborTask` that names its folder; engine `harbor` runs it there, and its own tests give the reward.
-A folder may come from anybody, so nothing outside of it is ever read because of it.
+Each becomes a `HarborTask` with its folder, in which engine `harbor` runs it; the folder's tests give the reward.
+Folders are untrusted, so files outside a folder are never read through it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..environment import Environment
 from .native import NativeEnvironment
 
 TESTS = "harbor_tests"
-"""Verifier of tasks whose folder has tests that write the reward."""
+"""Verifier of tasks whose folder has tests."""
 
 _CANARY = re.compile(r"(?:\s*(?:<!--[^\n]*canary[^\n]*-->|#[^\n]*canary[^\n]*)[ \t]*(?:\n|$))+", re.IGNORECASE)
 _LONGEST_TEXT = 1024 * 1024
@@ -40,26 +40,26 @@ def is_task_folder(path: Path) -> bool:
 
 
 def holds_task_folders(path: Path) -> bool:
-    """Whether `load_harbor_tasks` would find a task there."""
+    """Whether `load_harbor_tasks` finds a task there."""
     return path.is_dir() and (is_task_folder(path) or any(is_task_folder(folder) for folder in path.iterdir()))
 
 
 def load_harbor_tasks(path: str | Path) -> list[HarborTask]:
-    """The task in a folder, or the tasks in the folders below it, in the order of their names."""
+    """The task in a folder, or the tasks in its subfolders, sorted by name."""
     root = Path(path).expanduser().resolve()
     folders = [root] if is_task_folder(root) else sorted(p.parent for p in root.glob("*/task.toml"))
     for folder in folders:
         _refuse_link_out_of(root, folder)
     if not folders:
         what = "A task is a folder with task.toml, instruction.md and tests/test.sh."
-        raise DataError(f"{path}: holds no task in Harbor's format. {what}")
+        raise DataError(f"{path}: no task in Harbor's format. {what}")
     tasks = [_load(folder) for folder in folders]
     by_id: dict[str, HarborTask] = {}
     for task in tasks:
         other = by_id.setdefault(task.task_id, task)
         if other is not task:
             places = f"{other.metadata['task_dir']} and {task.metadata['task_dir']}"
-            raise DataError(f"{places}: two tasks are called {task.task_id!r}. Give one of them another [task].name.")
+            raise DataError(f"{places}: two tasks have the name {task.task_id!r}. Change [task].name of one.")
     return tasks
 
 
@@ -78,7 +78,7 @@ def _load(folder: Path) -> HarborTask:
 
 
 def check_links(folder: Path) -> None:
-    """Refuse a folder in which a symbolic link leads out of it: what it names would be shown to a model."""
+    """Refuse a folder with a symbolic link to a place outside, whose content a model would read."""
     for parent, folders, files in folder.walk():
         for name in (*folders, *files):
             _refuse_link_out_of(folder, parent / name)
@@ -86,24 +86,24 @@ def check_links(folder: Path) -> None:
 
 def _refuse_link_out_of(folder: Path, path: Path) -> None:
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"{path}: is a symbolic link that leads out of {folder}. Put a copy of what it names there.")
+        raise DataError(f"{path}: is a symbolic link to a place outside {folder}. Replace it by a copy of its target.")
 
 
 def _table(config: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    found = config.get(name, {})
-    if not isinstance(found, dict):
-        raise DataError(f"{folder / 'task.toml'}: '{name}' is {show(found)}, and should be a table. Write [{name}].")
-    return cast("dict[str, Any]", found)
+    value = config.get(name, {})
+    if not isinstance(value, dict):
+        raise DataError(f"{folder / 'task.toml'}: '{name}' is {show(value)}, not a table. Write [{name}].")
+    return cast("dict[str, Any]", value)
 
 
 def _read_text(path: Path) -> str:
-    """The text of a regular file of reasonable size."""
+    """The text of a regular file of limited size."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise DataError(f"{path}: is not a regular file. Replace it by one.")
-        if found.st_size > _LONGEST_TEXT:
-            raise DataError(f"{path}: has {found.st_size} bytes, and {_LONGEST_TEXT} is the most. Shorten it.")
+        if status.st_size > _LONGEST_TEXT:
+            raise DataError(f"{path}: has {status.st_size} bytes; the limit is {_LONGEST_TEXT}. Shorten it.")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
@@ -126,43 +126,43 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _depth(value: Any) -> int:
-    """How deep tables and lists are nested."""
+    """Nesting depth of tables and lists."""
     inner: Any = list(value.values()) if is_object(value) else value if is_list(value) else ()
     return 1 + max(map(_depth, inner), default=0)
 
 
 def container_of(folder: Path) -> str | None:
-    """What a task's environment must be built from, if it is more than files."""
+    """The image or build file of a task's environment; None if it only needs files."""
     image: Any = _table(_read_toml(folder / "task.toml"), "environment", folder).get("docker_image")
     files = (name for name in _BUILDS_A_CONTAINER if (folder / "environment" / name).exists())
     return str(image) if image else next(files, None)
 
 
 def refuse_container(task: HarborTask, environment: Environment) -> None:
-    """Refuse a task that needs a container in an environment that cannot build one, before anything is spent."""
+    """Refuse a task that needs a container in an environment that cannot build one."""
     folder = folder_of(task)
     if folder is None or isinstance(environment, NativeEnvironment):
         return
-    if getattr(getattr(environment, "cfg", None), "rootfs", None) is None and (needed := container_of(folder)):
+    if getattr(getattr(environment, "cfg", None), "rootfs", None) is None and (container := container_of(folder)):
         raise DataError(
-            f"{folder}: the task needs a container ({needed}), and environment {environment.name!r} cannot build one. "
+            f"{folder}: needs a container ({container}), which environment {environment.name!r} cannot build. "
             "Unpack its image and set environment.params.rootfs, or use harbor:docker."
         )
 
 
 def refuse_containers(tasks: Iterable[HarborTask], make_environment: Callable[[], Environment]) -> None:
-    """Refuse the first task of which `refuse_container` would."""
+    """Apply `refuse_container` to all tasks with a folder."""
     for task in tasks:
         if "task_dir" in task.metadata:
             refuse_container(task, make_environment())
 
 
 def folder_of(task: HarborTask) -> Path | None:
-    """The folder that a task names, if it names one."""
-    named: Any = task.metadata.get("task_dir")
-    if named is None:
+    """The folder of a task; None without one."""
+    path: Any = task.metadata.get("task_dir")
+    if path is None:
         return None
-    folder = Path(str(named))
+    folder = Path(str(path))
     if not is_task_folder(folder):
         hint = "Load the tasks again with load_harbor_tasks, on this machine."
         raise DataError(f"task {task.task_id!r}: its folder {folder} has no task.toml. {hint}")
@@ -171,20 +171,20 @@ def folder_of(task: HarborTask) -> Path | None:
 
 
 def agent_limit(folder: Path | None) -> float:
-    """How many seconds a folder gives to the agent."""
-    named: Any = _table(_read_toml(folder / "task.toml"), "agent", folder).get("timeout_sec") if folder else None
-    if named is not None and (isinstance(named, bool) or not isinstance(named, int | float) or not named > 0):
-        raise DataError(f"{folder}/task.toml: agent.timeout_sec is {show(named)}. Write a number of seconds above 0.")
-    return math.inf if named is None else float(named)
+    """The folder's time limit for the agent in seconds."""
+    seconds: Any = _table(_read_toml(folder / "task.toml"), "agent", folder).get("timeout_sec") if folder else None
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
+        raise DataError(f"{folder}/task.toml: agent.timeout_sec is {show(seconds)}. Write a number of seconds above 0.")
+    return math.inf if seconds is None else float(seconds)
 
 
 def has_own_tests(task: HarborTask) -> bool:
-    """Whether the tests in its folder decide over a task, rather than a registered verifier."""
+    """Whether the tests in its folder score a task, rather than a registered verifier."""
     return isinstance(task.verifier, InProcessVerifier) and task.verifier.fn_name == TESTS
 
 
 def write_stub(root: Path, environment: Mapping[str, str | None]) -> Path:
-    """A folder for rows that have none; rows with the same needs share it, and their agents get the row's text."""
+    """A folder for rows without one; rows with the same settings share it, and agents get the row's text."""
     settings = {name: value for name, value in environment.items() if value is not None}
     lines = ['schema_version = "1.4"', "[environment]", *(f"{k} = {json.dumps(v)}" for k, v in settings.items())]
     text = "\n".join(lines) + "\n"

@@ -16,7 +16,7 @@ _UNKNOWN_CONTEXT = 1_000_000
 
 
 class PolicyLLM(BaseLLM):
-    """The policy as one of Harbor's language models; its tokens are recorded on our side."""
+    """The policy as a Harbor language model; tokens are recorded on our side."""
 
     def __init__(self, attempt: Attempt, *, summarizes: bool) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class PolicyLLM(BaseLLM):
 
 
 def with_policy(terminus: type[Any], attempt: Attempt) -> type[Any]:
-    """The same agent class, asking our policy. Harbor has no public way to hand it a model object."""
+    """The agent class with our policy as its model, which Harbor has no public way to set."""
 
     class PolicyTerminus(terminus):
         def _init_llm(self, *_: Any, **__: Any) -> BaseLLM:

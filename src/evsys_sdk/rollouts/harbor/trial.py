@@ -24,17 +24,17 @@ _OUT_OF_TIME = "AgentTimeoutError"
 
 
 def open_queue(concurrency: int) -> Any:
-    """What runs trials, without its own retries: only we know which failures are worth one."""
-    harbor_logger.setLevel(logging.WARNING)  # what it says of every step would go to a file that is removed
+    """Harbor's trial queue, without its retries: the engine decides which failures to retry."""
+    harbor_logger.setLevel(logging.WARNING)  # messages about steps would go to a file that is removed
     return TrialQueue(concurrency).on_verification_started(before_verification)
 
 
 def trial_config(attempt: Attempt, key: str, name: str, root: Path) -> Any:
-    """What Harbor has to know; everything live is behind `key`."""
+    """Harbor's config of a trial; `key` identifies the live objects."""
     bridge: dict[str, Any] = {"attempt": key}
     folder, ours = attempt.folder, attempt.environment
     image = ours.cfg.docker_image if isinstance(ours, NativeEnvironment) else None
-    # A folder has its own time limits, capped by ours.
+    # A folder's time limits are capped by ours.
     limit = "override_timeout_sec" if folder is None else "max_timeout_sec"
     verify_time = {limit: attempt.limits.verify_timeout_s}
     verifier: dict[str, Any] = {"import_path": f"{_HERE}.bridges:BridgeVerifier", "kwargs": bridge}
@@ -69,14 +69,14 @@ def harvest(attempt: Attempt, result: Any) -> Rollout:
     """A rollout with a reward, or the reason why there is none."""
     rollout = attempt.rollout()
     raised = result.exception_info
-    # Out of time is no failure: the agent is scored on what it had done by then.
+    # A timeout is not a failure: the agent is scored on its work so far.
     if raised is not None and raised.exception_type != _OUT_OF_TIME:
-        return mark_failed(rollout, attempt.failure or _say(attempt, result))
+        return mark_failed(rollout, attempt.failure or _describe(attempt, result))
     swallowed = attempt.recorder.failure
     if attempt.stopped is None and swallowed is not None and not isinstance(swallowed, TruncatedError):
         return mark_failed(rollout, f"the model failed: {type(swallowed).__name__}: {swallowed}")
     if not rollout.turns:
-        return mark_failed(rollout, attempt.stopped or "the agent never asked the policy for anything")
+        return mark_failed(rollout, attempt.stopped or "the agent made no request to the policy")
     if attempt.failure is not None:
         return mark_failed(rollout, attempt.failure)
     if attempt.reward is not None:
@@ -87,20 +87,20 @@ def harvest(attempt: Attempt, result: Any) -> Rollout:
     reward = rewards.get("reward", next(iter(rewards.values())) if len(rewards) == 1 else None)
     if reward is None:
         names = ", ".join(rewards)
-        problem = f"the tests gave the rewards {names}, and none is called 'reward'" if names else "there is no reward"
+        problem = f"the tests gave the rewards {names}, but none named 'reward'" if names else "there is no reward"
         return mark_failed(rollout, problem)
     return replace(rollout, reward=float(reward), info={**attempt.info, "rewards": dict(rewards)})
 
 
 def mark_failed(rollout: Rollout, problem: str) -> Rollout:
-    """The same rollout without a reward: something other than the policy went wrong."""
+    """The rollout without a reward: the failure is not the policy's."""
     return replace(rollout, status="infra", reward=None, error=problem)
 
 
-def _say(attempt: Attempt, result: Any) -> str:
+def _describe(attempt: Attempt, result: Any) -> str:
     raised = result.exception_info
-    said = f"{raised.exception_type}: {raised.exception_message}".rstrip(": ")
+    message = f"{raised.exception_type}: {raised.exception_message}".rstrip(": ")
     if not attempt.started and not isinstance(attempt.environment, NativeEnvironment):
-        return f"the environment did not start: {said}"
-    who = "verifier" if result.verifier is not None else "trial" if result.agent_execution is None else "agent"
-    return f"the {who} failed: {said}"
+        return f"the environment did not start: {message}"
+    component = "verifier" if result.verifier is not None else "trial" if result.agent_execution is None else "agent"
+    return f"the {component} failed: {message}"
