@@ -23,15 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
 from ..config import ExperimentConfig, LauncherSpec, load_yaml
-from ..config.experiment import Budget
-from ..errors import ConfigError, Problem, UserCodeError
+from ..errors import ConfigError, UserCodeError
 from ..log import get_logger
 from ..paths import in_project
 from ..protocols import RunResult
 from ..record.anchors import note_head
 from ..record.events import Journal, Kind
 from ..record.evidence import hash_conclusion_page, hash_recorded_config, hash_value, seal_ledger
-from ..record.ledger import EXPERIMENT, Spend
 from ..record.lock import FolderBusy, folder_lock
 from ..record.project_files.known_folders import remember_output_root
 from ..record.project_files.sealed import seal_files
@@ -46,6 +44,7 @@ from .arms.arm import Arm, Sweep, expand_arms, first_arms
 from .arms.interrupts import Interrupt, stop_on_interrupt
 from .arms.results import ArmResult, ExperimentResult, ExperimentStatus
 from .benchmark_plan import task_files
+from .deadline import check_deadline, find_training_end
 from .hypothesis import hypothesis_sha256, normalise_hypothesis
 from .jobs.approval import wait_for_approval
 from .record_dir import ExperimentDir, extend_experiment_dir, open_experiment_dir
@@ -55,10 +54,6 @@ if TYPE_CHECKING:
     from .audit.audit import AuditReport
     from .conclusion import Conclusion
     from .launcher import Launcher
-
-
-class DeadlineTooShort(ConfigError):
-    """The deadline leaves no time to score one run."""
 
 
 class Experiment:
@@ -107,19 +102,22 @@ class Experiment:
         runs to a finished experiment, with one conclusion over all of them. `interrupt` stops the experiment when the
         caller handles signals itself. `until` is a deadline, in seconds since the epoch.
         """
+        began = time.time()
         with (
             self._lock_folder(resume=resume, fresh=fresh, extend=extend) as folder,
             Journal.of(folder.path) as journal,
             closing(open_ledger(folder.path)) as ledger,
             nullcontext(interrupt) if interrupt else stop_on_interrupt() as interrupt,
         ):
-            self._set_deadline(ledger, until)
+            self.config = check_deadline(self.config, ledger, until)
             remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
+            prepared_s = time.time() - began
             refusal = wait_for_approval(self.config, folder.path, lambda: interrupt.asked)
             if refusal is not None:
                 get_logger(__name__).error("nothing was run: %s", refusal)
-            arms = self._train(folder, journal, ledger, interrupt) if refusal is None else []
+            self.config, deadline = find_training_end(self.config, ledger, until, prepared_s)
+            arms = self._train(folder, journal, ledger, interrupt, deadline) if refusal is None else []
             status = self._status(arms, ledger, interrupt) if refusal is None else "interrupted"
             conclusion = self._conclude(folder, journal) if status != "interrupted" else None
             spend = ledger.total().to_dict()
@@ -128,25 +126,6 @@ class Experiment:
         left = not tell_experiment_end(self.config, folder.path)
         known = experiment_id(folder.path) or folder.path.name
         return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion, left)
-
-    def _set_deadline(self, ledger: SpendLedger, until: float | None) -> None:
-        """Turn the deadline into a time budget; refuse a deadline that leaves no time to score a run."""
-        budget = self.config.budget or Budget()
-        if until is not None:
-            wall_s = ledger.total().wall_s + max(until - time.time(), 0.001)
-            budget = budget.model_copy(update={"wall_s": min(wall_s, budget.wall_s or wall_s)})
-            self.config = self.config.model_copy(update={"budget": budget})
-        if budget.wall_s is None or ledger.reserve_s():
-            return
-        from .plan.plan import forecast_scoring
-
-        if (seconds := forecast_scoring(self.config)) is None:
-            return
-        if seconds >= budget.wall_s:
-            message = f"scoring one run takes about {seconds:.3g} s, and wall_s allows {budget.wall_s:.3g} s"
-            hint = "Allow more time, or score fewer tasks (n_tasks)."
-            raise DeadlineTooShort(Problem(message, "budget.wall_s", budget.wall_s, hint))
-        ledger.add(EXPERIMENT, Spend(), what="forecast", forecast_s=seconds)
 
     def open(self, *, resume: bool = False, fresh: bool = False, extend: bool = False) -> ExperimentDir:
         """Validate, and find or make the folder. Nothing is trained."""
@@ -257,7 +236,12 @@ class Experiment:
         ]
 
     def _train(
-        self, folder: ExperimentDir, journal: Journal, ledger: SpendLedger, interrupt: Interrupt
+        self,
+        folder: ExperimentDir,
+        journal: Journal,
+        ledger: SpendLedger,
+        interrupt: Interrupt,
+        deadline: float | None,
     ) -> list[ArmResult]:
         from .arms.scheduler import ArmScheduler, overdue_s
         from .launcher import Launch
@@ -286,7 +270,7 @@ class Experiment:
                     limit=nullcontext if is_ours else partial(limit, limit_s=overdue_s(self.config)),
                 )
                 interrupt.tell = scheduler.interrupt
-                with ledger.running():
+                with ledger.running(deadline):
                     arms = scheduler.run()
                 self._n_asked_for = scheduler.n_asked_for
             finally:

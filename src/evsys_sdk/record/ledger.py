@@ -120,6 +120,8 @@ class Tally:
     """What ending a run, scoring included, is expected to take."""
     tail_s: float = 0.0
     """The longest time from the last step of a run to its scored end."""
+    deadline: float | None = None
+    """When the process that runs the experiment, or ran it last, has to stop training."""
     _accounts: dict[str, _Account] = field(default_factory=dict[str, _Account])
     _all: _Account = field(default_factory=_Account)
 
@@ -138,6 +140,8 @@ class Tally:
             self.keys.add(key)
         self.forecast_s = max(self.forecast_s, number(record.get("forecast_s")) or 0.0)
         self.tail_s = max(self.tail_s, number(record.get("tail_s")) or 0.0)
+        if "deadline" in record:
+            self.deadline = number(record["deadline"])
         timeless = replace(spend, wall_s=0.0)
         for account in (self._accounts.get(arm) or self._accounts.setdefault(arm, _Account()), self._all):
             account.add(timeless, at, spend.wall_s)
@@ -157,7 +161,7 @@ class Tally:
     def copy(self) -> Tally:
         """The same sums, to continue from without changing these."""
         accounts = {arm: one.copy() for arm, one in self._accounts.items()}
-        return Tally(set(self.keys), self.forecast_s, self.tail_s, accounts, self._all.copy())
+        return Tally(set(self.keys), self.forecast_s, self.tail_s, self.deadline, accounts, self._all.copy())
 
 
 def read_tally(experiment_dir: Path) -> Tally:

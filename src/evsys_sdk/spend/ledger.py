@@ -67,17 +67,25 @@ class SpendLedger:
         with self._lock:
             return self._count().of(arm)
 
-    def reserve_s(self) -> float:
-        """Time to keep for the end of a run: what ending one took so far, or the forecast of it."""
+    def reserve_s(self, timed_s: float = 0.0) -> float:
+        """Time to keep for the end of a run: what one took so far, or the forecast of it, or `timed_s` if more."""
         with self._lock:
             tally = self._count()
-        known = tally.tail_s or tally.forecast_s
+        known = max(tally.tail_s or tally.forecast_s, timed_s)
         return known * _RESERVE_FACTOR + _RESERVE_S if known else 0.0
 
+    def seconds_left(self, wall_s: float, unwritten_s: float = 0.0) -> float:
+        """Until a limit of time or the deadline: the sum lacks what no arm counts, such as the start of processes."""
+        with self._lock:
+            tally = self._count()
+        left = wall_s - tally.total().wall_s - unwritten_s
+        return left if tally.deadline is None else min(left, tally.deadline - time.time())
+
     @contextmanager
-    def running(self) -> Generator[None]:
-        """Count the time of the block as time that the experiment ran, whatever its arms count themselves."""
+    def running(self, deadline: float | None = None) -> Generator[None]:
+        """Count the time of the block as time that the experiment ran, and note its deadline for all arms."""
         began = time.perf_counter()
+        self.add(EXPERIMENT, Spend(), what="start", deadline=deadline)
         try:
             yield
         finally:
@@ -198,7 +206,7 @@ def find_deadline(limits: Limits | None, ledger: SpendLedger) -> str | None:
     """Why no further arm starts: the time that is left is needed to score one, or none is left."""
     if limits is None or limits.wall_s is None:
         return None
-    left = limits.wall_s - ledger.total().wall_s
+    left = ledger.seconds_left(limits.wall_s)
     return describe_deadline(limits.wall_s, left) if left <= ledger.reserve_s() else None
 
 

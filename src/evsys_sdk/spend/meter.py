@@ -69,6 +69,9 @@ class BudgetMeter(Callback):
         self._watches = False
         self._since = self._stepped = time.perf_counter()
         self._step_s, self._steps = 0.0, 0
+        self._scored = time.perf_counter()
+        self._scoring_s: dict[tuple[bool, str], float] = {}
+        """The longest scoring of each set, of the model in training and of baselines."""
         self._total_steps: int | None = None
 
     def watch(self, client: TrainingClient) -> TrainingClient:
@@ -78,10 +81,11 @@ class BudgetMeter(Callback):
 
     def seconds_left(self) -> float | None:
         """Until a limit of time is reached; None where there is none."""
-        new = self._sum_unflushed()
-        spent = {"experiment": self.ledger.total, "arm": self.spent}
+        new = self._sum_unflushed().wall_s
         limits = {whose: one.wall_s for whose, one in self._limits.items() if one.wall_s is not None}
-        return min((limit - (spent[whose]() + new).wall_s for whose, limit in limits.items()), default=None)
+        left = [limits["arm"] - self.spent().wall_s - new] if "arm" in limits else []
+        left += [self.ledger.seconds_left(limits["experiment"], new)] if "experiment" in limits else []
+        return min(left, default=None)
 
     def count(self, usage: TokenUsage) -> None:
         """Note what the model in training was used for."""
@@ -102,7 +106,7 @@ class BudgetMeter(Callback):
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
         self._control, self._gpus = control, self._count_gpus()
         self._steps, self._total_steps = info.steps_done, info.total_steps
-        self._stepped = time.perf_counter()
+        self._stepped = self._scored = time.perf_counter()
         self._check()
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -120,6 +124,9 @@ class BudgetMeter(Callback):
             self.flush("step", step=step)
 
     def on_eval(self, record: EvalRecord) -> None:
+        began, self._scored = max(self._scored, self._stepped), time.perf_counter()
+        kind = (record.split == "baseline", f"{record.split}/{record.name}")
+        self._scoring_s[kind] = max(self._scoring_s.get(kind, 0.0), self._scored - began)
         # A verifier that asks no client of ours says itself what it cost; the same scoring counts once.
         costs = list(_iter_reported_costs(record.predictions))
         known = sum(cost for cost in costs if cost is not None)
@@ -171,7 +178,8 @@ class BudgetMeter(Callback):
         if left is None or (self._total_steps is not None and self._steps >= self._total_steps):
             return None
         limits = [one.wall_s for one in self._limits.values() if one.wall_s is not None]
-        reserve = self.ledger.reserve_s() or _UNKNOWN_RESERVE * min(limits)
+        timed = max(sum(took for (base, _), took in self._scoring_s.items() if base is of) for of in (False, True))
+        reserve = self.ledger.reserve_s(timed) or _UNKNOWN_RESERVE * min(limits)
         reserve += 2 * self._step_s  # a step may be in flight
         return describe_deadline(min(limits), left) if left <= reserve else None
 

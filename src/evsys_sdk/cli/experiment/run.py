@@ -108,7 +108,10 @@ def _report_campaign(name: str) -> None:
 
 
 def parse_deadline(given: str) -> float:
-    """A moment in seconds since the epoch; a time without a date is the next one on this machine's clock."""
+    """A moment in seconds since the epoch; a time without a date is the next one on this machine's clock.
+
+    A date that is over is none to start with, but what was started before it is concluded.
+    """
     from datetime import datetime, timedelta
 
     now = datetime.now().astimezone()
@@ -120,8 +123,6 @@ def parse_deadline(given: str) -> float:
             found += timedelta(days=found <= now)
     except ValueError:
         raise click.UsageError(f"--until: '{given}' is no time. Write 06:00, or 2026-11-17T06:00.") from None
-    if found <= now:
-        raise click.UsageError(f"--until: {given} is over. Give a time to come.")
     return found.timestamp()
 
 

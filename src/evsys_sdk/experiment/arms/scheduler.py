@@ -130,14 +130,22 @@ class ArmScheduler:
             self._waiting.append((arm, 1))
 
     def _start_waiting(self) -> None:
-        while self._waiting and len(self._running) < self.slots and not (self.stop_reason() or self.hold_reason()):
-            arm, attempt = self._waiting.popleft()
+        while self._waiting and len(self._running) < self.slots and not self.stop_reason():
+            arm, attempt = self._waiting[0]
             recorded = self._on_disk(arm) if attempt == 1 and self.folder.resumed else None
+            if recorded is None and self.hold_reason() and (self._running or self._has_score()):
+                return
+            self._waiting.popleft()
             if recorded is not None:
                 self.journal.append(Kind.ARM_RECALLED, arm=arm.name, status=recorded.status)
                 self._settle(arm, recorded)
                 continue
             self._start(arm, attempt)
+
+    def _has_score(self) -> bool:
+        """Whether an arm was scored: without one nothing can be concluded, however late it is."""
+        results = (read_result(self.folder.run_dir(name)) for name in self._known)
+        return any(one is not None and one.status == "completed" and one.notes.unscored is None for one in results)
 
     def _start(self, arm: Arm, attempt: int) -> None:
         job = ArmJob(arm, self.folder.run_dir(arm.name), resume=self.folder.resumed or attempt > 1)

@@ -21,7 +21,8 @@ from typing import Any
 from ...config import ExperimentConfig
 from ...config.experiment import Budget
 from ...errors import ConfigError, DataError, EvsysError, WorkspaceError, show, suggest
-from ...experiment.experiment import DeadlineTooShort, Experiment
+from ...experiment.deadline import DeadlineTooShort
+from ...experiment.experiment import Experiment
 from ...experiment.plan.plan import forecast_scoring, plan_experiment
 from ...experiment.plan.plan_hash import hash_plan
 from ...history.campaigns.campaign import Campaign, close_campaign, load_campaign
