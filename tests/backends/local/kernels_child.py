@@ -130,7 +130,7 @@ def check_attention(*, norm: bool, window: int | None) -> None:
     norms = (norm_of(width), norm_of(width)) if norm else None
     keys, values = torch.randn(slots, kv_heads, length, width), torch.randn(slots, kv_heads, length, width)
     positions, homes, shared = (
-        torch.tensor(row) for row in ([90, 3, 0, 110, 86, 66], [0, 0, 0, 0, 0, 5], [0, 0, 0, 86, 86, 0])
+        torch.tensor(row) for row in ([90, 30, 12, 110, 88, 66], [0, 1, 2, 0, 0, 1], [86, 20, 9, 86, 86, 20])
     )
     q, k, v = qkv.view(slots, -1, width).split([heads, kv_heads, kv_heads], dim=1)
     if norms is not None:
@@ -163,9 +163,12 @@ def check_choice(vocabulary: int) -> None:
     logits[4, [3, vocabulary - 1]] = 0.0
     params = [SamplingParams(1, temperature=(1, 0, 0.6, 1.7)[row % 4]) for row in range(24)]
     temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-    tokens, logprobs = choice.pick(logits, temperature, uniform)
+    biases, bias = torch.randn(2, vocabulary) * 2, torch.arange(24, dtype=torch.int32) % 3
+    biases[1, 5] = -100.0
+    tokens, logprobs = choice.pick(logits, temperature, uniform, biases, bias)
     expected = logits.log_softmax(dim=1)
-    assert torch.equal(tokens.long(), choose(expected, params, uniform))
+    changed = expected + torch.cat([torch.zeros(1, vocabulary), biases])[bias.long()]
+    assert torch.equal(tokens.long(), choose(changed, params, uniform))
     check("log-probabilities", logprobs, expected.gather(1, tokens.long()[:, None])[:, 0].double())
 
 

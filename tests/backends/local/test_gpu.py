@@ -289,9 +289,11 @@ def test_the_gpu_chooses_the_token_that_the_cpu_chooses(vocabulary: int) -> None
     uniform = torch.rand(64, dtype=torch.float64, generator=generator)
     params = [SamplingParams(1, temperature=(0, 0.6, 1, 1.7)[row % 4]) for row in range(64)]
     temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-    tokens, logprobs = pick(logits.cuda(), temperature.cuda(), uniform.cuda()).cpu()
+    biases, bias = torch.randn(1, vocabulary, generator=generator), torch.arange(64) // 4 % 2
+    inputs = (logits, temperature, uniform, biases, bias.int())
+    tokens, logprobs = pick(*(one.cuda() for one in inputs)).cpu()
     expected = logits.float().log_softmax(dim=1)
-    drawn = choose(expected, params, uniform)
+    drawn = choose(expected + bias[:, None] * biases, params, uniform)
     assert float((tokens.long() == drawn).float().mean()) > 0.98  # two sums of which rounding may decide
     assert torch.allclose(logprobs.float(), expected.gather(1, tokens.long()[:, None])[:, 0], atol=1e-4)
 

@@ -27,7 +27,7 @@ from ..base.loading import Base
 from ..base.lora import LoRAAdapter
 from ..base.products import Product
 from ..sampling.decoding import KeyValueCache, TokenDecoder
-from ..sampling.lanes import Lane, advance, needs_logits, uniforms
+from ..sampling.lanes import Lane, advance, bias_of, needs_logits, uniforms
 from ..sampling.snapshot import Snapshot
 from .fused_body import gpu_layers, plain, run_body
 
@@ -35,9 +35,12 @@ _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Slots that graphs are captured for; beyond the last, its multiples."""
 _SPARE_SPACES = 2
 _GROWTH = 128
-_INPUTS = 7
+_INPUTS = 8
 """Inputs of a step for each slot: its token and where that stands, which slot holds how many first positions that are
-the same as its own, temperature and random number of the next choice; and the row of its adapter in the bank."""
+the same as its own, temperature and random number of the next choice; the row of its adapter in the bank, and one more
+than the row of its logit bias."""
+_BIASES = 8
+"""Logit biases that a step can have."""
 _KEPT_POSITIONS = 1 << 18
 """A cache that would be larger than this is brought down to what is needed; otherwise it never becomes smaller, because
 its graphs would have to be captured again."""
@@ -118,7 +121,7 @@ class StackedCache(KeyValueCache):
 class Space:
     """Weights, cache and graphs that belong together."""
 
-    def __init__(self, layers: Sequence[Layer], adapter: LoRAAdapter | None) -> None:
+    def __init__(self, base: Base, layers: Sequence[Layer], adapter: LoRAAdapter | None) -> None:
         self.names: frozenset[str] = frozenset[str]() if adapter is None else frozenset(adapter.weights)
         self.layers = [self._own(layer) for layer in layers]
         self.cache = StackedCache(layers, self.layers[0].qkv.weight)
@@ -128,6 +131,7 @@ class Space:
         self.graphs: dict[int, StepGraph] = {}
         self.bank: Any = None
         """Adapters that are not merged into the weights, where samples of several are decoded together."""
+        self.biases = torch.zeros(_BIASES, len(base.head.weight), device=base.device)
         self._captured_at = 0
 
     def fill(self, base: Base, adapter: LoRAAdapter | None) -> None:
@@ -194,7 +198,7 @@ def _lease(base: Base, layers: Sequence[Layer], adapter: LoRAAdapter | None) -> 
             base.spaces.remove(free)
         except ValueError:  # somebody needed the memory at this moment
             free = None
-    space = free or Space(layers, adapter)
+    space = free or Space(base, layers, adapter)
     space.fill(base, adapter)
     return Lease(space, base)
 
@@ -237,7 +241,7 @@ class StepGraph:
         bank = None if space.bank is None else (space.bank, self._inputs[6].int())
         hidden = read_tokens(base, space.layers, space.cache, space.room, tokens, where, bank)
         logits = base.head.to_logits(F.linear(hidden, base.head.weight, base.head.bias))
-        return logits, pick(logits, self._inputs[4], self._inputs[5])
+        return logits, pick(logits, self._inputs[4], self._inputs[5], space.biases, self._inputs[7].int())
 
 
 class _Launched:
@@ -275,19 +279,14 @@ class GraphDecoder(TokenDecoder):
         """Steps since a sample ended or joined."""
         self._prompts: Any = None
         """For each lane, which slot holds the same prompt, and how long that is."""
+        self._biases: Any = 0
+        """For each lane, one more than the row of its logit bias; None where there are too many."""
         self._bank_rows: Any = 0
         """For each lane, where its adapter is, where several are decoded together."""
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
         """Make room for all that the lanes may come to need: a cache that grows would have to be captured again."""
         self.cache.reserve(_size_for(len(lanes)), max(lane.longest for lane in lanes))
-
-    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """One more token for each of the first slots; the logits after it, (slots, vocabulary)."""
-        numbers = np.zeros((_INPUTS, len(tokens)))
-        numbers[:2] = tokens, positions
-        graph = self._replay(numbers)
-        return graph.logits[: len(tokens)].float()
 
     @torch.inference_mode()
     def grow(self, lanes: Sequence[Lane]) -> None:
@@ -297,7 +296,8 @@ class GraphDecoder(TokenDecoder):
         if self._lanes != lanes:
             self._lanes, self._quiet, ahead = list(lanes), 0, None
             self._prompts = _find_shared_prompts(lanes)
-        if any(needs_logits(lane.request.params) for lane in lanes):
+            self._biases = self._place_biases(lanes)
+        if self._biases is None or any(needs_logits(lane.request.params) for lane in lanes):
             graph = self._replay(self._inputs_of(lanes, ahead=0))
             advance(lanes, graph.logits[: len(lanes)].float())
             return
@@ -314,6 +314,17 @@ class GraphDecoder(TokenDecoder):
         for lane, token, logprob in zip(lanes, *now.results(), strict=False):
             lane.add(int(token), logprob)
         self._quiet += 1
+
+    def _place_biases(self, lanes: Sequence[Lane]) -> list[int] | None:
+        """Put the logit biases of these lanes where graphs read them; requests made together share theirs."""
+        biases = {id(lane.request.params.logit_bias): lane.request for lane in lanes if lane.request.params.logit_bias}
+        if len(biases) > _BIASES:
+            return None
+        for row, request in enumerate(biases.values()):
+            if (bias := bias_of(request, self.base.device)) is not None:
+                self._space.biases[row].zero_()[bias[0]] = bias[1]
+        numbers = {key: row + 1 for row, key in enumerate(biases)}
+        return [numbers.get(id(lane.request.params.logit_bias), 0) for lane in lanes]
 
     def release(self) -> None:
         """Release the cache and of the graphs; there was too little memory."""
@@ -343,6 +354,7 @@ class GraphDecoder(TokenDecoder):
         numbers[4] = [lane.request.params.temperature for lane in lanes]
         numbers[5] = uniforms(lanes, ahead=ahead).numpy()
         numbers[6] = self._bank_rows
+        numbers[7] = self._biases or 0
         return numbers
 
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: Any) -> Tensor:

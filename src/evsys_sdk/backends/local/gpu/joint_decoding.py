@@ -48,7 +48,7 @@ def _lease(base: Base, layers: Sequence[Layer], adapter: LoRAAdapter) -> Lease:
     if free is not None:
         base.spaces.remove(free)
         return Lease(free, base)
-    space = Space(layers, None)
+    space = Space(base, layers, None)
     space.names, space.bank = names, Bank(base, layers, adapter)
     return Lease(space, base)
 

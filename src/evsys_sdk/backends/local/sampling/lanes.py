@@ -308,7 +308,7 @@ def uniforms(lanes: Sequence[Lane], *, ahead: int = 0) -> Tensor:
 
 def needs_logits(params: SamplingParams) -> bool:
     """Whether the logits of each step are looked at, and not only the token that is chosen."""
-    changed = params.make_filter is not None or bool(params.logit_bias) or bool(params.processors)
+    changed = params.make_filter is not None or bool(params.processors)
     return is_truncated(params) or bool(params.top_logprobs) or changed
 
 
