@@ -4,25 +4,27 @@ python examples/14_evolve/evolve.py
 python examples/14_evolve/evolve.py --population 6 --experiments 40 --tokens 2000000
 
 Each individual is a config file and an ordinary experiment with its parent noted in it, so `evsys history` shows the
-line it comes from. Parents are chosen by tournament on the val score; the best ones survive as they are. Names are made
+line it comes from. A child differs in one number of the recipe, which the JSON schema of the recipe marks as worth
+searching. Parents are chosen by tournament on the val score; the best ones survive as they are. Names are made
 of what a child is, and the same seed makes the same children: the same command again goes on where it was stopped, and
 trains nothing twice. Where the arms run is the business of the config (`launcher`), not of this loop.
 """
 
 import argparse
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from evsys_sdk import load_yaml
+from evsys_sdk import ExperimentConfig, dump_yaml, load_yaml, schema_for, validate_yaml
 from evsys_sdk.experiment import Experiment
-from evsys_sdk.experiment.mutation import propose
 from evsys_sdk.experiment.parents import latest_attempt
 from evsys_sdk.experiment.record_dir import read_result
 from evsys_sdk.spend.ledger import open_ledger
 
-FROZEN = ["algorithm.params.max_steps"]
-"""All train for as long, or the longest would win."""
+FROZEN = ("max_steps", "num_epochs", "lora_rank", "grad_clip_norm")
+"""All train for as long, or the longest would win; the others change nothing on the mock backend."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Individual:
     """One config and how well it did."""
 
     name: str
-    text: str
+    config: ExperimentConfig
     score: float
     tokens: int
     parent: str | None = None
@@ -39,7 +41,7 @@ class Individual:
 
 def evaluate(path: Path) -> tuple[float, int]:
     """The val score of a config and the tokens it took: from the record where it has run, else by running it."""
-    config = load_yaml(path)
+    config = validate_yaml(path, deep=True)
     folder = latest_attempt(config)
     results = [read_result(folder / run.name) for run in config.all_runs()] if folder else []
     if folder is None or not results or any(result is None for result in results):
@@ -55,6 +57,30 @@ def val_score(metrics: dict[str, float]) -> float:
     return sum(found) / len(found) if found else float("-inf")
 
 
+def mutate(parent: ExperimentConfig, rng: Random) -> tuple[ExperimentConfig, str]:
+    """A neighbour of a config: one number of its recipe, multiplied or divided by up to 3; and what has changed."""
+    [run] = parent.all_runs()
+    fields: dict[str, dict[str, Any]] = schema_for("algorithm", run.algorithm.kind)["properties"]
+    values: dict[str, Any] = {name: field.get("default") for name, field in fields.items()} | run.algorithm.params
+    field = rng.choice(sorted(name for name in fields if is_open(name, fields[name]) and values[name]))
+    value, factor = values[field], rng.uniform(1.25, 3) ** rng.choice((-1, 1))
+    moved = max(1, round(value * factor)) if isinstance(value, int) else float(f"{value * factor:.2g}")
+    if field == "learning_rate":
+        moved = min(moved, 1.0)  # the maximum in the schema
+    change = f"{field} {value} -> {moved}"
+    data = parent.model_dump(mode="json", exclude_defaults=True)
+    data["run"]["algorithm"].setdefault("params", {})[field] = moved
+    data["parent_experiment_id"], data["metadata"]["changes"] = parent.name, change
+    digest = hashlib.sha256(f"{parent.name} {change}".encode()).hexdigest()[:8]
+    data["name"] = f"{parent.name.partition('-')[0]}-{digest}"
+    return ExperimentConfig.model_validate(data), change
+
+
+def is_open(name: str, field: dict[str, Any]) -> bool:
+    """Whether a field may change: a number for which twice as much is as far as half as much."""
+    return field.get("scale") == "log" and name not in FROZEN
+
+
 def tournament(population: list[Individual], rng: Random, size: int = 2) -> Individual:
     """The best of a few that are drawn."""
     return max(rng.sample(population, min(size, len(population))), key=lambda one: one.score)
@@ -67,20 +93,22 @@ def evolve(first: Path, folder: Path, *, population: int, elite: int, experiment
         raise SystemExit(
             f"{first} gets no val score, so there is nothing to improve on. See why with: evsys run {first}"
         )
-    everyone = [Individual(load_yaml(first).name, first.read_text(encoding="utf-8"), score, used)]
-    print(f"{everyone[0].name}: {score:.3f} to begin with")
+    config = load_yaml(first)
+    everyone = [Individual(config.name, config, score, used)]
+    print(f"{config.name}: {score:.3f} to begin with")
     alive = list(everyone)
-    for attempt in range(20 * experiments):
+    for _ in range(20 * experiments):
         spent = sum(one.tokens for one in everyone)
         if len(everyone) >= experiments or spent >= tokens:
             break
         parent = tournament(alive, rng)
-        [child] = propose(parent.text, seed=seed * 100_003 + attempt, freeze=FROZEN, parent=parent.name)
+        child, changed = mutate(parent.config, rng)
         if any(one.name == child.name for one in everyone):
             continue  # this neighbour has been there before
-        score, used = evaluate(child.write(folder))
-        changed = ", ".join(f"{path.rpartition('.')[2]} {old} -> {new}" for path, (old, new) in child.changes.items())
-        everyone.append(Individual(child.name, child.text, score, used, parent.name, changed))
+        path = folder / f"{child.name}.yaml"
+        dump_yaml(child, path)
+        score, used = evaluate(path)
+        everyone.append(Individual(child.name, child, score, used, parent.name, changed))
         print(f"{child.name}: {score:.3f} from {parent.name} ({parent.score:.3f}) by {changed}")
         # The best of all always stay; of the others, the younger ones.
         best = sorted(everyone, key=lambda one: -one.score)[:elite]

@@ -151,7 +151,6 @@ VERBS = {
     "schema": ("schema", "transform", "mine"),
     "validate": ("validate", "c.yaml", "--deep"),
     "plan": ("plan", "c.yaml"),
-    "mutate": ("mutate", "c.yaml"),
     "contamination": ("contamination", "c.yaml"),
     "run": ("run", "c.yaml", "--quiet"),
     "benchmark": (*_SCORE, "--agent", "mine", "--environment", "mine"),
@@ -163,7 +162,7 @@ VERBS = {
     "gate": ("gate", "judged", "--against", "base", "--policy", "policy.yaml"),
 }
 PLACES = (
-    *(("import", verb) for verb in ("list", "schema", "validate", "plan", "mutate", "eval", "deploy", "run")),
+    *(("import", verb) for verb in ("list", "schema", "validate", "plan", "eval", "deploy", "run")),
     ("import", "benchmark"),
     *(("transform", verb) for verb in ("validate", "plan", "contamination", "run")),
     *((place, "benchmark") for place in ("agent", "environment", "client", "metric")),
@@ -180,8 +179,8 @@ FAULTS = {
     "crashes": "os.abort()",
     "hangs": "time.sleep(100)",
 }
-ALIKE = {("import", verb, "becomes another program") for verb in ("schema", "plan", "mutate", "eval", "deploy")}
-ALIKE |= {("import", verb, "crashes") for verb in ("schema", "plan", "mutate", "eval", "deploy")}
+ALIKE = {("import", verb, "becomes another program") for verb in ("schema", "plan", "eval", "deploy")}
+ALIKE |= {("import", verb, "crashes") for verb in ("schema", "plan", "eval", "deploy")}
 ALIKE |= {("metric", "audit", "exits"), ("verifier", "gate", "exits"), ("verifier", "gate", "crashes")}
 """Left out: the same code handles them as in other rows."""
 CASES = [(*place, fault) for place in PLACES for fault in FAULTS if (*place, fault) not in ALIKE]

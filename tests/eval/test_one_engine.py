@@ -274,7 +274,6 @@ ALLOWED = {
     "spend/metered_client.py": "passes on and counts",
     "experiment/launchers/worker.py": "marks a job as done, and asks no model",
     "experiment/plan/speed.py": "times a sampler and reads nothing",
-    "experiment/mutation/propose.py": "draws from a list",
     "training/frozen_model.py": "answers for loops of the user's own; scores come from the engine",
     "dashboard/server/routes/read.py": "carries out what a person chose on the page, and asks no model",
     "loop/decider.py": "is asked about a decision, and scores nothing",

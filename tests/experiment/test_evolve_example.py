@@ -55,7 +55,7 @@ def test_children_are_experiments_with_their_parent_on_record(project: Path) -> 
     assert parents.pop("evolved") is None
     assert len(parents) == 3
     assert set(parents.values()) <= {"evolved", *parents}
-    assert all(config["metadata"]["mutation"] for config in configs if config["name"] != "evolved")
+    assert all(config["metadata"]["changes"] for config in configs if config["name"] != "evolved")
 
 
 def test_it_stops_when_the_tokens_are_used_up(project: Path) -> None:

@@ -30,7 +30,6 @@ COMMANDS = {
     "alerts": ("experiment.jobs", "Send alerts to webhooks and commands."),
     "cancel": ("experiment.jobs", "Stop a running experiment; it can be resumed."),
     "logs": ("experiment.jobs", "Show the last output, metrics or answers of an experiment."),
-    "mutate": ("experiment.plan", "Propose valid neighbours of a config."),
     "list": ("project.registry", "List the extensions that a config can name."),
     "schema": ("project.registry", "Print the JSON schema of one extension's params."),
     "dataset": ("data.workspace", "List, inspect, add, verify and upload datasets."),

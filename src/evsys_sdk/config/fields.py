@@ -21,7 +21,7 @@ NOT_SEARCHED: dict[str, Any] = {"search": False}
 
 
 def searched(*, scale: Literal["log"] | None = None, when: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """`json_schema_extra` of a field, for whatever varies configs by their schema.
+    """`json_schema_extra` of a field, for programs that vary configs by their schema.
 
     `scale` log: twice as much is as far as half as much. `when`: the field has an effect only while these fields of the
     same block have one of these values.

@@ -8,7 +8,6 @@ runner       one arm from rows to result, as a list of named steps
 record_dir   where each of them is written, and how it is resumed
 conclusion/  what follows, by the methods in statistics/; audit/ says whether to believe it
 experiment   all of this together; jobs/ for those that run by themselves
-mutation/    the next config
 
 Loaded on first use: the statistics below are asked for by those who train nothing.
 """

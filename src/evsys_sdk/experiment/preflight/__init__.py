@@ -31,9 +31,8 @@ from .places import Adapt, callback_problems, load_checked
 from .report import CheckReport
 from .runs import RunChecks
 from .scores import collect_reported, score_problems
-from .sources import PulledRows
 
-__all__ = ["CheckReport", "Checked", "PulledRows", "check_config", "check_file"]
+__all__ = ["CheckReport", "Checked", "check_config", "check_file"]
 
 _LONGEST_CHECK_S = 600.0
 """How long a check may take that calls user code, where the config sets no limit."""
@@ -57,19 +56,14 @@ def check_file(path: str | Path, *, dry: bool = False, adapt: Adapt | None = Non
     return Checked(config, tuple(str(one) for one in report.warnings))
 
 
-def check_config(
-    config: ExperimentConfig, *, kinds: bool = True, rows: bool = True, pulled: dict[str, PulledRows] | None = None
-) -> CheckReport:
-    """Look at everything; without `kinds`, those and their params were looked at before, and without `rows`, data.
-
-    `pulled` keeps the rows that were read, to check many configs of the same data.
-    """
+def check_config(config: ExperimentConfig, *, kinds: bool = True) -> CheckReport:
+    """Look at everything; without `kinds`, those and their params were looked at before."""
     config = config.expanded()
     with limit_user_code(f"checking experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_CHECK_S):
-        return _check(config, kinds, rows, {} if pulled is None else pulled)
+        return _check(config, kinds)
 
 
-def _check(config: ExperimentConfig, kinds: bool, rows: bool, pulled: dict[str, PulledRows]) -> CheckReport:
+def _check(config: ExperimentConfig, kinds: bool) -> CheckReport:
     report = CheckReport()
     if kinds:
         report.add(deep_problems(config))
@@ -84,11 +78,11 @@ def _check(config: ExperimentConfig, kinds: bool, rows: bool, pulled: dict[str, 
         with report.at(""):
             report.add(check())
     with tempfile.TemporaryDirectory(prefix="evsys-check-") as folder:
-        runs = RunChecks(config, report, Path(folder), rows, pulled)
+        runs = RunChecks(config, report, Path(folder))
         with limit_user_code("checking rows"):  # a fork that a transform made ends here, and removes no folder
             runs.check()
     report.add(score_problems(config, collect_reported(config, runs.algorithms)))
-    if rows and not report.problems:
+    if not report.problems:
         refused, warned = meaning_problems(Context(config, runs.pulled, runs.clients))
         if find_attempts(in_project(config.output_dir) / config.name):  # what has begun may be finished
             refused, warned = [], [*refused, *warned]

@@ -35,7 +35,6 @@ class RunChecks:
     report: CheckReport
     folder: Path
     """A folder for what recipes write when they are set up."""
-    reads_rows: bool = True
     pulled: dict[str, PulledRows] = field(default_factory=dict[str, PulledRows])
     """The rows that were read, by the source."""
     algorithms: list[Algorithm] = field(default_factory=list[Algorithm])
@@ -47,7 +46,7 @@ class RunChecks:
 
     def check(self) -> None:
         """Look at all of them; what is equal in two runs is looked at once."""
-        store = self._store() if self.reads_rows else None
+        store = self._store()
         for index, run in enumerate(self.config.all_runs()):
             place = "run" if self.config.run is not None else f"runs[{index}]"
             if self._is_new("model", repr((run.model, run.backend, run.algorithm.kind))):

@@ -274,7 +274,7 @@ def _trials(found: dict[str, float]) -> list[Item]:
 def _list_untried(questions: Sequence[QuestionDigest]) -> Section:
     found = find_untried(questions)
     items = [Item(_write_untried(one), _describe_untried(one)) for one in found[:_MOST_ITEMS]]
-    return Section("untried", "Untried, cheapest first", items, 0.05, "evsys mutate CONFIG", len(found))
+    return Section("untried", "Untried, cheapest first", items, 0.05, "", len(found))
 
 
 def _write_untried(one: Untried) -> str:
