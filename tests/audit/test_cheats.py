@@ -580,11 +580,6 @@ def write_another_verdict_on_the_page(project: Path) -> None:
     page.write_text(page.read_text(encoding="utf-8").replace("long", "short"), encoding="utf-8")
 
 
-def delete_checkpoints(project: Path) -> None:
-    """The weights that were scored cannot be compared with anything any more."""
-    shutil.rmtree(study(project) / "long__seed42/checkpoints")
-
-
 def delete_the_list_of_claims(project: Path) -> None:
     """So that the next trial of the claim counts as the first."""
     (project / ".evsys/claims.jsonl").unlink()
@@ -636,7 +631,6 @@ ACTS: dict[Callable[[Path], None], set[str]] = {
     edit_rendered_examples: {"files"},
     edit_tasks_of_the_list_of_claims: {"claim"},
     turn_a_sign_on_the_page: {"conclusion"},
-    delete_checkpoints: {"weights"},
     delete_the_list_of_claims: {"claim"},
     strike_a_claim_from_the_list: {"claim"},
     swap_answers_of_two_tasks: {"files", "answers"},
@@ -708,6 +702,10 @@ ACTS: dict[Callable[[Path], None], set[str]] = {
     copy_experiment_with_better_scores: {"scores"},
     forge_everything: {"answers"},
 }
+
+
+def test_there_are_enough_dishonest_acts() -> None:
+    assert len(ACTS) >= 75
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)

@@ -112,7 +112,7 @@ SHAPES = [
     for (a, recipe), (b, data), (c, split), (d, ending) in PRODUCT
     if (recipe != "rl" or data == "file") and (a + b + c + d) % 3
 ]
-"""Two thirds of all combinations: any three properties meet. Together with `test_honest.py` these are over 120."""
+"""Two thirds of all combinations: any three properties meet."""
 
 
 @pytest.fixture

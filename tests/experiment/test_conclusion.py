@@ -276,44 +276,6 @@ class TestChoosing:
         assert (found.verdict, found.judged, found.best_arm) == ("supported", "a", "b")
 
 
-class TestSearch:
-    STOPPED = "after step 5 its score was not among the best"
-
-    def stopped(self, given: Evidence, *names: str) -> Evidence:
-        for name in names:
-            given = with_arms(given, name, stopped=self.STOPPED)
-        return given
-
-    def test_runs_that_a_search_stopped_count_in_the_correction_and_cannot_win(self) -> None:
-        given = evidence(runs(a=0.05, b=0.1, c=0.1))
-        alone, found = conclude_from(given), conclude_from(self.stopped(given, "b", "c"))
-        assert (found.best_arm, found.judged, found.n_compared) == ("a", "a", 3)
-        lone = conclude_from(evidence(runs(a=0.05))).comparison("a")
-        comparison = found.comparison("a")
-        assert comparison is not None
-        assert lone is not None
-        assert comparison.difference - (comparison.low or 0) > 1.1 * (lone.difference - (lone.low or 0))
-        assert alone.best_arm in ("b", "c")
-        assert found.not_scored["b__seed0"] == f"stopped by the search: {self.STOPPED}"
-        assert not any("--resume" in step for step in found.next)
-
-    def test_seeds_that_a_search_left_over_are_no_fair_sample(self) -> None:
-        given = with_arm(evidence(runs(a=0.3)), "a", 1, stopped=self.STOPPED)
-        found = conclude_from(given)
-        assert found.verdict == "promising_unconfirmed"
-        assert found.runs[[run.name for run in found.runs].index("a")].n_seeds == 2
-
-    def test_a_claim_whose_baseline_was_stopped_cannot_be_judged(self) -> None:
-        found = conclude_from(self.stopped(evidence(runs(a=0.1)), "baseline"))
-        assert found.verdict == "invalid"
-        assert "the search stopped it" in found.summary
-
-    def test_a_search_without_a_claim_still_has_a_best_run(self) -> None:
-        given = evidence(runs(a=0.1, b=0.2), about=metadata(None))
-        found = conclude_from(self.stopped(given, "baseline", "a"))
-        assert (found.verdict, found.best_arm) == ("inconclusive", "b")
-
-
 class TestMetrics:
     def losses(self, mode: Any, a: float = 0.2) -> Evidence:
         about = Metadata.model_validate({"hypothesis": "it helps", "success_metric": mode})

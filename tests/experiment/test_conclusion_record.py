@@ -156,17 +156,6 @@ class TestStandingConclusion:
         assert not self.stands(experiment)
 
 
-def test_arms_that_a_search_stopped_or_never_started_are_told_from_broken_ones(tmp_path: Path) -> None:
-    results = {"a__seed1": {"status": "cancelled", "extras": {"stopped_by_search": "not among the best"}}}
-    path = write_experiment(tmp_path / "e", arms(), results=results, events=[{"kind": "search_decision"}])
-    (path / "a__seed2" / "run_result.json").unlink()
-    assert [arm.stopped for arm in read_evidence(path).run("a").arms] == [
-        None,
-        "not among the best",
-        "the search did not let it start",
-    ]
-
-
 def test_the_last_scoring_of_the_last_step_counts(tmp_path: Path) -> None:
     lines = arms()
     for run in lines:

@@ -111,25 +111,20 @@ def seal_weights(run_dir: Path) -> dict[str, str]:
 def find_replaced_weights(run_dir: Path, events: Iterable[Event], *, only: Path | None = None) -> Iterator[str]:
     """Stored weights of an arm that differ from those that were scored, or that were there when it ended.
 
-    Weights that training removed before the arm ended are not reported. `only` names one folder of weights to compare.
+    Weights that were deleted, to save space say, contradict nothing. `only` names one folder of weights to compare.
     """
-    at_end: set[str] = set()
     known: dict[str, list[str]] = {}
     for event in events:
         if event.kind in (Kind.SCORED, Kind.ARM_ENDED) and event.text("arm") == run_dir.name:
             for name, sha256 in event.part("weights").items():
                 known.setdefault(name, []).append(text(sha256))
-            at_end = {*event.part("weights")} if event.kind == Kind.ARM_ENDED else at_end
     for name, hashes in known.items():
         folder = run_dir / name
         if only is not None and folder.resolve() != only.resolve():
             continue
         now = hash_weights(folder)
-        if now is None:
-            if name in at_end:
-                yield f"{folder}: recorded weights have sha256 {hashes[-1][:12]}, and there are none now"
-            continue
-        if changed := next((one for one in hashes if one != now), ""):
+        changed = next((one for one in hashes if one != now), None)
+        if now is not None and changed is not None:
             yield f"{folder}: recorded weights have sha256 {changed[:12]}, the stored weights have {now[:12]}"
 
 

@@ -70,9 +70,6 @@ def _plain(value: Any) -> Any:
 
 type ExperimentStatus = Literal["completed", "failed", "interrupted", "budget"]
 
-STOPPED_BY_SEARCH = "stopped_by_search"
-"""Key in the extras of an arm that a search of an earlier version stopped; its value is the reason."""
-
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:

@@ -32,8 +32,7 @@ def find_stray_arms(case: Case) -> Iterator[str]:
             yield f"{name} has results, and the journal never started it"
     yield from (f"{name} ended, and its folder is gone" for name in sorted(case.ends) if name not in there)
     completed = any(event.text("status") == "completed" for event in case.of_kind(Kind.ENDED))
-    # Nothing but its own end has stopped it. A search starts the arms that it decides for, and may leave out others.
-    if completed and not case.record.search_decisions:
+    if completed:  # nothing but its own end has stopped it
         announced = {text(part(one).get("arm")) for one in items(case.record.start.get("arms"))} - {""}
         yield from (f"{name} was announced, and never started" for name in sorted(announced - started))
     for name, event in case.ends.items() if case.is_chained else ():

@@ -141,8 +141,9 @@ def _check_files(case: Case) -> Iterator[str]:
 
 def _check_weights(case: Case) -> Iterator[str]:
     """Stored weights are those that were scored, and that were there when their arm ended."""
-    if not any(event.part("weights") for event in case.events):
-        raise Unchecked("no hashes of stored weights were recorded")
+    known = [case.path / event.text("arm") / name for event in case.events for name in event.part("weights")]
+    if not any(path.is_dir() for path in known):
+        raise Unchecked("its weights are stored no longer" if known else "no hashes of stored weights were recorded")
     for run in case.runs:
         if run.name not in case.busy:
             yield from find_replaced_weights(run.folder, case.events)

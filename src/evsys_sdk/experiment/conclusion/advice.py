@@ -94,8 +94,7 @@ def _about_the_data(analysis: Analysis) -> Iterator[str]:
 def next_steps(analysis: Analysis, ruling: Ruling, extremes: Sequence[str], sequential: Sequential | None) -> list[str]:
     """What would settle it, the most useful first."""
     steps = list(ruling.remedies)
-    unfinished = [arm for arm in analysis.evidence.arms if arm.problem is not None or arm.status is None]
-    if broken := [arm.arm for arm in unfinished if arm.stopped is None]:
+    if broken := [arm.arm for arm in analysis.evidence.arms if arm.problem is not None or arm.status is None]:
         steps.append(f"Repair {list_names(broken, most=3)} and run the experiment again with --resume.")
     if analysis.question.skipped is not None:
         steps.append(f"Score the test set {'/'.join(analysis.question.skipped)}.")

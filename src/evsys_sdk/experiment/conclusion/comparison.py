@@ -65,8 +65,7 @@ class Analysis:
 
     @property
     def n_compared(self) -> int:
-        """With the runs that a search compared and stopped; they have no score and count in the correction."""
-        return len(self.candidates) + len(self.evidence.eliminated)
+        return len(self.candidates)
 
     @property
     def baseline_scores(self) -> RunScores | None:

@@ -69,8 +69,6 @@ class ArmEvidence:
     """None: it has no result, because it never started or was aborted."""
     error: str | None = None
     unscored: str | None = None
-    stopped: str | None = None
-    """Why a search did not let it continue to its end."""
     at_deadline: bool = False
     """Whether it was scored before its planned end, because time ran out."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -93,7 +91,7 @@ class ArmEvidence:
     @property
     def ended(self) -> bool:
         """Whether it was trained to its end, so that its scores are those of the recipe."""
-        return self.status == "completed" and self.stopped is None
+        return self.status == "completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +105,9 @@ class RunEvidence:
     """The config of the run by dotted path, so that it can be said what differs."""
 
     @property
-    def eliminated(self) -> bool:
-        """Whether a search stopped all of it: it was compared, and lost, before it was trained to its end."""
-        return all(arm.stopped is not None for arm in self.arms)
-
-    @property
     def problems(self) -> dict[str, str]:
-        """Its arms that failed or are not scored, or that a search stopped although it let others continue."""
-        stopped = {arm.arm: arm.stopped for arm in self.arms if arm.stopped is not None and not self.eliminated}
-        return stopped | {arm.arm: arm.problem for arm in self.arms if arm.problem is not None}
+        """Its arms that failed or are not scored."""
+        return {arm.arm: arm.problem for arm in self.arms if arm.problem is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +149,6 @@ class Evidence:
 
     def run(self, name: str) -> RunEvidence | None:
         return next((run for run in self.runs if run.name == name), None)
-
-    @property
-    def eliminated(self) -> list[str]:
-        """Runs that a search stopped."""
-        return [run.name for run in self.runs if run.eliminated]
 
     @property
     def arms(self) -> list[ArmEvidence]:

@@ -107,8 +107,7 @@ def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured
 def _score(arm: ArmEvidence, key: SetKey | None, metric: str) -> Score | str:
     """The score of an arm, or why it has none."""
     if not arm.ended:
-        stopped = None if arm.stopped is None else f"stopped by the search: {arm.stopped}"
-        return arm.problem or stopped or ("it has no result" if arm.status is None else f"it was {arm.status}")
+        return arm.problem or ("it has no result" if arm.status is None else f"it was {arm.status}")
     if key is None:
         return Score(arm.metrics[metric]) if metric in arm.metrics else f"it reports no finite {metric}"
     if key not in arm.scorings:

@@ -120,9 +120,8 @@ def find_baseline(evidence: Evidence, asked: Asked, claim: Claim | None) -> Base
         return Baseline("model", BASE_MODEL, "the model before training was scored on the same tasks")
     if evidence.parent is not None:
         return Baseline("run", evidence.parent.name, "this experiment continues from it")
-    left = [run.name for run in evidence.runs if not run.eliminated]
-    if len(left) > 1:
-        return Baseline("run", left[0], "it is the first run, and none is called or tagged `baseline`")
+    if len(evidence.runs) > 1:
+        return Baseline("run", evidence.runs[0].name, "it is the first run, and none is called or tagged `baseline`")
     return None
 
 

@@ -26,7 +26,6 @@ from ...record.runs import RunRecord, config_runs
 from ...record.values import items, number, part, subfolders, text
 from ...record.view.build import view
 from ...training.callback import is_deadline_stop
-from ..arms.results import STOPPED_BY_SEARCH
 from ..audit.audit import AuditReport, audit_experiment
 from .evidence import ArmEvidence, Evidence, Looks, RunEvidence, Score, ScoredSet, SetKey
 
@@ -74,7 +73,7 @@ def read_runs(record: ExperimentRecord) -> list[RunEvidence]:
     arms: dict[str, dict[int, ArmEvidence]] = {name: {} for name in known}
     for run in sorted(record.runs_on_disk, key=lambda run: run.name):
         # The same seed twice is one seed.
-        arms.setdefault(run.run, {}).setdefault(run.seed or 0, _arm(run, searched=bool(record.search_decisions)))
+        arms.setdefault(run.run, {}).setdefault(run.seed or 0, _arm(run))
     found: list[RunEvidence] = []
     for name, of_seed in arms.items():
         config = known.get(name, {})
@@ -92,12 +91,11 @@ def _leave_out_late(arms: list[ArmEvidence]) -> list[ArmEvidence]:
     return [replace(arm, status="cancelled", at_deadline=False) if arm.at_deadline else arm for arm in arms]
 
 
-def _arm(run: RunRecord, *, searched: bool) -> ArmEvidence:
+def _arm(run: RunRecord) -> ArmEvidence:
     result = run.result or load_result(run.folder)  # which says what is wrong with a damaged one
     scorings = _scorings(run)
     if not result:
-        stopped = "the search did not let it start" if searched else None
-        return ArmEvidence(run.name, run.run, run.seed or 0, stopped=stopped, scorings=scorings)
+        return ArmEvidence(run.name, run.run, run.seed or 0, scorings=scorings)
     extras = part(result, "extras")
     # Not what was spent: a killed run repeats steps, and what follows from the record must not depend on that.
     tokens = [count for count in part(extras, "tokens").values() if isinstance(count, int)]
@@ -108,7 +106,6 @@ def _arm(run: RunRecord, *, searched: bool) -> ArmEvidence:
         status=run.status if run.status in _ENDED else None,
         error=run.error or None,
         unscored=run.unscored or None,
-        stopped=text(extras.get(STOPPED_BY_SEARCH)) or None,
         at_deadline=is_deadline_stop(text(extras.get("stop_reason"))),
         metrics=run.metrics,
         scorings=scorings,

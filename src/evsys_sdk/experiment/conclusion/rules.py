@@ -97,7 +97,7 @@ def _find_flaws_of_claim(analysis: Analysis) -> Iterator[tuple[str, str]]:
         known = ", ".join(one.name for one in evidence.runs)
         yield f"the baseline `{baseline.name}` is not a run of this experiment", f"Name one of: {known}."
         return
-    why = "the search stopped it" if run.eliminated else next(iter(run.problems.values()), "it was not scored")
+    why = next(iter(run.problems.values()), "it was not scored")
     remedy = "Repair it and run again with --resume, or name another baseline in a new experiment."
     yield f"the baseline `{baseline.name}` has no score: {why}", remedy
 
@@ -185,7 +185,7 @@ def _doubts_about_refuting(analysis: Analysis) -> list[str]:
     scores = [analysis.report.runs[name] for name in analysis.candidates]
     if any(run.n_seeds < 2 for run in [*scores, *([base] if base is not None and base.trained else [])]):
         found.append("the effect was not seen, but one seed cannot tell seed variance from a bad recipe")
-    lost = [run.name for run in evidence.runs if run.name not in analysis.report.runs and not run.eliminated]
+    lost = [run.name for run in evidence.runs if run.name not in analysis.report.runs]
     if lost:
         found.append(f"the effect was not seen, but {list_names(lost)} without a score might have shown it")
     return found
