@@ -6,11 +6,20 @@ import contextlib
 import math
 import socket
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from evsys_sdk.cli.main import main
+from evsys_sdk.history.campaigns.campaign import Terms, load_campaign, open_campaign
+from evsys_sdk.record.events import Kind
+from evsys_sdk.record.project_files.journals import change_campaign
+
+from .conftest import report_to
 
 pytest.importorskip("fastapi")
 pytestmark = pytest.mark.dashboard
@@ -702,9 +711,37 @@ def test_a_campaign_is_shown_as_it_stood_last(dashboard: Any) -> None:
     [shown] = dashboard.http.read("/campaigns")["items"]
     assert (shown["name"], shown["state"], shown["decisions"][0]["family"]) == ("night", "open", "sft")
     assert dashboard.http.read("/loops")["items"] == []
-    answer = dashboard.http.post("/campaigns/night/requests", json={"kind": "extend", "hours": 1})
+    answer = dashboard.http.post("/campaigns/none/requests", json={"kind": "extend", "hours": 1})
     assert answer.status_code == 400
-    assert "cannot reach" in answer.text
+    assert "has no campaign 'none'" in answer.text
+
+
+def test_requests_reach_the_process_that_reports_a_campaign(
+    dashboard: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    report_to(monkeypatch, dashboard.url, tmp_path, key=dashboard.key, project=dashboard.id)
+    (tmp_path / ".evsys").mkdir()
+    begun = time.time()
+    open_campaign("night", Terms("?", hours=1))
+    with change_campaign("night") as (_, journal):
+        start = {"action": "start", "unit": "wall_s", "budget": 3600.0, "deadline": begun + 3600}
+        journal.append(Kind.CAMPAIGN_DECIDED, **start)
+    assert main(["campaign", "propose", "night", "Train longer."]) == 0
+    [shown] = dashboard.http.read("/campaigns")["items"]
+    assert shown["candidates"][0]["text"] == "Train longer."
+    assert dashboard.http.post("/campaigns/night/requests", json={"kind": "extend", "hours": 2}).status_code == 200
+    assert dashboard.http.read("/campaigns")["items"][0]["why"].endswith("extend requested")
+    assert main(["campaign", "propose", "night", "Train less."]) == 0
+    assert load_campaign("night").deadline == pytest.approx(begun + 3 * 3600)
+    [shown] = dashboard.http.read("/campaigns")["items"]
+    assert shown["deadline"] == pytest.approx(begun + 3 * 3600)
+    assert "requested" not in shown["why"]
+    assert (
+        dashboard.http.post("/campaigns/night/requests", json={"kind": "stop", "reason": "enough"}).status_code == 200
+    )
+    assert main(["campaign", "take", "night", "1", "--by", "ada"]) == 0
+    assert load_campaign("night").closed == "enough"
+    assert dashboard.http.read("/campaigns")["items"][0]["state"] == "closed"
 
 
 def test_a_deleted_experiment_leaves_no_row(dashboard: Any) -> None:

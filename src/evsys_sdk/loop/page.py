@@ -6,9 +6,11 @@ Like the loop itself it is computed from what is on disk, so it is right at any 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..dashboard.shapes.experiment import NewProjectRequest
 from ..data.jsonl import read_json
 from ..deploy.deployments import Deployments
 from ..errors import EvsysError, WorkspaceError
@@ -51,7 +53,7 @@ class ProjectLoops:
         """As `evsys campaign show --json` tells each; one that cannot be read says why."""
         return [_describe_or_explain(name) for name in list_campaigns()]
 
-    def act(self, what: str, name: str, request: Any) -> str:
+    def act(self, what: str, name: str, request: NewProjectRequest) -> str:
         """Approve, reject or stop; says what came of it."""
         if request.kind == "extend":
             if what != "campaign":
@@ -72,6 +74,20 @@ class ProjectLoops:
         assert folder is not None
         write_text(Loop(SystemConfig.model_validate(read_json(folder / SYSTEM))).stop_file, f"{reason}\n")
         return "it stops before its next step"
+
+
+def act_on_request(name: str, request: Mapping[str, Any]) -> tuple[str, str]:
+    """Do what somebody asks of `campaign:NAME` or `loop:NAME` on a server: the state of the request, and its answer."""
+    kind, subject, reason, author = (str(request.get(key) or "") for key in ("kind", "subject", "reason", "author"))
+    what, _, name = name.partition(":")
+    try:
+        hours = float(subject) if kind == "extend" else 0.0
+        asked = NewProjectRequest.model_validate(
+            {"kind": kind, "subject": subject, "reason": reason, "author": author, "hours": hours}
+        )
+        return "done", ProjectLoops().act(what, name, asked)
+    except (EvsysError, ValueError) as error:
+        return "refused", str(error)
 
 
 def describe_campaign(name: str) -> dict[str, Any]:

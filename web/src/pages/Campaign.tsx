@@ -42,7 +42,7 @@ const ALL = "-";
 /** The question, how it stands, and what is left of its budget. */
 function Header({ campaign: one, session }: { campaign: CampaignState; session: PageSession }) {
   const where = path("campaigns", one.name, "requests");
-  const may = mayWrite(session) && session.mode === "local" && one.state !== "closed" && !one.problem;
+  const may = mayWrite(session) && one.state !== "closed" && !one.problem;
   return (
     <header className="stack tight">
       <div className="row">

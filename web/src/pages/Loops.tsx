@@ -5,7 +5,7 @@ import { useLoops } from "../api/queries";
 import type { LoopPage, LoopRound, LoopStep, PageSession } from "../api/types";
 import { clock, plural, usd } from "../format";
 import { href } from "../location";
-import { Answer, Command, Empty } from "../parts/basics";
+import { Answer, Empty } from "../parts/basics";
 import { Ask, mayWrite } from "../parts/Control";
 import { State } from "../parts/marks";
 import { useTitle } from "../title";
@@ -44,7 +44,7 @@ function Loop({ loop, session }: { loop: LoopPage; session: PageSession }) {
       <div className="row">
         <h2>{loop.system}</h2>
         {loop.state && (waits ? <State status="approval" /> : loop.stopped && <State status="cancelled" />)}
-        {mayWrite(session) && session.mode === "local" && !loop.problem && (
+        {mayWrite(session) && !loop.problem && (
           <span className="row no-print" style={{ marginLeft: "auto" }}>
             {waits && <Ask kind="approve" where={where} question={`Approve this step? ${loop.state}.`} />}
             {!loop.stopped && <Ask kind="stop" where={where} question="Stop this loop? It ends before its next step, and continues when its stop file is removed." />}
@@ -61,7 +61,6 @@ function Loop({ loop, session }: { loop: LoopPage; session: PageSession }) {
         {loop.state && <> · {loop.state}</>}
         {limits.length > 0 && <span className="quiet small"> · limits: {limits.join(", ")} · {usd(loop.usd)} spent</span>}
       </p>
-      {waits && session.mode !== "local" && <Command text={`evsys approve loop:${loop.system}`} />}
       {loop.rollbacks.map((one) => (
         <p key={`${one.replaced} ${one.instead}`} className="notice">
           {one.replaced} was rolled back to {one.instead ?? "nothing"}: {one.reason}

@@ -89,22 +89,15 @@ def run(
         start_watcher()
     result = experiment.run(resume=resume, fresh=fresh, extend=extend, until=deadline)
     if campaign is not None:
-        _report_campaign(campaign)
+        from ..loop.loop import report_campaign
+
+        report_campaign(campaign)
     emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, stated=not quiet))
     if not (quiet or as_json):
         _say_what_next(result)
     if output is not None:
         write_json(Path(output), result.to_dict())
     return result.exit_code
-
-
-def _report_campaign(name: str) -> None:
-    """Send the state of a campaign to the dashboard, where there is one."""
-    from ...loop.page import describe_campaign
-    from ..loop.loop import open_dashboard
-
-    with open_dashboard(f"campaign:{name}", lambda: describe_campaign(name)) as report:
-        report()
 
 
 def parse_deadline(given: str) -> float:

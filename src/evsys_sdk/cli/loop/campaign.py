@@ -9,6 +9,7 @@ import click
 
 from ..options import AT_LEAST_ONE, POSITIVE, import_option, json_option
 from ..output import emit, emit_line, fit_table, hang, table
+from .loop import open_dashboard, report_campaign
 
 if TYPE_CHECKING:
     from ...history.campaigns.campaign import Campaign
@@ -47,6 +48,7 @@ def new(name: str, as_json: bool, **terms: Any) -> None:
     if terms["portfolio"] is not None:
         Portfolio.load(name, terms["portfolio"])
     made = open_campaign(name, Terms(**terms))
+    report_campaign(name)
     emit({"name": made.name, "tag": made.tag}, as_json, lambda: _tell_next(made))
 
 
@@ -101,11 +103,11 @@ def run_portfolio(name: str, until: str | None, steps: int | None, as_json: bool
     from ...loop.page import describe_campaign
     from ...observers.alerts import start_watcher
     from ..experiment.run import parse_deadline
-    from .loop import open_dashboard
 
     code = 0
     start_watcher()
     with open_dashboard(f"campaign:{name}", lambda: describe_campaign(name)) as report:
+        report()
         for step in Driver(name, until=None if until is None else parse_deadline(until)).steps(steps):
             emit_line(step.to_dict(), as_json, _describe_step(step))
             report()
@@ -146,6 +148,7 @@ def propose(name: str, text: str, by: str, as_json: bool) -> None:
     from ...history.campaigns.campaign import propose as add_candidate
 
     made = add_candidate(name, text, by=by)
+    report_campaign(name)
     emit({"candidate": made.number}, as_json, lambda: click.echo(f"candidate {made.number} of {name}"))
 
 
@@ -160,8 +163,25 @@ def take(name: str, candidate: int, by: str, minutes: float, as_json: bool) -> N
     from ...history.campaigns.campaign import take as take_candidate
 
     one = take_candidate(name, candidate, by=by, minutes=minutes)
+    report_campaign(name)
     answer = {"candidate": one.number, "text": one.text, "by": by, "until": one.taken_until}
     emit(answer, as_json, lambda: click.echo(f"candidate {one.number} is yours for {minutes:g} minutes: {one.text}"))
+
+
+@campaign.command()
+@click.argument("name")
+@click.option("--hours", type=POSITIVE, required=True, help="How much later it ends.")
+@click.option("--reason", default="", show_default=False, help="Reason, kept in the record.")
+@click.option("--by", default="", show_default=False, help="Who extends it.")
+@json_option
+def extend(name: str, hours: float, reason: str, by: str, as_json: bool) -> None:
+    """Move the deadline of the campaign NAME. A running `campaign run` sees it at its next step."""
+    from ...history.campaigns.campaign import extend_campaign
+
+    until = extend_campaign(name, hours, by=by, reason=reason)
+    report_campaign(name)
+    stated = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
+    emit({"name": name, "deadline": until}, as_json, lambda: click.echo(f"{name} ends at {stated}"))
 
 
 @campaign.command()
@@ -173,6 +193,7 @@ def close(name: str, reason: str, as_json: bool) -> None:
     from ...history.campaigns.campaign import close_campaign
 
     closed = close_campaign(name, reason)
+    report_campaign(name)
     emit({"name": name, "reason": closed.closed}, as_json, lambda: click.echo(f"{name} is closed: {closed.closed}"))
 
 

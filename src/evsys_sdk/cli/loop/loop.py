@@ -16,6 +16,8 @@ from ..output import emit, emit_line, fields, hang
 if TYPE_CHECKING:
     from ...loop.loop import Loop
 
+_ANSWER_S = 10.0
+
 
 @click.command()
 @click.argument("system", type=click.Path())
@@ -39,9 +41,9 @@ def loop(system: str, follow: bool, every: float, status: bool, as_json: bool) -
         return
     from ...loop.page import describe_loop
 
-    with open_dashboard(running.system.name, lambda: describe_loop(running)) as report:
-        report()  # also a loop that has nothing to do is to be seen there
+    with open_dashboard(f"loop:{running.system.name}", lambda: describe_loop(running)) as report:
         while True:
+            report()  # also a loop that has nothing to do is to be seen there
             over = False
             for step in running.steps():
                 report()
@@ -57,31 +59,46 @@ def loop(system: str, follow: bool, every: float, status: bool, as_json: bool) -
 
 @contextmanager
 def open_dashboard(name: str, describe: Callable[[], dict[str, Any]]) -> Generator[Callable[[], None]]:
-    """What reports the page of a loop or a campaign to the dashboard that the environment names, if it has changed.
+    """What reports `campaign:NAME` or `loop:NAME` to the dashboard that the environment names, if it has changed.
 
-    The loop continues whatever becomes of that.
+    What people requested there is carried out first. The loop continues whatever becomes of that.
     """
     if not (os.environ.get("EVSYS_API_KEY") and os.environ.get("EVSYS_PROJECT_ID")):
         yield lambda: None
         return
     from ...dashboard.client.client import DashboardClient
+    from ...dashboard.client.remote_record import read_open_requests
     from ...errors import EvsysError
     from ...log import get_logger
+    from ...loop.page import act_on_request
 
     stated: dict[str, Any] = {}
 
     def report() -> None:
         nonlocal stated
         try:
+            requests = read_open_requests(name)
+            for request in requests:
+                client.answer_request(str(request["id"]), *act_on_request(name, request))
             page = describe()
             if page != stated:
-                client.log_loop(name, page)
+                client.log_loop(name.removeprefix("loop:"), page)
                 stated = page
+            if requests:
+                client.flush(_ANSWER_S)  # what is not answered is carried out again
         except EvsysError as error:
             get_logger(__name__).warning("%s: it could not be reported: %s", name, error)
 
     with DashboardClient(raise_refusals=False) as client:
         yield report
+
+
+def report_campaign(name: str) -> None:
+    """Report a campaign to the dashboard that the environment names."""
+    from ...loop.page import describe_campaign
+
+    with open_dashboard(f"campaign:{name}", lambda: describe_campaign(name)) as report:
+        report()
 
 
 def _show(running: Loop, as_json: bool) -> None:

@@ -24,7 +24,7 @@ def is_named() -> bool:
 def read_anchors(folder: Path) -> list[dict[str, Any]]:
     """What the dashboard witnessed about the journal in a folder; nothing, with a warning, where it cannot be asked."""
     try:
-        return _read(experiment_id_of(folder), "anchors")
+        return _read(f"/experiments/{experiment_id_of(folder)}/anchors")
     except DashboardClientError as error:
         get_logger(__name__).warning("what the dashboard witnessed is not compared: %s", error)
         return []
@@ -33,16 +33,24 @@ def read_anchors(folder: Path) -> list[dict[str, Any]]:
 def read_requests(experiment_id: str) -> list[dict[str, Any]]:
     """What people asked of an experiment, oldest first; nothing where the dashboard cannot be asked now."""
     try:
-        return _read(experiment_id, "requests")
+        return _read(f"/experiments/{experiment_id}/requests")
     except Unreachable:
         return []
 
 
-def _read(experiment_id: str, what: str) -> list[dict[str, Any]]:
+def read_open_requests(about: str) -> list[dict[str, Any]]:
+    """What people asked of `campaign:NAME` or `loop:NAME` and was not answered yet."""
+    try:
+        return _read(f"/sdk/experiments/{about}/requests/") if is_named() else []
+    except Unreachable:
+        return []
+
+
+def _read(path: str) -> list[dict[str, Any]]:
     dashboard = Connection.from_environment()
     try:
         with closing(dashboard.open(_TIMEOUT_S)) as connection:
-            found = dashboard.request("GET", f"/experiments/{experiment_id}/{what}", connection=connection)
+            found = dashboard.request("GET", path, connection=connection)
     except DashboardClientError as error:
         if isinstance(error, Unreachable) or error.status != 404:
             raise

@@ -26,11 +26,12 @@ from .ingest.ingest import GapError, Ingest
 from .live import Signal
 from .page import PageFiles
 from .routes.admin import add_key_routes, add_session_routes
-from .routes.read import ProjectPages, StoredPages, add_page_routes, add_read_routes
+from .routes.read import ProjectPages, add_page_routes, add_read_routes
 from .routes.routing import GuardedRouter, identity_of, list_routes
 from .routes.sdk import add_sdk_routes
 from .security import Guard
 from .storage import schema
+from .storage.pages import StoredPages
 from .storage.records import StoredRecords
 from .storage.views import ViewMaker
 from .storage.writer import Busy, Writer
@@ -73,7 +74,7 @@ def server_app(engine: Engine, hosts: Iterable[str]) -> Operations:
     app = _application(signal, writer)
     add_session_routes(app, gate, describe)
     add_read_routes(app, source, describe, signal, polled=False)
-    add_page_routes(app, lambda request: StoredPages(engine, identity_of(request).project))
+    add_page_routes(app, lambda request: StoredPages(engine, writer, identity_of(request).project))
     add_sdk_routes(app, engine, writer, ingest)
     add_key_routes(app, gate, writer)
     return Operations(_guard(app, gate, hosts), ready=lambda: _ready(engine))

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from sqlalchemy import Engine, select
 
 from ....errors import EvsysError
 from ....history.query import ARCHIVED, Filters
@@ -42,9 +41,6 @@ from ...shapes.record import (
 from ...views import answers, curves, items
 from ...views.source import LARGEST_PAGE, BadQuery, ExperimentQuery, RecordSource, RolloutQuery
 from ..live import Signal, stream_changes
-from ..storage import schema
-from ..storage.store import CAMPAIGN
-from ..storage.views import read_object
 from .routing import GuardedRouter
 
 type Sources = Callable[[Request], RecordSource]
@@ -269,28 +265,6 @@ class ProjectPages(Protocol):
     def act(self, what: str, name: str, request: NewProjectRequest) -> str:
         """Approve, stop or extend a loop or a campaign; says what came of it."""
         ...
-
-
-class StoredPages:
-    """What clients sent of a project."""
-
-    def __init__(self, engine: Engine, project: str) -> None:
-        self._engine, self._project = engine, project
-
-    def loops(self) -> Sequence[dict[str, Any]]:
-        return self._pages(schema.loop.c.system.not_like(f"{CAMPAIGN}%"))
-
-    def campaigns(self) -> Sequence[dict[str, Any]]:
-        return self._pages(schema.loop.c.system.like(f"{CAMPAIGN}%"))
-
-    def _pages(self, condition: Any) -> list[dict[str, Any]]:
-        table = schema.loop
-        query = select(table.c.page).where(table.c.project_id == self._project, condition).order_by(table.c.system)
-        with self._engine.connect() as connection:
-            return [read_object(page) for page in connection.execute(query).scalars()]
-
-    def act(self, what: str, name: str, request: NewProjectRequest) -> str:
-        raise BadQuery(f"this server cannot reach the {what} '{name}'. {request.kind.title()} it where it runs.")
 
 
 def add_page_routes(app: FastAPI, pages: Callable[[Request], ProjectPages]) -> None:

@@ -215,6 +215,11 @@ CAMPAIGN: Final = "campaign:"
 """Begins the name of a campaign among the pages of loops."""
 
 
+def page_id(system: str) -> str:
+    """What a request to a campaign or a loop is about, next to the ids of experiments."""
+    return system if system.startswith(CAMPAIGN) else f"loop:{system}"
+
+
 def put_page(connection: Connection, project: str, system: str, at: float, page: Object) -> None:
     """Keep how a closed loop or a campaign stood last; what the page could not show is refused."""
     check_ids(system)

@@ -1,0 +1,66 @@
+"""The loops and campaigns that clients sent of a project, and what is asked of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Engine, insert, select
+
+from ....errors import show
+from ...client.connection import new_id
+from ...shapes.experiment import NewProjectRequest
+from ...views.source import BadQuery
+from ..ingest.ingest import open_requests
+from . import schema
+from .store import CAMPAIGN, page_id
+from .views import read_object
+from .writer import Writer
+
+
+class StoredPages:
+    """What clients sent of a project, and what is asked of them."""
+
+    def __init__(self, engine: Engine, writer: Writer, project: str) -> None:
+        self._engine, self._writer, self._project = engine, writer, project
+
+    def loops(self) -> Sequence[dict[str, Any]]:
+        return self._pages(schema.loop.c.system.not_like(f"{CAMPAIGN}%"), "state")
+
+    def campaigns(self) -> Sequence[dict[str, Any]]:
+        return self._pages(schema.loop.c.system.like(f"{CAMPAIGN}%"), "why")
+
+    def _pages(self, condition: Any, status: str) -> list[dict[str, Any]]:
+        """The pages; `status` is the text that names what was asked and not carried out yet."""
+        table = schema.loop
+        query = select(table.c.system, table.c.page).where(table.c.project_id == self._project, condition)
+        found: list[dict[str, Any]] = []
+        with self._engine.connect() as connection:
+            for system, stored in connection.execute(query.order_by(table.c.system)).all():
+                page = read_object(stored)
+                asked = [
+                    f"{one['kind']} requested" for one in open_requests(connection, self._project, page_id(system))
+                ]
+                found.append(page | {status: "; ".join(filter(None, [str(page.get(status, "")), *asked]))})
+        return found
+
+    def act(self, what: str, name: str, request: NewProjectRequest) -> str:
+        """Keep the request for the process that reports the campaign or loop."""
+        system = f"{CAMPAIGN}{name}" if what == "campaign" else name
+        table, asked = schema.loop, request.model_dump(exclude={"hours"})
+        if request.kind == "extend":
+            asked["subject"] = f"{request.hours:g}"
+        values = {"id": new_id(), "time": time.time(), "state": "open", "answer": "", **asked}
+
+        def write(connection: Connection) -> bool:
+            mine = (table.c.project_id == self._project, table.c.system == system)
+            if connection.execute(select(table.c.system).where(*mine)).first() is None:
+                return False
+            about = {"project_id": self._project, "experiment_id": page_id(system)}
+            connection.execute(insert(schema.request).values(**about, **values))
+            return True
+
+        if not self._writer.call(write):
+            raise BadQuery(f"this project has no {what} {show(name)}.")
+        return "requested: the process that runs it carries it out"
