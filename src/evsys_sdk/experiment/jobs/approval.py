@@ -1,6 +1,6 @@
 """Wait for an approval before anything is spent: `budget: {needs_approval: true}`. The store is `record/approvals.py`.
 
-A dashboard is asked by way of a callback; what it answers is written into the journal like any other decision.
+A dashboard's decision comes through a callback and is written into the journal like any other.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ from ...record.events import read_events
 from ...registry import get_callback
 from ...training.callback import Callback
 
-# The journal is a file at hand and is read often; a place elsewhere is asked over the network.
 _POLL_S = 0.5
+"""Seconds between reads of the journal."""
 _ASK_S = 5.0
+"""Seconds between requests to dashboards."""
 
 
 def wait_for_approval(config: ExperimentConfig, folder: Path, is_stopped: Callable[[], bool]) -> str | None:
-    """Block until the experiment may start; why it may not, or None.
+    """Wait until the experiment may start; return the reason why it may not, or None.
 
-    What was approved once stays approved when it is resumed; what was rejected is asked anew.
+    An approved experiment stays approved when it is resumed; a rejected one asks again.
     """
     if config.budget is None or not config.budget.needs_approval or is_approved(folder):
         return None
     ask_approval(folder, about=config.name)
     get_logger(__name__).warning("waiting for an approval: evsys approve %s (or --reject), or on the dashboard", folder)
-    askers, asked = _remote_askers(config), 0.0
+    askers, last_asked = _remote_askers(config), 0.0
     while not is_stopped():
-        one = read_approvals(read_events(folder))[""]
-        if one.state in (APPROVED, REJECTED):
-            by = f" by {one.by}" if one.by else ""
-            why = f": {one.reason}" if one.reason else ""
-            return None if one.state == APPROVED else f"rejected{by}{why}"
-        if askers and time.monotonic() - asked > _ASK_S:
-            asked = time.monotonic()
+        approval = read_approvals(read_events(folder))[""]
+        if approval.state in (APPROVED, REJECTED):
+            by = f" by {approval.by}" if approval.by else ""
+            why = f": {approval.reason}" if approval.reason else ""
+            return None if approval.state == APPROVED else f"rejected{by}{why}"
+        if askers and time.monotonic() - last_asked > _ASK_S:
+            last_asked = time.monotonic()
             _ask_elsewhere(askers, folder)
         time.sleep(_POLL_S)
     return "stopped before it was approved"
 
 
 def _remote_askers(config: ExperimentConfig) -> list[Callback]:
-    """The callbacks that know a place where people are asked."""
+    """The callbacks that can read a decision from elsewhere, such as a dashboard."""
     kinds = [(get_callback(spec.kind), spec.arguments) for spec in config.callbacks]
     return [
         kind(**params)
@@ -65,11 +66,11 @@ def _remote_askers(config: ExperimentConfig) -> list[Callback]:
 def _ask_elsewhere(askers: Sequence[Callback], folder: Path) -> None:
     for asker in askers:
         try:
-            word = asker.read_decision(folder)
+            decision = asker.read_decision(folder)
         except (Exception, SystemExit) as error:  # user code may call sys.exit
             get_logger(__name__).warning("callback '%s' failed: %s: %s", asker.name, type(error).__name__, error)
             continue
-        # Somebody may have decided here while the answer was on its way.
-        if word is not None and list_awaited(folder):
-            approve, reason, author = word
+        # It may have been decided here meanwhile.
+        if decision is not None and list_awaited(folder):
+            approve, reason, author = decision
             decide_approval(folder, approve=approve, reason=reason, author=author)

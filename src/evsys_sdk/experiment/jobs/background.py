@@ -21,11 +21,11 @@ from ...user_code import keep_process
 
 _POLL_S = 0.1
 _LOCK_LINGERS_S = 2.0
-"""How long the lock of a process that has just ended may still be seen."""
+"""Time for which the lock of an ended process may still be seen."""
 
 
 def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patience_s: float = 60.0) -> int:
-    """Run `evsys ARGUMENTS`, which takes up the experiment in a folder; returns its process id once it has begun."""
+    """Run `evsys ARGUMENTS` for the experiment in a folder; return the process id once it has started."""
     if owner := lock_owner(experiment_dir):
         raise TrainingError(f"the experiment in {experiment_dir} is being run by process {owner.get('pid')} already.")
     events_before = count_events(experiment_dir)
@@ -35,24 +35,24 @@ def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patie
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
-            start_new_session=True,  # the terminal's Ctrl-C and its end do not reach it
+            start_new_session=True,  # not reached by Ctrl-C or the end of the terminal
         )
     keep_process(process.pid)
     deadline = time.monotonic() + patience_s
     while count_events(experiment_dir) == events_before and time.monotonic() < deadline:
         if process.poll() is not None and process.returncode != 0:
-            raise TrainingError(f"it ended at once: {_last_printed_line(experiment_dir)}")
+            raise TrainingError(f"the command ended at once: {_last_printed_line(experiment_dir)}")
         time.sleep(_POLL_S)
     return process.pid
 
 
 def follow(experiment_dir: Path) -> Iterator[str]:
-    """What an experiment in the background prints, from its beginning, line by line until it has ended."""
+    """Yield the output lines of an experiment in the background, from the start until it ends."""
     console = ExperimentFiles(experiment_dir).console
     with console.open("r", encoding="utf-8", errors="replace") as file:
         pending = ""
         while True:
-            running = lock_owner(experiment_dir) is not None  # asked before reading: its last lines are not missed
+            running = lock_owner(experiment_dir) is not None  # checked before reading, so that no line is missed
             pending += file.read()
             *lines, pending = pending.split("\n")
             yield from lines
@@ -64,19 +64,19 @@ def follow(experiment_dir: Path) -> Iterator[str]:
 
 
 def cancel(experiment_dir: Path, *, patience_s: float, kill: bool = False) -> dict[str, Any]:
-    """Ask a running experiment for a clean stop and wait for it; with `kill`, end what has not stopped by then."""
+    """Ask a running experiment for a clean stop and wait; with `kill`, kill it if it has not stopped by then."""
     owner, lock = lock_owner(experiment_dir), ExperimentFiles(experiment_dir).lock
     deadline = time.monotonic() + _LOCK_LINGERS_S
-    while owner == {} and time.monotonic() < deadline:  # it is writing its name at this moment
+    while owner == {} and time.monotonic() < deadline:  # the owner is writing the lock
         time.sleep(_POLL_S)
         owner = lock_owner(experiment_dir)
     if owner is None:
         return {"was_running": False, "stopped": True, "killed": False}
     if "pid" not in owner:
-        raise TrainingError(f"{lock} does not say which process runs it. End that one yourself.")
-    # A process id means nothing on another machine; here it may be anybody's.
+        raise TrainingError(f"{lock} names no process. Find and end the process that runs the experiment.")
+    # A process id is valid on its own machine only.
     if owner.get("host") != socket.gethostname():
-        raise TrainingError(f"it runs on {owner.get('host')}, where process {owner.get('pid')} has to be stopped.")
+        raise TrainingError(f"it runs on {owner.get('host')}. Stop process {owner.get('pid')} there.")
     pid = int(owner["pid"])
     _signal(pid, signal.SIGTERM, experiment_dir)
     stopped = _wait_until_free(experiment_dir, patience_s)
@@ -88,7 +88,7 @@ def cancel(experiment_dir: Path, *, patience_s: float, kill: bool = False) -> di
 
 
 def wait_for_end(experiment_dir: Path) -> str:
-    """Wait until no one runs the experiment any more; returns the state it is left in."""
+    """Wait until no process runs the experiment; return its state."""
     while lock_owner(experiment_dir) is not None:
         time.sleep(_POLL_S)
     return ExperimentRecord(experiment_dir).status
@@ -102,11 +102,11 @@ def _signal(pid: int, number: signal.Signals, experiment_dir: Path) -> None:
             return
         lock = ExperimentFiles(experiment_dir).lock
         raise TrainingError(
-            f"process {pid}, which ran it, is gone, but a process it started still holds {lock}. "
-            "End that one; `lsof` or `fuser` on this file names it."
+            f"process {pid}, which ran it, has ended, but a process it started still holds {lock}. "
+            "End that process; `lsof` or `fuser` on the file shows it."
         ) from None
     except PermissionError:
-        raise TrainingError(f"it is run by process {pid} of another user, who has to stop it.") from None
+        raise TrainingError(f"process {pid} belongs to another user. Ask that user to stop it.") from None
 
 
 def _wait_until_free(experiment_dir: Path, patience_s: float) -> bool:

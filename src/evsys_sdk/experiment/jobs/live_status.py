@@ -1,4 +1,4 @@
-"""How an experiment is getting on, read from its folder by another process, or another thread, while it runs."""
+"""The progress of a running experiment, read from its folder by another process or thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ type Scores = dict[str, tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class ArmStatus:
-    """How one arm is getting on."""
+    """The progress of one arm."""
 
     arm: str
     state: str
@@ -34,19 +34,19 @@ class ArmStatus:
     measure: str = "loss"
     """Progress metric of its recipe: loss, reward/mean, ..."""
     value: float | None = None
-    """Of that, at its last step."""
+    """Value of `measure` at the last step."""
     loss: float | None = None
     scores: dict[str, float] = field(default_factory=dict[str, float])
-    """The latest value of each metric that it was scored by ..."""
+    """The latest score by metric."""
     scored_at: dict[str, int] = field(default_factory=dict[str, int])
-    """... and the step it belongs to."""
+    """The step of each of these scores."""
     step_s: float | None = None
-    """How long its last steps took, on average."""
+    """Mean duration of its last steps."""
     seconds: float | None = None
-    """Since it was last started; None where it is not running."""
+    """Seconds since its last start; None if it is not running."""
     error: str | None = None
     findings: tuple[str, ...] = ()
-    """What was noticed about it."""
+    """Findings of the diagnosis."""
 
     @property
     def has_ended(self) -> bool:
@@ -54,7 +54,7 @@ class ArmStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of training; scores that come after it are not known beforehand."""
+        """Estimated seconds of training left, without scoring."""
         if self.state != RUNNING or self.step_s is None or not self.total_steps:
             return None
         return max(self.total_steps - (self.step or 0), 0) * self.step_s
@@ -62,7 +62,7 @@ class ArmStatus:
 
 @dataclass(frozen=True, slots=True)
 class LiveStatus:
-    """How an experiment is getting on."""
+    """The progress of an experiment."""
 
     path: Path
     experiment_id: str | None
@@ -74,7 +74,7 @@ class LiveStatus:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many arms are in each state."""
+        """Number of arms in each state."""
         return dict(Counter(arm.state for arm in self.arms))
 
     @property
@@ -83,33 +83,30 @@ class LiveStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the last arm is trained, if those that wait are like those that run; None where no one knows."""
+        """Estimated seconds until the last arm is trained; None if unknown."""
         return estimate_left(self.arms) if self.state in LIVE else None
 
     def to_dict(self) -> dict[str, Any]:
         arms = [{**asdict(arm), "seconds_left": arm.seconds_left} for arm in self.arms]
-        found = {**asdict(self), "path": str(self.path), "counts": self.counts}
-        return {**found, "seconds_left": self.seconds_left, "arms": arms}
+        fields = {**asdict(self), "path": str(self.path), "counts": self.counts}
+        return {**fields, "seconds_left": self.seconds_left, "arms": arms}
 
 
 def experiment_status(path: Path) -> LiveStatus:
-    """The state of the experiment in a folder, at this moment."""
+    """The current state of the experiment in a folder."""
     return StatusReader().read(path)
 
 
 @dataclass(slots=True)
 class StatusReader:
-    """Reads the state again and again; scores, whose files grow large, only where there are new ones."""
+    """Reads the state repeatedly; reads the large score files only when they change."""
 
     _scores: dict[Path, tuple[tuple[int, int] | None, Scores]] = field(
         default_factory=dict[Path, tuple[tuple[int, int] | None, Scores]]
     )
 
     def read(self, path: Path, *, to_count: bool = False) -> LiveStatus:
-        """The state of the experiment in a folder, at this moment.
-
-        With `to_count`, how far arms came is left out where no arm is running, whose end could be told from it.
-        """
+        """The current state of the experiment in a folder; with `to_count`, without details if no arm is running."""
         record = ExperimentRecord(path)
         owner, state = record.owner, status_of(record, Liveness(record.is_running))
         if to_count and all(run.status != STARTED for run in record.runs):
@@ -127,7 +124,7 @@ class StatusReader:
 
 
 def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
-    """Seconds until all arms are trained, when as many as now run at the same time."""
+    """Estimated seconds until all arms are trained, with as many at a time as now."""
     speeds = [arm.step_s for arm in arms if arm.step_s is not None]
     lengths = [arm.total_steps for arm in arms if arm.total_steps]
     running = [arm for arm in arms if arm.state == RUNNING]
@@ -139,7 +136,7 @@ def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
         for arm in arms
         if not arm.has_ended
     ]
-    return max(sum(left) / len(running), max(left))  # shared out evenly, but the longest arm takes what it takes
+    return max(sum(left) / len(running), max(left))  # at least as long as the longest arm
 
 
 def _arm_status(run: RunRecord, experiment: str, scores: Scores) -> ArmStatus:

@@ -40,7 +40,7 @@ class RayLauncherConfig(Strict):
     runtime_env: dict[str, Any] = {}
     """What Ray prepares on its workers, e.g. `{pip: [...]}`."""
     retries: int = Field(default=3, ge=0)
-    """How often an arm continues elsewhere after its worker or machine was lost."""
+    """How often an arm is resumed on another worker after its worker or machine was lost."""
 
 
 class RayLauncher:
@@ -71,16 +71,16 @@ class RayLauncher:
         self._task = self._ray.remote(run_ray_task).options(
             num_cpus=self.cfg.cpus_per_arm,
             num_gpus=self.cfg.gpus_per_arm,
-            # Its own Workers: those of an earlier experiment have the code that its project had then.
+            # New workers: those of an earlier experiment may have imported older code of the project.
             runtime_env={"env_vars": {"EVSYS_LAUNCH": secrets.token_hex(4)}},
-            max_retries=0,  # the scheduler tries again, because it knows that there is a checkpoint to continue from
+            max_retries=0,  # the scheduler retries, from a checkpoint
         )
         return min(launch.max_concurrent or self._room(), max(n_arms, 1))
 
     def start(self, job: ArmJob) -> Future[RunResult]:
-        asked = self._folder / job.arm.name
-        asked.unlink(missing_ok=True)  # what was asked of an earlier attempt
-        task = self._task.remote(str(self._folder), pickle.dumps(job), str(asked), os.getcwd())
+        stop_file = self._folder / job.arm.name
+        stop_file.unlink(missing_ok=True)  # of an earlier attempt
+        task = self._task.remote(str(self._folder), pickle.dumps(job), str(stop_file), os.getcwd())
         self._tasks[job.arm.name] = task
         done: Future[RunResult] = Future()
         task.future().add_done_callback(lambda finished: self._finish(job, finished, done))
@@ -102,15 +102,15 @@ class RayLauncher:
             self._ray.shutdown()
 
     def _connect(self) -> None:
-        """Use the cluster this process is connected to, the one that was named, or a new one."""
+        """Connect to the cluster of this process, to the one in the params, or to a new one."""
         if self._ray.is_initialized():
             return
-        # Workers find the SDK and the project the way this process does, also where they are not installed.
+        # Workers import the SDK and the project from the same paths, even if they are not installed.
         environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(ProjectCode.of_this_process().path)}}
         options: dict[str, Any] = {"runtime_env": {**environment, **self.cfg.runtime_env}, "include_dashboard": False}
         if self.cfg.address is None:
             cpus = max(cpu_count(), round(self.cfg.cpus_per_arm))
-            # `local`: otherwise Ray would join whatever cluster RAY_ADDRESS names.
+            # `local`, so that Ray ignores RAY_ADDRESS.
             options |= {"num_cpus": cpus, "num_gpus": len(visible_gpus()), "address": "local"}
         else:
             options |= {"address": self.cfg.address}
@@ -125,14 +125,14 @@ class RayLauncher:
         self._started_cluster = True
 
     def _room(self) -> int:
-        """How many arms the whole cluster has room for."""
+        """The number of arms that fit on the whole cluster."""
         have: dict[str, float] = self._ray.cluster_resources()
-        wanted = {"CPU": self.cfg.cpus_per_arm, "GPU": self.cfg.gpus_per_arm}
-        rooms = {name: int(have.get(name, 0.0) / amount) for name, amount in wanted.items() if amount}
-        lacking = next((name for name, room in rooms.items() if room == 0), None)
-        if lacking is not None:
+        needed = {"CPU": self.cfg.cpus_per_arm, "GPU": self.cfg.gpus_per_arm}
+        rooms = {name: int(have.get(name, 0.0) / amount) for name, amount in needed.items() if amount}
+        short = next((name for name, room in rooms.items() if room == 0), None)
+        if short is not None:
             hint = "Ask for less in launcher.params, or add such a machine to the cluster."
-            message = f"an arm asks for {wanted[lacking]:g} {lacking}, and the cluster has {have.get(lacking, 0.0):g}"
+            message = f"an arm asks for {needed[short]:g} {short}, and the cluster has {have.get(short, 0.0):g}"
             raise ConfigError(Problem(message, path="launcher.params", hint=hint))
         return min(rooms.values(), default=1)
 

@@ -1,8 +1,8 @@
-"""One process for several arms on one GPU: they share the base model, and the engine joins their passes.
+"""Several arms in one process on one GPU: they share the base model, and the engine joins their passes.
 
-Each arm has a thread of the process, and its own control, time limit, record and result. An arm that fails through no
-fault of its config, and every arm of a process that was lost, continues alone from its last checkpoint: in a process of
-its own, one arm after another, once nothing runs in the shared one.
+Each arm has a thread, and its own control, time limit, record and result. If the process is lost, or an arm fails with
+a temporary error, the arms continue from their last checkpoints in another process, one after another, once nothing
+runs in the shared one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .worker_process import ArmWorker
 
 
 class SharedWorker(ArmWorker):
-    """Arms in one process, or one by one once that has failed."""
+    """Runs arms together in one process, or one by one after a failure."""
 
     def __init__(self, launch: Launch, shared: bytes, alone: ArmWorker, environment: dict[str, str]) -> None:
         super().__init__(launch, shared, environment)
@@ -35,7 +35,7 @@ class SharedWorker(ArmWorker):
         with self._turn:
             with self._changed:
                 self._changed.wait_for(lambda: not self._running)
-            super().close()  # its memory is needed
+            super().close()  # frees its memory
             return self._alone.run(job)
 
     def _run_shared(self, job: ArmJob) -> RunResult:

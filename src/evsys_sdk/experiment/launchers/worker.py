@@ -1,8 +1,8 @@
-"""The program of a worker: imports the project's code once and executes arms until its parent is gone.
+"""The program of a worker: it imports the project's code once and executes arms until its parent is gone.
 
-An arm of built-ins is executed in the worker itself, which keeps what it has loaded for the next arm. An arm with code
-of the user's own gets a fork of the worker: nothing it does to its process (exits, crashes, threads, forks, closed
-files, another working folder) reaches another arm or the parent.
+The worker executes arms of built-ins itself and keeps loaded modules and models for the next arm. An arm with user code
+runs in a fork of the worker, so that exits, crashes, threads, forks, closed files and a changed working folder do not
+affect other arms or the parent.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ..arms.results import portable
 from ..launcher import ArmJob, Launch, execute, refuse
 
 _DEVICE_LOST = 70
-"""Exit code of a process whose GPU does not answer any more."""
+"""Exit code of a process that lost its GPU."""
 
 
 def main(descriptor: int) -> None:
     """The worker's side: execute arms until the parent is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the parent decides what it means
+    for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group, and the parent handles it
         signal.signal(number, _pass_over)
     connection = Connection(descriptor)
     code, launch, python_path, mode = pickle.loads(connection.recv_bytes())
-    os.environ.pop("PYTHONPATH", None)  # it was for this process: another Python, in a sandbox, would stumble over it
+    os.environ.pop("PYTHONPATH", None)  # for this process only; it would break another Python in a sandbox
     if python_path is not None:
         os.environ["PYTHONPATH"] = python_path
     problem = None
@@ -59,7 +59,7 @@ def main(descriptor: int) -> None:
 
 
 class _Arms:
-    """Executes arms in this process, and hears the parent meanwhile."""
+    """Executes arms in this process while a thread reads messages of the parent."""
 
     def __init__(self, connection: Connection, launch: Launch, problem: EvsysError | None) -> None:
         self._connection, self._launch, self._problem = connection, launch, problem
@@ -76,7 +76,7 @@ class _Arms:
             try:
                 what, value = self._connection.recv()
             except (EOFError, OSError, TypeError):
-                os._exit(0)  # no one is left who would want the result, and someone may continue in this folder
+                os._exit(0)  # the parent is gone, and another process may resume in this folder
             if what == "run":
                 self.add(value)
             elif (control := self._controls.get(value[0])) is not None:
@@ -88,12 +88,12 @@ class _Arms:
 
     def execute(self, job: ArmJob) -> None:
         self.report(job, "began", os.getpid())
-        door = os.fstat(self._connection.fileno())
+        before = os.fstat(self._connection.fileno())
         control, problem = self._controls[job.arm.name], self._problem
         result = refuse(job, problem) if problem else portable(execute(job, self._launch, control))
         if result.status == "failed" and _device_is_lost():
             os._exit(_DEVICE_LOST)  # no arm of this process can continue
-        if not os.path.samestat(door, os.fstat(self._connection.fileno())):  # closed by the arm, now another file's
+        if not os.path.samestat(before, os.fstat(self._connection.fileno())):  # the arm closed it
             raise OSError("the connection to the parent was closed")
         self.report(job, "result", result)
 
@@ -103,8 +103,8 @@ class _Arms:
 
 
 def _fork_for_each_arm(connection: Connection, arms: _Arms, launch: Launch) -> NoReturn:
-    """Import once, then be the parent of one process after the other; no thread may run here."""
-    adopt_orphans()  # what an arm's own children leave behind becomes ours to end
+    """Import once, then fork a process for each arm; no thread may run here."""
+    adopt_orphans()  # so that processes which an arm leaves behind can be ended
     _import_what_arms_use(launch)
     while True:
         try:
@@ -112,7 +112,7 @@ def _fork_for_each_arm(connection: Connection, arms: _Arms, launch: Launch) -> N
         except (EOFError, OSError):
             os._exit(0)
         if what != "run":
-            continue  # the arm that was to stop has ended
+            continue  # a stop for an arm that has ended
         child = os.fork()
         if child == 0:
             _execute_in_fork(arms, job)
@@ -128,9 +128,9 @@ def _execute_in_fork(arms: _Arms, job: ArmJob) -> NoReturn:
     code, owner = 1, os.getpid()
     try:
         with suppress(OSError):
-            # Its own group, so that all that it starts can be ended with it.
+            # A group, so that the processes it starts can be ended with it.
             os.setpgid(0, 0)
-        with suppress(OSError):  # if memory runs out, it is this process that has to go
+        with suppress(OSError):  # if memory runs out, the kernel kills this process
             Path("/proc/self/oom_score_adj").write_text("500", encoding="utf-8")
         arms.add(job)
         threading.Thread(target=arms.listen, daemon=True).start()
@@ -138,17 +138,17 @@ def _execute_in_fork(arms: _Arms, job: ArmJob) -> NoReturn:
         code = 0
     except BaseException as error:
         if os.getpid() == owner:
-            get_logger(__name__).error("the result of run '%s' did not arrive: %r", job.arm.name, error)
+            get_logger(__name__).error("the result of run '%s' could not be sent: %r", job.arm.name, error)
     # `os._exit` flushes nothing.
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-    os._exit(code)  # whatever threads the arm has left
+    os._exit(code)  # even if the arm's threads are running
 
 
 def _import_what_arms_use(launch: Launch) -> None:
-    """So that it need not be imported, and models of configs need not be built, by every arm."""
-    with suppress(Exception):  # problems are reported where they matter
+    """Import modules and build config models once instead of in every arm."""
+    with suppress(Exception):  # the arm reports the problem
         deep_problems(launch.config)
         modules = ["evsys_sdk.data.transform", "evsys_sdk.inference.renderers.chat_template", "numpy.random"]
         if any(run.backend.kind == "mock" for run in launch.config.all_runs()):
@@ -158,7 +158,7 @@ def _import_what_arms_use(launch: Launch) -> None:
 
 
 def _device_is_lost() -> bool:
-    """Whether a CUDA error has ended all computing in this process."""
+    """Whether a CUDA error has made the GPU unusable in this process."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False
@@ -170,7 +170,7 @@ def _device_is_lost() -> bool:
 
 
 def _pass_over(number: int, frame: Any) -> None:
-    """Do nothing. Were the signal ignored, so would every program be that an arm starts, and `timeout` end none."""
+    """Do nothing. With SIG_IGN, the programs that an arm starts would ignore the signal as well."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Processes that execute arms, as the launcher sees them: started, given arms, limited in time and output, ended.
+"""The launcher's side of worker processes: start them, send arms, limit time and output, end them.
 
-A worker is started by module name, not forked: no threads, locks or event loops come along, and the script that started
-the experiment is not run again. It ends when its parent does, because it then reads the end of their connection.
+A worker is started by module name instead of forked, so that it inherits no threads, locks or event loops and does not
+run the user's script again. It ends with its parent, because their connection closes.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from ..arms.project_code import ProjectCode
 from ..launcher import ArmJob, Launch, WorkerLost, kill_after_s, timeout_reason
 
 _TEARDOWN_S = 10.0
-"""How long a process that is to end is waited for."""
+"""Longest wait for a process to end."""
 LOOK_UP_S = 0.2
-"""How soon it is noticed that a worker is gone, or that its arm's time is over."""
+"""Seconds between checks whether a worker is gone or its arm is over its time limit."""
 _MOST_OUTPUT = 10_000_000
-"""Bytes that one arm may print."""
+"""Most bytes that one arm may print."""
 type Mode = Literal["here", "threads", "forks"]
 """Whether a worker executes an arm itself, several at a time in threads, or each in a fork."""
 _WORKER = "EVSYS_ARM_WORKER"
-"""Set in the environment of workers: what is shown on a terminal must be lines there, not a live display."""
+"""Set in the environment of workers, which print lines instead of a live display."""
 
 
 class ArmWorker:
-    """Executes arms in a process, which is started when it is first needed, and again when it was lost."""
+    """Executes arms in a process that is started on first use, and again after a loss."""
 
     def __init__(self, launch: Launch, briefing: bytes, environment: dict[str, str]) -> None:
-        """`briefing` is what all arms share, as `write_briefing` puts it."""
+        """`briefing` holds the settings of all arms, from `write_briefing`."""
         self._briefing, self._environment = briefing, environment
         self._limit_s = launch.config.arm_timeout_s
         self._process: _WorkerProcess | None = None
         self._starting = threading.Lock()
 
     def run(self, job: ArmJob) -> RunResult:
-        """Have an arm executed within its time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
+        """Execute an arm within its time limit; raises `WorkerLost` if the process dies or is killed."""
         with self._starting:
             if self._process is None or not self._process.is_sound:
                 self.close()
@@ -64,7 +64,7 @@ class ArmWorker:
             self._process.stop(arm, reason)
 
     def kill(self) -> None:
-        """End what it executes, everything that has started, and the process."""
+        """End the process, its arms and their processes."""
         if self._process is not None:
             self._process.kill()
 
@@ -76,27 +76,27 @@ class ArmWorker:
 
 @dataclass(slots=True)
 class _Awaited:
-    """An arm that is being executed, or the import of the project's code."""
+    """A running arm, or the import of the project's code."""
 
     future: Future[RunResult] = field(default_factory=Future[RunResult])
     result: RunResult | None = None
-    """Kept until the arm is reported as ended: only then has all that it left behind been ended as well."""
+    """Kept until the worker reports the end, when the processes that the arm left behind have ended too."""
     pid: int | None = None
-    """The process that executes it: the worker, or a fork of it."""
+    """The process that executes it: the worker or a fork of it."""
     limit_s: float | None = None
     limit: str = ""
-    """The limit that it has when it is reported as begun, in words."""
+    """The time limit, in words."""
     ends_at: float = math.inf
     is_overdue: bool = False
 
 
 class _WorkerProcess:
-    """The parent's side of one process: a thread hears what it reports, and ends what takes too long."""
+    """The parent's side of one process: a thread reads its messages and kills arms over their limit."""
 
     def __init__(self, briefing: bytes, environment: dict[str, str]) -> None:
         try:
             ours, theirs = socket.socketpair()
-            # The worker's side must not stay open here: when it dies, its end would never be read.
+            # The worker's side is closed here, so that its death closes the connection.
             with ours, theirs:
                 self._process = _start_process(theirs.fileno(), environment)
                 self._connection = Connection(ours.detach())
@@ -116,13 +116,13 @@ class _WorkerProcess:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it can be given another arm."""
-        # An arm that is killed while it reads a request to stop leaves half of it to the next.
+        """Whether it can execute another arm."""
+        # An arm that was killed while it read a stop message may have left half of it for the next arm.
         return not self._is_lost and self._process.poll() is None and not (self._was_stopped and not self._arms)
 
     def run(self, job: ArmJob, limit_s: float | None) -> RunResult:
-        """Have an arm executed within a time; a process that dies on the way, or has to be ended, is `WorkerLost`."""
-        one = self._arms[job.arm.name] = _Awaited(limit_s=limit_s)
+        """Execute an arm within a time limit; raises `WorkerLost` if the process dies or is killed."""
+        arm = self._arms[job.arm.name] = _Awaited(limit_s=limit_s)
         self._relay.allow(f"run '{job.arm.name}'")
         try:
             # Absolute, because user code may change the working folder of its process.
@@ -130,9 +130,9 @@ class _WorkerProcess:
         except WorkerLost:
             self._arms.pop(job.arm.name, None)
             raise
-        if self._is_lost and self._arms.pop(job.arm.name, None):  # no one hears any more
-            raise self._lost(one, None)
-        return one.future.result()
+        if self._is_lost and self._arms.pop(job.arm.name, None):  # the listener has ended
+            raise self._lost(arm, None)
+        return arm.future.result()
 
     def stop(self, arm: str, reason: str) -> None:
         self._was_stopped = True
@@ -141,14 +141,14 @@ class _WorkerProcess:
 
     def kill(self) -> None:
         self._is_lost = True
-        arms = [one.pid for one in self._arms.values() if one.pid is not None]
-        for pid in (*arms, self._process.pid):
+        pids = [arm.pid for arm in self._arms.values() if arm.pid is not None]
+        for pid in (*pids, self._process.pid):
             kill_group(pid)
-        for pid in arms:
+        for pid in pids:
             wait_for_end(pid, _TEARDOWN_S)
 
     def close(self) -> None:
-        """Let it read the end of the connection and exit; kill it if it does not, or if an arm is still awaited."""
+        """Close the connection, which ends the worker; kill it if an arm is running or it does not end."""
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ours:
             ours.shutdown(socket.SHUT_WR)
         if self._arms or self._is_lost:
@@ -158,53 +158,53 @@ class _WorkerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             self._process.wait()
-        self._listener.join()  # it must not read what may be another file by then
+        self._listener.join()  # before the descriptor is closed and used for another file
         self._connection.close()
-        self._relaying.join(LOOK_UP_S)  # a process that an arm has left may hold the other end
+        self._relaying.join(LOOK_UP_S)  # a process that an arm left behind may keep the pipe open
 
     def _listen(self) -> None:
         try:
             while True:
                 if self._connection.poll(LOOK_UP_S):
                     self._hear(*self._connection.recv())
-                # Asked again: it may have sent its result and ended since.
+                # Poll again: the result may have arrived before the process ended.
                 elif self._process.poll() is not None and not self._connection.poll():
-                    break  # its children may keep the connection open, so that its end is never read
+                    break  # its children may keep the connection open
                 self._end_overdue()
         except (EOFError, OSError, TypeError, ValueError, pickle.UnpicklingError):
             pass
         self._is_lost = True
         while self._arms:
-            one = self._arms.popitem()[1]
-            one.future.set_exception(self._lost(one, None))
+            arm = self._arms.popitem()[1]
+            arm.future.set_exception(self._lost(arm, None))
 
-    def _hear(self, arm: str, what: str, value: Any) -> None:
+    def _hear(self, name: str, what: str, value: Any) -> None:
         if what == "imports":
             limit = f"importing the project's code took longer than {default_limit_s():g} s"
             self._imports = _Awaited(pid=value, limit=limit, ends_at=time.monotonic() + default_limit_s())
             return
         self._imports.ends_at = math.inf
-        if (one := self._arms.get(arm)) is None:
+        if (arm := self._arms.get(name)) is None:
             return
         if what == "began":
-            one.pid = value
-            if one.limit_s is not None:
-                # From here on, not from when it was sent: what a new worker imports first is not the arm's time.
-                one.limit, one.ends_at = timeout_reason(one.limit_s), time.monotonic() + kill_after_s(one.limit_s)
+            arm.pid = value
+            if arm.limit_s is not None:
+                # The clock starts now: the imports of a new worker are not the arm's time.
+                arm.limit, arm.ends_at = timeout_reason(arm.limit_s), time.monotonic() + kill_after_s(arm.limit_s)
         elif what == "result":
-            one.result = value
+            arm.result = value
         else:
-            del self._arms[arm]
-            if one.result is not None:
-                one.future.set_result(one.result)
+            del self._arms[name]
+            if arm.result is not None:
+                arm.future.set_result(arm.result)
             else:
-                one.future.set_exception(self._lost(one, value))
+                arm.future.set_exception(self._lost(arm, value))
 
     def _end_overdue(self) -> None:
-        for one in (self._imports, *list(self._arms.values())):
-            if one.pid is not None and time.monotonic() > one.ends_at:
-                one.is_overdue = True
-                kill_group(one.pid)
+        for arm in (self._imports, *list(self._arms.values())):
+            if arm.pid is not None and time.monotonic() > arm.ends_at:
+                arm.is_overdue = True
+                kill_group(arm.pid)
 
     def _send(self, message: bytes) -> None:
         try:
@@ -215,8 +215,8 @@ class _WorkerProcess:
             raise self._lost(_Awaited(), None) from None
 
     def _lost(self, arm: _Awaited, code: int | None) -> WorkerLost:
-        """Why there is no result: a limit was exceeded, or its process ended, with `code` where that is known."""
-        if overdue := next((one for one in (arm, self._imports) if one.is_overdue), None):
+        """The reason of a loss: a time limit, or the exit code or signal of the process."""
+        if overdue := next((limited for limited in (arm, self._imports) if limited.is_overdue), None):
             return WorkerLost(f"{overdue.limit} and did not stop, so its process was ended.", final=True)
         if code is None:
             with suppress(subprocess.TimeoutExpired):
@@ -227,24 +227,23 @@ class _WorkerProcess:
 
 
 def _start_process(descriptor: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A worker that finds modules where this process does; what it prints goes to this process."""
-    # -P: without the working folder in front of everything else, where a file may have the name of a module.
+    """Start a worker with the module paths of this process, which receives its output."""
+    # -P: a file in the working folder must not hide a module of the same name.
     command = [sys.executable, "-P", "-m", f"{__package__}.worker", str(descriptor)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    stated = {**os.environ, **environment, _WORKER: "1", "PYTHONPATH": path}
     return subprocess.Popen(
         command,
-        env=stated,
+        env={**os.environ, **environment, _WORKER: "1", "PYTHONPATH": path},
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        process_group=0,  # so that what an arm leaves behind can be ended with it
+        process_group=0,  # so that the processes of its arms can be ended with it
     )
 
 
 def write_briefing(launch: Launch, mode: Mode) -> bytes:
-    """Settings of a worker; what cannot be pickled is refused with its name."""
+    """The pickled settings of a worker; an error names what cannot be pickled."""
     code = ProjectCode.for_workers(launch.config)
     if code.unreachable:
         hint = "Move them to a module of their own, or set launcher.params.arms_in to 'threads'."

@@ -1,9 +1,8 @@
-"""What one run would take: steps and tokens, from its real rows and its own recipe, without training anything.
+"""Estimate the steps and tokens of a run from its rows and its recipe, without training.
 
-Recipes are bound to some of their rows on the mock backend and asked what they plan. What a model will write is not
-known beforehand: there is an upper limit, the longest answers allowed, and an expectation, answers as long as the right
-ones where those are known. Tokens of other backends are those of the model's own tokenizer where it is on this machine,
-else a quarter of the characters.
+Recipes are bound to some of their rows on the mock backend and return their plan. Sampled tokens have an upper limit,
+with every answer as long as allowed, and an expectation, with answers as long as the expected ones. Tokens are counted
+with the model's tokenizer if it is on this machine, else as a quarter of the characters.
 """
 
 from __future__ import annotations
@@ -39,15 +38,13 @@ if TYPE_CHECKING:
     from ...backends.client import TrainingClient
 
 
-# How many tokens of a real model one token of the mock model is; the mock's are bytes.
-
 _BYTES_PER_TOKEN = 4
 _MOST_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScale:
-    """A factor, and where it comes from."""
+    """Tokens of the model per token of the mock model, which is a byte, and the source of this factor."""
 
     per_mock_token: float = 1.0
     says: str = "tokens are those of the mock backend"
@@ -56,7 +53,7 @@ class TokenScale:
 def token_scale(
     backend: str, model: str, rows: Sequence[Row], mock: Renderer, *, renderer_name: str | None = None
 ) -> TokenScale:
-    """The factor for a model on a backend, measured on some rows where its tokenizer is on this machine."""
+    """The factor for a model on a backend, measured on some rows if its tokenizer is on this machine."""
     if backend == "mock":
         return TokenScale()
     tokenizer = _local_tokenizer(model)
@@ -68,28 +65,26 @@ def token_scale(
         conversations = [conversation_of(row) for row in rows[:_MOST_ROWS]]
         sizes = [(len(real.prompt(messages)), len(mock.prompt(messages))) for messages in conversations]
         return TokenScale(sum(size for size, _ in sizes) / sum(size for _, size in sizes), says)
-    except Exception:  # rows that are no conversations, or a template that refuses them: the bare text will do
+    except Exception:  # rows without conversations, or a template that refuses them: count their text
         text = "\n".join(json.dumps(row, ensure_ascii=False, default=str) for row in rows[:_MOST_ROWS])
         return TokenScale(len(tokenizer.encode(text)) / len(text.encode()), says)
 
 
 def _local_tokenizer(model: str) -> Any | None:
-    """The tokenizer of a model, if it needs no network; None otherwise."""
+    """The tokenizer of a model if it is on this machine, else None."""
     if find_spec("transformers") is None:
         return None
     try:
         from transformers import AutoTokenizer  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
         return AutoTokenizer.from_pretrained(model, local_files_only=True)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    except Exception:  # not there, or damaged: an estimate does without
+    except Exception:  # missing or damaged
         return None
 
 
 _ROWS_LOOKED_AT = 512
-# Tokens of the mock model are bytes: rows that fit the real one must fit here.
 _MOCK_CONTEXT = 1 << 20
-
-
+"""Long enough for rows of a real model, because a token of the mock model is a byte."""
 _NO_MATTER_OF_SIZE = (
     "learning_rate",
     "lr_schedule",
@@ -99,33 +94,33 @@ _NO_MATTER_OF_SIZE = (
     "lora_rank",
     "beta",
 )
-"""Params that change what is learned, but not how much work it is; axes of a matrix are mostly these."""
+"""Params that change what is learned, but not the amount of work; most axes of a matrix are among them."""
 
 
 @dataclass(slots=True)
 class RunEstimate:
-    """What one run takes, for one seed."""
+    """Steps and tokens of one run with one seed."""
 
     steps: int | None = 0
-    """None where the recipe does not say before it trains."""
+    """None if the recipe does not know before training."""
     tokens_trained: int = 0
     tokens_sampled: int = 0
-    """As expected, in training and in evaluations, benchmarks and baselines."""
+    """Expected number, in training, evaluations, benchmarks and baselines."""
     most_sampled: int = 0
-    """The same with every answer as long as it may be."""
+    """The same, with every answer as long as allowed."""
     tokenizer: str = ""
-    """How tokens were counted, as a sentence."""
+    """How tokens were counted."""
     notes: list[str] = field(default_factory=list[str])
     step_lengths: list[int] = field(default_factory=list[int])
-    """Sequences of a typical step, in tokens of the mock model, to time it with."""
+    """Lengths of the sequences of a typical step, in mock tokens, for timing."""
     per_mock_token: float = 1.0
-    """Tokens of the model for each of those."""
+    """Tokens of the model per mock token."""
     sampled_in_training: int = 0
-    """Of `tokens_sampled`, those of rollouts."""
+    """The part of `tokens_sampled` that rollouts take."""
 
 
 def size_of_work(run: RunConfig) -> str:
-    """Equal for runs that take the same, so that each is looked at once."""
+    """A key that is equal for runs with the same amount of work, so that each amount is estimated once."""
     content = run.model_dump(mode="json", exclude={"name", "seed", "tags"})
     for param in _NO_MATTER_OF_SIZE:
         content["algorithm"]["params"].pop(param, None)
@@ -133,7 +128,7 @@ def size_of_work(run: RunConfig) -> str:
 
 
 def estimate_run(run: RunConfig, config: ExperimentConfig) -> RunEstimate:
-    """Look at the rows of a run through its recipe's eyes."""
+    """Estimate a run by the plans of its recipes."""
     with tempfile.TemporaryDirectory(prefix="evsys-plan-") as folder:
         hidden = run.backend.params.get("hidden", 64) if run.backend.kind == "mock" else 8
         backend = MockBackend(context_length=_MOCK_CONTEXT, hidden=hidden)
@@ -182,7 +177,7 @@ class _Look:
         ]
 
     def _plan(self, algorithm: BaseAlgorithm | GepaPrompt, rows: Sequence[Row], renderer: Renderer) -> PlannedWork:
-        """What a recipe says that it would do with its rows; it is shown some of them."""
+        """The plan of a recipe, which is bound to some of its rows."""
         if isinstance(algorithm, GepaPrompt):
             return algorithm.plan(rows)
         seed = self.run.seed
@@ -218,36 +213,36 @@ class _Look:
         if run.eval.enabled and run.eval.metrics:
             every: int | None = run.algorithm.params.get("eval_every")
             held_out = [run.eval.eval_data or run.data]
-            if run.continual is not None:  # after each stage, its held-out rows and those of the stages before it
+            if run.continual is not None:  # each stage is scored on its own and all earlier held-out rows
                 each = [stage.eval_data for stage in run.stages()]
                 held_out = [data for at in range(len(each)) for data in each[: at + 1]]
             rows = [row for data in held_out if data is not None for row in self.load(data)[: run.eval.n_samples]]
-            seen = tasks_of_rows(_spread(rows, _ROWS_LOOKED_AT)) if rows else []
-            lengths = [self._length(target_of(task)) for task in seen] or [0.0]
+            sample = tasks_of_rows(_spread(rows, _ROWS_LOOKED_AT)) if rows else []
+            lengths = [self._length(target_of(task)) for task in sample] or [0.0]
             times = 1 + (1 + (steps - 1) // every if every and steps else 0)
             self._sample(len(rows) * times, fmean(lengths), round(max(2 * max(lengths), ROOM_FOR_ANSWER)))
         algorithm: Any = build_algorithm(run)
         for planned in plan_benchmarks(self.config.metadata, algorithm, seed=run.seed):
             entry, settings = planned.entry, planned.settings
             tasks, longest = planned.benchmark.tasks[: settings.n_tasks], settings.sampling.max_tokens
-            seen = _spread(tasks, _ROWS_LOOKED_AT)
-            right = [getattr(task.verifier, "expected", None) for task in seen]
-            lengths = [self._length(answer) if isinstance(answer, str) else longest for answer in right]
+            sample = _spread(tasks, _ROWS_LOOKED_AT)
+            expected = [getattr(task.verifier, "expected", None) for task in sample]
+            lengths = [self._length(answer) if isinstance(answer, str) else longest for answer in expected]
             in_loop = max(steps - 1, 0) // entry.run_every if entry.run_every else 0
-            # In training, after it, and for each baseline.
+            # During training, after it, and for each baseline.
             answers = len(tasks) * settings.samples * (in_loop + 1 + len(entry.models))
             self._sample(answers, min(fmean(lengths), longest), longest)
 
     def _length(self, text: str) -> float:
-        return (len(self.client.tokenizer.encode(text)) + 1) * self.scale.per_mock_token  # with the token that ends it
+        return (len(self.client.tokenizer.encode(text)) + 1) * self.scale.per_mock_token  # with an end token
 
 
 async def _sample_nothing(*_: Any) -> Any:
-    raise AssertionError("a plan rolls nothing out")
+    raise AssertionError("a plan samples nothing")
 
 
 def _spread[T](items: Sequence[T], most: int) -> list[T]:
-    """At most this many items, evenly from beginning to end."""
+    """At most `most` items, evenly spaced."""
     if len(items) <= most:
         return list(items)
     return [items[at * len(items) // most] for at in range(most)]

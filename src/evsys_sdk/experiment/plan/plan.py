@@ -88,17 +88,17 @@ class LimitPlan:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentPlan:
-    """What the experiment takes, run by run and together."""
+    """The estimate of an experiment, by run and in total."""
 
     name: str
     runs: tuple[RunPlan, ...]
     total: RunNeeds
     budget: dict[str, LimitPlan] = field(default_factory=dict[str, LimitPlan])
-    """By limit; those of a single arm are called `per_arm.<limit>`."""
+    """By name of the limit; limits of a single arm are `per_arm.<limit>`."""
     assumptions: tuple[str, ...] = ()
-    """Where the numbers come from, as sentences."""
+    """The sources of the numbers, as sentences."""
     sensitivity: Sensitivity | None = None
-    """What the experiment could show; None where nothing is claimed or nothing is scored."""
+    """The detectable effects; None without a claim or a benchmark."""
 
     @property
     def n_arms(self) -> int:
@@ -106,14 +106,14 @@ class ExperimentPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form printed by `evsys plan --json`."""
-        found = asdict(self)
-        found |= {"n_arms": self.n_arms, "total": {**asdict(self.total), "tokens": self.total.tokens}}
-        found["budget"] = {name: {**asdict(limit), "lasts": limit.lasts} for name, limit in self.budget.items()}
-        return found
+        fields = asdict(self)
+        fields |= {"n_arms": self.n_arms, "total": {**asdict(self.total), "tokens": self.total.tokens}}
+        fields["budget"] = {name: {**asdict(limit), "lasts": limit.lasts} for name, limit in self.budget.items()}
+        return fields
 
 
 def plan_experiment(config: ExperimentConfig, *, checked: bool = False) -> ExperimentPlan:
-    """Estimate an experiment; raises with everything that would keep it from starting, unless that was `checked`."""
+    """Estimate an experiment; raises all problems of the config, unless it was `checked`."""
     Experiment(config, checked=checked).validate()
     config = config.expanded()
     assumptions: dict[str, None] = {}
@@ -121,14 +121,14 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False) -> Exper
     arms = expand_arms(config)
     runs: list[RunPlan] = []
     for run in config.all_runs():
-        content = size_of_work(run)  # equal for the arms of most sweeps, whose rows are then looked at once
-        if content not in known:
-            known[content] = _look_at(run, config)
-        estimate, speed = known[content]
-        says_time = (
+        size = size_of_work(run)  # equal for most runs of a sweep
+        if size not in known:
+            known[size] = _look_at(run, config)
+        estimate, speed = known[size]
+        time_source = (
             speed.says if speed else "time is not known: no earlier run of this model on this backend is on record"
         )
-        assumptions |= dict.fromkeys([estimate.tokenizer, says_time])
+        assumptions |= dict.fromkeys([estimate.tokenizer, time_source])
         needs = _needs(run, estimate, speed, config.budget or Budget())
         names = tuple(arm.run.name for arm in arms if arm.of_run == run.name)
         runs.append(
@@ -145,12 +145,12 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False) -> Exper
 
 
 def _caveats(config: ExperimentConfig) -> list[str]:
-    """Why it may take less, or more, than the sum of its arms."""
+    """The reasons why the experiment may take more or less than the sum of its arms."""
     together = config.max_concurrent_arms or 1
-    found = [f"time is added up over the arms, of which {together} may run at once"] if together > 1 else []
+    caveats = [f"time is the sum over the arms, of which {together} may run at once"] if together > 1 else []
     if config.planned_looks:
-        found.append("this is what all seeds take; it ends as soon as the claim is decided")
-    return found
+        caveats.append("this counts all seeds; the experiment ends as soon as the claim is decided")
+    return caveats
 
 
 def _look_at(run: RunConfig, config: ExperimentConfig) -> tuple[RunEstimate, Speed | None]:
@@ -162,12 +162,12 @@ def _look_at(run: RunConfig, config: ExperimentConfig) -> tuple[RunEstimate, Spe
 
 
 def forecast_scoring(config: ExperimentConfig) -> float | None:
-    """Seconds that scoring one trained run takes, for the slowest of the runs; None where no rate is known."""
+    """Seconds to score one trained run, for the slowest of the runs; None if no speed is known."""
     entries = [entry.model_copy(update={"run_every": None, "models": []}) for entry in config.metadata.benchmark]
     metadata = config.metadata.model_copy(update={"benchmark": entries})
     once = config.model_copy(update={"metadata": metadata})
     with suppress(ConfigError):
-        once = with_steps(once, 1)  # evaluations during training are not the one at its end
+        once = with_steps(once, 1)  # without evaluations during training
     found: list[float] = []
     for run in {size_of_work(run): run for run in once.all_runs()}.values():
         estimate, speed = _look_at(run, once)

@@ -1,7 +1,7 @@
-"""What an experiment could show, before anything is spent: the rule of its verdict and the effects it would see.
+"""The sensitivity of a planned experiment: the decision rule and the effects that it could detect.
 
-The noise is that of an earlier experiment on the same tasks, where its conclusion is on record; else it is assumed to
-be that of a typical fine-tuning experiment in which about half of the tasks are solved.
+The noise is that of an earlier experiment on the same tasks if one is on record. Otherwise it is assumed to be that of
+a typical fine-tuning experiment in which about half of the tasks are solved.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from ..hypothesis import Claim, find_claim
 from ..statistics.attempts import FIRST_ERROR, look_errors
 from ..statistics.power import Prospect
 
-_REPORT_ORDER = ("test", None, "val")  # which set a verdict is about, of those that there are
+_REPORT_ORDER = ("test", None, "val")
+"""A verdict is about the first of these roles that an entry has."""
 _SEED_SD = 0.02
-"""Two points from seed to seed, beyond what the answers to single tasks explain."""
+"""Standard deviation between seeds, without the noise of single answers."""
 _ANSWER_VARIANCE = 0.2
-"""Of one answer, where tasks differ in how hard they are."""
+"""Variance of one answer, for tasks of mixed difficulty."""
 _INTERACTION_VARIANCE = 0.008
-"""Of the difference of two recipes from task to task, beyond the noise of answers."""
+"""Variance between tasks of the difference of two recipes, without the noise of answers."""
 _TASK_VARIANCE = 0.045
-"""Of how often a task is solved, from task to task; this counts where a level is claimed, and nothing is paired."""
+"""Variance between tasks of the solve rate; used for claims of a level, which are not paired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """The rule of the verdict, and what it lets through."""
+    """The decision rule and the detectable effects."""
 
     rule: str
     seeds: int
@@ -46,26 +47,26 @@ class Sensitivity:
     clusters: int | None = None
     samples: int | None = None
     detectable: float | None = None
-    """True effect beyond the claimed limit that is seen in 80 % of experiments."""
+    """True effect beyond the threshold that is detected with 80 % power."""
     claimed: float | None = None
     seeds_needed: int | None = None
-    """Seeds a run that would show the claimed effect; None where no sensible number does, or nothing is claimed."""
+    """Seeds per run that would detect the claimed effect; None without a claimed effect or a sensible number."""
     basis: str = ""
-    """Where the noise comes from, as a sentence."""
+    """The source of the noise, as a sentence."""
     looks: tuple[int, ...] = ()
-    """With `until: decided`: seeds a run at which the claim is judged."""
+    """With `until: decided`: seeds per run at each interim analysis."""
 
 
 def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
-    """What the experiment could show; None where nothing is claimed."""
+    """The sensitivity of an experiment; None without a claim."""
     claim = find_claim(config.metadata)
     if claim is None:
         return None
     entries = config.metadata.benchmark
-    entry = min(entries, key=lambda one: _REPORT_ORDER.index(one.role), default=None)
-    validated = entry is not None and entry.role != "val" and any(one.role == "val" for one in entries)
+    entry = min(entries, key=lambda entry: _REPORT_ORDER.index(entry.role), default=None)
+    validated = entry is not None and entry.role != "val" and any(other.role == "val" for other in entries)
     runs = len(config.all_runs())
-    frozen = claim.kind == "at_least" or (runs == 1 and any(BASE_MODEL in one.models for one in entries))
+    frozen = claim.kind == "at_least" or (runs == 1 and any(BASE_MODEL in other.models for other in entries))
     candidates = runs if frozen else runs - 1
     metric = claim.metric or "the success metric"
     looks = tuple(config.planned_looks)
@@ -93,7 +94,7 @@ def expect_sensitivity(config: ExperimentConfig) -> Sensitivity | None:
 
 
 def _last_error(looks: tuple[int, ...]) -> float:
-    """The error rate of the look that decides in the end."""
+    """The error rate of the last analysis."""
     return look_errors(tuple(count / looks[-1] for count in looks), FIRST_ERROR)[-1] if looks else FIRST_ERROR
 
 
@@ -107,13 +108,13 @@ def _prospect(
     *,
     frozen: bool,
 ) -> tuple[Prospect, str, int | None]:
-    """The noise to expect, where it comes from in words, and how many clusters the tasks have."""
+    """The expected noise, its source in words, and the number of clusters of the tasks."""
     named = {str(task.metadata["cluster"]) for task in tasks if "cluster" in task.metadata}
-    alone = sum("cluster" not in task.metadata for task in tasks)
-    independent = len(named) + alone
+    single = sum("cluster" not in task.metadata for task in tasks)
+    independent = len(named) + single
     answers = _ANSWER_VARIANCE / entry.samples / len(tasks)
     earlier = read_seed_sd(in_project(config.output_dir), sha256, config)
-    # Differences between seeds include sampling variance of single answers, which is counted separately.
+    # Differences between seeds include the variance of single answers, which `answers` counts already.
     training = _SEED_SD**2 if earlier is None else max(0.0, earlier[0] ** 2 - answers)
     basis = (
         "the noise of seeds is assumed: no earlier experiment scored these tasks"
@@ -122,21 +123,21 @@ def _prospect(
     )
     spread = _TASK_VARIANCE if claim.kind == "at_least" else _INTERACTION_VARIANCE
     prospect = Prospect(training, answers, spread / independent, independent - 1, candidates, frozen)
-    return prospect, basis, len(named) + alone if named else None
+    return prospect, basis, independent if named else None
 
 
 def read_seed_sd(root: Path, sha256: str, config: ExperimentConfig) -> tuple[float, str] | None:
-    """How far seeds lay apart in the latest experiment on the same tasks, and which one that was.
+    """The standard deviation between seeds in the latest experiment on the same tasks, and its name.
 
-    Only an experiment with the same models on the same backends counts, and none that is flagged or invalidated.
+    Only experiments with the same models and backends count, without flagged and invalidated ones.
     """
-    asked = models_and_backends(run.model_dump(mode="json") for run in config.all_runs())
+    wanted = models_and_backends(run.model_dump(mode="json") for run in config.all_runs())
     found: list[tuple[float, float, str]] = []
     for moment, name, stored in conclusions_below(root):
         noise = part(stored, "noise_floor")
         if stored.get("report_sha256") == sha256 and (sd := number(noise.get("seed_sd"))) is not None:
             record = ExperimentRecord(root / name)
-            same = models_and_backends(config_runs(record.config or {})) == asked
+            same = models_and_backends(config_runs(record.config or {})) == wanted
             if same and not (record.flags or record.invalidated or items(stored.get("flags"))):
                 found.append((moment, sd, name))
     return max(found)[1:] if found else None

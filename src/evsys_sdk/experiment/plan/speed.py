@@ -1,4 +1,4 @@
-"""How fast runs are: measured on earlier runs of the record, or on the mock backend here and now."""
+"""The speed of runs, measured on recorded runs, or now on the mock backend."""
 
 from __future__ import annotations
 
@@ -29,47 +29,50 @@ _SAMPLES = 16
 _SAMPLED = 32
 _WARM_UP = 2
 _TOO_FEW_STEPS = 5
-"""Shorter runs are mostly start-up."""
+"""In shorter runs most of the time is start-up."""
 _MUCH_FASTER = 30
 _SIMILAR = 2.0
-"""Steps of up to so many times as many tokens are of a similar size."""
+"""Steps are comparable if their tokens differ by at most this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Seconds for a million tokens, and where that comes from."""
+    """Seconds per million tokens, and their source."""
 
     train_s: float
     sample_s: float
     says: str
     whole_steps: bool = False
-    """Whether `train_s` contains what is sampled for a step."""
+    """Whether `train_s` includes the sampling of a step."""
 
     def seconds(self, *, trained: int = 0, sampled: int = 0) -> float:
         return (trained * self.train_s + sampled * self.sample_s) / 1e6
 
 
 def read_speed(run: RunConfig, output_dir: Path, *, step_tokens: float | None = None) -> Speed | None:
-    """What comparable runs took: the same model on the same backend, with batches of about as many tokens.
+    """The speed of comparable runs: the same model and backend, with batches of similar size.
 
-    Steps and scorings count as they were timed; a run of which only the end is on record says what it spent in all.
-    Those that are still going count where none has ended.
+    Recorded durations of steps and scorings are used; for a run without them, its total spend. Unfinished runs are used
+    if none has ended.
     """
-    runs = list(latest_run_times(output_dir, _RUNS_LOOKED_AT, lambda config: _is_same(config, run)))
-    ended = [one for one in runs if one.result is not None and _says_how_fast(one, step_tokens)]
-    going = [one for one in runs if one.result is None and _says_how_fast(one, step_tokens)]
-    found, what = (ended, "earlier run") if ended else (going, "unfinished run")
-    train_s = _rate([_train_time(one) for one in found])
+    runs = [
+        past
+        for past in latest_run_times(output_dir, _RUNS_LOOKED_AT, lambda config: _is_same(config, run))
+        if _is_usable(past, step_tokens)
+    ]
+    ended = [past for past in runs if past.result is not None]
+    used, what = (ended, "earlier run") if ended else (runs, "unfinished run")
+    train_s = _rate([_train_time(past) for past in used])
     if train_s is None:
         return None
-    answered = [scoring for one in found for scoring in one.scorings if not _is_repeated(scoring, train_s)]
-    sample_s = _rate(answered) or train_s
-    says = f"{len(found)} {what}{'s' if len(found) > 1 else ''} of '{run.model.name}' on '{run.backend.kind}'"
-    timed = any(one.steps for one in found)
-    return Speed(train_s, sample_s, f"time is that of {says}", whole_steps=timed)
+    scorings = [scoring for past in used for scoring in past.scorings if not _is_repeated(scoring, train_s)]
+    sample_s = _rate(scorings) or train_s
+    source = f"{len(used)} {what}{'s' if len(used) > 1 else ''} of '{run.model.name}' on '{run.backend.kind}'"
+    timed = any(past.steps for past in used)
+    return Speed(train_s, sample_s, f"time is that of {source}", whole_steps=timed)
 
 
-def _says_how_fast(run: RunTimes, step_tokens: float | None) -> bool:
+def _is_usable(run: RunTimes, step_tokens: float | None) -> bool:
     tokens, seconds = _train_time(run)
     if run.steps:
         timed = len(run.steps) - 1
@@ -80,13 +83,13 @@ def _says_how_fast(run: RunTimes, step_tokens: float | None) -> bool:
 
 
 def _is_repeated(scoring: tuple[float, float], train_s: float) -> bool:
-    """Whether answers of an earlier attempt were read again: no model answers so much faster than it trains."""
+    """Whether a scoring reused answers of an earlier attempt: it was much faster than training."""
     tokens, seconds = scoring
     return seconds / tokens * 1e6 < train_s / _MUCH_FASTER
 
 
 def _train_time(run: RunTimes) -> tuple[float, float]:
-    """Tokens and seconds of the steps, without the first, which is slower; else of everything."""
+    """Tokens and seconds of the steps without the slower first one; without recorded steps, of the whole run."""
     if run.steps:
         return sum(tokens for tokens, _ in run.steps[1:]), sum(seconds for _, seconds in run.steps[1:])
     spend = part(run.result, "extras", "spend")
@@ -95,7 +98,7 @@ def _train_time(run: RunTimes) -> tuple[float, float]:
 
 
 def _rate(times: Sequence[tuple[float, float]]) -> float | None:
-    """Seconds for a million tokens."""
+    """Seconds per million tokens."""
     tokens = sum(tokens for tokens, _ in times)
     return sum(seconds for _, seconds in times) / tokens * 1e6 if tokens else None
 
@@ -110,14 +113,14 @@ def _is_same(config: Any, run: RunConfig) -> bool:
 def _is_comparable(
     steps: float | None, tokens: float, step_tokens: float | None, *, least: int = _TOO_FEW_STEPS
 ) -> bool:
-    """Whether a run says something about another: enough steps to outweigh the start, and steps of a similar size."""
+    """Whether a run has enough steps, of a similar size."""
     if steps is None or step_tokens is None:
         return steps is None or steps >= least
     return steps >= least and 1 / _SIMILAR <= tokens / steps / step_tokens <= _SIMILAR
 
 
 def measure_speed(run: RunConfig, lengths: Sequence[int]) -> Speed | None:
-    """What sequences like those of a step take on the mock backend; None for others, which take long or cost money."""
+    """Time sequences of these lengths on the mock backend; None on other backends, where that may cost money."""
     if backend_of(run) != "mock" or not lengths or run.backend.params.get("latency_ms"):
         return None
     params = run.backend.params if run.backend.kind == "mock" else {}
@@ -133,8 +136,8 @@ def measure_speed(run: RunConfig, lengths: Sequence[int]) -> Speed | None:
 
 
 def _time_work(client: TrainingClient, data: Sequence[Datum], steps: int) -> tuple[float, float]:
-    """Seconds for a million tokens trained on, and for a million sampled."""
-    client.forward_backward(data[:_WARM_UP], "cross_entropy").result()  # the first one is slower
+    """Seconds per million trained tokens, and per million sampled tokens."""
+    client.forward_backward(data[:_WARM_UP], "cross_entropy").result()  # the first call is slower
     began = time.perf_counter()
     for _ in range(steps):
         client.forward_backward(data, "cross_entropy").result()
@@ -142,13 +145,13 @@ def _time_work(client: TrainingClient, data: Sequence[Datum], steps: int) -> tup
     trained = (time.perf_counter() - began) / steps / sum(len(datum.tokens) for datum in data)
     sampler = client.sampler().result()
     began = time.perf_counter()
-    # Nothing ends an answer early: the time is divided by the full number of tokens.
+    # Without stop tokens, so that every answer has the full length.
     sampler.sample([1], _SAMPLES, SamplingParams(_SAMPLED, seed=0, stop=[])).result()
     sampled = (time.perf_counter() - began) / (_SAMPLES * _SAMPLED)
     return trained * 1e6, sampled * 1e6
 
 
 def _make_sequence(length: int, number: int) -> Datum:
-    """Tokens unlike those of any other number from the first on: what sequences share is read only once."""
+    """A sequence with a first token of its own, because shared prefixes are computed once."""
     tokens = np.random.default_rng(number).integers(32, 122, length).tolist()
     return Datum.supervised([32 + number % 90, *tokens[1:]], [1.0] * length)

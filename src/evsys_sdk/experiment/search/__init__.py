@@ -1,7 +1,7 @@
-"""Which arms of an experiment are trained: every one, those that were drawn, or seeds until the claim is decided.
+"""Choose the arms that are trained: all, a random sample, or seeds until the claim is decided.
 
-decided     seeds look by look, until the claim is decided
-allocation  the contract, and the plain case: every arm
+decided     seeds in rounds, until an interim analysis decides the claim
+allocation  the contract, and the allocation of all arms
 
     allocation = allocation_for(config, arms, folder)
 """
@@ -21,7 +21,7 @@ __all__ = ["allocation_for"]
 
 
 def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir: Path) -> Allocation:
-    """Which of the arms are trained, as the config asks."""
+    """The allocation that the config sets."""
     search = config.search
     if config.planned_looks:
         return UntilDecided(arms, config.planned_looks, lambda trained: judge_look(experiment_dir, trained))

@@ -1,7 +1,7 @@
-"""Which arms are trained: the contract, and the case in which that is known from the start.
+"""The contract of allocations, which choose the arms to train, and the fixed ones.
 
-The scheduler calls an allocation whenever an arm has ended. Its answer must follow from the results alone, not from the
-order or the time in which they came, so that a killed experiment takes the same decisions when it continues.
+The scheduler calls an allocation whenever an arm has ended. The decision must depend on the results alone, not on their
+order or time, so that a killed experiment makes the same decisions when it is resumed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ..arms.results import ArmResult
 
 @dataclass(frozen=True, slots=True)
 class AllocationDecision:
-    """What an allocation has decided, as it is recorded: arms in order, and why."""
+    """The arms to train, in order, and the reasons for the record."""
 
     arms: Sequence[Arm]
     notes: Sequence[dict[str, Any]] = ()
-    """One record for each choice made so far, oldest first; new ones are written to the journal."""
+    """One note for each decision so far, oldest first; new ones are written to the journal."""
 
 
 class Allocation(Protocol):
-    """Decides which arms are trained."""
+    """Chooses the arms that are trained."""
 
     def decide(self, results: Sequence[ArmResult]) -> AllocationDecision:
-        """Every arm to train so far, including those that have ended; no more of them means the end.
+        """All arms to train so far, including those that have ended; the experiment ends when all have ended.
 
-        Returning the same object as the last time means that nothing is new.
+        Return the same object as before if nothing has changed.
         """
         ...
 
@@ -39,7 +39,7 @@ class EveryArm:
     """Train all arms."""
 
     def __init__(self, arms: Sequence[Arm], *, in_rounds: bool = False) -> None:
-        """`in_rounds`: every run gets its first seed before any gets its second."""
+        """With `in_rounds`, every run gets its first seed before any run gets its second."""
         self._all = AllocationDecision(sorted(arms, key=lambda arm: arm.repeat) if in_rounds else arms)
 
     def decide(self, results: Sequence[ArmResult]) -> AllocationDecision:
@@ -47,7 +47,7 @@ class EveryArm:
 
 
 class DrawnArms:
-    """Train all arms, and record that they were drawn; it was done when the config was expanded."""
+    """Train all arms, and record that they were sampled when the config was expanded."""
 
     def __init__(self, arms: Sequence[Arm], seed: int) -> None:
         runs = list(dict.fromkeys(arm.of_run for arm in arms))
@@ -59,13 +59,13 @@ class DrawnArms:
 
 
 def is_settled(result: ArmResult) -> bool:
-    """Whether an arm has ended for good: one that was interrupted continues when the experiment does."""
+    """Whether an arm has ended for good; an interrupted one continues when the experiment is resumed."""
     if result.status != "cancelled":
         return True
     reason = result.result.notes.stop_reason or ""
-    return is_budget_stop(reason) and "this arm" in reason  # its own limit; that of the experiment stops everything
+    return is_budget_stop(reason) and "this arm" in reason  # the limit of the arm, not of the experiment
 
 
 def all_settled(results: Sequence[ArmResult], arms: Sequence[Arm]) -> bool:
-    """Whether every one of these arms has ended for good."""
+    """Whether all of these arms have ended for good."""
     return {result.name for result in results if is_settled(result)}.issuperset(arm.name for arm in arms)

@@ -1,9 +1,9 @@
-"""Seeds look by look, until the claim is decided or cannot be any more: `until: decided`.
+"""`until: decided`: add seeds in rounds until the claim is decided or cannot be decided any more.
 
-Looks are planned before the first step and stand in the journal: after so many seeds of every run, the claim is judged
-from the record as the conclusion would judge it. Each look is tested at its share of the error rate, after O'Brien and
-Fleming, so that all of them together are wrong as rarely as one look at the end. What a look found follows from the
-arms up to it alone; an experiment that was killed takes the same decisions when it continues.
+The interim analyses are planned in the journal before the first step. After the planned number of seeds of every run,
+the claim is tested as in a conclusion, at this analysis' share of the error rate (O'Brien and Fleming), so that all
+analyses together have the error rate of one. An analysis uses only the arms up to it, so that a killed experiment makes
+the same decisions when it is resumed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from ..conclusion.interim import Look
 
 type Judge = Callable[[Sequence[Arm]], Look]
-"""What the record shows of these arms."""
+"""Analyses the record of these arms."""
 
 
 class UntilDecided:
-    """Trains the seeds of all runs up to one look after the other."""
+    """Trains seeds of all runs up to the next interim analysis."""
 
     def __init__(self, arms: Sequence[Arm], looks: Sequence[int], judge: Judge) -> None:
         self._arms, self._looks, self._judge = list(arms), list(looks), judge
         self._found: dict[tuple[str, ...], Look] = {}
-        """By the arms that had a score: one that failed may have been trained again since."""
+        """By the names of the scored arms, because a failed arm may be retried."""
         self._last = AllocationDecision([])
 
     def decide(self, results: Sequence[ArmResult]) -> AllocationDecision:
@@ -40,21 +40,21 @@ class UntilDecided:
         for number, seeds in enumerate(self._looks, start=1):
             arms += [arm for arm in self._arms if before <= arm.repeat < seeds]
             before = seeds
-            # The last look is the conclusion itself.
+            # The last analysis is the conclusion itself.
             if number == len(self._looks) or not all_settled(results, arms):
                 break
             look = self._look(arms, results)
             notes.append({"look": number, "of": len(self._looks), "seeds": seeds, **look.to_dict()})
             if look.ends:
                 break
-        # Only a new object makes the scheduler look for what is new.
+        # The scheduler compares the objects.
         if (len(arms), notes) != (len(self._last.arms), list(self._last.notes)):
             self._last = AllocationDecision(arms, notes)
         return self._last
 
     def _look(self, trained: Sequence[Arm], results: Sequence[ArmResult]) -> Look:
         names = {arm.name for arm in trained}
-        scored = [one.name for one in results if one.is_scored and one.name in names]
+        scored = [result.name for result in results if result.is_scored and result.name in names]
         key = tuple(sorted(scored))
         if key not in self._found:
             self._found[key] = self._judge(trained)
@@ -62,14 +62,14 @@ class UntilDecided:
 
 
 def judge_look(experiment_dir: Path, trained: Sequence[Arm]) -> Look:
-    """What the record shows of these arms, and whether more seeds could change it."""
+    """Analyse the record of these arms, and whether more seeds could change the result."""
     from ..audit.report import AuditReport
     from ..conclusion.interim import judge_interim
     from ..conclusion.reading import read_evidence
     from ..conclusion.verdict import conclude_from
 
     names = {arm.name for arm in trained}
-    # Whether the record contradicts itself is asked when it is concluded from, once it is whole.
+    # Without an audit: that comes with the conclusion, when the record is complete.
     evidence = read_evidence(experiment_dir, AuditReport(experiment_dir))
     runs = [replace(run, arms=[arm for arm in run.arms if arm.arm in names]) for run in evidence.runs]
     return judge_interim(conclude_from(replace(evidence, runs=[run for run in runs if run.arms])))
