@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,26 @@ def test_a_run_that_has_ended_is_not_waited_for(make_client: MakeClient, tmp_pat
     assert arms[1]._state._joiner.members == 2
     with pytest.raises(BackendError, match="closed"):
         arms[0].forward_backward(batch_of(0, 0), "cross_entropy")
+
+
+class WaitingRow:
+    """Like a row of a run that waits for a pass; also like its run."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens, self.state = tokens, self
+        self.base, self.form, self.slope_of = SimpleNamespace(device=torch.device("cpu")), 1, None
+        self.fitting, self.is_large, self.is_taken = SimpleNamespace(tokens_at_once=224), False, False
+
+
+def test_rows_that_do_not_fit_into_one_pass_are_divided_evenly() -> None:
+    rows: list[Any] = [WaitingRow(60) for _ in range(4)]  # three of them fit
+    joiner = joining.RowJoiner()
+    joiner._waiting = list(rows)
+    joiner._expected.update(rows)
+    assert joiner._gather(rows[0]) == rows[:2]
+    assert set(joiner._expected) == set(rows[2:])  # the second pass does not wait for those that were in the first
+    assert joiner._gather(rows[2]) == rows[2:]
+    assert set(joiner._expected) == set(rows[2:])
 
 
 def test_rows_that_fill_a_pass_by_themselves_are_not_joined(make_client: MakeClient, tmp_path: Path) -> None:

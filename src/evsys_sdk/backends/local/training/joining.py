@@ -92,9 +92,15 @@ class RowJoiner:
                 self._changed.wait(ends - time.monotonic())
             for state in late:
                 self._expected.discard(state)
-            for job in self._waiting:
+            alike = [job for job in self._waiting if _is_alike(job, first)]
+            for job in alike:
                 if job is not first and _fits(job, jobs):
                     jobs.append(job)
+            # As few passes as possible, of about as many rows each. No one waits for these runs before the last pass.
+            passes = -(-len(alike) // len(jobs))
+            jobs = jobs[: -(-len(alike) // passes)]
+            if passes > 1:
+                self._expected.difference_update({job.state for job in jobs})
         self._waiting = [job for job in self._waiting if job not in jobs]
         for job in jobs:
             job.is_taken = True
@@ -135,12 +141,16 @@ class RowJoiner:
         self._patience_s = min(max(_PATIENCE * (time.perf_counter() - began), _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
 
 
+def _is_alike(job: RowJob, first: RowJob) -> bool:
+    """Whether a row can be read with another where both fit."""
+    return (job.slope_of is None) == (first.slope_of is None) and job.state.form == first.state.form
+
+
 def _fits(job: RowJob, jobs: list[RowJob]) -> bool:
-    """Whether a row can be read with others."""
-    first, together = jobs[0], [*jobs, job]
+    """Whether a row can be read with others like it."""
+    together = [*jobs, job]
     most = min(one.state.fitting.tokens_at_once for one in together)
-    same_kind = (job.slope_of is None) == (first.slope_of is None)
-    return same_kind and len(together) * joint_length(together) <= most and job.state.form == first.state.form
+    return len(together) * joint_length(together) <= most
 
 
 def joiner_of(base: Base) -> RowJoiner:
