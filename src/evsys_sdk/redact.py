@@ -6,10 +6,11 @@ refused, the address of a database, a whole environment. So text is redacted whe
 - a value whose name says that it is a secret: `api_key`, `openaiApiKey`, `password`, everything below `credentials`;
 - a text that has the shape of a key: `sk-...`, `ghp_...`, a JWT, a private key, what follows `Authorization:`;
 - passwords and tokens in addresses;
-- values of environment variables that are no paths, numbers, words or plain addresses, also percent-encoded, in
-  base64, or escaped inside JSON and `repr`.
+- values of environment variables that are no paths, numbers, words or plain addresses, also in base64, and escaped for
+  an address, JSON, `repr` or HTML, once or several times.
 
-Most lines hold none of it, so the first look is a cheap search for a few fragments.
+Colours and invisible characters change nothing. Most lines hold no secret, so the first look is a cheap search for a
+few fragments.
 """
 
 from __future__ import annotations
@@ -22,14 +23,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, TextIO, cast
 
-from .secret_names import SHORTEST_SECRET, find_secrets, is_secret_name, is_weak_name, split_set, split_words
+from .secret_names import (
+    SHORTEST_SECRET,
+    find_secrets,
+    is_password_name,
+    is_secret_name,
+    is_weak_name,
+    name_below,
+    name_of_items,
+    split_set,
+    strip_hidden,
+)
 
 REDACTED = "[redacted]"
 
 _compile = functools.cache(re.compile)
 """On first use: compiling all of these takes as long as everything else that a quick command does by itself."""
 
-_PASSWORD = r"(?i)passw|passphrase|passcode|pwd$"
 _MARK = r"<[^<>]{1,40}>|\[[^\[\]]{1,40}\]|\$\{\w+\}"
 """A special token, such as `assistant_token: <|assistant|>`, or the name of a variable: `api_key: ${NAME}`."""
 _NO_SECRET = (
@@ -39,7 +49,7 @@ _NO_SECRET = (
 _LITERAL = r"(?![$%])[\w.$%!@#^*+/=~?-]{6,}"
 """What stands in quotes and is no placeholder."""
 
-_PLACEHOLDER = r"^\$|\$\{\w+\}|^<.*>$|\[redacted\]"
+_PLACEHOLDER = r"^\$|\$\{\w+\}|^<[^<>]*>$|\[redacted\]"
 """What stands for a secret in a text that is shown: a variable, or a remark."""
 
 _STARTS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
@@ -71,16 +81,23 @@ _BEARER = r"(?i)\b(bearer\s+)(?=[^\s\"']*[0-9]|[^\s\"']{20})([A-Za-z0-9._~+/=-]{
 _COOKIE = r"(?i)(\bcookie\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?)([\w.-]+=[^\"'\r\n\\]{6,})"
 _USERINFO = r"(://)[^/\s:@\"'?#\\<>]*:[^/\s\"'?#\\<>]+(?=@)"
 _USER_TOKEN = r"(://)(?=[^/\s:@]*[0-9])[A-Za-z0-9_.~-]{16,}(?=@)"
-_NAME = r"(?:(--[A-Za-z][\w-]*+)\s|([A-Za-z_][A-Za-z0-9_.-]*+)(\\*[\"']?)\s{0,3}(?:[:=]|%3D)\s{0,3})"
-"""A name to which something is given: `--name ...` of a command line, `name=...`, `"name": ...`, `name%3D...`."""
+_NAME = (
+    r"(?:(--[A-Za-z][\w-]*+)\s|(?:(?<=<)|(?<=&lt;)|(?<=u003[cC]))([A-Za-z_][\w.:-]*+)(?:\s[^<>]{0,200})?"
+    r"(?:>|&gt;|\\+u003[eE])\s{0,40}(?:<!\[CDATA\[)?|([A-Za-z_][A-Za-z0-9_.-]*+)(\\*[\"']?)[\])*`]{0,3}(?:\s{0,40}"
+    r"(?::=|[=-]>|[:=]|%(?:25)*3D)\s{0,40}|[\s,]{1,3}\\*[\"']?value\\*[\"']?[\s:=]{1,3}|(?<=[\"']),\s{0,3}(?=b?\\*[\"'])))"
+)
+"""A name to which something is given: `--name ...` of a command line, `<name>...`, `name=...`, `"name": ...`,
+`name%3D...`, `"name", "value": ...` and `("name", "...")`."""
 _WORD = r"[A-Za-z0-9_.-]*+"
 _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 _SMALL = str.maketrans(ascii_uppercase, ascii_lowercase)
 _SCHEME = r"(?i)\\*[\"']?(?:basic|bearer|token|digest|apikey)\s+"
-_GIVEN = r"(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{4,4000}+)(?![(\[])"
+_GIVEN = r"(?:[bBrRuU]{1,2}(?=\\*[\"']))?(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{4,4000}+)(?![(\[])"
 """What is given to a name; what calls or looks up something is code, not a value."""
 _CONTAINER = functools.reduce(lambda inner, _: rf"[{{\[](?:[^{{}}\[\]]|{inner})*+[}}\]]", range(5), "(?!)")
 """A list or mapping, and five levels of them."""
+_TEXTS = r"[\[(]\s{0,3}(?:[bru]?\\*[\"'][^\"'\\]*+\\*[\"']\s{0,3},?\s{0,3})++[\])]"
+"""A list or tuple of texts."""
 _TEXT_INSIDE = r"[:=\[]\s{0,3}\\*[\"']"
 
 _NAME_SPOTS = (
@@ -118,37 +135,48 @@ def redact(value: Any, name: str = "") -> Any:
             return REDACTED
         return redact_text(value)
     if isinstance(value, list | tuple):
+        name = name_of_items(name, cast(list[Any], value))
         return [redact(inner, name) for inner in cast(list[Any], value)]
     if isinstance(value, dict) or isinstance(value, Mapping):  # the second takes ten times as long  # noqa: SIM101
         return _redact_mapping(cast(Mapping[Any, Any], value), name)
-    if isinstance(value, int) and abs(value) > 999 and is_secret_name(name) and _compile(_PASSWORD).search(name):
+    if isinstance(value, int) and abs(value) > 999 and is_password_name(name):
         return REDACTED  # one of digits, which YAML takes for a number
     return value
 
 
 def redact_text(text: str) -> str:
     """`text` without what is a secret by its shape, its place or the environment; other text stays as it is."""
-    for secret in _environment_secrets():
-        if secret in text:
-            text = text.replace(secret, REDACTED)
+    for hint, secret in _environment_secrets():
+        if hint in text:
+            text = _compile_secret(secret).sub(REDACTED, text)
     lower = text.lower()
     names, shapes = _find_spots(text, lower)
-    return _substitute(text, lower, names, shapes) if names or shapes or "://" in lower else text
+    if names or shapes or "://" in lower:
+        text = _substitute(text, lower, names, shapes)
+    seen = strip_hidden(text)
+    return text if seen is text or (redacted := redact_text(seen)) == seen else redacted
 
 
 def is_literal_secret(text: str, name: str) -> bool:
     """Whether a text that was given under a name is a secret as a whole: by its shape, or by its name and look."""
     if not text or _compile(_PLACEHOLDER).search(text):
         return False
-    if (is_secret_name(name) or is_weak_name(name)) and _looks_secret(text):
-        return True
-    return redact_text(text) == REDACTED or _compile(_USERINFO).match(text, max(0, text.find("://"))) is not None
+    if is_secret_name(name) or is_weak_name(name):
+        is_address = "://" in text
+        by_value = is_address or text.isalnum() or is_secret_name(name)
+        if (by_value and find_secrets("", text)) or (not is_address and _looks_secret(text)):
+            return True
+        if is_password_name(name) and len(text) > 3:
+            return True
+    return len(text.split()) <= 3 and redact_text(text) != text  # a secret in a longer text is redacted
 
 
 def is_suspicious(text: str) -> bool:
     """Whether a text may hold a secret: quick, and true for some that hold none."""
     lower = text.lower()
-    return any((*_find_spots(text, lower), "://" in lower)) or any(secret in text for secret in _environment_secrets())
+    if any((*_find_spots(text, lower), "://" in lower)) or any(hint in text for hint, _ in _environment_secrets()):
+        return True
+    return strip_hidden(text) is not text
 
 
 def without_secrets(recorded: dict[str, Any]) -> dict[str, Any]:
@@ -217,13 +245,12 @@ def hide(text: str, *secrets: str | None) -> str:
 
 
 def _redact_mapping(value: Mapping[Any, Any], name: str) -> dict[Any, Any]:
-    below = name if is_secret_name(name) or (split_words(name) == ["tokens"]) else ""
     named = value.get("name")
     if isinstance(named, str) and "value" in value and is_secret_name(named):  # {name: API_KEY, value: ...}
         return {key: redact(inner, named if key == "value" else str(key)) for key, inner in value.items()}
     found: dict[Any, Any] = {}
     for key, inner in value.items():
-        label = below or str(key)  # everything below `credentials:` is a secret, whatever its name
+        label = name_below(name, str(key))
         if key == "token" and "logprob" in value:  # a piece of text and how probable it was
             label = ""
         found[redact_text(key) if isinstance(key, str) else key] = redact(inner, label)
@@ -260,10 +287,10 @@ def _redact_named(text: str, lower: str, names: list[_Finder]) -> str:
         while start > past and lower[start - 1] in _NAME_LETTERS:
             start -= 1
         escape = text[start - 1 : start]
-        start += 1 if escape == "\\" and text[start] in "nrt" else 2 if escape == "%" else 0
+        start += {"\\": {"u": 5, "x": 3}.get(text[start], text[start] in "nrtbf"), "%": 2}.get(escape, 0)
         found = _compile(_NAME).match(text, start)
         past = found.end() if found else _compile(_WORD).match(text, start).end()
-        if found and (given := _find_given(text, found[1] or found[2], found)):
+        if found and (given := _find_given(text, found[1] or found[2] or found[3], found)):
             parts += [text[done : given[0]], given[2]]
             done = past = given[1]
     return "".join([*parts, text[done:]])
@@ -272,16 +299,18 @@ def _redact_named(text: str, lower: str, names: list[_Finder]) -> str:
 def _find_given(text: str, name: str, found: re.Match[str]) -> tuple[int, int, str] | None:
     """Where the secret stands that is given to a name, and what to write instead; None for code or other words."""
     is_secret, at = is_secret_name(name), found.end()
-    container: re.Match[str] | None = _compile(_CONTAINER).match(text, at) if is_secret else None
+    texts = _compile(_TEXTS).match(text, at) if is_secret_name(name_of_items(name, "xx")) else None
+    container: re.Match[str] | None = texts or (_compile(_CONTAINER).match(text, at) if is_secret else None)
     if container is not None:
         # Code holds names, and counts numbers.
-        has_text = _compile(_TEXT_INSIDE).search(container[0])
-        return (at, container.end(), f"{found[3]}{REDACTED}{found[3]}") if has_text else None
+        has_text = texts or _compile(_TEXT_INSIDE).search(container[0])
+        return (at, container.end(), f"{found[4] or ''}{REDACTED}{found[4] or ''}") if has_text else None
     scheme = _compile(_SCHEME).match(text, at)
     given = _compile(_GIVEN).match(text, scheme.end() if scheme else at)
     if given is None:
         return None
-    start, value, quoted = given.start(2), given[2], bool(given[1] or scheme)
+    quoted = bool(given[1] or scheme or found[2]) and not found[0].rstrip().endswith(",")
+    start, value = given.start(2), given[2]
     if text[max(0, found.start() - 1)] in "?&;" or text[max(0, found.start() - 3)] == "%":  # of an address
         value = value.partition("#")[0]
         may_be_secret = is_weak_name(name) or name.lower() in ("sig", "signature")
@@ -293,39 +322,41 @@ def _find_given(text: str, name: str, found: re.Match[str]) -> tuple[int, int, s
     return (start, start + len(value), REDACTED) if hidden else None
 
 
-_seen: tuple[Any, tuple[str, ...]] | None = None
+_seen: tuple[Any, tuple[tuple[str, str], ...]] | None = None
 
 
-def _environment_secrets() -> tuple[str, ...]:
-    """The secrets among the values of the environment in every form in which they are quoted, the longest first."""
+def _environment_secrets() -> tuple[tuple[str, str], ...]:
+    """The secrets among the values of the environment, the longest first, each after a piece that is never escaped."""
     global _seen
     raw: Any = getattr(os.environ, "_data", os.environ)  # asked for every line: a plain dict is quicker
     if _seen is None or _seen[0] != raw:
         pieces = {piece for name, value in os.environ.items() for piece in find_secrets(name, value)}
-        forms = {form for piece in pieces for form in _forms(piece)}
-        _seen = (raw.copy(), tuple(sorted(forms, key=len, reverse=True)))
+        forms = sorted({form for piece in pieces for form in (piece, *_encode(piece))}, key=len, reverse=True)
+        _seen = (raw.copy(), tuple((max(_compile(r"[A-Za-z0-9_-]*").findall(form), key=len), form) for form in forms))
     return _seen[1]
 
 
-def _forms(value: str) -> set[str]:
-    """A value as it is, and as it looks in JSON, in `repr`, in an address and in base64."""
-    from binascii import b2a_base64  # `base64`, `json` and `urllib` take longer to import than most commands run
+def _encode(value: str) -> set[str]:
+    """What a value is in base64: in the middle of something else it may begin at any of three places."""
+    from binascii import b2a_base64  # `base64` takes longer to import than most commands run
 
     data = value.encode("utf-8", "surrogateescape")
-    quoted = {
-        _compile(unsafe).sub(_quote_byte, data).decode() for unsafe in (rb"[^\w.~-]", rb"[^\w.~/-]", rb"[^\w.~ -]")
-    }
-    forms = {value, value.strip(), repr(value)[1:-1], *quoted, *(one.replace(" ", "+") for one in quoted)}
-    if not value.isascii() or not value.isprintable() or '"' in value or "\\" in value:
-        import json
-
-        forms |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-    for offset in range(3):  # in the middle of something else it may begin at any of three places
-        text = b2a_base64(b"\0" * offset + data, newline=False).decode()
-        text = text[(0, 2, 3)[offset] : (offset + len(data)) * 8 // 6]  # only what no neighbour changes
-        forms |= {text, text.replace("+", "-").replace("/", "_")}
-    return {form for form in forms if len(form) >= SHORTEST_SECRET}
+    texts = [b2a_base64(b"\0" * offset + data, newline=False).decode() for offset in range(3)]
+    # Only what no neighbour changes.
+    return {text[(0, 2, 3)[offset] : (offset + len(data)) * 8 // 6] for offset, text in enumerate(texts)}
 
 
-def _quote_byte(found: re.Match[bytes]) -> bytes:
-    return b"%%%02X" % found[0][0]
+_ESCAPE = r"(?:\\+(?:[uUx][0-9A-Fa-f]{2,8}|[nrtbf]))+|(?:%[0-9A-Fa-f]{2,})+|&(?:amp;)*#?\w+;"
+"""What encoders write instead of a character."""
+
+
+@functools.lru_cache(maxsize=256)
+def _compile_secret(secret: str) -> re.Pattern[str]:
+    """What a secret looks like, also when it is escaped for JSON, `repr`, an address or HTML, and more than once."""
+    pattern = _compile(r"[^\w-]|[^\x00-\x7f]").sub(_may_be_escaped, secret)
+    return re.compile(pattern if len(secret) >= SHORTEST_SECRET else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])")
+
+
+def _may_be_escaped(found: re.Match[str]) -> str:
+    other = r"|\s+|\+" if found[0].isspace() else {"+": "|-", "/": "|_"}.get(found[0], "")
+    return rf"(?:\\*{re.escape(found[0])}|{_ESCAPE}{other})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Sequence
 
 
 def split_set(words: str) -> frozenset[str]:
@@ -12,6 +13,10 @@ def split_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+_HIDDEN = re.compile(
+    rf"(?:\x1b|\\+(?:u00|x)1[bB])(?:\[[0-9;:?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\))|{_INVISIBLE.pattern}"
+)
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """The words of a name, in snake_case, kebab-case or camelCase."""
 _SECRETS = split_set(
@@ -47,6 +52,28 @@ def is_secret_name(name: str) -> bool:
     return (last == "token" and before not in _TEXTS) or last in _SECRETS
 
 
+def strip_hidden(text: str) -> str:
+    """`text` without colours, links and invisible characters; itself if it has none."""
+    if "\x1b" in text or ("\\" in text and "1b[" in text.lower()) or (not text.isascii() and _INVISIBLE.search(text)):
+        return _HIDDEN.sub("", text)
+    return text
+
+
+def is_password_name(name: str) -> bool:
+    """Whether words and numbers are secrets under this name, too."""
+    return is_secret_name(name) and re.search(r"(?i)passw|passphrase|passcode|pwd$", name) is not None
+
+
+def name_below(name: str, key: str) -> str:
+    """The name under which a value is judged: everything below `credentials` is a secret, whatever its key."""
+    return name if is_secret_name(name) or split_words(name) == ["tokens"] else key
+
+
+def name_of_items(name: str, items: Sequence[object]) -> str:
+    """The name under which the items of a list are judged: a list under `auth` is a user and a password."""
+    return "password" if len(items) > 1 and split_words(name)[-1:] == ["auth"] else name
+
+
 @functools.lru_cache(maxsize=4096)
 def is_weak_name(name: str) -> bool:
     """Whether a name may be that of a secret and of much else, so that its value has to look like one."""
@@ -72,7 +99,10 @@ _SECRET_VARIABLE = re.compile(
     r"|keys?(?![a-z])|webhook|dsn|connection_?str|(?<![a-z])pat$|mnemonic|phrase|recovery|(?<![a-z])pin(?![a-z])"
 )
 _PIECES = re.compile(r"[^\s\"',;{}()\[\]=&?@:/|<>]+")
-_LOGIN = re.compile(r"://[^/\s]*:([^/\s@]+)@")
+_LOGIN = re.compile(r"://([^/\s]*:([^/\s@]+))@")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_SHORT_PASSWORD = re.compile(r"(?=.*\d)(?=.*[A-Za-z])\S{4,}")
+"""A short password of an address, which is redacted where it is a whole word."""
 _PHRASE = re.compile(
     r"[A-Za-z]+(?:\s+[A-Za-z0-9][\w'-]*){2,}[.!?]?|[A-Za-z]{3,}(?:[-_, ]+[A-Za-z]{3,}){3,}|(?:[A-Z][a-z]{2,}){4,}"
 )
@@ -99,13 +129,19 @@ def find_secrets(name: str, value: str) -> set[str]:
     if value.startswith(("~/", "./", "../")) or (value[0] == "/" and _is_path(value)):
         return set()
     found = {piece for piece in (value, *_PIECES.findall(value)) if not _is_ordinary(piece)}
-    found.update(_LOGIN.findall(value))
+    logins = {part for login in _LOGIN.findall(value) for part in (*login, _ESCAPE.sub(_unescape, login[1]))}
+    logins = {part for part in logins if len(part) >= SHORTEST_SECRET or _SHORT_PASSWORD.fullmatch(part)}
+    found |= logins
     is_named = (
         _SECRET_VARIABLE.search(name.lower()) and not value.startswith(("http://", "https://")) and not value.isdigit()
     )
     if found or is_named or (_PHRASE.fullmatch(value) and not name.endswith("NAME")):
         found.add(value)
-    return {piece for piece in found if len(piece) >= SHORTEST_SECRET}
+    return {piece for piece in found if len(piece) >= SHORTEST_SECRET or piece in logins}
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16))
 
 
 def _is_path(value: str) -> bool:
@@ -118,6 +154,7 @@ def _is_ordinary(text: str) -> bool:
     return all(_WORD.fullmatch(word) for word in _BETWEEN_WORDS.split(text))
 
 
+@functools.lru_cache(maxsize=4096)
 def split_words(name: str) -> list[str]:
     """The words of a name, in lower case."""
-    return [word.lower() for word in _PARTS.findall(name)]
+    return [word.lower() for word in _PARTS.findall(_HIDDEN.sub("", name))]

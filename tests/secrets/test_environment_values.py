@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import html
 import json
 import os
 import shutil
@@ -13,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from evsys_sdk import ExperimentConfig
@@ -20,7 +23,7 @@ from evsys_sdk.cli.main import main
 from evsys_sdk.config import load_yaml
 from evsys_sdk.config.specs import CallbackSpec, TransformSpec
 from evsys_sdk.errors import ConfigError
-from evsys_sdk.redact import REDACTED, redact, redact_text
+from evsys_sdk.redact import REDACTED, is_suspicious, redact, redact_text
 
 from .planted import ORDINARY, noise
 
@@ -89,8 +92,18 @@ def test_ordinary_values_change_no_text(monkeypatch: pytest.MonkeyPatch) -> None
 FORMS: dict[str, Callable[[str], str]] = {
     "as it is": lambda value: f"failed with {value}!",
     "JSON": lambda value: json.dumps({"note": value}),
+    "JSON in JSON": lambda value: json.dumps(json.dumps({"note": value})),
+    "JSON in JSON in repr": lambda value: repr([json.dumps(json.dumps(json.dumps(value)))]),
+    "JSON for a page": lambda value: json.dumps(value).replace("&", r"\u0026").replace("/", r"\/"),
     "repr": lambda value: repr([value]),
+    "repr of bytes": lambda value: repr([value.encode()]),
     "percent": lambda value: f"https://example.com/?x={quote(value, safe='')}",
+    "percent twice": lambda value: f"https://example.com/?x={quote(quote(value, safe=''), safe='')}",
+    "HTML": lambda value: f"<b>{html.escape(value)}</b>",
+    "wrapped lines": lambda value: f"> {value.replace(' ', chr(10) + '  ')}",
+    "colours": lambda value: f"\x1b[1m{value[:5]}\x1b[0m\x1b[31m{value[5:]}\x1b[0m",
+    "colours in JSON": lambda value: json.dumps({"note": f"\x1b[1m{value[:5]}\x1b[0m{value[5:]}"}),
+    "invisible characters": lambda value: f"{value[:4]}\u200b{value[4:]}",
     "base64": lambda value: base64.b64encode(f"user:{value}".encode()).decode(),
 }
 
@@ -104,6 +117,7 @@ def test_a_secret_value_is_found_in_every_form(name: str, form: str) -> None:
     assert REDACTED in left
     assert FORMS[form](value).strip('"[]') not in left
     assert value not in left
+    assert is_suspicious(FORMS[form](value))
 
 
 @pytest.mark.usefixtures("planted")
@@ -157,6 +171,71 @@ callbacks:
     assert CREDENTIALS[name] not in str(caught.value)
     (tmp_path / "c.yaml").write_text(config.replace(CREDENTIALS[name], "${SOME_VARIABLE}"), encoding="utf-8")
     assert load_yaml(tmp_path / "c.yaml").name == "refused"
+
+
+def test_a_short_password_of_an_address_is_found_as_a_whole_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEUE", "amqp://worker:tok7x@mq.example/1")
+    monkeypatch.setenv("CACHE", "redis://cache:tok@redis.example/1")
+    text = "login cache:tok@redis.example and worker with password tok7x (not stok7xs, tok): d29ya2VyOnRvazd4"
+    found = "login [redacted]@redis.example and worker with password [redacted] (not stok7xs, tok): [redacted]"
+    assert redact_text(text).removesuffix("4") == found
+
+
+TEXTS = {
+    "<api_key>{}</api_key>": "XML",
+    '<api-key scope="all">\n  {}\n</api-key>': "XML with an attribute",
+    r"\u003cpassword\u003e{}\u003c/password\u003e": "XML in JSON for a page",
+    "api_\x1b[31mkey\x1b[0m={}": "colours in the name",
+    "\x1b[1mapi_key\x1b[0m\x1b[2m:\x1b[0m {}": "colours after the name",
+    r"api_\u001b[31mkey\u001b[0m: {}": "escaped colours",
+    "pass\u200bword: {}": "an invisible character in the name",
+    "api_key            : {}": "aligned columns",
+    "api_key -> {}": "an arrow",
+    "{{:api_key => '{}'}}": "Ruby",
+    "password := {}": "Go",
+    "**api_key**: {}": "Markdown",
+    'os.environ["API_KEY"] = "{}"': "an assignment in code",
+    "password=b'{}'": "bytes",
+    "headers=[(b'x-api-key', b'{}')]": "a pair of bytes",
+    '("authorization", "{}")': "a pair",
+    '{{"name": "API_KEY", "value": "{}"}}': "a name and a value",
+    '<add key="x" name="api_key" value="{}"/>': "XML attributes",
+    "auth=('someone', '{}')": "a login",
+    "auth: ['someone', '{}']": "a login in YAML",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=TEXTS.values())
+def test_a_name_is_found_however_it_is_written(text: str) -> None:
+    secret = noise(12)
+    found = redact_text(f"sent {text.format(secret)} to the server")
+    assert secret not in found
+    assert REDACTED in found
+    assert found.endswith(" to the server")
+
+
+LITERAL_PARAMS = (
+    "tokens: [abc123def9, uvw456xyz7]", "tokens: [aXbQzRtYpLmNkWvC]", "tokens: {first: abc123def9}",
+    "auth: [user, p4ss]", "auth: [a, b, 1, c]", "auth: [[user, correcthorse]]", "password: correcthorse",
+    '"api_\\e[31mkey\\e[0m": abc123def9', '"pass\\u200bword": abc123def9', 'body: "<api_key>abc123def9</api_key>"',
+    'headers: {Authorization: "Bearer abc123def456"}', 'headers: ["x-api-key: abc123def456"]',
+    'command: "tool --api-key abc123def456"', "url: https://h.example/v1?api_key=abc123def456",
+    "url: postgres://user:tok@host.example/db", "credentials: {user: abc123def9}", "api_keys: [correct-horse9]",
+)  # fmt: skip
+PLAIN_PARAMS = (
+    "tokens: [yes, no]", "tokens: [<think>, </think>]", "tokens: 4096", "stop_token: </s>", "auth: basic",
+    "key: level_2", "key: metadata.difficulty", "api_key: EMPTY", "api_key_env: MY_KEY", "auth: [basic]",
+    "webhook: http://localhost:8080/hook", 'template: "Say <answer>{a}</answer>."', "dsn: sqlite:///runs.db",
+    "password: ${DB_PASSWORD}", "auth: ['${SOME_USER}', '${SOME_PASSWORD}']", "keys: [a1, b2, c3]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("params", "refused"), [*((one, True) for one in LITERAL_PARAMS), *((one, False) for one in PLAIN_PARAMS)]
+)
+def test_params_hold_no_literal_credential(params: str, refused: bool) -> None:
+    with pytest.raises(ValidationError, match="environment variable") if refused else contextlib.nullcontext():
+        CallbackSpec(kind="own", params=yaml.safe_load(params))
 
 
 def test_a_config_of_a_program_holds_no_literal_credential_either() -> None:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from ..errors import ConfigError, Problem
 from ..lazy import spare_pydantic_its_plugins
 from ..redact import is_literal_secret
+from ..secret_names import name_below, name_of_items
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -155,9 +156,13 @@ def find_credentials(node: Any, key: str = "", *path: str | int) -> Iterator[tup
     """The place of each value that is a credential by its name or its shape."""
     if isinstance(node, dict):
         for name, inner in cast("dict[Any, Any]", node).items():
-            yield from find_credentials(inner, str(name), *path, str(name))
+            yield from find_credentials(inner, name_below(key, str(name)), *path, str(name))
     elif isinstance(node, list):
-        for at, inner in enumerate(cast("list[Any]", node)):
+        items = cast("list[Any]", node)
+        key = name_of_items(key, items)
+        if all(len(str(inner)) == 1 for inner in items) and _is_literal_secret("".join(map(str, items)), key):
+            yield path  # a text in letters
+        for at, inner in enumerate(items):
             yield from find_credentials(inner, key, *path, at)
     elif isinstance(node, str) and _is_literal_secret(node, key):
         yield path
