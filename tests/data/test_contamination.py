@@ -5,7 +5,10 @@ from __future__ import annotations
 import html
 import json
 import random
+import re
 from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -39,6 +42,19 @@ def split(text: str) -> list[str]:
     return [" ".join(words[: len(words) // 2]), " ".join(words[len(words) // 2 :]), "forty two"]
 
 
+def part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def content(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": [*parts]}]}
+
+
+def call(arguments: str) -> dict[str, Any]:
+    called = {"id": "1", "type": "function", "function": {"name": "ask", "arguments": arguments}}
+    return {"messages": [{"role": "assistant", "content": "", "tool_calls": [called]}]}
+
+
 COPIES: dict[str, Callable[[str], list[str]]] = {
     "verbatim": lambda text: [text, "forty two"],
     "another case": lambda text: [text.swapcase()],
@@ -47,8 +63,30 @@ COPIES: dict[str, Callable[[str], list[str]]] = {
     "markup": lambda text: [" ".join(f"<b>{word}</b>" for word in html.escape(text).split())],
     "JSON": lambda text: [json.dumps({"question": text, "answer": "forty two"})],
     "split over messages": split,
+    "JSON in JSON": lambda text: [json.dumps(json.dumps({"question": text}))],
+    "entities, escaped twice": lambda text: [html.escape("".join(f"&#{ord(one)};" for one in text))],
+    "unicode escapes": lambda text: ["".join(f"\\u{ord(one):04x}" for one in text)],
+    "hexadecimal escapes": lambda text: ["".join(f"\\U{ord(one):08x}\\u{{200b}}" for one in text)],
+    "percent encoding": lambda text: [quote(text)],
+    "full-width letters": lambda text: ["".join(chr(ord(one) + 0xFEE0) if "!" <= one <= "~" else one for one in text)],
+    "ligatures": lambda text: [text.replace("ffi", "\ufb03").replace("fi", "\ufb01").replace("fl", "\ufb02")],
+    "soft hyphens": lambda text: ["\u00ad".join(text)],
+    "bidi marks": lambda text: ["\u202d" + "\u200f".join(text) + "\u202c"],
+    "control characters": lambda text: ["\x00".join(text)],
+    "small capitals": lambda text: [
+        text.translate(str.maketrans("aeiotrn", "\u1d00\u1d07\u026a\u1d0f\u1d1b\u0280\u0274"))
+    ],
+    "Markdown links": lambda text: [re.sub(r"(?<!\S)(\w+)(?!\S)", r"[\1](https://x.org/y)", text)],
+    "line breaks": lambda text: [text.replace(" ", "<wbr> ").replace(" ", "<!-- -->\n")],
+    "a list": lambda text: [f"1. {text}\n2. Another one"],
+    "an instruction": lambda text: [f"[INST] {text} [/INST] forty two"],
+    "a tool result": lambda text: row_texts({"messages": [{"role": "tool", "content": json.dumps([{"found": text}])}]}),
+    "a tool call": lambda text: row_texts(call(json.dumps({"question": text}))),
+    "a thinking part": lambda text: row_texts(content({"type": "thinking", "thinking": text}, part("forty two"))),
+    "parts of a message": lambda text: row_texts(content(*map(part, text.split()))),
     "inside of a longer row": lambda text: [f"Please note: {text} -- and that is all."],
 }
+LONG_ONLY = ("JSON in JSON", "inside of a longer row")
 
 
 @pytest.mark.parametrize("form", COPIES)
@@ -56,10 +94,16 @@ def test_copies_are_found(form: str, questions: list[str]) -> None:
     assert recall(questions, COPIES[form]) == 1.0
 
 
-@pytest.mark.parametrize("form", [form for form in COPIES if form not in ("JSON", "inside of a longer row")])
+@pytest.mark.parametrize("form", [form for form in COPIES if form not in LONG_ONLY])
 def test_short_tasks_are_found_where_they_are_a_message_or_were_split(form: str) -> None:
     short = [f"start {tool} {number}" for tool in ("mail", "calendar") for number in range(20)]
     assert recall(short, lambda text: [*COPIES[form](text)][:2] if "split" in form else COPIES[form](text)) == 1.0
+
+
+@pytest.mark.parametrize("form", ["<!-- {} -->forty two", '<p title="{}">forty two</p>'])
+def test_what_markup_hides_is_found_too(form: str, questions: list[str]) -> None:
+    plain = [text for text in questions if "<" not in text]
+    assert recall(plain, lambda text: [form.format(text)]) == 1.0
 
 
 def test_chinese_tasks_are_found_inside_of_a_longer_text() -> None:

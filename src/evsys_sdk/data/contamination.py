@@ -12,13 +12,16 @@ the word trigrams that are not part of the benchmark's prompt template.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+from urllib.parse import unquote
 
-from .task_identity import task_key
+from .task_identity import row_texts, task_key
 
 type Words = tuple[str, ...]
 type Match = Literal["copy", "near"]
@@ -35,10 +38,18 @@ _MOST_PER_TASK = 5
 """Findings for each task and kind of match."""
 # Where a script has no spaces, each character counts as a word.
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W_\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+")
-_BOUNDARY = re.compile(r"<[^<>\n]{1,40}(?:>|$)")
+_BOUNDARY = re.compile(r"<[^<>\n]{1,40}(?:>|$)|\[/?INST\]|\t")
 """Marks that a chat template puts between messages; training cuts the last one short."""
-_SPEAKER = re.compile(r"\s*(?:user|human|system|question|prompt|instruction|input|task|q)\b[:\s]\s*", re.I)
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|([nrt\"\\/]))")
+_NO_TAGS = str.maketrans("<>", "  ")
+_SPEAKER = re.compile(
+    r"\s*(?:(?:user|human|system|question|prompt|instruction|input|task|q)\b[:\s]|\d+[.)]\s)\s*", re.I
+)
+"""Who speaks, or the number of a list."""
+_HEX = "([0-9a-fA-F]{%s})"
+_ESCAPE = re.compile(rf"\\(?:u{_HEX % 4}|u\{{{_HEX % '1,5'}\}}|U000{_HEX % 5}|x{_HEX % 2}|([\"\\])|[nrt/])")
+"""Escapes of JSON, Python and JavaScript."""
+_ESCAPED_TIMES = 3
+"""How often a text may have been escaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +130,26 @@ def count_tasks(findings: Iterable[Finding]) -> int:
 
 def words_of(text: str) -> Words:
     """The normalised words of a text."""
-    if "\\" in text:
-        text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", text)
+    for _ in range(_ESCAPED_TIMES if "\\" in text else 0):
+        text = _ESCAPE.sub(_unescape, text)
+    if "%" in text:
+        text = unquote(text)
     return tuple(_WORD.findall(task_key(text)))
 
 
+def _unescape(found: re.Match[str]) -> str:
+    *codes, literal = found.groups()
+    code = next(filter(None, codes), None)
+    return chr(int(code, 16)) if code else literal or " "
+
+
 def _list_parts(text: str) -> set[Words]:
-    """The messages and lines of a text, each also without the name of who speaks."""
+    """The messages, lines and JSON strings of a text, each also without the name of who speaks."""
     messages = _BOUNDARY.split(text)
     parts = [text, *messages, *(line for message in messages for line in message.splitlines())]
+    if text.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError):
+            parts += row_texts(json.loads(text))
     return {words_of(part) for whole in parts for part in (whole, _SPEAKER.sub("", whole, count=1))}
 
 
@@ -175,10 +197,13 @@ class TaskIndex:
 
     def _find(self, texts: Sequence[str], words: Words) -> set[int]:
         found: set[int] = set()
-        for start in range(len(words) - _LONG + 1) if self._begins else ():
-            for at in self._begins.get(words[start : start + _LONG], ()):
-                if words[start : start + len(self._words[at])] == self._words[at]:
-                    found.add(at)
+        joined = " ".join(texts)
+        # Comments and attributes are no visible text, and a model learns them all the same.
+        for seen in (words, words_of(joined.translate(_NO_TAGS))) if "<" in joined else (words,):
+            for start in range(len(seen) - _LONG + 1) if self._begins else ():
+                for at in self._begins.get(seen[start : start + _LONG], ()):
+                    if seen[start : start + len(self._words[at])] == self._words[at]:
+                        found.add(at)
         if self._short:
             # A message, a line, or a question that was split over the messages before the answer.
             parts = {words_of(" ".join(texts[:-1])), words}.union(*map(_list_parts, texts))

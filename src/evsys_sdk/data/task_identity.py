@@ -20,28 +20,39 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
+from .chat import text_of
 from .rows import to_dict
+from .shapes import is_list, is_object
 from .types import HarborTask
 
 _LOOK_ALIKES = str.maketrans(
     "\u0430\u0410\u0412\u0432\u0441\u0421\u0501\u0435\u0415\u04bb\u041d\u043d\u0456\u0406\u0458\u0408\u041a\u043a"
     "\u04cf\u041c\u043c\u043e\u041e\u0440\u0420\u051b\u0455\u0405\u0422\u0442\u0475\u051d\u0445\u0425\u0443\u0423"
     "\u04af\u04ae\u03b1\u0391\u0392\u03b2\u0395\u03b5\u0397\u03b7\u0399\u03b9\u039a\u03ba\u039c\u039d\u03bd\u039f"
-    "\u03bf\u03a1\u03c1\u03a4\u03c4\u03c5\u03a5\u03a7\u03c7\u0396\u03b6\u0251\u0261\u0131\u0269",
-    "aABbcCdeEhHhiIjJKklMmoOpPqsSTtvwxXyYyYaABbEeHhIiKkMNvOoPpTtuYXxZzagii",
+    "\u03bf\u03a1\u03c1\u03a4\u03c4\u03c5\u03a5\u03a7\u03c7\u0396\u03b6\u0251\u0261\u0131\u0269"
+    "\u1d00\u0299\u1d04\u1d05\u1d07\ua730\u0262\u029c\u026a\u1d0a\u1d0b\u029f\u1d0d\u0274\u1d0f\u1d18\u0280\ua731\u1d1b"
+    "\u1d1c\u1d20\u1d21\u028f\u1d22\u0585\u0570\u057d\u0581\u0578\u0575\u0584",
+    "aABbcCdeEhHhiIjJKklMmoOpPqsSTtvwxXyYyYaABbEeHhIiKkMNvOoPpTtuYXxZzagiiabcdefghijklmnoprstuvwyzohugnjp",
 )
-"""Cyrillic, Greek and rare Latin letters that look like a letter of a to z in upper or lower case."""
+"""Cyrillic, Greek, Armenian and rare Latin letters that look like a letter of a to z in upper or lower case."""
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
 """Characters that show nothing, besides those of the category Cf and the variation selectors."""
 
-_MARKED = re.compile(r"[<*_`]")
-_INLINE_TAG = re.compile(r"</?(?:a|b|code|em|font|i|kbd|mark|s|small|span|strong|sub|sup|u)(?:\s[^<>]*)?/?>", re.I)
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<!--.*?-->", re.S)
+_MARKED = re.compile(r"[<*_`]|\]\(")
+_INLINE_TAG = re.compile(
+    r"</?(?:a|b|code|em|font|i|kbd|mark|s|small|span|strong|sub|sup|u|wbr)(?:\s[^<>]*)?/?>|<!--.*?-->", re.I | re.S
+)
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|`{1,3})(?=\S)([^*_`\n]+?)(?<=\S)\1(?![\w*])")
+_LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\s]*\)")
+_CONTROL = re.compile(r"\x1b\[[\d;]*m|[\x00-\x08\x0e-\x1b\x7f]")
+"""Characters without a form, and colours of a terminal."""
+_ESCAPED_TIMES = 3
+"""How often a text may have been escaped."""
 _PUNCTUATION = re.compile(
     r"""(?:[.,;:?"'\u00ab\u00bb\u2018-\u201f\u2026]|(?<=[^\W\d])!)+(?=\s|$)|(?<!\S)["'\u00ab\u00bb\u2018-\u201f]+"""
 )
-_TEXTLESS_KEYS = frozenset({"role", "task_id", "id", "metadata", "kind", "fn_name"})
+_TEXTLESS_KEYS = frozenset({"role", "task_id", "id", "tool_call_id", "metadata", "kind", "fn_name", "type"})
 
 
 def task_id(task: HarborTask, *, judged: bool = True) -> str:
@@ -73,14 +84,15 @@ def duplicate_key(task: HarborTask) -> str:
 
 def visible_text(text: str) -> str:
     """A text without markup and invisible characters, in one Unicode form; case and whitespace are kept."""
-    if "&" in text:
+    for _ in range(_ESCAPED_TIMES if "&" in text else 0):
         text = html.unescape(text)
+    text = _CONTROL.sub("", text)
     if not text.isascii():
         table = _character_table()  # before as well: an invisible character keeps an accent from its letter
         text = unicodedata.normalize("NFKC", text.translate(table)).translate(table)
     if _MARKED.search(text) is None:
         return text
-    return _EMPHASIS.sub(r"\2", _TAG.sub(" ", _INLINE_TAG.sub("", text)))
+    return _EMPHASIS.sub(r"\2", _TAG.sub(" ", _INLINE_TAG.sub("", _LINK.sub(r"\1", text))))
 
 
 def row_texts(row: Any) -> list[str]:
@@ -97,6 +109,8 @@ def _collect(value: Any, found: list[str]) -> None:
         for key, inner in cast("Mapping[Any, Any]", value).items():
             if key not in _TEXTLESS_KEYS:
                 _collect(inner, found)
+    elif is_list(value) and value and all(is_object(one) and one.get("type") == "text" for one in value):
+        found.append(text_of(value))  # the parts of one message
     elif isinstance(value, list | tuple):
         for inner in cast("Sequence[Any]", value):
             _collect(inner, found)
