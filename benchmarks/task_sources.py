@@ -2,6 +2,7 @@
 
 .venvs/verifiers/bin/python benchmarks/task_sources.py verifiers       # also runs `vf-eval`, which needs uv
 .venvs/ecosystem/bin/python benchmarks/task_sources.py reasoning_gym
+.venvs/ecosystem/bin/python benchmarks/task_sources.py inspect         # importing a log of 10,000 samples
 """
 
 from __future__ import annotations
@@ -83,9 +84,55 @@ def time_vf_eval() -> None:
 
 
 # A process of its own, because Inspect leaves streams open. A log of 100 samples that it wrote, repeated to 10,000.
+WRITE_LOG = """
+import sys
+from inspect_ai import Task, eval
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.log import read_eval_log, write_eval_log
+from inspect_ai.model import ModelAPI, ModelOutput, modelapi
+from inspect_ai.scorer import match
+
+@modelapi(name="adder")
+class Adder(ModelAPI):
+    async def generate(self, input, tools, tool_choice, config):
+        return ModelOutput.from_content(self.model_name, str(2 * int(input[-1].text.partition("+")[0])))
+
+samples = MemoryDataset([Sample(id=f"s{n}", input=f"{n}+{n}=", target=str(2 * n)) for n in range(100)])
+[log] = eval(Task(name="sums", dataset=samples, scorer=match()), model="adder/x", display="none", log_dir=sys.argv[1])
+log = read_eval_log(log.location)
+log.samples = [one.model_copy(update={"id": f"{one.id}-{n}"}) for n in range(100) for one in log.samples]
+log.eval.dataset.samples = len(log.samples)
+write_eval_log(log, sys.argv[1] + "/large.eval")
+"""
+READ_LOG = """
+import sys, time
+from inspect_ai.log import read_eval_log
+
+begin = time.process_time()
+samples = read_eval_log(sys.argv[1]).samples
+print(f"inspect_ai.read_eval_log: {len(samples):,} samples in {time.process_time() - begin:.2f} s CPU")
+"""
+
+
+def time_import() -> None:
+    """Our reader of Inspect's logs, next to Inspect's own."""
+    from evsys_sdk.eval.foreign_run import read_inspect_log
+
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-c", WRITE_LOG, folder], check=True, capture_output=True)
+        path = Path(folder, "large.eval")
+        for _ in range(3):
+            begin = time.process_time()
+            run = read_inspect_log(path)
+            run.to_result()
+            print(f"evsys: {len(run.predictions):,} samples in {time.process_time() - begin:.2f} s CPU (aim: 2 s)")
+        subprocess.run([sys.executable, "-c", READ_LOG, str(path)], check=True)
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "inspect":
+        time_import()
+        sys.exit()
     time_scoring(PATHS[sys.argv[1]])
     if sys.argv[1] == "verifiers":
         time_vf_eval()

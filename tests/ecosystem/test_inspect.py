@@ -18,6 +18,7 @@ from evsys_sdk.data.task_source import build_task_source, locate_rows
 from evsys_sdk.errors import DataError
 from evsys_sdk.eval.benchmark import Benchmark, ScoreSettings
 from evsys_sdk.eval.foreign_run import read_inspect_log
+from evsys_sdk.history.foreign_runs import compare_foreign_runs
 from evsys_sdk.testing.foreign_suite_conformance import ForeignSuiteConformance, ScriptedModel
 
 pytestmark = pytest.mark.ecosystem
@@ -203,6 +204,9 @@ def test_the_example_compares_two_runs_in_pairs_and_the_provider_agrees(
     [comparison] = shown["conclusion"]["comparisons"]
     assert comparison["difference"] == pytest.approx(scores["longer"] - scores["baseline"])
     assert shown["conclusion"]["population"]["n_tasks"] == 100
+    logs = {name: next(project.glob(f"outputs/inspect/{name}/benchmarks/**/*.eval")) for name in scores}
+    pair = compare_foreign_runs(*(read_inspect_log(logs[name]) for name in ("baseline", "longer")))
+    assert (pair.n_tasks, pair.difference) == (100, pytest.approx(comparison["difference"]))
 
     command = [sys.executable, "-c", "from inspect_ai._cli.main import main; main()", "eval"]
     command += [f"{EXAMPLE}/colors.py@colors", "--model", "evsys/inspect:longer", "--max-tokens", "12"]
@@ -212,5 +216,4 @@ def test_the_example_compares_two_runs_in_pairs_and_the_provider_agrees(
     [log] = project.glob("logs/*.eval")
     run = read_inspect_log(log)
     assert run.model == "evsys/inspect:longer"
-    rewards = [one.reward or 0.0 for one in run.predictions]
-    assert sum(rewards) / len(rewards) == pytest.approx(scores["longer"])
+    assert run.to_result().metrics["mean_reward"].value == pytest.approx(scores["longer"])

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evsys_sdk.eval.foreign_run import read_inspect_log
+from evsys_sdk.history.foreign_runs import compare_foreign_runs
 
 pytestmark = [
     pytest.mark.ecosystem,
@@ -36,15 +38,21 @@ for right in ("40", "70"):
     task = Task(name="sums", dataset=samples, scorer=match())
     [log] = eval(task, model=f"adder/{right}", display="none", log_dir=sys.argv[1], log_format="eval")
     metrics = log.results.scores[0].metrics
-    print(json.dumps([log.location, metrics["accuracy"].value]))
+    print(json.dumps([log.location, metrics["accuracy"].value, metrics["stderr"].value]))
 """
 
 
-def test_the_scores_of_a_hundred_samples_are_read(tmp_path: Path) -> None:
+def test_a_hundred_samples_are_imported_and_compared_in_pairs(tmp_path: Path) -> None:
     command = [sys.executable, "-c", EVALUATE, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    for location, accuracy in map(json.loads, done.stdout.splitlines()):
+    runs: list[Any] = []
+    for location, accuracy, stderr in map(json.loads, done.stdout.splitlines()):
         run = read_inspect_log(Path(location.removeprefix("file://")))
+        score = run.to_result().metrics["mean_reward"]
         assert (len(run.predictions), run.status) == (100, "success")
-        assert sum(one.reward or 0.0 for one in run.predictions) / 100 == pytest.approx(accuracy)
+        assert (score.value, score.stderr) == (pytest.approx(accuracy), pytest.approx(stderr))
+        runs.append(run)
+    pair = compare_foreign_runs(*runs)
+    assert pair.n_tasks == 100
+    assert pair.difference == pytest.approx(0.3)

@@ -1,4 +1,4 @@
-"""Logs of another evaluation program, read as predictions."""
+"""Logs of another evaluation program, read as scores by task and compared in pairs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from evsys_sdk.cli.main import main
 from evsys_sdk.errors import DataError
 from evsys_sdk.eval.foreign_run import read_inspect_log
+from evsys_sdk.history.foreign_runs import compare_foreign_runs
 
 
 def sample(name: str, value: Any, epoch: int = 1, **more: Any) -> dict[str, Any]:
@@ -37,35 +39,31 @@ def test_scores_are_read_as_inspect_reads_them(tmp_path: Path, value: Any, rewar
     assert (prediction.reward, prediction.tokens, prediction.text) == (reward, 7, "4")
 
 
-def test_epochs_are_samples_and_failed_samples_are_no_zeros(tmp_path: Path) -> None:
+def test_epochs_are_averaged_and_failed_samples_are_no_zeros(tmp_path: Path) -> None:
     samples = [sample("s1", "C"), sample("s1", "I", epoch=2), sample("s2", "C"), sample("s3", None, error="no server")]
     run = read_inspect_log(write_log(tmp_path / "a.eval", samples))
-    assert [(one.task_id, one.sample, one.reward) for one in run.predictions] == [
-        ("s1", 0, 1.0),
-        ("s1", 1, 0.0),
-        ("s2", 0, 1.0),
-        ("s3", 0, None),
-    ]
-    assert run.predictions[3].error == "no server"
+    assert run.by_task == {"s1": 0.5, "s2": 1.0}
+    result = run.to_result()
+    assert result.unscored == {"s3": "no server"}
+    assert result.metrics["mean_reward"].value == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "maybe", [1.0]])
 def test_a_sample_whose_score_is_no_number_is_unscored_and_the_others_count(tmp_path: Path, value: Any) -> None:
     run = read_inspect_log(write_log(tmp_path / "a.eval", [sample("s1", "C"), sample("s2", value)]))
-    assert [one.reward for one in run.predictions] == [1.0, None]
-    assert "is not a number" in (run.predictions[1].error or "")
+    assert run.by_task == {"s1": 1.0}
+    assert "is not a number" in run.to_result().unscored["s2"]
 
 
 def test_a_log_in_which_every_sample_failed_tells_why(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.eval", [sample("s1", None, error={"message": "no images"})])
-    [prediction] = read_inspect_log(log, scorer="match").predictions
-    assert (prediction.reward, prediction.error) == (None, "no images")
+    assert read_inspect_log(log, scorer="match").to_result().unscored == {"s1": "no images"}
 
 
 def test_one_of_several_scores_is_named(tmp_path: Path) -> None:
     both = {"match": {"value": "C"}, "parts": {"value": {"style": 0.5, "truth": 1}}}
     log = write_log(tmp_path / "a.eval", [sample("s1", "C", scores=both)])
-    assert [one.reward for one in read_inspect_log(log, scorer="parts/style").predictions] == [0.5]
+    assert read_inspect_log(log, scorer="parts/style").by_task == {"s1": 0.5}
     for scorer, message in {
         None: "scores of match, parts",
         "parts": "Name one as 'parts/style'",
@@ -84,19 +82,43 @@ def test_a_log_without_numbers_is_refused(tmp_path: Path, samples: list[dict[str
         read_inspect_log(write_log(tmp_path / "a.eval", samples))
 
 
-@pytest.mark.parametrize("content", ["no archive", ""])
-def test_what_is_no_log_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "a.eval").write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=str(tmp_path)):
-        read_inspect_log(tmp_path / "a.eval")
-
-
 @pytest.mark.parametrize(
-    "summaries", [[1], {"a": 1}, [{"scores": {"m": {}}}], [{"id": 1, "scores": {"m": {"value": 1}}}]]
+    ("name", "content"),
+    [
+        ("a.eval", "no archive"),
+        ("a.eval", ""),
+        *(("a.json", text) for text in ("", "[]", "null", "{}", '{"samples": [1]}', '{"samples": {"a": 1}}', "nan")),
+        ("a.json", '{"status": "success", "eval": {"task": "t"}, "samples": [{"scores": {"m": {}}}]}'),
+        ("a.json", '{"status": "success", "eval": {}, "samples": [{"id": 1, "scores": {"m": {"value": 1}}}]}'),
+    ],
 )
-def test_a_log_of_another_form_is_refused(tmp_path: Path, summaries: Any) -> None:
-    with zipfile.ZipFile(tmp_path / "a.eval", "w") as archive:
-        archive.writestr("header.json", json.dumps({"status": "success", "eval": {}}))
-        archive.writestr("summaries.json", json.dumps(summaries))
+def test_what_is_no_log_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=str(tmp_path)):
-        read_inspect_log(tmp_path / "a.eval")
+        read_inspect_log(tmp_path / name)
+
+
+def test_ten_thousand_samples_are_compared_in_pairs(tmp_path: Path) -> None:
+    weak = [sample(f"s{n}", "C" if n % 10 < 4 else "I") for n in range(10_000)]
+    strong = [sample(f"s{n}", "C" if n % 10 < 5 else "I") for n in range(10_000)]
+    first = read_inspect_log(write_log(tmp_path / "a.eval", weak))
+    pair = compare_foreign_runs(first, read_inspect_log(write_log(tmp_path / "b.eval", strong)))
+    assert pair.n_tasks == 10_000
+    assert pair.difference == pytest.approx(0.1)
+    assert pair.stderr == pytest.approx((0.1 * 0.9 / 9_999) ** 0.5)
+    with pytest.raises(DataError, match="Compare runs of one task"):
+        compare_foreign_runs(first, read_inspect_log(write_log(tmp_path / "c.eval", strong, task="other")))
+
+
+def test_the_command_prints_the_score_and_the_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weak = write_log(tmp_path / "a.eval", [sample(f"s{n}", "CI"[n % 2]) for n in range(40)])
+    strong = write_log(tmp_path / "b.eval", [sample(f"s{n}", "C") for n in range(40)], model="toy/b")
+    assert main(["benchmark", "import", str(strong), "--against", str(weak)]) == 0
+    out = capsys.readouterr().out
+    assert "sums: toy/b: mean_reward 1" in out
+    assert "difference: +0.5 [+0.338, +0.662], paired over 40 samples" in out
+    assert main(["benchmark", "import", str(weak), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["by_task"]["s1"] == 0.0
+    failed = write_log(tmp_path / "c.eval", [sample("s1", "C"), sample("s2", None, error="no server")])
+    assert main(["benchmark", "import", str(failed)]) == 2
+    assert "1 of 2 samples failed" in capsys.readouterr().out

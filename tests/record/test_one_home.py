@@ -56,6 +56,10 @@ WORDS_THAT_ARE_NO_KINDS = {
     ("cli/project/project.py", "note"): "a field of the answer of `skills install`",
 }
 NAMES_ELSEWHERE = {
+    **{
+        ("experiment/imported_run.py", name): "of a run folder of tinker-cookbook"
+        for name in ("config.json", "metrics.jsonl", "checkpoints.jsonl")
+    },
     ("deploy/weights.py", "config.json"): "of a model, in the layout of transformers",
     ("data/workspace/row_cache.py", ".lock"): "the lock of a dataset in the workspace",
     ("eval/model_eval/evaluate.py", ".lock"): "the lock of an evaluation's own folder, which is no experiment",

@@ -38,6 +38,7 @@ COMMANDS = {
     "conclude": ("record.audit", "Recompute the conclusion of an experiment."),
     "audit": ("record.audit", "Recompute an experiment's hashes, scores and conclusion."),
     "history": ("record.history", "List the experiments on this machine."),
+    "import": ("record.experiments", "Record training runs of tinker-cookbook."),
     "show": ("record.experiments", "Show the result of one experiment, and what to do next."),
     "rollouts": ("record.rollouts", "Show the training rollouts of a run."),
     "compare": ("record.experiments", "Compare experiments: config, scores task by task, curves."),
@@ -88,8 +89,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
-        # A function called `list` would hide Python's own in its module.
-        return getattr(module, "list_" if cmd_name == "list" else cmd_name.replace("-", "_"))
+        # A function called `list` would hide Python's own in its module, and none can be called `import`.
+        return getattr(module, f"{cmd_name}_" if cmd_name in ("import", "list") else cmd_name.replace("-", "_"))
 
     # click's own asks each command for its help, which would import all of them.
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

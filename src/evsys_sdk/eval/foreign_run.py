@@ -1,6 +1,7 @@
 """Results of other evaluation programs, as scores by task.
 
-    read_inspect_log(Path("logs/a.eval")).predictions
+    run = read_inspect_log(Path("logs/a.eval"))
+    run.to_result().metrics["mean_reward"]      # with its standard error, as for our own benchmarks
 
 An `.eval` file is an archive. Its summaries suffice, so inspect_ai is not imported.
 """
@@ -26,7 +27,9 @@ from ..data.types import HarborTask, InProcessVerifier
 from ..errors import DataError, EvalError, MissingExtraError, show
 from ..lazy import import_extra
 from ..registry import get_verifier, registry
+from .metric import build_metric
 from .predictions import Prediction
+from .scores import EvalResult, compute_scores
 from .verifier import BaseVerifier
 
 if TYPE_CHECKING:
@@ -49,6 +52,27 @@ class ForeignRun:
     """`success`, or why the run did not finish."""
     predictions: list[Prediction]
     """One per sample and epoch; a failed sample has no reward."""
+
+    @property
+    def tasks_hash(self) -> str:
+        """Hash of the samples' ids and content, equal for runs over the same samples."""
+        content = sorted({(prediction.task_id, prediction.task) for prediction in self.predictions})
+        return hashlib.sha256(json.dumps([self.task, content]).encode()).hexdigest()
+
+    @property
+    def by_task(self) -> dict[str, float]:
+        """The mean reward of each scored sample."""
+        rewards_by_task: dict[str, list[float]] = {}
+        for prediction in self.predictions:
+            if prediction.reward is not None:
+                rewards_by_task.setdefault(prediction.task_id, []).append(prediction.reward)
+        return {task: math.fsum(rewards) / len(rewards) for task, rewards in rewards_by_task.items()}
+
+    def to_result(self) -> EvalResult:
+        """The run as a benchmark result with the mean reward."""
+        epochs = max((prediction.sample for prediction in self.predictions), default=0) + 1
+        result = EvalResult(self.task, self.tasks_hash, self.model, self.predictions, samples=epochs)
+        return compute_scores(result, [], {"mean_reward": build_metric("mean_reward")})
 
 
 class ForeignParams(Strict):
@@ -137,7 +161,7 @@ def read_inspect_log(path: Path, *, scorer: str | None = None) -> ForeignRun:
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     except Exception as error:  # the file may hold anything
-        remedy = "Name a finished .eval log of inspect_ai"
+        remedy = "Name a finished .eval or .json log of inspect_ai"
         raise DataError(f"{path}: it cannot be read: {type(error).__name__}: {error}. {remedy}.") from error
 
 
@@ -157,6 +181,9 @@ def _run_of(header: Mapping[str, Any], summaries: Sequence[Mapping[str, Any]], s
 
 
 def _read_log(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    if path.suffix == ".json":
+        log = json.loads(path.read_bytes())
+        return log, log.get("samples") or []
     with zipfile.ZipFile(path) as archive:
         header = json.loads(_read_member(path, archive, "header.json"))
         return header, json.loads(_read_member(path, archive, "summaries.json"))

@@ -18,14 +18,15 @@ import pytest
 from ..data.task_source import build_task_source
 from ..errors import EvsysError
 from ..eval.benchmark import Benchmark, ScoreSettings
-from ..eval.foreign_run import find_suite
+from ..eval.foreign_run import ForeignRun, find_suite
 from ..eval.scored_model import Sampling, ScoredModel
 from ..eval.scores import EvalResult
+from ..history.foreign_runs import compare_foreign_runs
 from ..rollouts.rollout import Message, Policy, Turn
 
 
 class ForeignSuiteConformance:
-    """Every task is scored, by its own id, for each sample; what fails has no score."""
+    """Every task is scored, by its own id, for each sample; what fails has no score; two models compare in pairs."""
 
     path: ClassVar[str]
     """Path of the tasks, as a benchmark names it."""
@@ -63,6 +64,9 @@ class ForeignSuiteConformance:
             assert {(one.task_id, one.sample) for one in result.predictions} == wanted
             assert result.problem is None
         assert right.metrics["mean_reward"].value > wrong.metrics["mean_reward"].value
+        pair = compare_foreign_runs(_as_run(wrong), _as_run(right))
+        assert pair.n_tasks == len(benchmark.tasks)
+        assert pair.difference == pytest.approx(right.metrics["mean_reward"].value - wrong.metrics["mean_reward"].value)
 
     def test_the_same_model_gets_the_same_scores(self, benchmark: Benchmark) -> None:
         first, second = (_score(benchmark, self.right_model(), 1) for _ in range(2))
@@ -104,3 +108,7 @@ class _Scripted:
 
 def _score(benchmark: Benchmark, model: ScoredModel, samples: int) -> EvalResult:
     return benchmark.score(model, ScoreSettings(samples=samples, metrics=("mean_reward",)))
+
+
+def _as_run(result: EvalResult) -> ForeignRun:
+    return ForeignRun("suite", result.benchmark, result.model, "success", list(result.predictions))
