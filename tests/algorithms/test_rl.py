@@ -186,7 +186,7 @@ async def test_a_run_whose_rewards_never_differ_is_stopped_with_a_diagnosis(
     make_client: MakeClient, set_up: SetUp, tmp_path: Path
 ) -> None:
     algorithm = await set_up(RL(**SMALL), make_client(), [task(0, "no such colour")])
-    with pytest.raises(TrainingError, match="rewards of all attempts of steps 1 to 5 are 0"):
+    with pytest.raises(TrainingError, match="rewards of all rollouts of steps 1 to 5 are 0"):
         await loop_of(algorithm, tmp_path).run()
 
 

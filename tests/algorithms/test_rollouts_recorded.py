@@ -103,9 +103,9 @@ def test_a_finding_is_in_the_result_and_in_the_record(train: Train) -> None:
     hopeless = [{**row, "verifier": {**row["verifier"], "expected": "no such colour"}} for row in TASKS]
     trained = train("rl", hopeless, params={**SHORT, "group_size": 4, "max_steps": 8})
     assert trained.result.status == "failed"
-    assert "the rewards of all attempts of steps 1 to 5 are 0" in str(trained.result.error)
+    assert "the rewards of all rollouts of steps 1 to 5 are 0" in str(trained.result.error)
     [finding] = trained.result.notes.findings
-    assert "rewards of all attempts of steps 1 to 3 are 0" in finding
+    assert "rewards of all rollouts of steps 1 to 3 are 0" in finding
     [run] = ExperimentRecord(trained.run_dir.parent).runs
     assert run.findings == (finding,)
     assert run.result is not None

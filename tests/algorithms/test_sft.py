@@ -93,7 +93,7 @@ async def test_skipping_long_rows_says_how_many_and_trains_on_the_rest(
         algorithm = await prepared(SFT(too_long="skip", batch_size=4), [long, *chats, long])
     assert algorithm.n_examples() == len(chats)
     assert algorithm.total_steps() == 3
-    assert "2 examples were left out" in caplog.text
+    assert "2 examples were skipped" in caplog.text
 
 
 async def test_truncation_keeps_the_beginning_and_drops_what_it_leaves_without_loss(
@@ -106,7 +106,7 @@ async def test_truncation_keeps_the_beginning_and_drops_what_it_leaves_without_l
     [example] = algorithm.examples
     assert len(example.tokens) == 99  # the last of 100 tokens is only ever a target
     assert set(supervised_text(algorithm, client)[0]) == {"x"}
-    assert "1 examples were left out" in caplog.text
+    assert "1 examples were skipped" in caplog.text
 
 
 @pytest.mark.parametrize("cut", range(-2, 3))
@@ -129,9 +129,9 @@ async def test_cutting_around_the_first_supervised_token_never_gives_a_batch_wit
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"messages": [{"role": "user", "content": "hello"}]}, "row 2: there is no assistant turn to learn from"),
+        ({"messages": [{"role": "user", "content": "hello"}]}, "row 2: no assistant turn to train on"),
         ({"messages": [{"role": "user", "content": [IMAGE]}, {"role": "assistant", "content": "a cat"}]},
-         "row 2 holds an image, and tiny on this backend reads only text.*vision"),
+         "row 2 holds an image, but tiny on this backend reads only text.*vision"),
         ({"text": "no conversation"}, "row 2"),
     ],
     ids=["no answer", "image", "not a chat"],

@@ -237,7 +237,7 @@ def test_a_budget_that_cannot_be_watched_stops_the_run(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(ledger, "total", broken)
     meter.on_run_start(RunInfo("e", "r", tmp_path, {}), control)
-    assert control.stop_reason == "budget: it cannot be watched: ValueError: damaged"
+    assert control.stop_reason == "budget: it cannot be checked: ValueError: damaged"
 
 
 def test_what_verifiers_report_themselves_is_paid_once_for_the_same_scoring(tmp_path: Path) -> None:

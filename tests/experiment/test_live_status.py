@@ -94,7 +94,7 @@ def test_status_shows_reward_findings_and_each_reason_once(
     assert "failed, 2 of 2 arms done" in out
     assert "reward/mean" in out
     assert out.count("5 batches in a row") == 1
-    assert out.count("a, b: the rewards of all attempts of steps 1 to 3 are 0") == 1
+    assert out.count("a, b: the rewards of all rollouts of steps 1 to 3 are 0") == 1
 
 
 def test_of_several_attempts_the_one_that_is_running_is_shown(

@@ -77,7 +77,7 @@ def test_a_run_that_never_had_a_reward_fails_with_the_cause_and_keeps_its_weight
     result = train(run, tmp_path)
     [arm] = result.arms
     assert (result.exit_code, arm.status) == (2, "failed")
-    assert "the rewards of all attempts of steps 1 to 5 are 0" in (arm.result.error or "")
+    assert "the rewards of all rollouts of steps 1 to 5 are 0" in (arm.result.error or "")
     [kept] = CheckpointLog.in_dir(result.path / "r").read()
     assert (kept.next_step, kept.final) == (5, False)
 

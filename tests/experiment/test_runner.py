@@ -109,7 +109,7 @@ def test_a_data_error_is_one_sentence_and_no_traceback(run: Run, result_of: Resu
     result = run({"data": {"source_kind": "in_memory", "rows": bad}}, callbacks=[{"kind": "watcher"}], checked=True)
     written = result_of(result)
     assert written["status"] == "failed"
-    assert written["error"].startswith("DataError: row 1: there is no assistant turn")
+    assert written["error"].startswith("DataError: row 1: no assistant turn")
     assert set(written["extras"]) == {"spend"}
     assert result.exit_code == 2
     assert WATCHERS[0].moments == ["start", "end: failed", "close"]
@@ -438,7 +438,7 @@ def with_loss(name: str, losses: list[float]) -> None:
 @pytest.mark.parametrize(
     ("losses", "message", "steps"),
     [
-        ([1.0, math.nan, 1.0, 1.0], "loss became nan at step 2.*lower learning_rate", 2),
+        ([1.0, math.nan, 1.0, 1.0], "loss became nan at step 2.*Lower learning_rate", 2),
         ([1.0, 1.0, math.inf, 1.0], "loss became inf at step 3", 3),
         ([1.0, 50.0, 60.0, 70.0, 1.0, 1.0], "the loss exploded: 70 at step 4 after a best of 1", 4),
     ],
@@ -473,7 +473,7 @@ def test_empty_batches_stop_the_run_in_the_order_they_came(run: Run, result_of: 
 
     algorithm = {"kind": "dries_up", "params": {"max_steps": 20}}
     result = run({"algorithm": algorithm}, callbacks=[{"kind": "watcher"}])
-    assert "5 batches in a row up to step 7 held nothing to learn from" in result_of(result)["error"]
+    assert "5 batches in a row up to step 7 had nothing to learn from" in result_of(result)["error"]
     assert WATCHERS[0].moments == ["start", *[f"step {step}" for step in range(1, 8)], "end: failed", "close"]
 
 

@@ -40,14 +40,14 @@ def coins(chance: float, n: int, seed: int) -> list[float]:
 
 def test_equal_rewards_are_named_with_their_steps_and_value() -> None:
     [text] = diagnose([step_of([0.0] * 8)] * 4)
-    assert "rewards of all attempts of steps 1 to 3 are 0, so that nothing can be learned" in text
+    assert "rewards of all rollouts of steps 1 to 3 are 0, so there is no gradient" in text
     assert "evsys rollouts" in text
 
 
 def test_equal_rewards_of_equal_answers_are_called_that() -> None:
     same = [rollout(0.0, text="always this") for _ in range(8)]
     [text] = diagnose([same] * 3)
-    assert "All attempts at a task say the same" in text
+    assert "All rollouts of a task have the same text" in text
 
 
 def test_a_task_that_was_solved_from_the_start_is_told_from_one_that_is_too_hard() -> None:
@@ -62,7 +62,7 @@ def test_rewards_that_become_equal_because_everything_is_learned_are_healthy() -
 
 def test_a_step_in_which_all_attempts_failed_is_named_at_once_with_the_cause() -> None:
     [text] = diagnose([step_of([None] * 8)])
-    assert "all 8 attempts of step 1 failed" in text
+    assert "all 8 rollouts of step 1 failed" in text
     assert "the sandbox is gone" in text
 
 
@@ -70,7 +70,7 @@ def test_many_failures_are_named_once_they_last() -> None:
     often: list[float | None] = [None, 0.0, None, 1.0]
     assert diagnose([step_of(often)] * 2) == []
     [text] = diagnose([step_of(often)] * 3)
-    assert "6 of 12 attempts of steps 1 to 3 failed" in text
+    assert "6 of 12 rollouts of steps 1 to 3 failed" in text
 
 
 def test_few_failures_are_no_finding() -> None:
@@ -130,7 +130,7 @@ def test_a_finding_goes_into_the_log_and_once_into_the_journal(
         with caplog.at_level(logging.WARNING, "evsys_sdk"):
             for step in range(1, 7):
                 diagnosis.on_rollouts(step, step_of([0.0] * 4))
-    assert len([line for line in caplog.messages if "rewards of all attempts" in line]) == 2
+    assert len([line for line in caplog.messages if "rewards of all rollouts" in line]) == 2
     [found] = [event for event in read_events(tmp_path) if event.kind == Kind.DIAGNOSED]
     assert (found.text("arm"), found.text("finding"), found.get("step")) == ("arm", "equal", 3)
 
@@ -171,7 +171,7 @@ def test_a_loss_that_does_not_move_in_the_first_steps_is_named(tmp_path: Path) -
 
     dice = random.Random(0)
     [text] = findings([2.5 + dice.uniform(0, 0.002) for _ in range(12)])
-    assert "has not moved in the first 10 steps" in text
+    assert "did not fall in the first 10 steps" in text
     assert "learning rate of 1e-09" in text
     assert findings([2.5 - 0.05 * step for step in range(12)]) == []
     assert findings([0.01] * 12) == [], "there is nothing left to learn"

@@ -176,17 +176,17 @@ def shorten(tokens: Sequence[int], logprobs: Any) -> Any:
 @pytest.mark.parametrize(
     ("method", "arguments", "options", "message"),
     [
-        ("sample", ["Hi"], {}, r"prompts must be a list of several .*Write \[it\]"),
-        ("sample", [["Hi"]], {"logit_bais": {}}, r"sample\(\) takes no 'logit_bais'. Did you mean 'logit_bias'"),
-        ("train", [[("a", "b")]], {"lr": 1.0}, r"train\(\) takes no 'lr'. Did you mean 'learning_rate'"),
+        ("sample", ["Hi"], {}, r"prompts must be a list .*Write"),
+        ("sample", [["Hi"]], {"logit_bais": {}}, r"sample\(\) has no option 'logit_bais'. Did you mean 'logit_bias'"),
+        ("train", [[("a", "b")]], {"lr": 1.0}, r"train\(\) has no option 'lr'. Did you mean 'learning_rate'"),
         ("sample", [["Hi"]], {"logit_bias": {-1: 1.0}}, r"logit_bias: tokens.* is -1, which is not in the vocabulary"),
         ("sample", [["Hi"]], {"logit_bias": {1: np.nan}}, "logit_bias of token 1 is nan. Use a number"),
         ("sample", [["Hi"]], {"processors": [shorten]}, r"shorten returned an array of shape \(3,\)"),
         ("sample", [["Hi"]], {"stop": "END"}, r"stop must be a list \(got 'END'\)"),
         ("sample", [["Hi"]], {"max_tokens": 0}, "max_tokens must be 1 or more"),
         ("token", ["two"], {}, "'two' is 3 tokens"),
-        ("train", [[("a", "b", "c")]], {}, r"examples: \['a', 'b', 'c'\] is none. Give answers, pairs"),
-        ("train", [[[("a", "b")]]], {}, "each by itself and not in groups"),
+        ("train", [[("a", "b", "c")]], {}, r"examples: \['a', 'b', 'c'\] is not an example. Give a flat list"),
+        ("train", [[[("a", "b")]]], {}, "Give a flat list"),
         ("train", [[("a", "b")], "cross-entropy"], {}, "no loss called 'cross-entropy'. Did you mean"),
     ],
 )

@@ -36,7 +36,7 @@ def step(number: int, groups: Sequence[str], *, same: bool = False, cut: bool = 
         ([MIXED], BAD, True, "collapsed", 5, "sampling.temperature"),
         ([MIXED], BAD, False, "stalled", 5, "the answers differ.*group_size"),
         ([], GOOD, False, "solved", 3, "harder tasks"),
-        ([], BAD, False, "never", 3, "steps 1 to 3 are 0.*form of the answer"),
+        ([], BAD, False, "never", 3, "steps 1 to 3 are 0.*answer format"),
         ([], ("0.5 0.5", "0 0"), False, "never", 3, "do not differ within any task"),
         ([], BAD, True, "never", 3, "raise sampling.temperature"),
     ],

@@ -1,8 +1,8 @@
-"""Room 9: what an experiment spends, and when that is enough.
+"""Spend of an experiment and its limits.
 
-Prices are config (`config/prices.py`), the file is the record's (`record/ledger.py`); here they meet what is used.
+Prices are in `config/prices.py`, the file format in `record/ledger.py`.
 
-ledger           the spend of an experiment, written by all of its arms; its limits, and which of them is reached
-meter            counts what one arm uses: through its training client, and wherever it asks inference clients
-metered_client   the training client that tells the meter
+ledger           the spend of an experiment, written by all of its arms, and its limits
+meter            counts the usage of one arm: through its training client and its inference clients
+metered_client   the training client that reports to the meter
 """

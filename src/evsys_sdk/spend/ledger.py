@@ -1,13 +1,11 @@
-"""What an experiment has spent, in a file that its arms share.
+"""The spend of an experiment, in a file that its arms share.
 
-The format is that of `record/ledger.py`. This is the writing side: it keeps its place in the file and reads only what
-is new.
+The format is in `record/ledger.py`. This is the writing side: it keeps its offset in the file and reads only new lines.
 
-It is no `JsonlFile`, although it is appended to as well: that one has one writer, or a lock that every line waits for,
-cuts off what a killed writer left half-written, and fails when the disk is full. Here the arms of many processes write
-at every step without waiting for each other. So each record brings its own line ends, in one write to the end of the
-file; nothing is ever cut off, because it may be what another process is writing; and what cannot be written is counted
-in memory until it can: a run does not end because its bill could not be kept.
+It does not use `JsonlFile`, which needs one writer or a lock, truncates a partial last line, and fails when the disk is
+full. Here many processes append at every step without a lock. So each record is one write with a line end on both
+sides; nothing is truncated, because another process may be writing it; and records that cannot be written are counted
+in memory until they can, so a full disk does not end a run.
 
     ledger = open_ledger(experiment_dir)
     ledger.add("sft__seed1", Spend(tokens_trained=2048, wall_s=0.4))
@@ -31,51 +29,51 @@ from ..training.callback import DEADLINE
 
 _RESERVE_FACTOR = 1.25
 _RESERVE_S = 0.1
-"""Scorings differ in length from arm to arm."""
+"""Scoring time varies between arms."""
 
 
 class SpendLedger:
-    """The spend of one experiment; safe to use from several threads, and its file from several processes."""
+    """The spend of one experiment; thread-safe, and its file is shared by processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._descriptor: int | None = None
-        self._forget()
+        self._reset()
         self._unsaved: list[bytes] = []
-        """Records that could not be written, because the disk is full for instance; they count, and are tried again."""
+        """Records that could not be written, e.g. to a full disk; they count and are retried."""
 
     def add(self, arm: str, spend: Spend, *, key: str | None = None, **notes: Any) -> None:
-        """Count something. What has a `key` is counted once, however often it is added."""
+        """Count spend. A record with a `key` is counted once, however often it is added."""
         line = spend_line(arm, time.time(), spend, key=key, **notes)
         with self._lock:
             self._read()
-            # Asked after reading: another process may have counted it since.
+            # Checked after reading: another process may have counted it.
             if key is not None and key in self._tally.keys:
                 return
             self._unsaved.append(line)
             self._write()
-            self._read()  # the sum is of what the file holds, this record by now among it, and is kept nowhere else
+            self._read()  # totals come only from the file, which now has this record
 
     def total(self) -> Spend:
-        """Everything, by all arms and processes so far."""
+        """The spend of all arms and processes so far."""
         with self._lock:
             return self._count().total()
 
     def of(self, arm: str) -> Spend:
-        """What one arm has spent so far."""
+        """The spend of one arm so far."""
         with self._lock:
             return self._count().of(arm)
 
     def reserve_s(self, timed_s: float = 0.0) -> float:
-        """Time to keep for the end of a run: what one took so far, or the forecast of it, or `timed_s` if more."""
+        """Time to keep for the end of a run: the longest so far or the forecast, at least `timed_s`."""
         with self._lock:
             tally = self._count()
         known = max(tally.tail_s or tally.forecast_s, timed_s)
         return known * _RESERVE_FACTOR + _RESERVE_S if known else 0.0
 
     def seconds_left(self, wall_s: float, unwritten_s: float = 0.0) -> float:
-        """Until a limit of time or the deadline: the sum lacks what no arm counts, such as the start of processes."""
+        """Time until a limit or the deadline, which covers uncounted time such as the start of processes."""
         with self._lock:
             tally = self._count()
         left = wall_s - tally.total().wall_s - unwritten_s
@@ -83,7 +81,7 @@ class SpendLedger:
 
     @contextmanager
     def running(self, deadline: float | None = None) -> Generator[None]:
-        """Count the time of the block as time that the experiment ran, and note its deadline for all arms."""
+        """Count the time of the block as run time of the experiment, and record its deadline for all arms."""
         began = time.perf_counter()
         self.add(EXPERIMENT, Spend(), what="start", deadline=deadline)
         try:
@@ -99,18 +97,18 @@ class SpendLedger:
                 self._descriptor = None
 
     def __reduce__(self) -> tuple[type[SpendLedger], tuple[Path]]:
-        return type(self), (self.path,)  # in another process it opens the file anew
+        return type(self), (self.path,)  # another process opens the file again
 
     def _write(self) -> None:
-        """Append what is not in the file yet, one record per write."""
+        """Append unsaved records, one per write."""
         try:
             while self._unsaved:
                 line = self._unsaved[0]
                 if os.write(self._open(), line) < len(line) - 1:  # the next record brings its own line end
-                    raise OSError("only a part could be written")
+                    raise OSError("partial write")
                 self._unsaved.pop(0)
         except OSError as error:
-            if len(self._unsaved) == 1:  # said once, not for every step
+            if len(self._unsaved) == 1:  # warn once, not at every step
                 get_logger(__name__).warning(
                     "%s: spend is kept in memory until it can be written: %s", self.path, error
                 )
@@ -122,27 +120,27 @@ class SpendLedger:
             self._descriptor = os.open(self.path, flags, 0o666)
         return self._descriptor
 
-    def _forget(self) -> None:
-        """Know nothing yet, as before the first line was read."""
+    def _reset(self) -> None:
+        """Reset to the state before the first line is read."""
         self._offset = 0
         self._tally = Tally()
 
     def _read(self) -> None:
-        """Take in the complete lines that are new."""
+        """Read new complete lines."""
         if self._descriptor is None and not self.path.exists():
-            self._forget()
+            self._reset()
             return
         try:
             size = os.fstat(self._open()).st_size
-            # Most often nothing is new, and a budget is asked about at every step.
+            # Usually nothing is new, and budgets are checked at every step.
             if size == self._offset:
                 return
-            os.lseek(self._open(), self._offset, os.SEEK_SET)  # no matter to writes, which go to the end
+            os.lseek(self._open(), self._offset, os.SEEK_SET)  # writes always append
             data = os.read(self._open(), size - self._offset)
         except OSError as error:
             get_logger(__name__).warning("%s: spend cannot be read at the moment: %s", self.path, error)
             return
-        # Behind the last line end may be what another process is writing at this moment.
+        # Another process may be writing after the last line end.
         complete = data[: data.rfind(b"\n") + 1]
         self._offset += len(complete)
         for line in complete.split(b"\n"):
@@ -150,11 +148,11 @@ class SpendLedger:
                 self._tally.take(line)
 
     def _count(self) -> Tally:
-        """What is in the file, and what could not be written yet."""
+        """The tally of the file and of unsaved records."""
         self._read()
         if not self._unsaved:
             return self._tally
-        # A copy: what is written later is read from the file, and would count twice here.
+        # A copy: saved records will be read from the file and would count twice.
         tally = self._tally.copy()
         for line in self._unsaved:
             tally.take(line)
@@ -167,34 +165,34 @@ _OPENING = threading.Lock()
 
 
 def open_ledger(experiment_dir: Path) -> SpendLedger:
-    """The ledger of an experiment, from its folder; what earlier attempts to run it spent is in it.
+    """The ledger of an experiment folder, including spend of earlier attempts.
 
-    The arms of a process share one, so that a thousandth arm need not read what the others wrote.
+    The arms of a process share it, so that each does not read the whole file again.
     """
     path = (experiment_dir / SPEND_FILE).resolve()
     with _OPENING:
         ledger = _OPENED.pop(path, None) or SpendLedger(path)
-        _OPENED[path] = ledger  # the last one again: the first is dropped when there are many
+        _OPENED[path] = ledger  # re-inserted last: the least recently used is dropped
         if len(_OPENED) > _MOST_OPENED:
-            # Not closed: an arm may be writing through it, and closes it when it ends.
+            # Not closed: an arm may still use it, and closes it when it ends.
             _OPENED.pop(next(iter(_OPENED)))
     return ledger
 
 
-# Limits on what an experiment and each of its arms may spend, and which of them is reached.
+# Limits on the spend of an experiment and each of its arms.
 #
 # if reason := find_exhausted(config.budget, ledger.total()): ... # before an arm starts
 
 LIMITED = ("usd", "tokens", "wall_s", "gpu_s")
-"""What a limit can be set on."""
+"""Amounts that can be limited."""
 _AMOUNTS = tuple(name for name in LIMITED if name != "wall_s")
-"""Limits that break a run off. A limit of time ends it early enough to score it."""
+"""Limits that abort a run. A time limit ends it early enough to score it."""
 STOP_PREFIX = "budget: "
-"""How the reason of a stop by budget begins."""
+"""Prefix of the reason of a stop by budget."""
 
 
 def find_exhausted(limits: Limits | None, spend: Spend) -> str | None:
-    """Which limit but time is reached, e.g. `tokens 10,240 of 10,000`; None while there is something left."""
+    """The reached limit, except time, e.g. `tokens 10,240 of 10,000`; None if none is reached."""
     for name in _AMOUNTS if limits else ():
         limit, spent = getattr(limits, name), getattr(spend, name)
         if limit is not None and spent >= limit:
@@ -203,7 +201,7 @@ def find_exhausted(limits: Limits | None, spend: Spend) -> str | None:
 
 
 def find_deadline(limits: Limits | None, ledger: SpendLedger) -> str | None:
-    """Why no further arm starts: the time that is left is needed to score one, or none is left."""
+    """Why no further arm starts: the remaining time is needed for scoring, or is over."""
     if limits is None or limits.wall_s is None:
         return None
     left = ledger.seconds_left(limits.wall_s)
@@ -211,17 +209,17 @@ def find_deadline(limits: Limits | None, ledger: SpendLedger) -> str | None:
 
 
 def describe_deadline(limit: float, left: float) -> str:
-    """The reason of a stop by a limit of time."""
+    """The reason of a stop by a time limit."""
     return f"{DEADLINE}, {amount('wall_s', max(left, 0.0))} s of wall_s {amount('wall_s', limit)} left to score"
 
 
 def limits_anything(limits: Limits | None) -> bool:
-    """Whether there is a limit at all."""
+    """Whether any limit is set."""
     return any(getattr(limits, name, None) is not None for name in LIMITED)
 
 
 def amount(name: str, value: float) -> str:
-    """A number of dollars, tokens or seconds as people read it."""
+    """Format dollars, tokens or seconds."""
     return f"{value:,.0f}" if name == "tokens" else f"{value:,.4g}" if value < 1000 else f"{value:,.1f}"
 
 

@@ -1,9 +1,9 @@
-"""Counts what one arm spends, and stops it when its own limit or of the experiment is reached.
+"""Counts the spend of one arm, and stops it when its own limit or the experiment's is reached.
 
-Counted are: every token that is trained on, sampled or read through the arm's client, in rollouts, evaluations and
-baselines; every answer of an inference client that is asked while the arm runs, by judges, hosted baselines and
-`eval.inference`; time; and GPU time. The step that reaches a limit is the last one: it is finished, a checkpoint is
-written, and `--resume` with a higher limit continues from there.
+It counts every token trained on, sampled or read through the arm's client, in rollouts, evaluations and baselines;
+every answer of an inference client while the arm runs (judges, hosted baselines, `eval.inference`); time; and GPU time.
+The step that reaches a limit is finished, a checkpoint is written, and `--resume` with a higher limit continues from
+there.
 
     meter = meter_for(ledger, run, config)
     handles["training_client"] = meter.watch(handles["training_client"])
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from ..backends.client import TrainingClient
 
 _UNKNOWN_RESERVE = 0.1
-"""The part of a time limit that is kept for scoring where nothing says how long that takes."""
+"""The share of a time limit reserved for scoring of unknown duration."""
 _UNWATCHED_S = 1.0
-"""How long spend may stay in memory where no limit depends on it."""
+"""How long spend may stay in memory if no limit depends on it."""
 
 
 class BudgetMeter(Callback):
-    """The meter of one arm: an observer of its training, and the payer of what it asks inference clients."""
+    """The meter of one arm: a callback of its training, and the payer of its inference clients."""
 
     name = "budget"
 
@@ -55,13 +55,13 @@ class BudgetMeter(Callback):
         prices: Prices | None = None,
         gpus: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`price` is that of the model in training, None where it is not known; `prices` are those of other models.
+        """`price` is that of the trained model, None if unknown; `prices` are those of other models.
 
-        `gpus` says, once the backend is there, how many the arm holds.
+        `gpus` returns the number of GPUs of the arm, once the backend has started.
         """
         self.ledger, self.arm, self.prices = ledger, arm, prices or {}
         limits = {"experiment": experiment_budget, "arm": arm_budget}
-        self._limits = {whose: found for whose, found in limits.items() if found and limits_anything(found)}
+        self._limits = {owner: limit for owner, limit in limits.items() if limit and limits_anything(limit)}
         self._price, self._count_gpus, self._gpus = price, gpus, 0.0
         self._control: RunControl | None = None
         self._lock = threading.Lock()
@@ -75,32 +75,32 @@ class BudgetMeter(Callback):
         self._total_steps: int | None = None
 
     def watch(self, client: TrainingClient) -> TrainingClient:
-        """The client to train through: it counts exactly what is asked of the backend, and does so at once."""
+        """Wrap the training client so that it reports its usage immediately."""
         self._watches = True
         return MeteredClient(client, self.count, self._price)
 
     def seconds_left(self) -> float | None:
-        """Until a limit of time is reached; None where there is none."""
+        """Seconds until a time limit is reached; None without one."""
         new = self._sum_unflushed().wall_s
-        limits = {whose: one.wall_s for whose, one in self._limits.items() if one.wall_s is not None}
+        limits = {owner: limit.wall_s for owner, limit in self._limits.items() if limit.wall_s is not None}
         left = [limits["arm"] - self.spent().wall_s - new] if "arm" in limits else []
         left += [self.ledger.seconds_left(limits["experiment"], new)] if "experiment" in limits else []
         return min(left, default=None)
 
     def count(self, usage: TokenUsage) -> None:
-        """Note what the model in training was used for."""
+        """Count usage of the trained model."""
         cost = None if self._price is None else self._price.of(usage)
         self._add(usage, cost)
 
     def pay(self, usage: TokenUsage, cost: Decimal | None) -> None:
-        """Note an answer of another model; what was paid for is on disk at once, whatever happens next."""
+        """Count an answer of another model; paid answers are written to disk immediately."""
         self._add(usage, cost)
-        # None is not 0: an answer of unknown price was paid for as well.
+        # None is not 0: an answer of unknown price was paid too.
         if cost != 0:
             self.flush("hosted")
 
     def spent(self) -> Spend:
-        """What the arm has spent so far, over all attempts to run it."""
+        """The spend of the arm so far, over all attempts."""
         return self.ledger.of(self.arm)
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
@@ -112,14 +112,14 @@ class BudgetMeter(Callback):
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         now = time.perf_counter()
         self._steps, self._step_s, self._stepped = step, max(self._step_s, now - self._stepped), now
-        # An algorithm that trains without a client of ours can only be believed.
+        # For an algorithm without our client, use its reported token counts.
         if not self._watches:
             sampled, trained = int(metrics.get("tokens_sampled", 0)), int(metrics.get("tokens", 0))
             self.count(TokenUsage(0, sampled, trained_tokens=trained))
-        if (reported := metrics.get("cost_usd", 0.0)) > 0:  # by a judge of rollouts that asks no client of ours
-            # By way of its text: a Decimal of the float itself has all of its binary digits.
+        if (reported := metrics.get("cost_usd", 0.0)) > 0:  # by a judge of rollouts without our client
+            # Through the text, because a Decimal of the float has all its binary digits.
             self._add(TokenUsage(0, 0), Decimal(str(reported)))
-        # Arms see each other's spend in the file alone, so that a limit they share needs every step there.
+        # Arms see each other's spend only in the file, so a shared limit needs a write at every step.
         if self._limits or time.perf_counter() - self._since >= _UNWATCHED_S:
             self.flush("step", step=step)
 
@@ -131,7 +131,7 @@ class BudgetMeter(Callback):
         costs = list(_iter_reported_costs(record.predictions))
         known = sum(cost for cost in costs if cost is not None)
         if spend := Spend(usd=known, unpriced=None in costs):
-            owner = "" if record.split == "baseline" else self.arm  # a baseline is asked once for all arms
+            owner = "" if record.split == "baseline" else self.arm  # a baseline is evaluated once for all arms
             self.ledger.add(self.arm, spend, key=f"{owner}/{record.split}/{record.name}/{record.step}", what="scoring")
         self.flush("eval")
 
@@ -144,7 +144,7 @@ class BudgetMeter(Callback):
         self.flush("end")
 
     def flush(self, what: str, **notes: Any) -> None:
-        """Write what has been counted since the last time, and stop the run where that reaches a limit."""
+        """Write the spend since the last flush, and stop the run if it reaches a limit."""
         with self._lock:
             spend, self._new = self._sum_unflushed(), Spend()
             self._since = time.perf_counter()
@@ -158,22 +158,22 @@ class BudgetMeter(Callback):
         self._check()
 
     def _check(self) -> None:
-        """Ask for a stop where a limit is reached; a budget that cannot be watched is a reason to stop, too."""
-        # The first reason to stop stays the one that is recorded.
+        """Request a stop if a limit is reached, or if the budget cannot be checked."""
+        # Keep the first stop reason.
         if self._control is None or self._control.stop_reason is not None:
             return
         try:
             reason = self._find_limit()
         except Exception as error:
-            get_logger(__name__).error("the budget of '%s' cannot be watched: %s", self.arm, error)
-            reason = f"it cannot be watched: {type(error).__name__}: {error}"
+            get_logger(__name__).error("the budget of '%s' cannot be checked: %s", self.arm, error)
+            reason = f"it cannot be checked: {type(error).__name__}: {error}"
         if reason is not None:
             self._control.stop(f"{STOP_PREFIX}{reason}", interrupted=True)
         elif (late := self._find_deadline()) is not None:
             self._control.stop(late)
 
     def _find_deadline(self) -> str | None:
-        """Why this step is the last one: another would take the time that scoring needs."""
+        """Why this step is the last one: another would use time reserved for scoring."""
         left = self.seconds_left()
         if left is None or (self._total_steps is not None and self._steps >= self._total_steps):
             return None
@@ -187,9 +187,9 @@ class BudgetMeter(Callback):
         with self._lock:
             new = self._sum_unflushed()
         spent = {"experiment": self.ledger.total, "arm": lambda: self.ledger.of(self.arm)}
-        for whose, limits in self._limits.items():
-            if reason := find_exhausted(limits, spent[whose]() + new):
-                return reason if whose == "experiment" else f"this arm has used {reason}"
+        for owner, limits in self._limits.items():
+            if reason := find_exhausted(limits, spent[owner]() + new):
+                return reason if owner == "experiment" else f"this arm has used {reason}"
         return None
 
     def _sum_unflushed(self) -> Spend:
@@ -201,7 +201,7 @@ class BudgetMeter(Callback):
 
 
 def meter_for(ledger: SpendLedger, run: RunConfig, config: ExperimentConfig) -> BudgetMeter:
-    """The meter of one arm; one without any limit is metered too, because its record says what it spent."""
+    """The meter of one arm; arms without limits are metered too, for the record."""
     budget = config.budget or Budget()
     price = price_of(run, budget)
     return BudgetMeter(
@@ -216,20 +216,20 @@ def meter_for(ledger: SpendLedger, run: RunConfig, config: ExperimentConfig) -> 
 
 
 def gpus_held(run: RunConfig, price: Tariff | None) -> float:
-    """How many GPUs an arm holds: its `devices` for `local`, or the one that is paid for by the hour."""
+    """The number of GPUs of an arm: its `devices` for `local`, or one if billed by the hour."""
     backend = backend_of(run)
     if backend == "mock":
         return 0.0
     if backend == "local":
-        torch: Any = sys.modules.get("torch")  # loaded where it is used; asking must not cost its import
-        wanted = run.backend.params.get("device") != "cpu"
-        held = wanted and torch is not None and torch.cuda.is_available()
+        torch: Any = sys.modules.get("torch")  # do not import torch only for this
+        uses_gpu = run.backend.params.get("device") != "cpu"
+        held = uses_gpu and torch is not None and torch.cuda.is_available()
         return float(run.backend.params.get("devices", 1)) if held else 0.0
     return 1.0 if price is not None and price.gpu_hour else 0.0
 
 
 def _iter_reported_costs(predictions: Sequence[Mapping[str, Any]]) -> Iterator[float | None]:
-    """What verifiers say that they cost, None where they do not know; those that say `usage` were metered before."""
+    """Costs reported by verifiers, None if unknown; predictions with `usage` were metered before."""
     for prediction in predictions:
         info: Any = prediction.get("info")
         if is_object(info) and "cost_usd" in info and "usage" not in info:

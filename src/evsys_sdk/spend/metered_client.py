@@ -1,8 +1,8 @@
-"""A training client that reports what is asked of it, so that nothing escapes the budget.
+"""A training client that reports its usage to the budget.
 
-Recipes, evaluations, baselines, teachers and reference models all go through the one client of an arm, so counting here
-counts them all, and only what was really computed: a prediction that a resumed scoring finds on disk costs nothing.
-What is trained on is counted when it is submitted, because a step in flight cannot be called back.
+Recipes, evaluations, baselines, teachers and reference models use the one client of an arm, so all their computation is
+counted here; predictions that a resumed scoring reads from disk cost nothing. Training tokens are counted when
+submitted, because a step in flight cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MeteredSampler:
         return self._sampler.tokenizer
 
     def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
-        # Once they are there: how long answers will be is not known before.
+        # Counted afterwards: answer lengths are not known before.
         def count(samples: list[Sample]) -> list[Sample]:
             self._count(TokenUsage(len(prompt), sum(len(sample.tokens) for sample in samples)))
             return samples
@@ -46,7 +46,7 @@ class MeteredSampler:
         return self._sampler.sample(prompt, num_samples, params).then(count)
 
     def cost_of(self, usage: TokenUsage) -> float | None:
-        """What a use of this sampler costs; None where its price is not known."""
+        """The cost of a usage of this sampler; None without a price."""
         cost = None if self._price is None else self._price.of(usage)
         return None if cost is None else float(cost)
 
@@ -68,11 +68,11 @@ class MeteredClient:
     def __init__(self, client: TrainingClient, count: Count, price: Tariff | None = None) -> None:
         self._client, self._count, self._price = client, count, price
         self.on_batch: Callable[[Sequence[Datum]], None] | None = None
-        """Told what is trained on."""
+        """Called with each training batch."""
         self.on_load: Callable[[str], None] | None = None
-        """Told which weights are loaded."""
+        """Called with the reference of loaded weights."""
         self.saved: set[str] = set()
-        """Where weights were saved through this client."""
+        """References of weights saved through this client."""
 
     @property
     def model_name(self) -> str:
@@ -98,7 +98,7 @@ class MeteredClient:
         self._count(self._usage_of(data, loss_fn))
         if self.on_batch is not None:
             self.on_batch(data)
-        # Only after it was heard: what is learned from is on record before, so that no kill takes the evidence along.
+        # After `on_batch`: the record names the batch before it is trained on, even if the process is killed.
         return self._client.forward_backward(data, loss_fn, loss_fn_config)
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
@@ -132,16 +132,16 @@ class MeteredClient:
         self._client.close()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)  # whatever else this backend's client can do
+        return getattr(self._client, name)  # other methods of this backend's client
 
     def _watch(self, sampler: SamplingClient) -> SamplingClient:
         return MeteredSampler(sampler, self._count, self._price)
 
     def _usage_of(self, data: Sequence[Datum], loss_fn: str | None) -> TokenUsage:
-        """What a backward pass takes; a client that sends more than the data says so itself."""
-        # Some losses take more than one pass, or send more than the data; the client that does it knows what is billed.
-        says = getattr(self._client, "usage_of", None)
-        return says(data, loss_fn) if says else TokenUsage(0, 0, trained_tokens=_size(data))
+        """The tokens of a backward pass; a client may report its own count."""
+        # Some losses take several passes or send more than the data; their client knows the billed amount.
+        usage_of = getattr(self._client, "usage_of", None)
+        return usage_of(data, loss_fn) if usage_of else TokenUsage(0, 0, trained_tokens=_size(data))
 
 
 def _size(data: Sequence[Datum]) -> int:

@@ -1,4 +1,4 @@
-"""Room 6: the loop the SDK owns: batches in, optimiser steps, checkpoints, resume, observers, watchdogs."""
+"""The training loop: batches, optimiser steps, checkpoints, resume, observers and watchdogs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one optimiser step consumes, and who produces it."""
+"""The batch of one optimiser step, its order and its learning rate."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class TrainingBatch:
 
     data: Sequence[Datum]
     loss_fn: str | LossCallable = "cross_entropy"
-    """Name of a loss the backend knows, or a function of the data and their log-probabilities."""
+    """Name of a backend's loss, or a function of the data and their log-probabilities."""
     loss_fn_config: Mapping[str, Any] | None = None
     """Parameters of a named loss, e.g. clip thresholds."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    """Known before the step, logged with it."""
+    """Metrics known before the step, logged with it."""
     rollouts: Sequence[Rollout] = ()
-    """The attempts it was made from, where there are some, each once: they are recorded with this step."""
+    """The rollouts it was built from, each once; recorded with this step."""
     empty_because: str = ""
-    """Why there is nothing to learn from, where the recipe knows."""
+    """Why the batch has no data, if the recipe knows."""
 
 
 def submit_step(
     client: TrainingClient, batch: TrainingBatch, adam: AdamParams | None
 ) -> tuple[Operation[ForwardBackwardOutput], Operation[OptimStepOutput]]:
-    """Gradient and optimiser step, submitted together: the backend may begin with the one while the caller continues.
+    """Submit gradient and optimiser step together, so that the backend starts while the caller continues.
 
-    Without `adam` the gradient is only accumulated.
+    Without `adam`, the gradient is only accumulated.
     """
     if isinstance(batch.loss_fn, str):
         backward = client.forward_backward(batch.data, batch.loss_fn, batch.loss_fn_config)
@@ -55,12 +55,12 @@ def submit_step(
 
 @runtime_checkable
 class StepBuilder(Protocol):
-    """Builds the batch of each step. This is the algorithm."""
+    """Builds the batch of each step: the algorithm."""
 
     async def build_batch(self, step_idx: int) -> TrainingBatch: ...
 
     def step_metrics(self, step_idx: int, batch: TrainingBatch, output: ForwardBackwardOutput) -> Mapping[str, float]:
-        """More metrics of a finished step."""
+        """Additional metrics of a finished step."""
         ...
 
     @property
@@ -69,7 +69,7 @@ class StepBuilder(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to continue from here, as JSON-like data."""
+        """The state for `restore`, as JSON-like data."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -77,12 +77,12 @@ class StepBuilder(Protocol):
         ...
 
 
-# In which order examples are visited: a function of seed and step, so that a resumed run sees the same batches.
+# The order of examples is a function of seed and step, so that a resumed run has the same batches.
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOrder:
-    """Shuffled epochs cut into batches; the last batch of an epoch may be smaller."""
+    """Shuffled epochs split into batches; the last batch of an epoch may be smaller."""
 
     n_examples: int
     batch_size: int
@@ -93,7 +93,7 @@ class BatchOrder:
         return -(-self.n_examples // self.batch_size)
 
     def indices(self, step: int) -> list[int]:
-        """Which examples the batch of `step` holds."""
+        """Indices of the examples in the batch of `step`."""
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.batch_size
         return [
@@ -101,20 +101,20 @@ class BatchOrder:
         ]
 
     def epoch(self, step: int) -> float:
-        """How often the data has been seen after `step`, as a fraction."""
+        """Number of epochs after `step`, as a fraction."""
         return (step + 1) / self.steps_per_epoch
 
 
-# Every step of an epoch asks for the same order, which is as long as the data.
+# Cached: every step of an epoch needs the same permutation of all data.
 @lru_cache(maxsize=4)
 def _epoch_order(seed: int, epoch: int, n_examples: int) -> np.ndarray:
     import numpy as np
 
-    # A pair and not a sum: epoch 1 of seed 0 must not have the order of epoch 0 of seed 1.
+    # A pair, not a sum: epoch 1 of seed 0 must differ from epoch 0 of seed 1.
     return np.random.default_rng([seed, epoch]).permutation(n_examples)
 
 
-# Learning-rate schedules: a factor between 0 and 1 for each step, applied to the peak rate.
+# Learning-rate schedules: a factor between 0 and 1 per step, applied to the peak rate.
 
 type ScheduleKind = Literal["constant", "linear", "cosine"]
 
@@ -128,12 +128,12 @@ class Schedule:
     final_fraction: float = 0.0
 
     def factor(self, step: int, total_steps: int) -> float:
-        """Multiplier of the peak rate at `step`, counted from 0."""
+        """Factor of the peak rate at `step`, counted from 0."""
         if step < self.warmup_steps:
             return (step + 1) / (self.warmup_steps + 1)
         if self.kind == "constant":
             return 1.0
-        # The first step trains at the peak, and no step at exactly the end of the decay: none is wasted at rate 0.
+        # The first step has the peak rate, and no step the end of the decay, which would waste it at rate 0.
         progress = (step - self.warmup_steps) / max(total_steps - self.warmup_steps, 1)
         shape = 1.0 - progress if self.kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
         return self.final_fraction + (1.0 - self.final_fraction) * shape

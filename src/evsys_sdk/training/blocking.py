@@ -1,4 +1,4 @@
-"""Async code called from sync code, wherever that is: a script, or a notebook whose own event loop is running."""
+"""Run async code from sync code, in a script or in a notebook with a running event loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def run_blocking[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end; where a loop already runs, on its own thread."""
+    """Run a coroutine to its end, on a new thread if a loop already runs here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -24,7 +24,7 @@ def run_blocking[T](work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except BaseException as error:
             errors.append(error)
 
-    # No loop runs inside another. The thread continues in the context of who asked: who pays for answers is kept there.
+    # Event loops do not nest. The thread gets the caller's context, which has the payer of inference answers.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="evsys-train")
     thread.start()
     thread.join()

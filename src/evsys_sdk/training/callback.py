@@ -1,7 +1,7 @@
-"""Observers of a run: the contract, and the fan-out that keeps them from harming it.
+"""Observers of a run: the contract, and the fan-out that isolates the run from their errors.
 
-A callback overrides the moments it cares about. One that cannot start stops the run before anything is spent; after
-that, nothing a callback does can end the run, except by asking for it through `RunControl.stop`.
+A callback overrides the hooks it needs. A callback that fails to start stops the run before anything is spent. After
+that, callbacks can end the run only through `RunControl.stop`.
 
     @register_callback("shout")
     class Shout(Callback):
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from ..rollouts.rollout import Rollout
 
 STOPPED_ON_DASHBOARD = "stopped on the dashboard: "
-"""How the reason of a stop begins that was asked for over a dashboard."""
+"""Prefix of the reason of a stop requested on a dashboard."""
 DEADLINE = "budget: deadline"
-"""Prefix of the reason of a stop that left time to score: the run is complete, and continues when it gets more time."""
+"""Prefix of the reason of a stop that left time to score: the run is complete, and continues with more time."""
 _FAILURES_BEFORE_SILENCE = 3
 
 
@@ -40,7 +40,7 @@ def is_deadline_stop(reason: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What is known about a run when it starts."""
+    """Facts about a run at its start."""
 
     experiment: str
     run_id: str
@@ -48,29 +48,29 @@ class RunInfo:
     config: Mapping[str, Any]
     """The resolved run config, as JSON-like data."""
     total_steps: int | None = None
-    """How many steps are planned, where the recipe knows."""
+    """Planned steps, if the recipe knows."""
     steps_done: int = 0
-    """Above 0 the run resumes after this step: drop whatever you recorded for later ones."""
+    """Above 0, the run resumes after this step: drop your records of later ones."""
     hypothesis: str | None = None
     measure: str = "loss"
-    """What the recipe says it is getting on by, logged with each step ..."""
+    """The recipe's progress metric, logged with each step ..."""
     measure_mode: Literal["min", "max"] = "min"
-    """... and whether less or more of it is better."""
+    """... and whether lower or higher is better."""
     repeats: tuple[EvalRecord, ...] = ()
-    """Scorings of steps already done that will be recorded again, without their scores: drop what you have of them.
+    """Evaluations of finished steps that will be recorded again, without their scores: drop your records of them.
 
-    A scoring that overlaps training is recorded later than its step, so a run may resume between the two.
+        An evaluation that overlaps training is recorded after its step, so a run may resume in between.
     """
 
     @property
     def next_step(self) -> int:
-        """The first step whose records will be written; whatever is there from this step on must go."""
+        """The first step to be recorded; drop existing records from this step on."""
         return self.steps_done + 1 if self.steps_done else 0
 
 
 @dataclass(frozen=True, slots=True)
 class EvalRecord:
-    """One scoring of a model: which set, at which step, what came out."""
+    """One evaluation of a model: its set, step and scores."""
 
     name: str
     split: str
@@ -80,40 +80,40 @@ class EvalRecord:
     predictions: Sequence[Mapping[str, Any]] = ()
 
     def is_of(self, record: Mapping[str, Any]) -> bool:
-        """Whether a recorded line of named metrics is about this scoring; any of its metrics shows it."""
+        """Whether a recorded line of named metrics belongs to this evaluation."""
         return record.get("step") == self.step and any(name in record for name in self.named_metrics)
 
     @property
     def named_metrics(self) -> dict[str, float]:
-        """Scores as they are logged: `eval/exact_match`, or `val/<benchmark>/pass@1` where the set has a name."""
-        own = f"{self.split}/"
-        prefix = f"{own}{self.name}/" if self.name else own
-        return {name if name.startswith(own) else prefix + name: value for name, value in self.metrics.items()}
+        """Scores by logged name: `eval/exact_match`, or `val/<benchmark>/pass@1` for a named set."""
+        split_prefix = f"{self.split}/"
+        prefix = f"{split_prefix}{self.name}/" if self.name else split_prefix
+        return {name if name.startswith(split_prefix) else prefix + name: value for name, value in self.metrics.items()}
 
 
 @dataclass(slots=True)
 class RunControl:
-    """How an observer asks the loop to stop; safe to call from any thread."""
+    """Lets an observer stop the loop; thread-safe."""
 
     stop_reason: str | None = None
     interrupted: bool = False
     """Whether the run was aborted rather than finished early."""
     more_stages: bool = False
-    """Whether another stage follows the one that is trained."""
+    """Whether another stage follows the current one."""
     stage_only: bool = False
-    """Whether the stop ends a stage, and the next one is trained."""
-    # Reentrant: Ctrl-C is handled on the main thread, which may be asking for a stop itself at that moment.
+    """Whether the stop ends only the stage, and the next one is trained."""
+    # Reentrant: the handler of Ctrl-C runs on the main thread, which may hold the lock.
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def stop(self, reason: str, *, interrupted: bool = False, stage: bool = False) -> None:
-        """Ask for a clean stop after the current step, of the `stage` or of the run; the first reason is kept."""
+        """Request a clean stop of the run or `stage` after the current step; the first reason is kept."""
         with self._lock:
             if self.stop_reason is None or self.stage_only:
                 self.stop_reason, self.interrupted = reason, interrupted
                 self.stage_only = stage and self.more_stages
 
     def begin_stage(self, *, more: bool) -> None:
-        """Forget a stop of the stage before; `more`: whether another stage follows."""
+        """Clear a stop of the previous stage; `more`: whether another stage follows."""
         with self._lock:
             self.more_stages = more
             if self.stage_only:
@@ -121,7 +121,7 @@ class RunControl:
 
 
 class Callback:
-    """Base of observers: every moment is a no-op until overridden."""
+    """Base of observers: every hook is a no-op until overridden."""
 
     name = "callback"
 
@@ -129,43 +129,43 @@ class Callback:
         """Before the first step; an exception here stops the run."""
 
     def on_data(self, rows: Sequence[Row]) -> None:
-        """The rows that will be trained on."""
+        """The rows of the training data."""
 
     def on_rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        """Before the step that learns from these attempts, failed ones included."""
+        """Before the step that learns from these rollouts, failed ones included."""
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """After each optimiser step; the first one is step 1."""
 
     def on_scored(self, record: EvalRecord) -> None:
-        """As soon as a scoring that overlaps training is done, from the thread that made it; for displays.
+        """As soon as an overlapping evaluation is done, on its thread; for displays.
 
-        `on_eval` hears of it at a fixed step, however fast the machine is.
+        `on_eval` reports it at a fixed step, independently of the machine's speed.
         """
 
     def on_eval(self, record: EvalRecord) -> None:
-        """After a scoring, during training or at its end."""
+        """After an evaluation, during training or at its end."""
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         """After a checkpoint was written."""
 
     def on_run_end(self, result: RunResult) -> None:
-        """Once, however the run ended."""
+        """Once, for every outcome of the run."""
 
     def on_experiment_end(self, folder: Path) -> None:
-        """Once, where the experiment was started: it has ended, and `folder` holds all of its record.
+        """Once in the process that started the experiment, after its end; `folder` has the whole record.
 
-        The callback is made anew for this, so it knows nothing of the runs but what is on disk.
+        Called on a new instance, which has no state of the runs.
         """
 
     def findings(self) -> Sequence[str]:
-        """What it noticed about the run, in sentences; they go into the result."""
+        """Problems found in the run, as sentences for the result."""
         return ()
 
     def read_decision(self, folder: Path) -> tuple[bool, str, str] | None:
-        """What somebody elsewhere said to an experiment that waits for an approval: yes or no, why, and who.
+        """A remote decision on an experiment that waits for approval: approved or not, the reason, and the person.
 
-        The callback is made anew for this, and asked every few seconds until there is an answer.
+        Called on a new instance every few seconds until there is a decision.
         """
         return None
 
@@ -173,7 +173,7 @@ class Callback:
         """Release files and connections."""
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs when the run resumes; saved with each checkpoint as JSON."""
+        """State for `restore` on resume; saved with each checkpoint as JSON."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -181,21 +181,21 @@ class Callback:
 
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
-"""The moments of a run, as methods of a callback."""
+"""The hook methods of a callback."""
 
 
 class _Completed(Callback):
-    """An observer without our base class: it hears the moments that it has a method for."""
+    """An observer without our base class; it is called for the hooks it defines."""
 
     def __init__(self, observer: Any) -> None:
         self.name = str(getattr(observer, "name", type(observer).__name__))
         for method in (*HOOKS, "findings", "close", "state", "restore"):
-            if callable(own := getattr(observer, method, None)):
-                setattr(self, method, own)
+            if callable(hook := getattr(observer, method, None)):
+                setattr(self, method, hook)
 
 
 class Observers(Callback):
-    """Several callbacks as one, each fenced off from the run and from the others."""
+    """Several callbacks as one, with their errors isolated."""
 
     name = "observers"
 
@@ -204,64 +204,64 @@ class Observers(Callback):
         self._failures = [0] * len(self._callbacks)
 
     def add(self, callback: Callback) -> None:
-        """One more observer; it may be of any class that has one of the hooks."""
+        """Add an observer of any class with at least one hook."""
         self._callbacks.append(_complete(callback))
         self._failures.append(0)
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        """Start all of them; the one that cannot start stops the run."""
+        """Start all callbacks; one that fails to start stops the run."""
         for index, callback in enumerate(self._callbacks):
             try:
                 callback.on_run_start(info, control)
             except Exception as error:
-                # Those that never started have nothing to say about how the run ended.
+                # Callbacks that never started get no further calls.
                 self._failures[index:] = [_FAILURES_BEFORE_SILENCE] * (len(self._callbacks) - index)
                 raise _unusable(callback, "start", error) from error
 
     def on_data(self, rows: Sequence[Row]) -> None:
-        self._tell(lambda callback: callback.on_data(rows))
+        self._call_all(lambda callback: callback.on_data(rows))
 
     def on_rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        self._tell(lambda callback: callback.on_rollouts(step, tuple(rollouts)))
+        self._call_all(lambda callback: callback.on_rollouts(step, tuple(rollouts)))
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        # Copies, here and below: what one of them does to its own reaches neither the run nor the others.
-        self._tell(lambda callback: callback.on_step(step, dict(metrics)))
+        # Copies here and below, so that callbacks cannot change the data of the run or of each other.
+        self._call_all(lambda callback: callback.on_step(step, dict(metrics)))
 
     def on_scored(self, record: EvalRecord) -> None:
-        self._tell(lambda callback: callback.on_scored(replace(record, metrics=dict(record.metrics))))
+        self._call_all(lambda callback: callback.on_scored(replace(record, metrics=dict(record.metrics))))
 
     def on_eval(self, record: EvalRecord) -> None:
-        self._tell(lambda callback: callback.on_eval(replace(record, metrics=dict(record.metrics))))
+        self._call_all(lambda callback: callback.on_eval(replace(record, metrics=dict(record.metrics))))
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        self._tell(lambda callback: callback.on_checkpoint(dict(checkpoint)))
+        self._call_all(lambda callback: callback.on_checkpoint(dict(checkpoint)))
 
     def on_run_end(self, result: RunResult) -> None:
-        self._tell(lambda callback: callback.on_run_end(copy.deepcopy(result)))
+        self._call_all(lambda callback: callback.on_run_end(copy.deepcopy(result)))
 
     def findings(self) -> list[str]:
-        found: list[str] = []
-        self._tell(lambda callback: found.extend(str(one) for one in callback.findings()))
-        return found
+        sentences: list[str] = []
+        self._call_all(lambda callback: sentences.extend(map(str, callback.findings())))
+        return sentences
 
     def close(self) -> None:
-        self._tell(lambda callback: callback.close(), always=True)
+        self._call_all(lambda callback: callback.close(), always=True)
 
     def state(self) -> dict[str, Any]:
-        """The states of those that have one, by position and name."""
+        """The non-empty states, by position and name."""
         states: dict[int, dict[str, Any]] = {}
 
         def take(callback: Callback) -> None:
-            # It is saved as JSON; what cannot be must be noticed here, where it costs only this observer.
+            # Check here that it is JSON, so that an error affects only this callback.
             states[id(callback)] = json.loads(json.dumps(callback.state()))
 
-        self._tell(take)
-        found = {self._key(index): states.get(id(callback)) for index, callback in enumerate(self._callbacks)}
-        return {key: state for key, state in found.items() if state}
+        self._call_all(take)
+        by_key = {self._key(index): states.get(id(callback)) for index, callback in enumerate(self._callbacks)}
+        return {key: state for key, state in by_key.items() if state}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Give each its state back; one that cannot continue stops the run before it trains."""
+        """Restore each state; a callback that fails to restore stops the run before it trains."""
         for index, callback in enumerate(self._callbacks):
             if self._key(index) in state:
                 try:
@@ -270,20 +270,20 @@ class Observers(Callback):
                     raise _unusable(callback, "continue from its saved state", error) from error
 
     def _key(self, index: int) -> str:
-        # Two callbacks of one kind have a state each, and another list of callbacks must not get them.
+        # The position separates callbacks of one kind; the name detects a changed list.
         return f"{index}:{self._callbacks[index].name}"
 
-    def _tell(self, message: Callable[[Callback], None], *, always: bool = False) -> None:
+    def _call_all(self, call: Callable[[Callback], None], *, always: bool = False) -> None:
         exited: TrainingError | None = None
         for index, callback in enumerate(self._callbacks):
             if self._failures[index] >= _FAILURES_BEFORE_SILENCE and not always:
                 continue
             try:
-                message(callback)
+                call(callback)
                 self._failures[index] = 0
-            except SystemExit as error:  # it asks for the end of the run, whatever its code
-                said = f"callback '{callback.name}' called sys.exit({error.code!r}). Raise an error instead."
-                exited = exited or TrainingError(said)
+            except SystemExit as error:
+                message = f"callback '{callback.name}' called sys.exit({error.code!r}). Raise an error instead."
+                exited = exited or TrainingError(message)
             except Exception as error:
                 self._failures[index] += 1
                 silenced = self._failures[index] == _FAILURES_BEFORE_SILENCE
@@ -302,5 +302,5 @@ def _complete(callback: Any) -> Callback:
 def _unusable(callback: Callback, what: str, error: Exception) -> TrainingError:
     reason = str(error) if isinstance(error, EvsysError) else f"{type(error).__name__}: {error}"
     return TrainingError(
-        f"callback '{callback.name}' cannot {what}: {reason.rstrip('.')}. Repair that, or remove it from callbacks."
+        f"callback '{callback.name}' cannot {what}: {reason.rstrip('.')}. Fix it, or remove it from callbacks."
     )

@@ -1,4 +1,4 @@
-"""Chat rows -> datums, and the page of the record that shows what they look like."""
+"""Chat rows -> datums, and the record's page of examples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ type TooLong = Literal["error", "skip", "truncate"]
 
 @dataclass(frozen=True, slots=True)
 class LengthLimit:
-    """The longest example the run accepts, and what happens to longer ones."""
+    """The maximum example length of a run, and the treatment of longer examples."""
 
     max_length: int
     too_long: TooLong
@@ -37,7 +37,7 @@ class LengthLimit:
         return cls(min(max_length or longest, longest), too_long)
 
     def apply(self, rendered: Rendered, row_number: int) -> Rendered | None:
-        """The example as it will be trained on, or None when it is left out."""
+        """The example to train on, or None if it is skipped."""
         if len(rendered.tokens) <= self.max_length:
             return rendered
         if self.too_long == "error":
@@ -51,13 +51,13 @@ class LengthLimit:
 
 
 def can_learn_from(example: Rendered | None) -> TypeGuard[Rendered]:
-    """Whether any token counts; the first cannot, because nothing precedes it."""
+    """Whether any token carries loss; the first cannot, because it has no context."""
     return example is not None and any(example.weights[1:])
 
 
 @contextmanager
 def in_row(number: int) -> Generator[None]:
-    """Say in which row it is that something is wrong."""
+    """Add the row number to a DataError."""
     try:
         yield
     except DataError as error:
@@ -72,13 +72,13 @@ def render_chats(
     supervise: Supervise,
     limit: LengthLimit,
 ) -> list[Rendered]:
-    """All supervised sequences of the rows, in order; says how many were left out."""
+    """All supervised sequences of the rows, in order; warns about skipped ones."""
     kept: list[Rendered] = []
-    left_out = 0
+    skipped = 0
     for number, chat in enumerate(chats, start=1):
         if has_images(chat) and not client.capabilities.vision:
             raise DataError(
-                f"row {number} holds an image, and {client.model_name} on this backend reads only text. "
+                f"row {number} holds an image, but {client.model_name} on this backend reads only text. "
                 "Choose a model with vision, or remove the images with a transform."
             )
         with in_row(number):
@@ -88,8 +88,8 @@ def render_chats(
             if can_learn_from(example):
                 kept.append(example)
             else:
-                left_out += 1
-    warn_left_out(left_out, "examples")
+                skipped += 1
+    warn_left_out(skipped, "examples")
     if not kept:
         raise DataError(
             "no row gives anything to learn from. Check data.path and data.transforms with `evsys dataset show`, and "
@@ -99,12 +99,12 @@ def render_chats(
 
 
 def to_datums(examples: Sequence[Rendered]) -> list[Datum]:
-    """Rendered sequences shifted by one: position i predicts token i+1."""
+    """Rendered sequences shifted by one: position i predicts token i + 1."""
     return [Datum.supervised(example.tokens, example.weights) for example in examples]
 
 
 def write_preview(run_dir: Path, examples: Sequence[Rendered], client: TrainingClient) -> None:
-    """Put the first examples into the record, so that a person can see exactly what was trained on."""
+    """Write the first training examples to the record, with loss marks."""
     pages = [
         f"## Example {number}\n\n{preview(example, client.tokenizer)}\n"
         for number, example in enumerate(examples[:_PREVIEWED], 1)
@@ -113,6 +113,6 @@ def write_preview(run_dir: Path, examples: Sequence[Rendered], client: TrainingC
 
 
 def warn_left_out(count: int, what: str) -> None:
-    """Nothing is dropped without a word."""
+    """Warn about skipped examples."""
     if count:
-        get_logger(__name__).warning("%d %s were left out: too long, or nothing left to learn from", count, what)
+        get_logger(__name__).warning("%d %s were skipped: too long, or nothing to train on", count, what)

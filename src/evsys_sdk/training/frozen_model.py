@@ -1,4 +1,4 @@
-"""Weights that do not change, to sample from and to score with; and what a prompt, an example and an answer are."""
+"""Frozen weights to sample from and score with; the types of prompts, examples and answers."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from ..backends.datum import Floats
 
 type Prompt = str | Sequence[Message] | Sequence[int]
-"""One user message, a conversation, or tokens as they are."""
+"""One user message, a conversation, or tokens."""
 type Example = Datum | SampledTurn | Sequence[Message] | Mapping[str, Any] | tuple[Prompt, str | Sequence[int]]
-"""Something to train on: a datum, an answer, a conversation, a chat row, or a prompt with its completion."""
+"""A training example: a datum, an answer, a conversation, a chat row, or a prompt with its completion."""
 
 
 class SampleOptions(TypedDict, total=False):
-    """How to sample; every one may be left out."""
+    """Sampling options; all are optional."""
 
     max_tokens: int
-    """Longest answer, 256 unless given; less where the context is full before."""
+    """Maximum answer length, by default 256; limited by the context length."""
     temperature: float
     top_k: int
     top_p: float
     stop: Sequence[str] | Sequence[int]
-    """Ends an answer, next to the end of a turn; an empty list ends it at `max_tokens` only."""
+    """Stop sequences besides the end of a turn; an empty list stops only at `max_tokens`."""
     seed: int
-    """The same seed gives the same answers; without one, the model counts on from its own."""
+    """The same seed gives the same answers; without one, every call differs."""
     top_logprobs: int
-    """Report so many of the most probable tokens at each position, in `top`."""
+    """Number of most probable tokens to report per position, in `top`."""
     logit_bias: Mapping[int, float]
-    """Token -> added to its logit. Log-probabilities stay those of the model."""
+    """Token -> value added to its logit. Log-probabilities stay those of the model."""
     processors: Sequence[LogitsProcessor]
-    """Functions of (tokens so far, log-probabilities of the next) that return changed ones, as NumPy arrays."""
+    """Functions of (tokens so far, next log-probabilities) that return changed log-probabilities, as NumPy arrays."""
     schema: Mapping[str, Any]
-    """JSON schema that every answer keeps; needs the extra `grammar`."""
+    """JSON schema of every answer; needs the extra `grammar`."""
     make_filter: Callable[[], TokenFilter]
-    """Makes your own filter for each answer."""
+    """Creates a custom filter for each answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SampledTurn(Turn):
         return self.completion_tokens
 
     def datum(self, advantage: float | Sequence[float] | None = None) -> Datum:
-        """To train on: with an advantage for policy losses, without one towards the answer itself."""
+        """A training datum: with an advantage for policy losses, without one as a supervised target."""
         if advantage is not None:
             return Datum.policy(self.prompt_tokens, self.tokens, self.logprobs, advantage)
         weights = [0.0] * len(self.prompt_tokens) + [1.0] * len(self.tokens)
@@ -73,7 +73,7 @@ class SampledTurn(Turn):
 
 
 class FrozenModel:
-    """Weights that do not change: sample from them and score with them."""
+    """Frozen weights to sample from and score with."""
 
     def __init__(
         self,
@@ -82,16 +82,16 @@ class FrozenModel:
         tokenizer: Any,
         capabilities: Capabilities,
     ) -> None:
-        """In place of a renderer: why there is none. Tokens can be read and written without it."""
+        """`renderer` may be the error of its creation; token ids work without a renderer."""
         self._frozen = sampler
         self._renderer, self.tokenizer, self.capabilities = renderer, tokenizer, capabilities
         self.tokens_sampled = 0
 
     @property
     def renderer(self) -> Renderer:
-        """Turns conversations into tokens and back, by the chat template."""
+        """Converts conversations to tokens and back, by the chat template."""
         if isinstance(self._renderer, DataError):
-            raise DataError(f"{self._renderer} Or give token ids.")
+            raise DataError(f"{self._renderer} Or use token ids.")
         return self._renderer
 
     def sample(
@@ -103,19 +103,19 @@ class FrozenModel:
     def sample_async(
         self, prompts: Sequence[Prompt], n: int = 1, **options: Unpack[SampleOptions]
     ) -> Operation[list[list[SampledTurn]]]:
-        """The same, submitted only."""
-        asked = [self.encode(prompt) for prompt in _several(prompts, "prompts")]
-        params = [self._params(len(prompt), index, options) for index, prompt in enumerate(asked)]
+        """`sample` without waiting."""
+        encoded = [self.encode(prompt) for prompt in _several(prompts, "prompts")]
+        params = [self._params(len(prompt), index, options) for index, prompt in enumerate(encoded)]
 
         def start(sampler: SamplingClient) -> Operation[list[list[Sample]]]:
-            return gather([sampler.sample(prompt, n, one) for prompt, one in zip(asked, params, strict=True)])
+            return gather([sampler.sample(prompt, n, param) for prompt, param in zip(encoded, params, strict=True)])
 
-        def finish(found: list[list[Sample]]) -> list[list[SampledTurn]]:
+        def finish(batches: list[list[Sample]]) -> list[list[SampledTurn]]:
             stops = [stop for stop in options.get("stop", ()) if isinstance(stop, str)]
-            self.tokens_sampled += sum(len(sample.tokens) for samples in found for sample in samples)
+            self.tokens_sampled += sum(len(sample.tokens) for samples in batches for sample in samples)
             return [
                 [self._turn(prompt, tokens, sample, stops) for sample in samples]
-                for prompt, tokens, samples in zip(prompts, asked, found, strict=True)
+                for prompt, tokens, samples in zip(prompts, encoded, batches, strict=True)
             ]
 
         return self._sampler().follow(start).then(finish)
@@ -125,7 +125,7 @@ class FrozenModel:
         return self.logprobs_async(examples).result()
 
     def logprobs_async(self, examples: Sequence[Example]) -> Operation[list[Floats]]:
-        """The same, submitted only."""
+        """`logprobs` without waiting."""
         data = self.datums(examples)
 
         def start(sampler: SamplingClient) -> Operation[list[Floats]]:
@@ -134,7 +134,7 @@ class FrozenModel:
         return (
             self._sampler()
             .follow(start)
-            .then(lambda found: [row[1:][datum.weights != 0] for row, datum in zip(found, data, strict=True)])
+            .then(lambda rows: [row[1:][datum.weights != 0] for row, datum in zip(rows, data, strict=True)])
         )
 
     def distil(
@@ -145,14 +145,14 @@ class FrozenModel:
         logit_bias: Mapping[int, float] | None = None,
         processors: Sequence[LogitsProcessor] = (),
     ) -> list[Datum]:
-        """Soft targets: what this model, with changed logits if you like, would say at each completed position.
+        """Soft targets: this model's distribution, optionally with changed logits, at each completion position.
 
-        Each example's completion is read as it is; the `k` most probable tokens at its positions become the targets,
-        with their probabilities as weights. Train on them with any model of the same tokenizer.
+        The completion stays unchanged; the `k` most probable tokens at its positions become the targets, weighted by
+        their probabilities. Train on them with any model of the same tokenizer.
         """
         data = self.datums(examples)
-        found = self.topk_logprobs_async(data, k, logit_bias=logit_bias, processors=processors).result()
-        return [datum.soften(top.tokens, top.logprobs) for datum, top in zip(data, found, strict=True)]
+        tops = self.topk_logprobs_async(data, k, logit_bias=logit_bias, processors=processors).result()
+        return [datum.soften(top.tokens, top.logprobs) for datum, top in zip(data, tops, strict=True)]
 
     def topk_logprobs_async(
         self,
@@ -170,11 +170,11 @@ class FrozenModel:
         return (
             self._sampler()
             .follow(start)
-            .then(lambda found: [TopLogprobs(top.tokens[1:], top.logprobs[1:]) for top in found])
+            .then(lambda tops: [TopLogprobs(top.tokens[1:], top.logprobs[1:]) for top in tops])
         )
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt: of a text or a conversation by the chat template, of tokens themselves."""
+        """The tokens of a prompt: texts and conversations by the chat template, tokens unchanged."""
         if isinstance(prompt, str):
             return self.renderer.prompt([{"role": "user", "content": prompt}])
         if _is_tokens(prompt):
@@ -182,16 +182,18 @@ class FrozenModel:
         return self.renderer.prompt(cast("Sequence[Message]", prompt))
 
     def token(self, text: str) -> int:
-        """The one token of a text, e.g. for `logit_bias`; refuses text of several tokens."""
-        found = self.tokenizer.encode(text, add_special_tokens=False)
-        if len(found) != 1:
-            parts = [decode(self.tokenizer, [one]) for one in found]
-            raise DataError(f"{show(text)} is {len(found)} tokens ({show(parts)}). Name one of them, or use encode().")
-        return int(found[0])
+        """The single token of a text, e.g. for `logit_bias`; refuses texts of several tokens."""
+        tokens = self.tokenizer.encode(text, add_special_tokens=False)
+        if len(tokens) != 1:
+            parts = [decode(self.tokenizer, [token]) for token in tokens]
+            raise DataError(
+                f"{show(text)} is {len(tokens)} tokens ({show(parts)}). Choose one of them, or use encode()."
+            )
+        return int(tokens[0])
 
     def datums(self, examples: Sequence[Example], supervise: Supervise = "all_assistant") -> list[Datum]:
-        """What is trained on, from anything that can be: see `Example`."""
-        return [datum for one in _several(examples, "examples") for datum in self._datums(one, supervise)]
+        """Datums of any supported examples: see `Example`."""
+        return [datum for example in _several(examples, "examples") for datum in self._datums(example, supervise)]
 
     def _datums(self, example: Example, supervise: Supervise) -> list[Datum]:
         match example:
@@ -207,8 +209,8 @@ class FrozenModel:
                 return self._pair(*cast("tuple[Any, Any]", example))
             case _:
                 raise DataError(
-                    f"examples: {show(cast('Any', example))} is none. Give answers, pairs of prompt and completion, "
-                    "conversations, chat rows or datums, each by itself and not in groups."
+                    f"examples: {show(cast('Any', example))} is not an example. Give a flat list of answers, "
+                    "pairs of prompt and completion, conversations, chat rows or datums."
                 )
         limit = LengthLimit.of(None, "error", self.capabilities)
         return to_datums(
@@ -216,10 +218,10 @@ class FrozenModel:
         )
 
     def _pair(self, prompt: Prompt, completion: str | Sequence[int]) -> list[Datum]:
-        """A prompt with its completion; of a text, the turn that the chat template makes of it."""
+        """The datums of a prompt with its completion; texts become turns of the chat template."""
         if isinstance(completion, str) and not _is_tokens(prompt):
-            asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-            row = {"messages": [*cast("Sequence[Message]", asked), {"role": "assistant", "content": completion}]}
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+            row = {"messages": [*cast("Sequence[Message]", messages), {"role": "assistant", "content": completion}]}
             return self._datums(row, "last_assistant")
         text = isinstance(completion, str)
         tokens = self.tokenizer.encode(completion, add_special_tokens=False) if text else list(completion)
@@ -230,18 +232,18 @@ class FrozenModel:
         return self._frozen
 
     def _params(self, length: int, index: int, options: SampleOptions) -> SamplingParams:
-        given: dict[str, Any] = {**options}
-        check_options("sample", given, SampleOptions)
-        room = self.capabilities.context_length - length
-        given["max_tokens"] = min(options.get("max_tokens", 256), max(1, room))
-        given["stop"] = self._stop(options.get("stop"))
+        params: dict[str, Any] = {**options}
+        check_options("sample", params, SampleOptions)
+        available = self.capabilities.context_length - length
+        params["max_tokens"] = min(options.get("max_tokens", 256), max(1, available))
+        params["stop"] = self._stop(options.get("stop"))
         if (seed := options.get("seed")) is not None:
-            given["seed"] = stream_of(seed, index) >> 1  # a seed has 63 bits
-        if (schema := given.pop("schema", None)) is not None:
+            params["seed"] = stream_of(seed, index) >> 1  # seeds have 63 bits
+        if (schema := params.pop("schema", None)) is not None:
             from ..inference.grammar import answer_grammar
 
-            given["make_filter"] = answer_grammar(self.tokenizer, schema=schema, ends=self.renderer.stop)
-        return SamplingParams(**given)
+            params["make_filter"] = answer_grammar(self.tokenizer, schema=schema, ends=self.renderer.stop)
+        return SamplingParams(**params)
 
     def _stop(self, stop: Sequence[str] | Sequence[int] | None) -> Sequence[str] | Sequence[int]:
         end: Any = getattr(self.tokenizer, "eos_token_id", None)
@@ -249,10 +251,10 @@ class FrozenModel:
         ends = bare if isinstance(self._renderer, DataError) else self._renderer.stop
         if not stop or isinstance(stop, str):
             return ends if stop is None else stop
-        if all(isinstance(one, int) for one in [*stop, *ends]):
+        if all(isinstance(end, int) for end in [*stop, *ends]):
             return cast("list[int]", [*ends, *stop])
-        # A backend stops at texts or at tokens, not at both.
-        return [one if isinstance(one, str) else decode(self.tokenizer, [one]) for one in (*ends, *stop)]
+        # A backend accepts texts or tokens, not both.
+        return [end if isinstance(end, str) else decode(self.tokenizer, [end]) for end in (*ends, *stop)]
 
     def _turn(self, prompt: Prompt, tokens: list[int], sample: Sample, stops: Sequence[str]) -> SampledTurn:
         if isinstance(self._renderer, DataError):
@@ -262,11 +264,15 @@ class FrozenModel:
         text = text_of(message)
         cut = min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))
         message = {**message, "content": text[:cut]}
-        asked = decode(self.tokenizer, tokens) if _is_tokens(prompt) else prompt
-        before = [{"role": "user", "content": asked}] if isinstance(asked, str) else cast("Sequence[Message]", asked)
+        question = decode(self.tokenizer, tokens) if _is_tokens(prompt) else prompt
+        context = (
+            [{"role": "user", "content": question}]
+            if isinstance(question, str)
+            else cast("Sequence[Message]", question)
+        )
         return SampledTurn(
             message=message,
-            messages=[*before, message],
+            messages=[*context, message],
             prompt_tokens=tokens,
             completion_tokens=sample.tokens,
             logprobs=sample.logprobs,
@@ -278,18 +284,18 @@ class FrozenModel:
         )
 
 
-def check_options(call: str, given: Mapping[str, Any], known: type) -> None:
-    """Refuse options that a call does not have; type checkers do the same."""
+def check_options(call: str, options: Mapping[str, Any], known: type) -> None:
+    """Refuse unknown options of a call, as type checkers do."""
     names = list(known.__annotations__)
-    for unknown in given.keys() - set(names):
-        hint = suggest({"lr": "learning_rate"}.get(unknown, unknown), names) or f"It takes {', '.join(names)}."
-        raise BackendError(f"{call}() takes no {unknown!r}. {hint}")
+    for unknown in options.keys() - set(names):
+        hint = suggest({"lr": "learning_rate"}.get(unknown, unknown), names) or f"Options: {', '.join(names)}."
+        raise BackendError(f"{call}() has no option {unknown!r}. {hint}")
 
 
 def _several(given: Any, what: str) -> Sequence[Any]:
-    """A sequence of several; one alone would be taken for its parts."""
+    """`given` if it is a list; a single text or mapping would be iterated by mistake."""
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise DataError(f"{what} must be a list of several (got {show(cast('Any', given))}). Write [it] for one.")
+        raise DataError(f"{what} must be a list (got {show(cast('Any', given))}). Write [...] around a single one.")
     return cast("Sequence[Any]", given)
 
 
@@ -298,7 +304,9 @@ def _is_tokens(prompt: Any) -> bool:
 
 
 def _whole(datum: Datum) -> list[int]:
-    """A datum's tokens with the last target, which a sequence to score ends with."""
+    """A datum's tokens with the last target, as a sequence to score."""
     if datum.target_tokens.ndim != 1:
-        raise DataError("this datum has soft targets already, and no one text to score. Give the answer itself.")
+        raise DataError(
+            "this datum already has soft targets, so it has no single text to score. Give the answer instead."
+        )
     return [*datum.tokens.tolist(), int(datum.target_tokens[-1])]

@@ -1,11 +1,11 @@
-"""Finds evaluation tasks in the batches that a model is trained on.
+"""Finds evaluation tasks in training batches.
 
     detector = LeakDetector({"test/tools": {"t-1": "start mail 7"}}, client.tokenizer)
     client.on_batch = detector.check     at every backward pass
     detector.summarise()                 {"test/tools": {"n": 1, "first": ["t-1"]}}
 
-The rows of a config are scanned before the run by the same rule. This finds rows that a recipe brings itself, and files
-that changed after the scan. A task is reported before the backward pass, so that a killed process cannot lose it.
+The rows of a config are scanned before the run by the same rule. This scan finds rows that a recipe adds, and files
+that changed after the first scan. A task is reported before the backward pass, so that a killed process cannot lose it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ..backends.datum import Datum
 
 _SHORTEST = 3
-"""Fewest words of a task that is searched for; a sampled answer has shorter lines by chance."""
+"""Minimum words of a task to search for; sampled answers contain shorter lines by chance."""
 _NAMED = 10
-"""Tasks that the summary names."""
+"""Tasks named in the summary."""
 
 
 class LeakDetector:
-    """The questions of some benchmarks, and which of them have been trained on."""
+    """Searches training batches for the tasks of benchmarks."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class LeakDetector:
         known: Mapping[str, Sequence[str]] | None = None,
         report: Callable[[dict[str, list[str]]], None] | None = None,
     ) -> None:
-        """`tasks`: the text of each task by benchmark and id; `known`: those that were trained on before a resume.
+        """`tasks`: the text of each task by benchmark and id; `known`: tasks found before a resume.
 
-        `report` is called once for each task, by benchmark, before the backward pass.
+        `report` is called once per task, by benchmark, before the backward pass.
         """
         self._tokenizer, self._report = tokenizer, report
         self._found = {name: dict.fromkeys(found) for name, found in (known or {}).items()}
@@ -46,10 +46,10 @@ class LeakDetector:
         self._index = TaskIndex(probe for probe in probes if len(words_of(probe.question)) >= _SHORTEST)
 
     def check(self, data: Sequence[Datum]) -> None:
-        """Search each new sequence of a batch; epochs repeat sequences."""
+        """Search each new sequence of a batch; repeated sequences are skipped."""
         new: dict[str, list[str]] = {}
         for datum in data if self._index.tasks else ():
-            # Only a hash is kept, because the tokens of a whole run are large.
+            # Keep only a hash, because the tokens of a run are large.
             content = hash(datum.tokens.tobytes())
             if content in self._checked:
                 continue
@@ -63,5 +63,5 @@ class LeakDetector:
             self._report(new)
 
     def summarise(self) -> dict[str, dict[str, Any]] | None:
-        """How many tasks of each benchmark were trained on, and the first few; None where there are none."""
+        """Number and first ids of the found tasks by benchmark; None without any."""
         return {name: {"n": len(tasks), "first": list(tasks)[:_NAMED]} for name, tasks in self._found.items()} or None

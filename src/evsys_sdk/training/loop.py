@@ -1,8 +1,8 @@
-"""The training loop: build a batch, forward and backward, optimiser step, and everything that happens around them.
+"""The training loop: build a batch, forward and backward, optimiser step, checkpoints and evaluations.
 
-The recipe only builds batches. Where it allows (`builds_ahead`), the next batch is built and submitted while the last
-one is still in flight, so that neither the backend nor the recipe waits for the other. Before a checkpoint or an
-evaluation everything in flight is awaited, so that what is saved is a state the run was really in.
+The recipe only builds batches. If it allows (`builds_ahead`), the next batch is built and submitted while the previous
+step is in flight. Before a checkpoint or an evaluation, all steps in flight are awaited, so that a consistent state is
+saved.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ type Evaluate = Callable[[int], Awaitable[Mapping[str, float]]]
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """How long to train, how fast to learn, when to save and when to score."""
+    """Training length, learning rate, and schedule of checkpoints and evaluations."""
 
     total_steps: int
     learning_rate: float
@@ -51,7 +51,7 @@ class LoopSettings:
         return self.learning_rate * self.schedule.factor(step, self.total_steps)
 
     def saves_after(self, steps_done: int) -> bool:
-        # A fraction of a short run may round to nothing; the first step is then as near as it gets.
+        # A fraction of a short run may round to 0; use the first step then.
         at_fraction = any(max(round(part * self.total_steps), 1) == steps_done for part in self.save_at_fractions)
         return at_fraction or _is_multiple(steps_done, self.save_every)
 
@@ -61,7 +61,7 @@ class LoopSettings:
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A step that was submitted and not yet awaited."""
+    """A submitted step that is not yet awaited."""
 
     step: int
     batch: TrainingBatch
@@ -84,32 +84,32 @@ class TrainingLoop:
     control: RunControl = field(default_factory=RunControl)
     watchdog: Watchdog = field(default_factory=Watchdog)
     evaluate: Evaluate | None = None
-    """Asked every `eval_every` steps, and after the last one before the final checkpoint is written."""
+    """Called every `eval_every` steps, and after the last one before the final checkpoint."""
     at_end: Evaluate | None = None
-    """Asked after the last step only."""
+    """Called after the last step only."""
     scoring: BackgroundScoring | None = None
-    """Scores snapshots while training continues, and the last step before the final checkpoint is written."""
+    """Scores snapshots during training, and the last step before the final checkpoint."""
     stage: int = 0
     offset: int = 0
-    """Steps that earlier stages took; logged steps count on from there."""
+    """Steps of earlier stages; logged step numbers continue from there."""
     attempt: int = 1
-    """How often the run was started; keeps the names of checkpoints unique when a killed run repeats steps."""
+    """Number of starts of the run; makes checkpoint names unique when a killed run repeats steps."""
     renderer: str | None = None
     after_save: Callable[[], None] | None = None
-    """Called when a checkpoint was stored, to make room."""
+    """Called after a checkpoint, to delete old ones."""
     last_saved: Checkpoint | None = None
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
     tokens: dict[str, int] = field(default_factory=lambda: {"trained": 0, "sampled": 0})
-    """What the run has used so far, earlier stages included."""
+    """Tokens of the run so far, earlier stages included."""
     _last_finish: float = 0.0
     _load: MachineLoad = field(default_factory=MachineLoad)
     _scored: tuple[int, dict[str, float]] | None = None
-    """The last step that was scored, and its scores."""
+    """The last scored step, and its scores."""
 
     async def run(self, *, start: int = 0) -> Checkpoint:
-        """Train from step `start` of this stage to its end or a requested stop; returns the checkpoint it ended on."""
+        """Train from step `start` to the end of this stage or a requested stop; returns the last checkpoint."""
         step = start
-        # A later stage begins with weights that were scored when the stage before it ended.
+        # A later stage starts with weights that were scored at the end of the previous one.
         if self.offset + start == 0 and self.settings.eval_every:
             await self._score(step)
         in_flight: deque[_InFlight] = deque()
@@ -122,23 +122,23 @@ class TrainingLoop:
                 await self.pass_step(step)
             await self._finish_all(in_flight)
         except Exception:
-            # The later steps cannot be trusted, but leaving them running would race with teardown.
+            # Later steps are invalid, but unawaited ones would race with teardown.
             await _settle(in_flight)
             raise
         return await self.end(step)
 
     async def pass_step(self, steps_done: int) -> None:
-        """After a step that is not the last: score and save, if either is due."""
+        """After a step that is not the last: score and save if due."""
         if steps_done < self.settings.total_steps and self._is_barrier(steps_done):
             await self._score_and_save(steps_done)
 
     async def _submit(self, step: int, in_flight: deque[_InFlight]) -> None:
-        """Build the batch of a step and send it off; one without data is noted in its turn."""
+        """Build and submit the batch of a step; an empty batch is only logged."""
         began, number = time.perf_counter(), self.offset + step + 1
         try:
             batch = await self.builder.build_batch(step)
         except AllFailedError as error:
-            self.observers.on_rollouts(number, error.rollouts)  # there is nothing else to look at
+            self.observers.on_rollouts(number, error.rollouts)  # recorded for diagnosis
             raise TrainingError(str(error)) from None
         build_s = time.perf_counter() - began
         if batch.rollouts:
@@ -146,7 +146,7 @@ class TrainingLoop:
         if not batch.data:
             await self._finish_all(in_flight)
             self.observers.on_step(number, {**_numbers(batch.metrics), "empty_batch": 1.0})
-            # After what was in flight: a step that ends later would begin the count of empty ones anew.
+            # After all steps in flight, which would reset the count of empty batches.
             if self.control.stop_reason is None:
                 await self._keep_weights(step + 1, partial(self.watchdog.check_empty, number, batch.empty_because))
             return
@@ -158,16 +158,16 @@ class TrainingLoop:
 
     async def _finish_all(self, in_flight: deque[_InFlight], *, but: int = 0) -> None:
         while len(in_flight) > but:
-            # Taken off the queue when it is finished, and not before: one that fails is still there to be waited for.
+            # Removed only when finished, so that a failed step is still awaited.
             await self._finish(in_flight[0])
             in_flight.popleft()
 
     async def _finish(self, flight: _InFlight) -> None:
-        """Await a step, log it and check that the run is still healthy."""
+        """Await a step, log it and check the run's health."""
         output = await flight.forward_backward
         optim = await flight.optim
         now = time.perf_counter()
-        # Steps overlap: the time of one begins when the one before it ended.
+        # Steps overlap: a step's time starts when the previous one ends.
         elapsed = now - max(flight.submitted_at, self._last_finish)
         self._last_finish = now
         tokens = sum(len(datum.tokens) for datum in flight.batch.data)
@@ -186,7 +186,7 @@ class TrainingLoop:
         self.note_step(flight.step, metrics)
 
     def note_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Log a finished step and check that the run is still healthy."""
+        """Log a finished step and check the run's health."""
         self.last_metrics = metrics = _numbers({**metrics, **self._load.read()})
         self.tokens["trained"] += int(metrics.get("tokens", 0))
         self.tokens["sampled"] += int(metrics.get("tokens_sampled", 0))
@@ -195,45 +195,45 @@ class TrainingLoop:
 
     def _is_barrier(self, steps_done: int) -> bool:
         ends = steps_done == self.settings.total_steps or self.control.stop_reason is not None
-        asked = self.settings.saves_after(steps_done) or self.settings.scores_after(steps_done)
-        return ends or asked or self._starts_scoring(steps_done)
+        due = self.settings.saves_after(steps_done) or self.settings.scores_after(steps_done)
+        return ends or due or self._starts_scoring(steps_done)
 
     def _starts_scoring(self, steps_done: int) -> bool:
         return self.scoring is not None and self.scoring.is_due(self.offset + steps_done)
 
     async def _score(self, steps_done: int) -> dict[str, float]:
-        """What the live model scores; a step is scored once, however often it is asked for."""
+        """Scores of the live model; each step is scored only once."""
         if self._scored is None or self._scored[0] != steps_done:
-            found: Mapping[str, float] = {}
+            scores: Mapping[str, float] = {}
             if self.evaluate is not None:
-                found = await self.evaluate(self.offset + steps_done)
-            self._scored = (steps_done, dict(found))
+                scores = await self.evaluate(self.offset + steps_done)
+            self._scored = (steps_done, dict(scores))
         return self._scored[1]
 
     async def _score_and_save(self, steps_done: int) -> None:
-        # The one before is recorded first, at this step on every machine, and may ask for the end.
+        # Record the previous evaluation first, always at this step; it may request a stop.
         starts = self._starts_scoring(steps_done)
         if starts and self.scoring is not None:
             await self.scoring.collect()
         scores = await self._score(steps_done) if self.settings.scores_after(steps_done) else {}
         if self.control.stop_reason is not None and not self.control.interrupted:
-            return  # this is the end, and is saved as such
+            return  # `end` saves it
         if scores or starts or self.settings.saves_after(steps_done):
             await self._save(steps_done, scores, starts_scoring=starts)
 
     def _recorded_stop(self, *, final: bool) -> str | None:
-        """Why the run ends; a stage that was finished, or that ends alone, does not end it."""
+        """The recorded stop reason; None for a finished stage or a stop of the stage only."""
         control = self.control
         return None if final and (control.interrupted or control.stage_only) else control.stop_reason
 
     async def end(self, steps_done: int) -> Checkpoint:
-        """After the last step, or where the run stops: score and save."""
+        """After the last step or a stop: score and save."""
         finished = steps_done == self.settings.total_steps or not self.control.interrupted
-        # Nothing has happened since that one was stored; a second checkpoint would hold the same state.
+        # No step since the last checkpoint, so another one would be identical.
         if not finished and self.last_saved is not None and self.last_saved.next_step == self.offset + steps_done:
             return self.last_saved
         if finished and self.control.stop_reason is None:
-            learned = bool(self.tokens["trained"] or self.last_metrics)  # of this stage, or of one before it
+            learned = bool(self.tokens["trained"] or self.last_metrics)  # in this stage or an earlier one
             check = partial(self.watchdog.check_learned, self.offset + steps_done, learned=learned)
             await self._keep_weights(steps_done, check)
         scores = await self._score(steps_done) if finished else {}
@@ -244,7 +244,7 @@ class TrainingLoop:
         return await self._save(steps_done, scores, final=finished)
 
     async def _keep_weights(self, steps_done: int, check: Callable[[], None]) -> None:
-        """Fail as `check` does, with a checkpoint: the weights of a run without rewards are sound."""
+        """Run `check`; if it fails, save a checkpoint first, because the weights are still valid."""
         try:
             check()
         except TrainingError:
@@ -254,12 +254,12 @@ class TrainingLoop:
     async def _save(
         self, steps_done: int, scores: Mapping[str, float], *, final: bool = False, starts_scoring: bool = False
     ) -> Checkpoint:
-        """Store weights, optimizer and sampler, then the line that says so."""
+        """Store weights, optimizer and sampler, then the checkpoint's record."""
         name = self._checkpoint_name(steps_done, final)
         try:
-            # Both are asked for before either is awaited, so that no step can lie between weights and sampler.
-            saved, taken = self.client.save_state(name), self.client.sampler(name)
-            state, sampler = await saved, await taken
+            # Submit both before awaiting either, so that no step falls between weights and sampler.
+            saving, sampling = self.client.save_state(name), self.client.sampler(name)
+            state, sampler = await saving, await sampling
             starting = {"step": self.offset + steps_done, "sampler": sampler.ref} if starts_scoring else None
             checkpoint = Checkpoint(
                 name=name,
@@ -280,8 +280,8 @@ class TrainingLoop:
             self.checkpoints.append(checkpoint)
         except OSError as error:
             raise TrainingError(
-                f"the checkpoint '{name}' could not be stored: {error}. Earlier ones are intact; when there is room "
-                "and access again, continue with --resume."
+                f"the checkpoint '{name}' could not be stored: {error}. Earlier ones are intact; free disk space or "
+                "fix permissions, then continue with --resume."
             ) from error
         self.last_saved = checkpoint
         self.observers.on_checkpoint(asdict(checkpoint))
@@ -298,7 +298,7 @@ class TrainingLoop:
 
 
 async def _settle(in_flight: Iterable[_InFlight]) -> None:
-    """Wait for what was submitted, whatever comes of it."""
+    """Await submitted steps, ignoring errors."""
     for flight in in_flight:
         for operation in (flight.forward_backward, flight.optim):
             with suppress(Exception):
@@ -306,14 +306,14 @@ async def _settle(in_flight: Iterable[_InFlight]) -> None:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics as plain numbers, which is what records are made of."""
-    found: dict[str, float] = {}
+    """Metrics as floats, for the record."""
+    numbers: dict[str, float] = {}
     for key, value in metrics.items():
         try:
-            found[key] = float(value)
+            numbers[key] = float(value)
         except (TypeError, ValueError):
             raise TrainingError(f"the metric '{key}' is not a number (got {show(value)}). Log numbers only.") from None
-    return found
+    return numbers
 
 
 def _is_multiple(steps: int, every: int | None) -> bool:
@@ -321,5 +321,5 @@ def _is_multiple(steps: int, every: int | None) -> bool:
 
 
 def _reproducible(metrics: Mapping[str, float]) -> dict[str, float]:
-    """What a repetition of the run would find too; a value that is no number can neither be chosen by nor written."""
+    """Metrics that are the same in a repeated run; timings and non-finite values are dropped."""
     return {key: value for key, value in metrics.items() if not key.startswith(TIMING) and math.isfinite(value)}

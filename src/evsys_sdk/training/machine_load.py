@@ -1,7 +1,6 @@
-"""What a run takes of its machine: processor, memory and GPU, as metrics below `system/`.
+"""System metrics of a run below `system/`: processor, memory and GPU.
 
-Read every few seconds at most, so that a step of milliseconds pays nothing. The GPU is read through NVML where the
-package `nvidia-ml-py` is installed.
+Read at most every few seconds, so that fast steps have no overhead. GPU metrics need the package `nvidia-ml-py`.
 """
 
 from __future__ import annotations
@@ -17,30 +16,30 @@ _GIB = 1 << 30
 
 
 class MachineLoad:
-    """Reads what this process takes since the last look."""
+    """Reads the load of this process since the last reading."""
 
     def __init__(self, every_s: float = EVERY_S) -> None:
         self._every_s = every_s
         self._at, self._processor_s = time.monotonic(), time.process_time()
 
     def read(self) -> dict[str, float]:
-        """Processor in percent of one core, memory in GiB; nothing until it is time for another look."""
+        """Processor in percent of one core, memory in GiB; empty before the next reading is due."""
         now, processor_s = time.monotonic(), time.process_time()
-        passed = now - self._at
-        if passed < self._every_s:
+        elapsed = now - self._at
+        if elapsed < self._every_s:
             return {}
-        found = {"system/cpu_percent": 100 * (processor_s - self._processor_s) / max(passed, 1e-9)}
+        load = {"system/cpu_percent": 100 * (processor_s - self._processor_s) / max(elapsed, 1e-9)}
         self._at, self._processor_s = now, processor_s
         try:
             pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-            found["system/memory_gib"] = pages * os.sysconf("SC_PAGE_SIZE") / _GIB
+            load["system/memory_gib"] = pages * os.sysconf("SC_PAGE_SIZE") / _GIB
         except (OSError, ValueError, IndexError):
-            pass  # only Linux tells
-        return found | _read_gpu()
+            pass  # Linux only
+        return load | _read_gpu()
 
 
 def _read_gpu() -> dict[str, float]:
-    """The first GPU that this process may use, also if it is shared."""
+    """Load of the first visible GPU, including other processes."""
     nvml = _open_nvml()
     if nvml is None:
         return {}

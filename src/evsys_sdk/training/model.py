@@ -1,11 +1,11 @@
-"""A model in one line: sample, score, train, save. What your own training loop is written with.
+"""A model in one line: sample, score, train, save; for custom training loops.
 
     model = evsys_sdk.open_model("SmolLM2-135M-Instruct", backend="local")
     [[answer]] = model.sample(["Name a colour."], logit_bias={model.token(" blue"): 4.0})
-    model.train([answer])                     # one optimiser step towards what was sampled
+    model.train([answer])                     # one optimiser step on the sampled answer
 
-`x()` waits for its result; `x_async()` returns an `Operation` at once, to await or to call `.result()` of. Recipes and
-loops go through the same client, so both run on every backend. What a backend cannot do is an error.
+`x()` waits for its result; `x_async()` immediately returns an `Operation`, with `await` or `.result()`. Recipes use the
+same client, so both run on every backend. Unsupported operations of a backend raise an error.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ type Loss = str | LossCallable
 
 
 class LossOptions(TypedDict, total=False):
-    """How a loss is computed."""
+    """Options of the loss."""
 
     loss_config: Mapping[str, Any] | None
     """Parameters of a named loss, e.g. its clip thresholds."""
     reduce: Literal["mean", "sum"]
-    """`mean` (the default) divides by the tokens that count; a loss of your own sees the data as they are."""
+    """`mean` (the default) divides by the tokens with loss; a custom loss gets the data unchanged."""
 
 
 class TrainOptions(LossOptions, total=False):
-    """How an optimiser step is taken."""
+    """Options of an optimiser step."""
 
     learning_rate: float | None
-    """By default what suits the model."""
+    """By default a value suggested for the model."""
     adam: AdamParams | None
     """By default Adam with gradients clipped to a norm of 1."""
 
 
 class Model(FrozenModel):
-    """A model in training: a frozen base with an adapter and its own optimizer."""
+    """A model in training: a frozen base with an adapter and an optimizer."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class Model(FrozenModel):
         another: Callable[[str, int, int], TrainingClient] | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
-        """`another` opens one more client on the same base, by name, rank and seed; `close` releases the backend."""
+        """`another` opens a further client on the same base, by name, rank and seed; `close` releases the backend."""
         super().__init__(None, renderer, client.tokenizer, client.capabilities)
         self.client, self.model_name = client, client.model_name
-        """The client that the handle drives, for what it does not offer."""
+        """The underlying training client."""
         self.adapters: dict[str, Model] = {}
         """Further adapters on the same base, by name."""
         self._another, self._close = another, close
@@ -76,27 +76,27 @@ class Model(FrozenModel):
 
     @property
     def base(self) -> FrozenModel:
-        """The weights as they were opened, e.g. as the reference of a KL penalty or of DPO."""
+        """The initial weights, e.g. as the reference of a KL penalty or of DPO."""
         if self._base is None:
             self._base = self.snapshot()
         return self._base
 
     def snapshot(self) -> FrozenModel:
-        """The weights as they are now, for later."""
+        """The current weights, frozen."""
         return FrozenModel(self._sampler(), self._renderer, self.tokenizer, self.capabilities)
 
     def adapter(self, name: str, *, lora_rank: int = 32, seed: int = 0) -> Model:
-        """Another adapter with its own optimizer on the same base; the same name gives the same one."""
+        """Another adapter with its own optimizer on the same base; the same name returns the same adapter."""
         if name not in self.adapters:
             if self._another is None:
-                raise BackendError("this model was not opened with open_model(). Open another one with it.")
+                raise BackendError("this model was not opened with open_model(). Use open_model() for adapters.")
             self.adapters[name] = Model(self._another(name, lora_rank, seed), self._renderer)
         return self.adapters[name]
 
     def train(
         self, examples: Sequence[Example], loss: Loss = "cross_entropy", **options: Unpack[TrainOptions]
     ) -> ForwardBackwardOutput:
-        """One optimiser step on examples, and on what `backward` has accumulated. Its metrics are worth logging.
+        """One optimiser step on examples and on gradients accumulated by `backward`; returns loss and metrics.
 
         `loss` names a loss (`cross_entropy`, `importance_sampling`, `ppo`, `cispo`, `dro`, `gspo`) or is a function
         of (data, logprobs). Options: `learning_rate`, `adam`, `loss_config`, `reduce`.
@@ -106,37 +106,37 @@ class Model(FrozenModel):
     def train_async(
         self, examples: Sequence[Example], loss: Loss = "cross_entropy", **options: Unpack[TrainOptions]
     ) -> Operation[ForwardBackwardOutput]:
-        """The same, submitted only: build the next batch meanwhile."""
+        """`train` without waiting: build the next batch meanwhile."""
         check_options("train", options, TrainOptions)
         step = self._adam(options.get("learning_rate"), options.get("adam"))
         batch = self._batch(examples, loss, options.get("loss_config"), options.get("reduce", "mean"))
         backward, optim = submit_step(self.client, batch, step)
-        about = {"learning_rate": step.learning_rate, "tokens": float(sum(map(len, batch.data)))}
+        details = {"learning_rate": step.learning_rate, "tokens": float(sum(map(len, batch.data)))}
 
         def finish(both: list[Any]) -> ForwardBackwardOutput:
-            return replace(both[0], metrics={"loss": both[0].loss, **both[0].metrics, **both[1].metrics, **about})
+            return replace(both[0], metrics={"loss": both[0].loss, **both[0].metrics, **both[1].metrics, **details})
 
         return gather(cast("list[Operation[Any]]", [backward, optim])).then(finish)
 
     def backward(
         self, examples: Sequence[Example], loss: Loss = "cross_entropy", **options: Unpack[LossOptions]
     ) -> ForwardBackwardOutput:
-        """Add a gradient to what the next `step` or `train` applies: gradient accumulation."""
+        """Accumulate a gradient for the next `step` or `train`."""
         check_options("backward", options, LossOptions)
         batch = self._batch(examples, loss, options.get("loss_config"), options.get("reduce", "mean"))
         return submit_step(self.client, batch, None)[0].result()
 
     def step(self, learning_rate: float | None = None, adam: AdamParams | None = None) -> dict[str, float]:
-        """Apply what `backward` has accumulated."""
+        """Apply the gradients accumulated by `backward`."""
         self.note_change()
         return self.client.optim_step(self._adam(learning_rate, adam)).result().metrics
 
     def save(self, name: str) -> str:
-        """Store adapter and optimizer under a name that is not taken; returns where."""
+        """Store adapter and optimizer under a new name; returns the reference."""
         return self.client.save_state(name).result()
 
     def load(self, ref: str, *, with_optimizer: bool = True) -> None:
-        """Go back to what `save` stored, with its optimizer or with a fresh one."""
+        """Load a state stored by `save`, with its optimizer or a new one."""
         self.note_change()
         self.client.load_state(ref, with_optimizer=with_optimizer).result()
 
@@ -154,7 +154,7 @@ class Model(FrozenModel):
         return target
 
     def close(self) -> None:
-        """Release the model and of its adapters; closing twice does nothing."""
+        """Release the model and its adapters; closing twice has no effect."""
         for adapter in self.adapters.values():
             adapter.client.close()
         if self._close is not None:
@@ -167,13 +167,13 @@ class Model(FrozenModel):
         self.close()
 
     def _sampler(self) -> Operation[SamplingClient]:
-        """Of the weights as they are: taken anew after they have changed."""
+        """A sampler of the current weights, cached until they change."""
         if self._live is None:
             self._live = self.client.sampler()
         return self._live
 
     def note_change(self) -> None:
-        """The weights are about to change: keep what they were opened with, and drop the sampler."""
+        """Keep the initial weights and drop the sampler before the weights change."""
         _ = self.base
         self._live = None
 
@@ -205,7 +205,7 @@ def open_model(
     renderer_name: str | None = None,
     **params: Any,
 ) -> Model:
-    """Open a model to sample, score and train: `mock`, `local`, or a server that speaks Tinker's protocol.
+    """Open a model to sample, score and train: `mock`, `local`, or a server with Tinker's protocol.
 
     `checkpoint` starts from stored weights, `folder` is where `save` writes (`outputs/models/...` by default), and
     `params` are those of the backend in YAML, e.g. `device="cpu"` or `base_url=...`. Use it as a context manager, or
@@ -224,8 +224,8 @@ def open_model(
         return client
 
     def another(name: str, lora_rank: int, seed: int) -> TrainingClient:
-        wanted = replace(spec, init_from_checkpoint=None, lora_rank=lora_rank, seed=seed)
-        return prepare(wanted, base / "adapters" / name)
+        adapter_spec = replace(spec, init_from_checkpoint=None, lora_rank=lora_rank, seed=seed)
+        return prepare(adapter_spec, base / "adapters" / name)
 
     def close() -> None:
         while opened:
@@ -234,6 +234,6 @@ def open_model(
     client = prepare(spec, base)
     try:
         renderer = get_renderer(client.tokenizer, renderer_name)
-    except DataError as error:  # a base model: it reads and writes tokens, and refuses conversations
+    except DataError as error:  # a base model without a chat template: tokens only
         renderer = error
     return Model(client, renderer, another=another, close=close)

@@ -1,14 +1,14 @@
-"""Writes down what a run learned from, within bounds that its config sets.
+"""Records the rollouts of a run, within limits of its config.
 
-Which conversations are kept follows from the seed, the step and what is on disk already, so that a run that was killed
-and resumed leaves the same bytes as one that was not. Of each step the best, the worst and the longest attempt are
-kept, and all that failed: those are what one looks for when a run does not learn.
+The selection depends on the seed, the step and the file on disk, so a resumed run writes the same bytes as an
+uninterrupted one. The best, worst, longest and all failed rollouts of each step are always kept, for debugging.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ..config.run import RolloutsConfig
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ..rollouts.rollout import Message, Rollout
 
 _LONGEST_WHEN_FULL = 1000
-"""Characters of a message that are kept once the file has reached its bound."""
+"""Characters kept per message once the file is full."""
 
 
 class RolloutRecorder(Callback):
-    """Records every attempt with its reward, and as many conversations as there is room for."""
+    """Records every rollout with its reward, and conversations up to the size limit."""
 
     name = "rollouts"
 
@@ -40,29 +40,30 @@ class RolloutRecorder(Callback):
 
     def on_rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:
         assert self._log is not None
-        room = self._settings.max_mb * 1e6 - self._log.size
+        free = self._settings.max_mb * 1e6 - self._log.size
         extremes, groups = find_extremes(rollouts), dict[str, int]()
         lines: list[bytes] = []
         for at, rollout in enumerate(rollouts):
             group = groups.setdefault(rollout.task_id, len(groups))
             numbers = _numbers(step, group, rollout)
-            said: dict[str, Any] = {"task_id": rollout.task_id} | ({"error": rollout.error} if rollout.error else {})
-            # What one looks for when a run does not learn has a place even in a full file, shortened.
+            texts: dict[str, Any] = {"task_id": rollout.task_id} | ({"error": rollout.error} if rollout.error else {})
+            # Rollouts for debugging are kept even in a full file, shortened.
             is_special = at in extremes or rollout.reward is None
             if not is_special and self._draw(step, rollout.task_id) >= self._settings.share:
-                said[DROPPED] = "share"
-            elif not is_special and room <= 0:
-                said[DROPPED] = "size"
+                texts[DROPPED] = "share"
+            elif not is_special and free <= 0:
+                texts[DROPPED] = "size"
             else:
-                said |= _conversation(rollout, whole=room > 0)
-                if self._settings.tokens and room > 0:
+                texts |= _conversation(rollout, whole=free > 0)
+                if self._settings.tokens and free > 0:
                     numbers["sampled"] = [
                         {"prompt": turn.prompt_tokens, "completion": turn.completion_tokens, "logprobs": turn.logprobs}
                         for turn in rollout.turns
                     ]
-            lines.append(self._log.encode(numbers, said))
-            room -= len(lines[-1])
-        seconds, attempts = [round(one.seconds, 4) for one in rollouts], [one.attempts for one in rollouts]
+            lines.append(self._log.encode(numbers, texts))
+            free -= len(lines[-1])
+        seconds = [round(rollout.seconds, 4) for rollout in rollouts]
+        attempts = [rollout.attempts for rollout in rollouts]
         self._log.add(lines, {"step": step, "seconds": seconds, "attempts": attempts})
 
     def close(self) -> None:
@@ -70,23 +71,23 @@ class RolloutRecorder(Callback):
             self._log.close()
 
     def _draw(self, step: int, task: str) -> float:
-        """A number between 0 and 1; one for all samples of a group, which are worth most next to each other."""
-        # Not `hash`, which differs from process to process: a resumed run keeps the same conversations.
+        """A pseudorandom number between 0 and 1, the same for all samples of a group."""
+        # Not `hash`, which differs between processes.
         digest = hashlib.blake2b(repr((self._seed, step, task)).encode(), digest_size=7).digest()
         return int.from_bytes(digest) / 2**56
 
 
 def find_extremes(rollouts: Sequence[Rollout]) -> set[int]:
-    """The places of the first attempt with the highest reward, of the first with the lowest, and of the longest."""
+    """Indices of the first rollout with the highest reward, the first with the lowest, and the longest."""
     scored = [(rollout.reward, at) for at, rollout in enumerate(rollouts) if rollout.reward is not None]
     if not scored:
         return set()
-    best, worst = max(scored, key=lambda one: one[0])[1], min(scored, key=lambda one: one[0])[1]
+    best, worst = max(scored, key=itemgetter(0))[1], min(scored, key=itemgetter(0))[1]
     return {best, worst, max(range(len(rollouts)), key=lambda at: _output_tokens(rollouts[at]))}
 
 
 def _numbers(step: int, group: int, rollout: Rollout) -> dict[str, Any]:
-    """What is recorded of every attempt."""
+    """The numeric fields of every rollout."""
     return {
         "step": step,
         "group": group,
@@ -99,18 +100,18 @@ def _numbers(step: int, group: int, rollout: Rollout) -> dict[str, Any]:
 
 
 def _conversation(rollout: Rollout, *, whole: bool) -> dict[str, Any]:
-    """What was said, and what was made of it; where there is little room, the beginning of each message."""
-    found: dict[str, Any] = {"error_at": rollout.error_at} if rollout.error_at else {}
-    found["messages"] = rollout.messages if whole else [_shorten(message) for message in rollout.messages]
-    return found | ({"info": rollout.info} if rollout.info else {})
+    """Messages and verifier info; with little space, the start of each message."""
+    fields: dict[str, Any] = {"error_at": rollout.error_at} if rollout.error_at else {}
+    fields["messages"] = rollout.messages if whole else [_shorten(message) for message in rollout.messages]
+    return fields | ({"info": rollout.info} if rollout.info else {})
 
 
 def _shorten(message: Message) -> Message:
     content = message.get("content")
     if not isinstance(content, str) or len(content) <= _LONGEST_WHEN_FULL:
         return message
-    left_out = len(content) - _LONGEST_WHEN_FULL
-    return {**message, "content": f"{content[:_LONGEST_WHEN_FULL]}… ({left_out} more characters)"}
+    omitted = len(content) - _LONGEST_WHEN_FULL
+    return {**message, "content": f"{content[:_LONGEST_WHEN_FULL]}… ({omitted} more characters)"}
 
 
 def _output_tokens(rollout: Rollout) -> int:

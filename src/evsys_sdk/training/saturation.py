@@ -1,8 +1,8 @@
-"""Notices when rewards no longer differ, and tells apart why: converged, collapsed, stalled, or never any reward.
+"""Detects rewards that no longer differ, and the cause: converged, collapsed, stalled, or never different.
 
-A step whose rewards are equal within every task has no gradient. How a run of such steps ends depends on what came
-before: rewards that differed once and are high now have converged; low ones of a policy that always gives the same
-answer have collapsed; rewards that never differed have taught nothing.
+A step whose rewards are equal within every task has no gradient. The cause depends on the steps before: rewards that
+differed and are high now have converged; low rewards of a policy with a single answer have collapsed; rewards that
+never differed give no gradient at all.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from ..rollouts.rollout import Rollout
 
 _PATIENCE = 3
-"""Steps in a row after which equal rewards are no accident, where they were never different or are perfect ..."""
+"""Consecutive steps with equal rewards that count, if they never differed or are perfect ..."""
 _LONGER = 5
-"""... and where a few equal ones may be chance."""
+"""... and if a few equal ones may be chance."""
 _HIGH = 0.8
-"""Share of the range of rewards from which a constant reward counts as learned."""
+"""Share of the reward range above which a constant reward counts as learned."""
 _LOW_ENTROPY = 0.05
-"""Nats per sampled token; below, a policy has all but one answer ruled out."""
-_LOOK = "Look at them with `evsys rollouts`."
+"""Nats per sampled token; lower values mean a nearly deterministic policy."""
+_SEE_ROLLOUTS = "See `evsys rollouts`."
 
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """The rollouts of one step in numbers."""
+    """Statistics of the rollouts of one step."""
 
     step: int
     n: int
@@ -38,15 +38,15 @@ class StepSummary:
     high: float | None
     mean: float | None
     tokens: float
-    """Of an answer, on average."""
+    """Mean tokens per answer."""
     cut_off: float
-    """Share of the rollouts that were cut off."""
+    """Share of truncated rollouts."""
     same_text: bool
-    """Whether all rollouts of each task, of which there are several, say the same."""
+    """Whether all rollouts of each task have the same text, with several per task."""
     constant: bool = False
     """Whether the rewards are equal within every task."""
     entropy: float | None = None
-    """Nats per sampled token, estimated by the log-probabilities of the tokens."""
+    """Nats per sampled token, estimated from log-probabilities."""
 
     @classmethod
     def of(cls, step: int, rollouts: Sequence[Rollout]) -> StepSummary:
@@ -64,45 +64,45 @@ class StepSummary:
             mean=fmean(rewards) if rewards else None,
             tokens=fmean(sum(turn.output_tokens for turn in rollout.turns) for rollout in rollouts),
             cut_off=fmean(rollout.status == "truncated" for rollout in rollouts),
-            same_text=all(len(group) > 1 and len({one.completion for one in group}) == 1 for group in groups),
-            constant=all(len({one.reward for one in group if one.reward is not None}) < 2 for group in groups),
+            same_text=all(len(group) > 1 and len({rollout.completion for rollout in group}) == 1 for group in groups),
+            constant=all(len({rollout.reward for rollout in group} - {None}) < 2 for group in groups),
             entropy=sampled_entropy(rollouts),
         )
 
 
 def sampled_entropy(rollouts: Sequence[Rollout]) -> float | None:
-    """Mean negative log-probability of the sampled tokens; None where the policy reports none."""
-    found = [logprob for rollout in rollouts for turn in rollout.turns for logprob in turn.logprobs]
-    return -fmean(found) if found else None
+    """Mean negative log-probability of the sampled tokens; None without log-probabilities."""
+    logprobs = [logprob for rollout in rollouts for turn in rollout.turns for logprob in turn.logprobs]
+    return -fmean(logprobs) if logprobs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """Rewards have stopped to differ."""
+    """Rewards that no longer differ."""
 
     kind: Literal["converged", "collapsed", "stalled", "solved", "never"]
     text: str
 
     @property
     def ends_run(self) -> bool:
-        """Whether the run is to be saved and scored as it is; rewards that never differed fail instead."""
+        """Whether to save and score the run; rewards that never differed fail it instead."""
         return self.kind != "never"
 
 
 @dataclass(slots=True)
 class RewardSaturation:
-    """The range of the rewards seen, and the steps in a row without any difference within a task."""
+    """The range of rewards so far, and the number of consecutive steps without a difference within a task."""
 
     lowest: float = math.inf
     highest: float = -math.inf
     varied: bool = False
     """Whether rewards have ever differed within a task."""
     means: list[float] = field(default_factory=list[float])
-    """Mean rewards of the last steps in a row without a difference."""
+    """Mean rewards of the last consecutive steps without a difference."""
     in_a_row: int = 0
 
     def update(self, now: StepSummary) -> Saturation | None:
-        """Take note of a step; returns how it looks once too many steps in a row had no difference."""
+        """Add a step; returns a saturation after too many consecutive steps without a difference."""
         if now.low is None or now.high is None or now.mean is None:
             return None
         self.lowest, self.highest = min(self.lowest, now.low), max(self.highest, now.high)
@@ -120,28 +120,28 @@ class RewardSaturation:
         mean = fmean(self.means)
         if not self.varied:
             if self.lowest >= 1:
-                text = "from the first step on, so that there is nothing left to learn. Give it harder tasks."
-                return Saturation("solved", f"every attempt earns {self.lowest:g} {text}")
+                text = "from the first step on, so there is nothing left to learn. Use harder tasks."
+                return Saturation("solved", f"every rollout has the reward {self.lowest:g} {text}")
             return Saturation("never", _explain_never(steps, self.lowest, self.highest, now))
         if perfect:
-            return Saturation("converged", "every attempt earns the highest reward; there is nothing left to learn")
+            return Saturation("converged", "every rollout has the highest reward; there is nothing left to learn")
         if mean >= self.lowest + _HIGH * (self.highest - self.lowest):
-            text = f"the attempts at each task of {steps} earn the same, {mean:.3g} on average"
+            text = f"the rollouts of each task of {steps} have equal rewards, {mean:.3g} on average"
             return Saturation("converged", f"the rewards have converged: {text}; there is nothing left to learn")
         level = f"no rewards differ within a task in {steps}, at a mean of {mean:.3g} (highest seen: {self.highest:g})"
         if now.same_text or (now.entropy is not None and now.entropy < _LOW_ENTROPY):
             return Saturation("collapsed", f"{level}: {_explain_collapse(now)}")
         return Saturation(
             "stalled",
-            f"{level}, although the answers differ. {_LOOK} Raise group_size or batch_size, mix in easier tasks, or "
-            "give partial rewards.",
+            f"{level}, although the answers differ. {_SEE_ROLLOUTS} Raise group_size or batch_size, add easier tasks, "
+            "or give partial rewards.",
         )
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs after a resume, as finite numbers."""
-        found: dict[str, Any] = {"varied": self.varied, "means": self.means, "in_a_row": self.in_a_row}
+        """State for `restore`, as finite numbers."""
+        state: dict[str, Any] = {"varied": self.varied, "means": self.means, "in_a_row": self.in_a_row}
         bounds = {"lowest": self.lowest, "highest": self.highest}
-        return found | {name: value for name, value in bounds.items() if math.isfinite(value)}
+        return state | {name: value for name, value in bounds.items() if math.isfinite(value)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
@@ -157,13 +157,13 @@ def _explain_collapse(now: StepSummary) -> str:
 
 
 def _explain_never(steps: str, lowest: float, highest: float, now: StepSummary) -> str:
-    """Why rewards that never differed teach nothing, and where the cause is likely to be."""
+    """Why rewards never differed, and the likely cause."""
     value = f"are {lowest:g}" if lowest == highest else "do not differ within any task"
-    text = f"the rewards of all attempts of {steps} {value}, so that nothing can be learned. {_LOOK}"
+    text = f"the rewards of all rollouts of {steps} {value}, so there is no gradient. {_SEE_ROLLOUTS}"
     if now.cut_off >= 0.5:
         return f"{text} {now.cut_off:.0%} of them are cut off: raise sampling.max_tokens."
-    same = "All attempts at a task say the same: raise sampling.temperature. " if now.same_text else ""
+    same = "All rollouts of a task have the same text: raise sampling.temperature. " if now.same_text else ""
     return (
-        f"{text} {same}Compare an answer with what the verifier expects: show the form of the answer in the prompt, "
+        f"{text} {same}Compare an answer with what the verifier expects: describe the answer format in the prompt, "
         "train with `sft` first, or make the tasks easier."
     )

@@ -1,9 +1,8 @@
-"""Scoring that overlaps training: a frozen sampler is scored on its own thread while the loop continues.
+"""Evaluation that overlaps training: a frozen sampler is scored on another thread while the loop continues.
 
-One scoring runs at a time. It is recorded at fixed moments, when the next one is due and when the stage ends, so that
-everything that follows from it (early stopping, the record, the best checkpoint) happens at the same step however fast
-the machine is. A checkpoint that is written meanwhile names the sampler, and a run that continues from there scores it
-again for the step it belongs to.
+One evaluation runs at a time. It is recorded when the next one is due or when the stage ends, so that its consequences
+(early stopping, the record, the best checkpoint) happen at the same step on any machine. A checkpoint written meanwhile
+names the sampler, and a run resumed from it scores the sampler again for its step.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ if TYPE_CHECKING:
     from ..record.run_files.checkpoints import CheckpointLog
 
 type ScoreSnapshot = Callable[[int, SamplingClient, bool], Sequence[StepScores]]
-"""Scores a sampler that was taken after a step, on what is due then or on everything; runs on its own thread."""
+"""Scores a sampler of a step, on the due benchmarks or on all; runs on its own thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepScores:
-    """What came of scoring one set of tasks."""
+    """The scores of one set of tasks."""
 
     record: EvalRecord
     scores: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What may choose a checkpoint, by full name; nothing where the record is not complete."""
+    """Scores by full name, to select a checkpoint by; empty if the record is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +44,39 @@ class _Running:
 
 @dataclass(slots=True)
 class BackgroundScoring:
-    """Scores snapshots of the model in training, one at a time."""
+    """Scores snapshots of the trained model, one at a time."""
 
     score: ScoreSnapshot
     is_due: Callable[[int], bool]
-    """Whether the model is to be scored after a step."""
+    """Whether to score the model after a step."""
     observers: Observers
     checkpoints: CheckpointLog
     failures: dict[int, str] = field(default_factory=dict[int, str])
-    """Step -> why it could not be scored at all."""
+    """Step -> why its evaluation failed."""
     awaited: threading.Event = field(default_factory=threading.Event)
-    """Set while training waits for the scoring, which then need not spare it."""
+    """Set while training waits for the evaluation, which may then use the whole machine."""
     _running: _Running | None = None
     _last: tuple[int, dict[str, float]] | None = None
-    """The last step that was recorded, and its scores."""
+    """The last recorded step, and its scores."""
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="evsys-scoring")
     )
 
     @property
     def pending(self) -> dict[str, Any] | None:
-        """What a checkpoint must know about the scoring that is still running."""
+        """The running evaluation, for a checkpoint."""
         return None if self._running is None else {"step": self._running.step, "sampler": self._running.sampler}
 
     def start(self, step: int, sampler: SamplingClient, *, everything: bool = False) -> None:
-        """Begin to score; the one before must have been collected."""
+        """Start an evaluation; the previous one must be collected."""
         assert self._running is None
         self.awaited.clear()
-        # In the context of the run: its budget also pays for the answers of judges.
+        # With the run's context, so that its budget pays for judges.
         result = self._thread.submit(copy_context().run, self.score, step, sampler, everything)
         self._running = _Running(step, sampler.ref, result)
 
     async def start_again(self, pending: Mapping[str, Any], client: TrainingClient) -> None:
-        """Score what was being scored when the run was aborted."""
+        """Restart the evaluation that was running when the run was aborted."""
         step = int(pending["step"])
         try:
             self.start(step, await client.open_sampler(str(pending["sampler"])))
@@ -85,7 +84,7 @@ class BackgroundScoring:
             self._fail(step, error)
 
     async def collect(self) -> None:
-        """Wait for what is running and record it."""
+        """Await and record the running evaluation."""
         if self._running is None:
             return
         running = self._running
@@ -100,11 +99,11 @@ class BackgroundScoring:
         for scoring in scorings:
             self.observers.on_eval(scoring.record)
         self.checkpoints.add_scores(running.step, scores)
-        # Only now: a checkpoint that is written after an interruption above must still name it.
+        # Last, so that a checkpoint after an interruption above still names it.
         self._running, self._last = None, (running.step, scores)
 
     async def score_now(self, step: int, client: TrainingClient) -> dict[str, float]:
-        """The scores of the live model, waited for; a step is scored once, however often it is asked for."""
+        """Scores of the live model; each step is scored only once."""
         await self.collect()
         if (self._last is None or self._last[0] != step) and step not in self.failures:
             try:
@@ -115,11 +114,11 @@ class BackgroundScoring:
         return self._last[1] if self._last is not None and self._last[0] == step else {}
 
     def close(self) -> None:
-        """Forget what is running; its engine must have been closed before, or this waits for it."""
+        """Drop the running evaluation; close its engine first, or this waits for it."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._running = None
 
     def _fail(self, step: int, error: Exception) -> None:
-        """A failure must not undo the training, and must not vanish."""
+        """Record a failed evaluation, which must not fail the training."""
         self.failures[step] = f"{type(error).__name__}: {error}"
-        get_logger(__name__).error("the scoring after step %d failed: %s", step, self.failures[step])
+        get_logger(__name__).error("the evaluation after step %d failed: %s", step, self.failures[step])

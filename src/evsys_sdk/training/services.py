@@ -1,6 +1,6 @@
-"""What a run offers its recipe, next to the documented fields of the context: one frozen, typed value.
+"""Services of a run for its recipe: one frozen, typed value next to the documented fields of the context.
 
-The runner makes it. A recipe that is trained by hand, from a context without it, gets what follows from the context.
+The runner creates it. A context created by hand gets defaults from its documented fields.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ type ScoreStage = Callable[[ContinualStage, int], Awaitable[Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What chooses among the checkpoints of a run."""
+    """The criterion for selecting a checkpoint."""
 
     metric: str
     mode: Literal["min", "max"] | None = None
-    """Whether less or more is better; by default less for losses, more for everything else."""
+    """Whether lower or higher is better; by default lower for losses, higher otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunServices:
-    """What a run offers its recipe."""
+    """Services of a run for its recipe."""
 
     observers: Observers
     control: RunControl
-    """Where anyone asks for a stop, and the recipe looks whether someone did."""
+    """Stop requests, which the recipe checks."""
     verify: Verify
     """Scores a rollout."""
     load_rows: Callable[[DataConfig], Sequence[Row]]
-    """Loads rows that the context does not hold, and notes in the record which ones they were."""
+    """Loads rows that the context lacks, and records their source."""
     client: TrainingClient | None = None
-    """Trains and samples the model; None on a backend that has none."""
+    """Trains and samples the model; None on a backend without one."""
     renderer: Renderer | None = None
-    """Turns conversations into the tokens of that model."""
+    """Converts conversations to tokens of the model."""
     seed: int = 0
     attempt: int = 1
-    """How often the run was started."""
+    """Number of starts of the run."""
     resume: bool = False
     """Whether to continue from the last checkpoint."""
     evaluate: Evaluate | None = None
     """Scores the live model on the rows of `run.eval`."""
     score_stage: ScoreStage | None = None
     scoring: BackgroundScoring | None = None
-    """Scores snapshots on benchmarks while training continues."""
+    """Scores snapshots on benchmarks during training."""
     selection: Selection | None = None
-    """What the config chooses checkpoints by; None leaves it to the recipe."""
+    """The config's checkpoint selection; None leaves it to the recipe."""
     seconds_left: Callable[[], float | None] = lambda: None
-    """Until the budget's time is over; None without such a limit."""
+    """Remaining time of the budget; None without a time limit."""
     watch: Callable[[TrainingClient], TrainingClient] = lambda client: client
-    """Meters another client of the run, e.g. of a second adapter."""
+    """Meters a further client of the run, e.g. of a second adapter."""
 
 
 def services_of(ctx: RunContext) -> RunServices:
-    """The services of a run; what a context made by hand lacks follows from its documented fields."""
+    """The services of a run; defaults for a context created by hand."""
     if ctx.services is not None:
         return ctx.services
     from ..inference.renderer import get_renderer
