@@ -469,7 +469,7 @@ EVALUATION = [
         "pass_at_3_in_run_eval",
         {"run.eval.metrics": [{"kind": "pass@3"}]},
         "run.eval.metrics[0]",
-        "run.eval asks once",
+        "run.eval samples one",
         "samples: 3",
     ),
     _of(

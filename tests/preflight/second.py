@@ -393,6 +393,12 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("a budget of three steps", SFT, {P + "num_epochs": 10, "budget": {"tokens": 4000}}, "ends at step"),
     Mistake("asked for JSON, compared with a word", RL, {D + "transforms": [chat("{question} Reply with JSON only.", "{answer}"), tasks()]}, "asks for JSON"),
     Mistake("an object expected, its repr learned", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": None, B + "max_tokens": 64}, "expects JSON", {"legs": each(LEGS, answer=lambda row: str({"legs": int(row["answer"])})), "legs_test": [{"task_id": f"t{at}", "instruction": row["question"], "verifier": {"kind": "in_process", "fn_name": "json_match", "expected": {"legs": int(row["answer"])}}} for at, row in enumerate(FILES["legs_test"])]}),
+    # what a fifth round showed
+    Mistake("labels typed by hand", SFT, {}, "spelled in several ways", {"reviews": [{**row, "mood": "mixxed" if row["mood"] == "mixed" and at % 5 == 0 else row["mood"]} for at, row in enumerate(TRAIN)]}),
+    Mistake("rows deduplicated by their label", SFT, {D + "transforms": [{"kind": "dedupe", "params": {"key": "mood"}}, chat()]}, "3 of 150 rows .* are left"),
+    Mistake("another param than the claimed one", CLAIM, {C + "claim": "A larger rank helps.", "runs.0.algorithm.params.batch_size": 4, "runs.1.algorithm.params": {"num_epochs": 2}}, "the claim is about lora_rank"),
+    Mistake("two things changed at once", CLAIM, {C + "claim": "A larger rank helps.", "runs.0.algorithm.params.lora_rank": 8, "runs.1.algorithm.params": {"num_epochs": 6, "lora_rank": 64}}, "the runs also differ in"),
+    Mistake("user and assistant swapped", SFT, {D + "transforms": [], D + "path": "data/turns.jsonl", "metadata": None}, "may be swapped", {"turns": [{"messages": [{**one, "role": {"user": "assistant", "assistant": "user"}[one["role"]]} for one in turns(at)["messages"]]} for at in range(40)]}),
     Mistake("stages that are never scored", CONTINUAL, {"run.continual.stages.0.eval_data": None, "run.continual.stages.1.eval_data": None}, "no stage has rows"),
 ]  # fmt: skip
 

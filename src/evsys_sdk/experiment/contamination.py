@@ -27,6 +27,7 @@ from ..log import get_logger
 from ..paths import in_project
 from ..protocols import DataStore, Row
 from ..record.evidence import find_run_of
+from ..record.run_files.checkpoints import locate_weights
 from ..record.runs import RunRecord
 from ..registry import get_data_store
 from ..user_code import limit_user_code
@@ -74,7 +75,7 @@ def _find_ancestors(runs: Iterable[RunConfig]) -> Iterator[tuple[str, RunConfig]
     while waiting:
         model = waiting.pop().model
         reference = model.init_from_checkpoint or model.load_checkpoint_path
-        arm = None if reference is None else find_run_of(in_project(reference))
+        arm = None if reference is None else find_run_of(Path(locate_weights(str(in_project(reference)))))
         if arm is None or arm in seen:
             continue
         seen.add(arm)

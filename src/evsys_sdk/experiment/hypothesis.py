@@ -175,9 +175,14 @@ def _range_problems(config: ExperimentConfig, claim: Claim) -> list[Problem]:
         for name, value in values.items()
         if value is not None and not 0 <= value < 1 and not (name == "level" and value == 1)
     }
-    hint = f"{metrics[0]} lies between 0 and 1: name a value between, such as 0.05."
+    hint = f"{metrics[0]} lies between 0 and 1: name a value between, such as "
     return [
-        Problem(f"{name} lies outside of the range of the metric", f"metadata.hypothesis.{name}", value, hint)
+        Problem(
+            f"{name} lies outside of the range of the metric",
+            f"metadata.hypothesis.{name}",
+            value,
+            f"{hint}{value / 100 if 1 < value < 100 else 0.05:g}.",
+        )
         for name, value in wrong.items()
     ]
 

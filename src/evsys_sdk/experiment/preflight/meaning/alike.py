@@ -190,7 +190,9 @@ def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
     """The same answers asked for in other words, another language or under another system prompt."""
     for one, tasks in _pairs(context):
         yield from _other_system(one, tasks)
-        is_same = (_share_of_labels(one, tasks) or 0) >= 0.5 if one.learns_from_answers else None
+        # Where each answer is learned once, such as facts, other wordings may be what is to be scored.
+        has_labels = is_labels(one.answers) and (_share_of_labels(one, tasks) or 0) >= 0.5
+        is_same = has_labels if one.learns_from_answers else None
         if not (set(one.answers) & set(tasks.answers) if is_same is None else is_same):
             continue
         ours, theirs = ([example.prompt for example in some] for some in (one.examples, tasks.examples))

@@ -41,6 +41,20 @@ _UP_TO_1 = {*COMPARING, "regex_match", "python_tests", "tool_calls_match"}
 """Verifiers whose rewards are at most 1."""
 _SEEDS = 3
 """Seeds of each trained side that a supported claim needs."""
+_CLAIMED = {
+    "learning_rate": "learning[ -]?rate",
+    "lora_rank": "ranks?|adapters?",
+    "batch_size": "batch[ -]?size|batches",
+    "num_epochs": "epochs?|passes",
+    "max_steps": "steps|epochs?|passes",
+    "lr_schedule": "schedules?|cosine",
+    "warmup_steps": "warm-?up",
+    "weight_decay": "weight decay",
+    "group_size": "group size|groups",
+    "beta": "beta",
+    "kl_coefficient": "kl",
+}
+"""Param -> the words by which a claim names it."""
 _ONLY_SAVES = {"save_every", "save_at_fractions", "keep_checkpoints", "eval_every", "concurrency", "timeout_s"}
 """Params that change what is kept of a run, and not what is learned."""
 
@@ -228,6 +242,27 @@ def runs_without_a_difference(context: Context) -> Iterator[Problem]:
             hint = "Remove max_steps." if why else "Remove one of them, or let them differ in what they learn."
             yield Problem(message, f"{place}.{paths[0] if paths else 'name'}", hint=hint)
             return
+
+
+def runs_with_other_differences(context: Context) -> Iterator[Problem]:
+    """A claim about one param in an experiment whose runs differ in another."""
+    claim, runs = claim_of(context), [run.model_dump(mode="json") for _, run in context.runs]
+    if claim is None or len(runs) < 2 or context.config.search is not None:
+        return
+    named = {name for name, words in _CLAIMED.items() if re.search(rf"(?i)\b(?:{words})", claim.claim)}
+    paths = [path for run in runs[1:] for path in _differences(runs[0], run) if path not in ("name", "tags", "seed")]
+    differ = dict.fromkeys(path for path in paths if path.rpartition(".")[2] not in _ONLY_SAVES)
+    others = [path for path in differ if path.rpartition(".")[2] not in named]
+    more = [path for path in others if path.rpartition(".")[2] in _CLAIMED]
+    if not named or not more:
+        return
+    if len(more) == len(differ):
+        message = f"the claim is about {' and '.join(sorted(named))}, and the runs differ in {', '.join(more[:3])}"
+        yield Problem(message, f"{_CLAIM}.claim", hint="Let the runs differ in what is claimed, or correct the claim.")
+    elif len(runs) == 2 and len(named) == 1 and len(others) < len(differ):
+        message = f"the runs also differ in {', '.join(more)}, and the claim is about {min(named)} alone"
+        hint = "Let them differ in one thing, or name both in the claim."
+        yield Problem(message, f"{_CLAIM}.claim", hint=hint)
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ from ....config.prices import backend_of
 from ....errors import Problem
 from ....inference.renderer import get_renderer
 from ....inference.renderers.chat_template import CHAT_TEMPLATE, WITH_HERMES
+from ....paths import in_project
+from ....record.run_files.checkpoints import locate_weights
 from .claims import claim_of
 from .context import Context, StageView
 
@@ -53,6 +56,21 @@ def unusual_params(context: Context) -> Iterator[Problem]:
             yield Problem(message, place, 0, "Remove it, or set samples: 1.")
         if entry is not None and (entry.temperature or 0) > 1.5:
             yield Problem("answers are noise at this temperature", place, entry.temperature, "Write 1 or less.")
+
+
+def teacher_is_the_student(context: Context) -> Iterator[Problem]:
+    """Distillation from the weights that the student starts from."""
+    for one in context.stages:
+        teacher, start = getattr(one.cfg, "teacher", None), one.run.model.init_from_checkpoint
+        if isinstance(teacher, str) and start is not None and _checkpoint(teacher) == _checkpoint(start):
+            hint = "Leave out model.init_from_checkpoint, or name a better teacher."
+            yield Problem("the student starts as its own teacher", f"{one.params_place}.teacher", teacher, hint)
+
+
+def _checkpoint(reference: str) -> str:
+    """Where a checkpoint is, whether its state, its sampler or its run is named."""
+    found = reference if "://" in reference else locate_weights(str(in_project(reference)))
+    return re.sub(r"/(?:state|sampler)$", "", found)
 
 
 def budget_ends_early(context: Context) -> Iterator[Problem]:
@@ -126,7 +144,8 @@ def passes_over_the_rows(context: Context) -> Iterator[Problem]:
             message = f"all {rows} rows are one batch, so that the run has one step"
             yield _length(one, "batch_size", message, "Write 16, or raise num_epochs.")
         passes = (one.steps or 0) * min(one.cfg.batch_size, rows) / max(rows, 1)
-        if rows <= _FEW_ROWS and one.learns_from_answers and passes >= _MOST_PASSES:
+        is_compared = len({(view.steps, view.cfg.num_epochs) for view in context.stages}) > 1
+        if rows <= _FEW_ROWS and one.learns_from_answers and passes > _MOST_PASSES and not is_compared:
             message = f"{rows} rows are visited {passes:.0f} times each and will be learned by heart"
             yield _length(one, asked, message, "Use 2 to 5 passes, or add rows.")
 

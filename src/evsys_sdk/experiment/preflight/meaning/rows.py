@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import Any, cast
 
 from ....data import describe_source
@@ -171,7 +172,7 @@ ROW_FAULTS: tuple[RowFault, ...] = (
     RowFault(
         _is_not_answered,
         "{rows} end with a user turn that is not answered" + _FIRST,
-        "Add the answer, or cut the turn off.",
+        "Add the answer, cut the turn off, or correct the names of the roles: they may be swapped.",
     ),
     RowFault(
         _is_no_json,
@@ -225,6 +226,8 @@ def nothing_to_learn(context: Context) -> Iterator[Problem]:
             share = f"every one of the {n}" if len(answers) == 1 else f"{same / n:.0%} of the"
             verb = "is" if len(answers) == 1 else "are"
             hint = "Check which column the answer is made of, or balance the classes: a constant is soon learned."
+            if len({example.rejected for example in one.examples}) > 1:
+                hint = "Check which columns are chosen and rejected: they may be swapped."
             yield Problem(f"{share} answers {verb} {show(answer)}", one.place, hint=hint)
         # One prompt may have many answers, such as stories, unless it was made from columns.
         made = rows and (is_labels(rows.answers) or (rows.stage.data and rows.stage.data.transforms))
@@ -242,11 +245,25 @@ def several_spellings(context: Context) -> Iterator[Problem]:
         spellings: dict[str, Counter[str]] = defaultdict(Counter)
         for text in one.answers if is_labels(one.answers) else ():
             spellings[core(text).strip(" .,;:!?").casefold()][text.strip()] += 1
+        expected = {core(text).casefold() for tasks in context.sets for text in tasks.answers}
+        for typo in [text for text in spellings if text not in expected]:
+            if right := _spelled_right(typo, {text: counts.total() for text, counts in spellings.items()}):
+                spellings[right] += spellings.pop(typo)
         several = [counts for counts in spellings.values() if len(counts) > 1]
         if several:
             written = ", ".join(f"{show(text)} {count}x" for text, count in several[0].most_common(4))
             message = f"{len(several)} of {len(spellings)} labels are spelled in several ways, such as {written}"
             yield Problem(message, one.place, hint="Join them with the transform `map_values`.")
+
+
+def _spelled_right(label: str, counts: Mapping[str, int]) -> str | None:
+    """The label that a rare one is a misspelling of: the same first letter and length, but for a letter or two."""
+    for other, count in counts.items():
+        alike = other[:1] == label[:1] and len(label) > 4 and abs(len(other) - len(label)) <= 2
+        is_rare = 4 * counts[label] <= count and label.isalpha()
+        if other != label and alike and is_rare and SequenceMatcher(None, label, other).ratio() > 0.8:
+            return other
+    return None
 
 
 def contradictions(context: Context) -> Iterator[Problem]:
@@ -379,13 +396,13 @@ def _stands_at_one_place(examples: Sequence[Example]) -> bool:
 
 
 def rows_lost_in_filters(context: Context) -> Iterator[Problem]:
-    """A filter or sample that leaves next to nothing."""
+    """A filter, sample or dedupe that leaves next to nothing."""
     for one in context.sources:
         pulled, data = one.pulled, one.stage.data
         if pulled is None or data is None or not pulled.complete:
             continue
-        at = next((at for at, spec in enumerate(data.transforms) if spec.kind in ("filter", "sample")), None)
+        at = next((at for at, spec in enumerate(data.transforms) if spec.kind in ("filter", "sample", "dedupe")), None)
         if at is not None and len(pulled.rows) < 8 and pulled.read >= 20 * max(len(pulled.rows), 1):
             message = f"{len(pulled.rows)} of {pulled.read} rows of {describe_source(data)} are left"
-            hint = "Check its conditions, and the spelling of values."
+            hint = "Check its conditions, its key, and the spelling of values."
             yield Problem(message, f"{one.place}.transforms[{at}]", hint=hint)

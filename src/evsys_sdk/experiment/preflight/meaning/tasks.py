@@ -22,6 +22,8 @@ from .context import COMPARING, Context, Example, TaskSet, expected_text
 
 _NONSENSE = "zxqv 8175309 thequickbrownfoxjumpsoverthelazydog wrong"
 """No task expects this, and it has every letter."""
+_FORMS = ("<think>x</think><answer>{}</answer>", "\\boxed{{{}}}", "```\n{}\n```", "Answer: {}", '{{"answer": "{}"}}')
+"""How a right answer may have to be written."""
 _QUICK = (*COMPARING, "regex_match", "format_only")
 _TRIED = 3
 """Tasks on which a verifier of the project is tried."""
@@ -139,8 +141,8 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, is_reward: bool) -> 
         try:
             right, other = (expected_text(getattr(one.verifier, "expected", None)) for one in (task, tasks[at - 1]))
             other = None if other == right else other
-            tagged = right and f"<think>x</think><answer>{right}</answer>"
-            answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "right": right, "other": other, "tags": tagged}
+            answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "right": right, "other": other}
+            answers |= {form: form.format(right) for form in _FORMS if right is not None}
             rewards = {name: _reward(task, text) for name, text in answers.items() if text is not None}
             found.append((task.task_id, right, rewards))
         except EvsysError as error:
@@ -152,6 +154,7 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, is_reward: bool) -> 
         message = f"where {show(labels[0])} is expected, {labels[1]} scores too"
         yield Problem(message, place, hint="Use exact_match, or whole_words and labels that do not contain each other.")
     is_text = bool(tasks) and _fn_of(tasks[0]) in ("exact_match", "contains")
+    is_own = bool(tasks) and _fn_of(tasks[0]) not in BUILTINS["verifier"]
     is_builtin = bool(tasks) and _fn_of(tasks[0]) in COMPARING
     faults: tuple[tuple[Callable[[dict[str, float]], bool], str, str], ...] = (
         (lambda got: got.get("right", 0) < got.get("other", 0), "{} earns less than a wrong answer", "Check its sign"),
@@ -164,9 +167,9 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, is_reward: bool) -> 
         (lambda got: is_text and got.get("right") == 0, "{} itself scores 0", "Expect what a model would answer"),
         (lambda got: abs(got.get("right", 0)) > 10, "rewards are far above 1", "Divide them by the largest"),
         (
-            lambda got: max(got.values()) < 0,
-            "every answer that was tried earns less than 0",
-            "Let a right answer earn 1: pass@1 counts nothing less",
+            lambda got: max(got.values()) < 0 or (is_own and "right" in got and max(got.values()) == 0),
+            "no answer that was tried earns more than 0, not even {}",
+            "Let the expected answer earn 1: check the case, the form, and parts of the reward that cancel out",
         ),
     )
     for fault, what, hint in faults:
