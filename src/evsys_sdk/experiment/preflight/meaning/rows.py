@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from typing import Any, cast
 
 from ....data import describe_source
@@ -246,24 +246,16 @@ def several_spellings(context: Context) -> Iterator[Problem]:
         for text in one.answers if is_labels(one.answers) else ():
             spellings[core(text).strip(" .,;:!?").casefold()][text.strip()] += 1
         expected = {core(text).casefold() for tasks in context.sets for text in tasks.answers}
-        for typo in [text for text in spellings if text not in expected]:
-            if right := _spelled_right(typo, {text: counts.total() for text, counts in spellings.items()}):
+        for typo in [text for text in spellings if text not in expected and len(text) > 4 and text.isalpha()]:
+            most = 4 * spellings[typo].total()
+            usual = [text for text, counts in spellings.items() if counts.total() >= most and text[0] == typo[0]]
+            for right in get_close_matches(typo, usual, n=1, cutoff=0.8):
                 spellings[right] += spellings.pop(typo)
         several = [counts for counts in spellings.values() if len(counts) > 1]
         if several:
             written = ", ".join(f"{show(text)} {count}x" for text, count in several[0].most_common(4))
             message = f"{len(several)} of {len(spellings)} labels are spelled in several ways, such as {written}"
             yield Problem(message, one.place, hint="Join them with the transform `map_values`.")
-
-
-def _spelled_right(label: str, counts: Mapping[str, int]) -> str | None:
-    """The label that a rare one is a misspelling of: the same first letter and length, but for a letter or two."""
-    for other, count in counts.items():
-        alike = other[:1] == label[:1] and len(label) > 4 and abs(len(other) - len(label)) <= 2
-        is_rare = 4 * counts[label] <= count and label.isalpha()
-        if other != label and alike and is_rare and SequenceMatcher(None, label, other).ratio() > 0.8:
-            return other
-    return None
 
 
 def contradictions(context: Context) -> Iterator[Problem]:

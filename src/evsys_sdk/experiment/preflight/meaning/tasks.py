@@ -117,17 +117,15 @@ def _round_up(number: int) -> int:
 
 def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
     """Verifiers that cannot read what is expected, accept any answer, or prefer wrong answers to right ones."""
+    agents = any(getattr(one.cfg, name, None) for one in context.stages for name in ("agent", "agent_import_path"))
     places = [(one.place, one.tasks, one.entry is None or one.entry.agent is None, False) for one in context.sets]
-    for one in context.sources:
-        if not one.learns_from_answers:
-            agents = [getattr(one.cfg, name, None) for name in ("agent", "agent_import_path")]
-            places.append((one.place, one.tasks, not any(agents), True))
+    places += [(one.place, one.tasks, True, True) for one in context.sources if not one.learns_from_answers]
     for place, tasks, is_one_turn, is_reward in places:
         some = tasks[:: max(len(tasks) // 200, 1)]
         yield from _try_verifiers([one for one in some if _fn_of(one) in _QUICK], place, is_reward)
         # User code may be slow: a few tasks are enough, where one answer is all that it looks at.
         own = {repr(one.verifier): one for one in tasks if (name := _fn_of(one)) and name not in BUILTINS["verifier"]}
-        yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn else [], place, is_reward)
+        yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn and not agents else [], place, is_reward)
 
 
 def _fn_of(task: HarborTask) -> str | None:
