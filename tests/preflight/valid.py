@@ -83,7 +83,9 @@ VALID: dict[str, Config] = {
     "rl_with_ones_own_agent": change(RL, {f"{_PARAMS}.agent_import_path": "agents:Agent"}),
     "rl_with_dotted_agent": change(RL, {f"{_PARAMS}.agent_import_path": "agents.Agent"}),
     "rl_with_named_agent": change(RL, {f"{_PARAMS}.agent": {"kind": "chat"}}),
-    "rl_of_contains": _with(RL, run__data__transforms=[TO_CHAT, {**TO_TASK, "params": {"fn_name": "contains"}}]),
+    "rl_of_an_answer_in_a_tag": _with(
+        RL, run__data__transforms=[TO_CHAT, {**TO_TASK, "params": {"params": {"answer_tag": "answer"}}}]
+    ),
     "dpo_of_message_lists": _with(
         DPO,
         run__data={

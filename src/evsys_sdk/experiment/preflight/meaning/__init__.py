@@ -17,6 +17,7 @@ type Check = Callable[[Context], Iterable[Problem]]
 
 REFUSED: tuple[Check, ...] = (
     tasks.val_and_test_share_tasks,
+    tasks.rewards_for_listing,
     claims.baseline_is_the_only_run,
 )
 WARNED: tuple[Check, ...] = (

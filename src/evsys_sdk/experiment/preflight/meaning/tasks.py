@@ -27,6 +27,8 @@ _FORMS = ("<think>x</think><answer>{}</answer>", "\\boxed{{{}}}", "```\n{}\n```"
 _QUICK = (*COMPARING, "regex_match", "format_only")
 _TRIED = 3
 """Tasks on which a verifier of the project is tried."""
+_ANCHORS = re.compile(r"\\[bBAZ]|\(\?[a-z]+\)|[\^$]")
+"""What a pattern says about the place of an answer."""
 _FEW = 5
 _FEW_CHOSEN = 10
 _TOO_LONG = 0.1
@@ -118,21 +120,44 @@ def _round_up(number: int) -> int:
 def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
     """Verifiers that cannot read what is expected, accept any answer, or prefer wrong answers to right ones."""
     agents = any(getattr(one.cfg, name, None) for one in context.stages for name in ("agent", "agent_import_path"))
-    places = [(one.place, one.tasks, one.entry is None or one.entry.agent is None, False) for one in context.sets]
-    places += [(one.place, one.tasks, True, True) for one in context.sources if not one.learns_from_answers]
-    for place, tasks, is_one_turn, is_reward in places:
+    places = [(one.place, one.tasks, one.entry is None or one.entry.agent is None) for one in context.sets]
+    places += [(one.place, one.tasks, True) for one in context.sources if not one.learns_from_answers]
+    for place, tasks, is_one_turn in places:
         some = tasks[:: max(len(tasks) // 200, 1)]
-        yield from _try_verifiers([one for one in some if _fn_of(one) in _QUICK], place, is_reward)
+        yield from _try_verifiers([one for one in some if _fn_of(one) in _QUICK], place)
         # User code may be slow: a few tasks are enough, where one answer is all that it looks at.
         own = {repr(one.verifier): one for one in tasks if (name := _fn_of(one)) and name not in BUILTINS["verifier"]}
-        yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn and not agents else [], place, is_reward)
+        yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn and not agents else [], place)
+
+
+def rewards_for_listing(context: Context) -> Iterator[Problem]:
+    """Rewards that one answer earns for different expected answers, because it lists all of them."""
+    for one in context.sources:
+        labels = {} if one.learns_from_answers else _labels(one.tasks, _QUICK)
+        for between in (", ", "\n"):
+            listing = between.join(_ANCHORS.sub("", label) for label in labels)
+            won = [label for label, task in labels.items() if _reward(task, _in_tag(task, listing)) > 0]
+            if len(won) > 1:
+                message = (
+                    f"an answer that lists all {len(labels)} labels earns the reward of '{_fn_of(labels[won[0]])}'"
+                )
+                hint = "Use exact_match; with answer_tag, it allows reasoning before the answer."
+                yield Problem(
+                    f"{message}, where {show(won[0])} is expected and where {show(won[1])} is", one.place, hint=hint
+                )
+                break
+
+
+def _in_tag(task: HarborTask, answer: str) -> str:
+    tag = getattr(task.verifier, "params", {}).get("answer_tag")
+    return f"<{tag}>{answer}</{tag}>" if tag else answer
 
 
 def _fn_of(task: HarborTask) -> str | None:
     return task.verifier.fn_name if isinstance(task.verifier, InProcessVerifier) else None
 
 
-def _try_verifiers(tasks: Sequence[HarborTask], place: str, is_reward: bool) -> Iterator[Problem]:
+def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]:
     refused: list[tuple[str, str]] = []
     found: list[tuple[str, str | None, dict[str, float]]] = []
     for at, task in enumerate(tasks):
@@ -148,8 +173,8 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, is_reward: bool) -> 
     if refused:
         message = f"{len(refused)} tasks cannot be scored, such as '{refused[0][0]}': {refused[0][1].rstrip('.')}"
         yield Problem(message, place, hint="Correct the tasks, or choose another verifier.")
-    if labels := _accepts_another_label(tasks, lists=is_reward):
-        message = f"where {show(labels[0])} is expected, {labels[1]} scores too"
+    if labels := _accepts_another_label(tasks):
+        message = f"where {show(labels[0])} is expected, the other label {show(labels[1])} scores too"
         yield Problem(message, place, hint="Use exact_match, or whole_words and labels that do not contain each other.")
     is_text = bool(tasks) and _fn_of(tasks[0]) in ("exact_match", "contains")
     is_own = bool(tasks) and _fn_of(tasks[0]) not in BUILTINS["verifier"]
@@ -179,16 +204,18 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, is_reward: bool) -> 
             break
 
 
-def _accepts_another_label(tasks: Sequence[HarborTask], *, lists: bool) -> tuple[str, str] | None:
-    """A label, and a wrong answer that its verifier accepts: another label or, where asked for, all of them."""
-    found = {expected_text(getattr(one.verifier, "expected", None)): one for one in tasks if _fn_of(one) == "contains"}
+def _labels(tasks: Sequence[HarborTask], verifiers: Sequence[str]) -> dict[str, HarborTask]:
+    """The expected answers of tasks that choose from a few, each with one of its tasks."""
+    found = {expected_text(getattr(one.verifier, "expected", None)): one for one in tasks if _fn_of(one) in verifiers}
     labels = {text: task for text, task in found.items() if text}
-    if not 2 <= len(labels) <= min(20, len(tasks) / 3):
-        return None
-    wrong = {other: f"the other label {show(other)}" for other in labels}
-    wrong |= {", ".join(labels): "an answer that lists all labels"} if lists else {}
-    pairs = ((text, other) for other in wrong for text in labels if text != other)
-    return next(((text, wrong[other]) for text, other in pairs if _reward(labels[text], other) > 0), None)
+    return labels if 2 <= len(labels) <= min(20, len(tasks) / 3) else {}
+
+
+def _accepts_another_label(tasks: Sequence[HarborTask]) -> tuple[str, str] | None:
+    """A label, and another one that its verifier accepts."""
+    labels = _labels(tasks, ["contains"])
+    pairs = ((text, other) for other in labels for text in labels if text != other)
+    return next(((text, other) for text, other in pairs if _reward(labels[text], other) > 0), None)
 
 
 def _reward(task: HarborTask, answer: str) -> float:
