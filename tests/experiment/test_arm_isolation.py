@@ -174,7 +174,7 @@ def test_arms_are_stopped_when_the_record_cannot_be_written(
 ) -> None:
     def full(self: Journal, kind: str, **payload: Any) -> str:
         if kind == "arm_ended":
-            raise DataError("journal.jsonl: it cannot be written: No space left on device.")
+            raise DataError("journal.jsonl: cannot be written: No space left on device.")
         return append(self, kind, **payload)
 
     append = Journal.append

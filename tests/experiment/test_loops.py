@@ -194,7 +194,7 @@ def test_what_cannot_be_recorded_is_refused_where_it_is_given(options: dict[str,
 
     with pytest.raises(ConfigError, match=r"algorithm\.params\.args"):
         loop(arms={"one": 3})
-    with pytest.raises(DataError, match=r"run\.state: this cannot be written as JSON"):
+    with pytest.raises(DataError, match=r"run\.state: cannot be written as JSON"):
         loop()
 
 

@@ -260,5 +260,5 @@ def test_a_kind_of_a_later_version_is_kept_as_it_is_called() -> None:
 def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
     journal = Journal.of(tmp_path)
     journal.close()
-    with pytest.raises(DataError, match="it was closed"):
+    with pytest.raises(DataError, match="is closed"):
         journal.append(Kind.NOTE, text="late")

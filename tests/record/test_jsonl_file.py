@@ -171,7 +171,7 @@ def test_a_failed_write_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.
         return real(descriptor, data[:5])
 
     monkeypatch.setattr(os, "write", full_disk)
-    with pytest.raises(DataError, match=r"m\.jsonl: it cannot be written: No space left on device\. Check"):
+    with pytest.raises(DataError, match=r"m\.jsonl: cannot be written: No space left on device\. Check"):
         file.append({"step": 2})
     monkeypatch.undo()
     file.append({"step": 3})
@@ -192,7 +192,7 @@ def test_appending_to_a_closed_file_is_an_error(tmp_path: Path) -> None:
     file = JsonlFile(tmp_path / "m.jsonl")
     file.close()
     file.close()
-    with pytest.raises(DataError, match="it was closed"):
+    with pytest.raises(DataError, match="is closed"):
         file.append({"step": 1})
 
 

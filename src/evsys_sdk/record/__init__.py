@@ -1,7 +1,7 @@
-"""Room 2: the format of what happens, and its one reader. Standard library only.
+"""The format of experiment records, and their reader. Standard library only.
 
-The package can be called: `evsys_sdk.record("name", ...)` records a training loop, and its name is this one's. Python
-sets a package as an attribute of its parent, whatever the parent has under that name.
+The module is callable because `evsys_sdk.record("name", ...)` records a training loop: importing a subpackage replaces
+an attribute of the same name in its parent package.
 """
 
 from __future__ import annotations

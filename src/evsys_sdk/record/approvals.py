@@ -1,7 +1,7 @@
-"""Approvals: what waits for a person, and what was decided. One kind for experiments, campaigns and loops.
+"""Human approvals of experiments, campaigns and loops: requests and decisions.
 
-Each is an event in the journal of whatever waits, so that it does not matter where a person is asked: `evsys approve`,
-the page, a dashboard. The waiting process only reads.
+Requests and decisions are events in the journal of the experiment, campaign or loop, so that a person can decide with
+`evsys approve` or on a page. The waiting process only reads.
 
     ask_approval(folder, "deploy of round 3", about="...")
     decide_approval(folder, approve=True, author="ann")
@@ -29,57 +29,58 @@ _FOLDERS = {"campaign": CAMPAIGNS, "loop": LOOPS}
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """One thing that needs a person's approval, and where that stands."""
+    """A request for human approval and its state."""
 
     subject: str
-    """What is approved: the hash of a plan, a step of a loop; empty for an experiment as a whole."""
+    """The hash of a plan, or a step of a loop; empty for a whole experiment."""
     state: str
     """awaited, approved or rejected."""
     about: str = ""
-    """The subject in words."""
+    """Description of the subject."""
     by: str = ""
     reason: str = ""
     time: float = 0.0
-    """Of the last change."""
+    """Time of the last change."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def read_approvals(events: Iterable[Event]) -> dict[str, Approval]:
-    """Subject -> its approval, as the events of one journal tell it."""
-    found: dict[str, Approval] = {}
+    """Subject -> its approval, from the events of one journal."""
+    approvals: dict[str, Approval] = {}
     for event in events:
         at, subject = event.time or 0.0, event.text("subject")
         if event.kind == Kind.APPROVAL_AWAITED:
-            found[subject] = Approval(subject, AWAITED, event.text("about"), time=at)
+            approvals[subject] = Approval(subject, AWAITED, event.text("about"), time=at)
         elif event.kind in _STATES:
-            # Journals of campaigns from before had `plan`; a dashboard may name an experiment's only question freely.
+            # Older journals of campaigns have `plan`; a dashboard may use any name for the only open request.
             subject = subject or event.text("plan")
-            open_ones = [one.subject for one in found.values() if one.state == AWAITED]
-            if subject not in found and len(open_ones) == 1:
-                subject = open_ones[0]
-            one = found.get(subject, Approval(subject, AWAITED))
+            awaited = [approval.subject for approval in approvals.values() if approval.state == AWAITED]
+            if subject not in approvals and len(awaited) == 1:
+                subject = awaited[0]
+            approval = approvals.get(subject, Approval(subject, AWAITED))
             by = event.text("author") or event.text("by")
-            found[subject] = replace(one, state=_STATES[Kind(event.kind)], by=by, reason=event.text("reason"), time=at)
-    return found
+            state, reason = _STATES[Kind(event.kind)], event.text("reason")
+            approvals[subject] = replace(approval, state=state, by=by, reason=reason, time=at)
+    return approvals
 
 
 def list_awaited(folder: Path) -> list[Approval]:
-    """What waits for a person in the journal of a folder."""
-    return [one for one in _read(folder).values() if one.state == AWAITED]
+    """The open requests in the journal of a folder."""
+    return [approval for approval in _read(folder).values() if approval.state == AWAITED]
 
 
 def is_approved(folder: Path, subject: str = "") -> bool:
-    """Whether somebody said yes, and no one no since."""
-    one = _read(folder).get(subject)
-    return one is not None and one.state == APPROVED
+    """Whether the last decision is an approval."""
+    approval = _read(folder).get(subject)
+    return approval is not None and approval.state == APPROVED
 
 
 def ask_approval(folder: Path, subject: str = "", *, about: str = "") -> None:
-    """Ask for an approval, once until it is decided; what was rejected is asked anew."""
-    one = _read(folder).get(subject)
-    if one is None or one.state == REJECTED:
+    """Request an approval, unless it is open or approved; a rejected subject is requested again."""
+    approval = _read(folder).get(subject)
+    if approval is None or approval.state == REJECTED:
         folder.mkdir(parents=True, exist_ok=True)
         with Journal.of(folder) as journal:
             journal.append(Kind.APPROVAL_AWAITED, subject=subject, about=about)
@@ -88,17 +89,17 @@ def ask_approval(folder: Path, subject: str = "", *, about: str = "") -> None:
 def decide_approval(
     folder: Path, *, approve: bool, subject: str | None = None, reason: str = "", author: str = ""
 ) -> str:
-    """Write a decision into the journal of what waits for it; returns the id of the event.
+    """Write a decision into the journal of a folder; returns the id of the event.
 
-    Without a subject it is the only one that waits. A named one may be decided before it is asked for.
+    Without a subject, it decides the only open request. A named subject may be decided before it is requested.
     """
     if subject is None:
         waiting = list_awaited(folder)
         if not waiting:
-            raise ConfigError(f"{folder}: this does not wait for an approval. See what it does: evsys status")
+            raise ConfigError(f"{folder}: no approval is awaited here. See the status with: evsys status")
         if len(waiting) > 1:
-            named = ", ".join(show(one.subject) for one in waiting)
-            raise ConfigError(f"{folder}: several approvals are waiting: {named}. Name one of them.")
+            named = ", ".join(show(approval.subject) for approval in waiting)
+            raise ConfigError(f"{folder}: several approvals are awaited: {named}. Name one of them.")
         subject = waiting[0].subject
     kind = Kind.APPROVED if approve else Kind.REJECTED
     with Journal.of(folder) as journal:
@@ -106,9 +107,9 @@ def decide_approval(
 
 
 def approval_folder(target: str) -> Path | None:
-    """The folder of `campaign:NAME` or `loop:NAME`; None for anything else, which is an experiment."""
-    kind, found, name = target.partition(":")
-    if not found or kind not in _FOLDERS:
+    """The folder of `campaign:NAME` or `loop:NAME`; None for other targets, which are experiments."""
+    kind, colon, name = target.partition(":")
+    if not colon or kind not in _FOLDERS:
         return None
     known = subfolders(workspace_dir() / _FOLDERS[kind])
     if name not in known:
@@ -117,11 +118,11 @@ def approval_folder(target: str) -> Path | None:
 
 
 def list_project_approvals() -> Iterator[tuple[str, Approval]]:
-    """Everything that waits in the campaigns and loops of this project, as `campaign:NAME` or `loop:NAME`."""
+    """The open requests of this project's campaigns and loops, with `campaign:NAME` or `loop:NAME`."""
     for kind, folder in _FOLDERS.items():
         for name in sorted(subfolders(workspace_dir() / folder)):
-            for one in list_awaited(workspace_dir() / folder / name):
-                yield f"{kind}:{name}", one
+            for approval in list_awaited(workspace_dir() / folder / name):
+                yield f"{kind}:{name}", approval
 
 
 def _read(folder: Path) -> dict[str, Approval]:

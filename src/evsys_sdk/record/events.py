@@ -1,8 +1,7 @@
-"""The journal of an experiment: one append-only file of everything that happened to it, oldest first.
+"""The journal of an experiment: an append-only file of its events, oldest first.
 
-Each line is an event with an id, so that history, uploads and resume are projections of it, and none of them ever
-counts an event twice. Nothing in it is changed or removed, also not by a resumed or repeated run. Each event carries
-the hash of the line before it, so that a change leaves a trace (`verify_chain`).
+Each line is an event with an id, so that history, uploads and resume count no event twice. No line is ever changed or
+removed. Each event carries the hash of the line before it, so that changes are detected (`verify_chain`).
 
     with Journal.of(folder) as journal:
         journal.append(Kind.ARM_STARTED, arm="sft__seed1")
@@ -27,14 +26,14 @@ from .layout import ExperimentFiles
 from .values import Object, items, number, part, text
 
 FORMAT = 2
-"""Version of the record. Events of version 1 do not say theirs, and have no chain."""
+"""Version of the record. Events of version 1 have neither a version nor a hash."""
 _CHAINED_SINCE = 2
 _DIGITS = 32
-"""How much of a sha256 is kept: half of it, which no one can aim at either."""
+"""Hex digits of a sha256 that are kept; 128 bits still resist forgery."""
 
 
 class Kind(StrEnum):
-    """Everything that can happen to an experiment, and to what is shipped of it."""
+    """The kinds of events of experiments, campaigns and deployments."""
 
     STARTED = "experiment_started"
     RESUMED = "experiment_resumed"
@@ -75,10 +74,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)  # there are thousands; see `RunRecord`
 class Event:
-    """One thing that happened."""
+    """One line of a journal."""
 
     kind: str
-    """A `Kind`; the word itself where a later version has one that this one does not know."""
+    """A `Kind`, or the text of a kind that a later version added."""
     id: str = ""
     time: float | None = None
     payload: Object = field(default_factory=dict[str, Any])
@@ -87,45 +86,45 @@ class Event:
 
     @classmethod
     def of(cls, line: Object) -> Self:
-        """The event in a line of the journal, however little of it is as it should be."""
+        """The event in a line of the journal; missing or damaged fields get their default."""
         payload = line.copy()
         take = payload.pop
         kind, own_id, at = text(take("kind", None)), text(take("id", None)), number(take("time", None))
         return cls(kind, own_id, at, payload, int(number(take("format", None)) or 1), text(take("prev", None)))
 
     def get(self, name: str) -> Any:
-        """A field of the payload, as it was written."""
+        """A field of the payload; None if it is missing."""
         return self.payload.get(name)
 
     def text(self, name: str) -> str:
-        """A field of the payload that is text; nothing where it is something else."""
+        """A text field of the payload; empty if it is missing or no text."""
         return text(self.payload.get(name))
 
     def part(self, name: str) -> Object:
-        """A field of the payload that is an object."""
+        """An object field of the payload; empty if it is missing or no object."""
         return part(self.payload, name)
 
     def to_dict(self) -> Object:
-        """The event without what holds the journal together."""
+        """The event without format version and hash."""
         return {"id": self.id, "time": self.time, "kind": str(self.kind), **self.payload}
 
 
 class Journal:
-    """Writes the events of one experiment, the only way they get there; safe to use from several processes."""
+    """The writer of a journal; safe to use from several processes."""
 
     def __init__(self, path: Path) -> None:
         self._file = JsonlFile(path)
 
     @classmethod
     def of(cls, experiment_dir: Path) -> Self:
-        """The journal of an experiment, which may not have one yet."""
+        """The journal of an experiment; the file is created if it is missing."""
         return cls(ExperimentFiles(experiment_dir).journal)
 
     def append(self, kind: Kind, **payload: Any) -> str:
         """Add an event; it is on disk when this returns. Returns its id."""
         event_id = os.urandom(6).hex()
         own = {"format": FORMAT, "id": event_id, "time": time.time(), "kind": str(kind)}
-        # The payload between them: none of its names may take the place of a field that is not its own.
+        # Twice: first for the order of the keys, then so that the payload cannot replace these fields.
         self._file.append_after(lambda last: {**own, **payload, **own, "prev": digest(last)})
         return event_id
 
@@ -140,9 +139,9 @@ class Journal:
 
 
 def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> bool:
-    """Write into the experiment's journal what was noticed about one of its arms, once; a resumed arm says it again.
+    """Write a finding about an arm into the experiment's journal, once per arm, also if a resumed arm reports it again.
 
-    Returns whether it is news: not noticed about another arm of the experiment before.
+    Returns whether no other arm of the experiment has the same finding.
     """
     folder = run_dir.parent
     known = [
@@ -156,49 +155,49 @@ def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> bool:
 
 
 def note_trained_tasks(run_dir: Path, tasks: Mapping[str, list[str]]) -> None:
-    """Write into the experiment's journal which tasks of its benchmarks an arm is about to learn from."""
+    """Write into the experiment's journal which benchmark tasks an arm is about to train on."""
     if ExperimentFiles(run_dir.parent).journal.exists():
         with Journal.of(run_dir.parent) as journal:
             journal.append(Kind.TRAINED_ON, arm=run_dir.name, tasks=tasks)
 
 
 def note_loaded_weights(run_dir: Path, ref: str) -> None:
-    """Write into the experiment's journal that an arm loads weights that are not its own."""
+    """Write into the experiment's journal that an arm loads weights of another source."""
     if ExperimentFiles(run_dir.parent).journal.exists():
         with Journal.of(run_dir.parent) as journal:
             journal.append(Kind.WEIGHTS_LOADED, arm=run_dir.name, ref=redact_text(ref))
 
 
 def read_trained_tasks(events: Iterable[Event]) -> dict[str, dict[str, list[str]]]:
-    """Which tasks of which benchmark each arm has learned from, as far as that was noted at once."""
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    """Arm -> benchmark -> the tasks that the arm trained on, as noted during training."""
+    tasks_by_arm: dict[str, dict[str, dict[str, None]]] = {}
     for event in events:
         for benchmark in event.part("tasks") if event.kind == Kind.TRAINED_ON else ():
-            known = found.setdefault(event.text("arm"), {}).setdefault(benchmark, {})
+            known = tasks_by_arm.setdefault(event.text("arm"), {}).setdefault(benchmark, {})
             known |= dict.fromkeys(str(task) for task in items(event.part("tasks").get(benchmark)))
-    return {arm: {name: [*tasks] for name, tasks in seen.items()} for arm, seen in found.items()}
+    return {arm: {name: [*tasks] for name, tasks in benchmarks.items()} for arm, benchmarks in tasks_by_arm.items()}
 
 
 def read_events(experiment_dir: Path) -> Iterator[Event]:
-    """Every complete event, oldest first; an experiment of an older version may have none."""
+    """Every complete event, oldest first; empty without a journal."""
     return map(Event.of, read_records(ExperimentFiles(experiment_dir).journal))
 
 
 _WORTH_KEEPING = 1 << 16
 _MOST_KEPT = 4
 _kept: dict[str, tuple[bytes, list[Event]]] = {}
-"""What was read of long journals, and the events in it, the latest last."""
+"""Cache of long journals: path -> content and events, most recently used last."""
 _keeping = threading.Lock()
 
 
 def load_events(experiment_dir: Path) -> list[Event]:
-    """All of them at once. A run reads its own journal several times: of a long one, only what is new is parsed."""
+    """All events as a list. A long journal is cached, so that reading it again parses only the new lines."""
     path = ExperimentFiles.journal.below(experiment_dir)
     content = read_whole(path) or b""
-    content = content[: content.rfind(b"\n") + 1]  # half a line is being written, and will be read the next time
-    # Taken out rather than looked up: two threads that read at once may parse twice, but never share a list.
+    content = content[: content.rfind(b"\n") + 1]  # the rest is a line that is being written
+    # `pop`, so that two threads that read at once never share a list.
     known, events = _kept.pop(path, (b"", list[Event]()))
-    if not content.startswith(known):  # somebody changed it: what was read before is not what is there
+    if not content.startswith(known):  # the file was changed, not only appended to
         known, events = b"", []
     events = [*events, *map(Event.of, parse_text(content[len(known) :], path, known.count(b"\n") + 1))]
     if len(content) >= _WORTH_KEEPING:
@@ -206,11 +205,11 @@ def load_events(experiment_dir: Path) -> list[Event]:
             _kept[path] = (content, events)
             for oldest in list(_kept)[:-_MOST_KEPT]:
                 _kept.pop(oldest, None)
-    return [*events]  # a copy: what is kept must not change with what a caller does to its list
+    return [*events]  # a copy, so that callers cannot change the cache
 
 
 def first_event(experiment_dir: Path) -> Event | None:
-    """How an experiment began, without reading what came after."""
+    """The first event of a journal, without reading the rest; None without one."""
     try:
         return next(read_events(experiment_dir), None)
     except OSError:
@@ -218,21 +217,21 @@ def first_event(experiment_dir: Path) -> Event | None:
 
 
 def count_events(experiment_dir: Path) -> int:
-    """How many events there are by now."""
+    """The number of complete events."""
     return sum(1 for _ in complete_lines(ExperimentFiles(experiment_dir).journal))
 
 
 def digest(line: bytes) -> str:
-    """The hash of a line in the event after it; empty for no line."""
+    """The hash of a line, as the next event carries it; empty for an empty line."""
     return hashlib.sha256(line).hexdigest()[:_DIGITS] if line else ""
 
 
 def verify_chain(path: Path) -> list[str]:
-    """What is wrong with the lines of a journal, in order; nothing for one that is as it was written.
+    """The problems of a journal's hash chain, in order; empty for an intact journal.
 
-    A line that was changed, removed, inserted or moved no longer fits the one after it. A half-written last line is
-    what a killed process leaves, and no problem. Cutting off the end leaves a chain that holds: to find that, compare
-    the number of events, or the hash of the last one, with what was noted elsewhere.
+    Detects lines that were changed, removed, inserted or moved. A half-written last line, which a killed process
+    leaves, is no problem. Lines cut off at the end are not detected: compare the number of events, or the hash of the
+    last event, with an anchor.
     """
     problems: list[str] = []
     unchained, chained, before = 0, False, b""
@@ -249,15 +248,17 @@ def verify_chain(path: Path) -> list[str]:
             chained = True
             if record.get("prev") != expected:
                 problems.append(f"{where}: the line before it is not the one it was written after.")
-        before = line  # damaged or not, it is what the next one was written after
+        before = line  # damaged or not, the next line carries its hash
     if unchained:
-        stated = f"{unchained} events are of version 1, which kept no hashes: whether they were changed cannot be told."
-        problems.insert(0, f"{path}: {stated}")
+        problem = (
+            f"{unchained} events are of version 1, which kept no hashes: whether they were changed cannot be told."
+        )
+        problems.insert(0, f"{path}: {problem}")
     return problems
 
 
 def chain_head(path: Path) -> str:
-    """The hash of the last complete line: noted elsewhere, it proves that nothing before it was changed since."""
+    """The hash of the last complete line. Noted elsewhere, it proves that no earlier line was changed since."""
     last = b""
     for _, line in complete_lines(path):
         last = line[:-1]

@@ -1,7 +1,7 @@
-"""Hashes of what a conclusion rests on, taken when it is made and compared when it is read.
+"""Hashes of the files that a conclusion depends on, written when an arm ends and recomputed when they are read.
 
-The orchestrator writes them into the journal, whose own lines are chained, as soon as an arm has ended; so anyone who
-changes a score, an answer or a config afterwards contradicts a line that was written before.
+The orchestrator writes them into the journal, whose lines are chained, so that a later change of a score, an answer or
+a config is detected.
 """
 
 from __future__ import annotations
@@ -20,57 +20,59 @@ from .values import part, read_object, text
 _DIGITS = 32
 _RUN = RunFiles(Path())
 _NOT_SEALED = {RunFiles.result.name, RunFiles.lock.name, RunFiles.dropped_checkpoints.name}
-_SEALED = [one.name for one in vars(RunFiles).values() if isinstance(one, Place) and one.name not in _NOT_SEALED]
-"""Files below the folder of an arm; its result is hashed separately, and weights may be removed to save room."""
+_SEALED = [
+    place.name for place in vars(RunFiles).values() if isinstance(place, Place) and place.name not in _NOT_SEALED
+]
+"""Hashed files of an arm's folder; its result is hashed separately, and weights may be removed to save space."""
 _SCORES = RunFiles.scores.name
 _ANSWERS = _RUN.predictions("", 0).parts[0]
 _NOTED_LATER = ("stopped_by_search", "unscored")
-"""What a search adds to the result of an arm that it stopped."""
+"""Fields that a search adds to the result of an arm that it stopped."""
 
 
 def hash_file(path: Path | str, *, at_least: int = 0) -> str | None:
-    """The hash of a file's content; None where there is none, or it has fewer bytes."""
+    """The hash of a file's content; None if it is missing or has fewer bytes."""
     try:
         with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
-            return found if file.tell() >= at_least else None
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
+            return sha256 if file.tell() >= at_least else None
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        return None  # a file that is there and may not be read is an error: taken for none, it would count as removed
+        return None  # a file that exists and cannot be read raises, because None means that it was removed
 
 
 def hash_value(value: Any) -> str:
-    """The hash of a JSON value, however its keys are ordered."""
+    """The hash of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
 
 
 def hash_recorded_config(folder: Path) -> str:
-    """The hash of what the config of an experiment on disk says."""
+    """The hash of the config in an experiment's folder."""
     return hash_value(read_object(ExperimentFiles(folder).config))
 
 
 def hash_conclusion_page(folder: Path) -> str | None:
-    """The hash of the conclusion as people read it; None where there is none."""
+    """The hash of the conclusion's page; None without one."""
     return hash_file(ExperimentFiles(folder).conclusion_page)
 
 
 def seal_run(run_dir: Path) -> dict[str, str]:
-    """The hash of every recorded file of an ended arm, by its path below the arm's folder."""
+    """The hash of every recorded file of an ended arm, by its path in the arm's folder."""
     files = RunFiles(run_dir)
     logged = [*files.logs.folder.rglob("*.json"), *files.logs.folder.rglob("*.jsonl"), *files.all_predictions()]
     names = [*_SEALED, *sorted(path.relative_to(run_dir).as_posix() for path in logged)]
     sealed = {name: hash_file(f"{run_dir}/{name}") for name in names}
-    return {name: found for name, found in sealed.items() if found is not None}
+    return {name: sha256 for name, sha256 in sealed.items() if sha256 is not None}
 
 
 def hash_result(run_dir: Path) -> str:
-    """The hash of what an arm's result says, without what a search adds to it later."""
+    """The hash of an arm's result, without the fields that a search adds later."""
     result = read_object(RunFiles(run_dir).result) or {}
     extras = {name: value for name, value in part(result, "extras").items() if name not in _NOTED_LATER}
     return hash_value([result.get(name) for name in ("status", "metrics", "artifacts", "hparams")] + [extras])
 
 
 def seal_ledger(folder: Path, *, size: int | None = None) -> dict[str, Any]:
-    """The hash of the first bytes of an experiment's ledger, which only grows; without `size`, of all of it."""
+    """Size and hash of the first `size` bytes of an experiment's ledger, which only grows; by default of all."""
     try:
         content = ExperimentFiles(folder).spend.read_bytes()[:size]
     except FileNotFoundError:
@@ -79,18 +81,20 @@ def seal_ledger(folder: Path, *, size: int | None = None) -> dict[str, Any]:
 
 
 def broken_seals(run_dir: Path, sealed: dict[str, Any]) -> list[str]:
-    """Files of an arm that are not what they were when it ended."""
+    """The files of an arm that were removed, added or changed since it ended."""
     now = seal_run(run_dir)
-    gone = [f"{name} is gone" for name in sealed if name not in now]
+    problems = [f"{name} is gone" for name in sealed if name not in now]
     # Earlier versions hashed fewer files.
-    gone += [f"{name} appeared" for name in now if name not in sealed and name.partition("/")[0] in (_SCORES, _ANSWERS)]
-    return gone + [f"{name} was changed" for name, found in sealed.items() if name in now and now[name] != found]
+    problems += [
+        f"{name} appeared" for name in now if name not in sealed and name.partition("/")[0] in (_SCORES, _ANSWERS)
+    ]
+    return problems + [f"{name} was changed" for name, sha256 in sealed.items() if name in now and now[name] != sha256]
 
 
 def hash_weights(folder: Path, *, without: Collection[str] = ()) -> str | None:
-    """The hash of the names and contents of stored weights; None where they are not in a folder on this disk.
+    """The hash of the names and contents of stored weights; None if `folder` is no local folder with files.
 
-    `without` names files and folders at its top that are no part of them.
+    `without` names top-level files and folders to leave out.
     """
     own = (path for path in folder.rglob("*") if path.relative_to(folder).parts[0] not in without)
     files = sorted(path for path in own if path.is_file()) if folder.is_dir() else []
@@ -103,15 +107,15 @@ def hash_weights(folder: Path, *, without: Collection[str] = ()) -> str | None:
 
 
 def seal_weights(run_dir: Path) -> dict[str, str]:
-    """The hash of each stored state and sampler of an ended arm, by its path below the arm's folder."""
-    found = {path: hash_weights(path) for path in sorted(RunFiles(run_dir).stored.glob("*/*"))}
-    return {path.relative_to(run_dir).as_posix(): sha256 for path, sha256 in found.items() if sha256 is not None}
+    """The hash of each stored state and sampler of an ended arm, by its path in the arm's folder."""
+    hashes = {path: hash_weights(path) for path in sorted(RunFiles(run_dir).stored.glob("*/*"))}
+    return {path.relative_to(run_dir).as_posix(): sha256 for path, sha256 in hashes.items() if sha256 is not None}
 
 
 def find_replaced_weights(run_dir: Path, events: Iterable[Event], *, only: Path | None = None) -> Iterator[str]:
-    """Stored weights of an arm that differ from those that were scored, or that were there when it ended.
+    """Problems of stored weights that differ from the hashes noted at a scoring or at the end of the arm.
 
-    Weights that were deleted, to save space say, contradict nothing. `only` names one folder of weights to compare.
+    Deleted weights are not reported. `only` limits the check to one folder.
     """
     known: dict[str, list[str]] = {}
     for event in events:
@@ -123,20 +127,20 @@ def find_replaced_weights(run_dir: Path, events: Iterable[Event], *, only: Path 
         if only is not None and folder.resolve() != only.resolve():
             continue
         now = hash_weights(folder)
-        changed = next((one for one in hashes if one != now), None)
+        changed = next((sha256 for sha256 in hashes if sha256 != now), None)
         if now is not None and changed is not None:
             yield f"{folder}: recorded weights have sha256 {changed[:12]}, the stored weights have {now[:12]}"
 
 
 def find_run_of(checkpoint: Path) -> Path | None:
-    """The folder of the recorded arm that stored a checkpoint; None for weights outside of any record."""
+    """The folder of the recorded arm that stored a checkpoint; None for weights outside of records."""
     run_dir = checkpoint.parent.parent.parent
     is_stored = checkpoint.parent.parent.name == RunFiles.stored.name
     return run_dir if is_stored and ExperimentFiles(run_dir.parent).journal.is_file() else None
 
 
 def check_weights(folder: Path) -> None:
-    """Refuse weights of a checkpoint that are not the recorded ones; weights outside of any record pass."""
+    """Refuse weights that differ from the recorded ones; weights outside of records pass."""
     run_dir = find_run_of(folder)
     if run_dir is None:
         return

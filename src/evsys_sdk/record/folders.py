@@ -1,4 +1,4 @@
-"""The folders of experiments and runs as they are made, begun and ended; never overwritten, numbered when repeated."""
+"""Create and complete the folders of experiments and runs. Repetitions get a number; nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .run_files.metrics import COMPUTE_S
 from .values import Object, load_object, mtime, number, part, read_lines, read_object, subfolders
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-"""How a file system says that there is something at a path already."""
+"""Errors of a rename onto an existing path."""
 
 
 def find_attempts(base: Path) -> dict[int, Path]:
-    """The attempts at an experiment by number; only a folder with its config written counts as one."""
+    """The attempts of an experiment by number: folders that have a config."""
     found = {1: base} if ExperimentFiles(base).config.exists() else {}
     for path in base.parent.glob(f"{_escape(base.name)}.*"):
         suffix = path.name.removeprefix(f"{base.name}.")
@@ -32,9 +32,9 @@ def find_attempts(base: Path) -> dict[int, Path]:
 
 
 def latest_attempt(base: Path) -> Path | None:
-    """The last attempt at an experiment; a folder of that name that is something else is refused."""
+    """The last attempt of an experiment; refuses a folder of that name that is no experiment."""
     foreign = base.exists() and not (base.is_dir() and not any(base.iterdir()))
-    attempts = find_attempts(base)  # after that look: another experiment may be making the folder at this moment
+    attempts = find_attempts(base)  # after `foreign`, because another process may create the folder meanwhile
     if foreign and not attempts:
         hint = "Choose another output_dir or name, or move that folder away."
         raise ConfigError(Problem(f"the folder {base} exists and is not the record of an experiment", hint=hint))
@@ -42,16 +42,16 @@ def latest_attempt(base: Path) -> Path | None:
 
 
 def create_attempt(base: Path, config: Object) -> Path:
-    """Make the next attempt's folder, complete with its config from the first moment it is there."""
+    """Create the folder of the next attempt, atomically with its config."""
     base.parent.mkdir(parents=True, exist_ok=True)
     staged = base.with_name(f".{base.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     write_json(ExperimentFiles(staged).config, config)
     number = max(find_attempts(base), default=0)
-    while True:  # another process may take a number between the look and the rename; the next one is tried then
+    while True:  # another process may take the number before the rename
         number += 1
         path = base if number == 1 else base.with_name(f"{base.name}.{number}")
         try:
-            staged.rename(path)  # replaces an empty folder, but nothing else
+            staged.rename(path)  # replaces only an empty folder
         except OSError as error:
             if error.errno not in _TAKEN:
                 raise
@@ -60,17 +60,17 @@ def create_attempt(base: Path, config: Object) -> Path:
 
 
 def write_config(folder: Path, config: Object) -> None:
-    """Note how an experiment that continues is run from now on."""
+    """Replace the config of an experiment that continues."""
     write_json(ExperimentFiles(folder).config, config)
 
 
 def begin_run(run_dir: Path, config: Object) -> int:
-    """Note that a run starts, and return how often it has by now."""
+    """Record a start of a run, and return the number of its starts."""
     files = RunFiles(run_dir)
     files.folder.mkdir(parents=True, exist_ok=True)
-    files.result.unlink(missing_ok=True)  # what continues has no result yet
+    files.result.unlink(missing_ok=True)  # a run that continues has no result
     write_json(files.config, config)
-    # After the config: a reader that finds the start also finds the config.
+    # After the config, so that a reader that finds a start also finds the config.
     with JsonlFile(files.starts) as starts:
         starts.append({"time": time.time(), "pid": os.getpid()})
     return sum(1 for _ in complete_lines(files.starts))
@@ -82,61 +82,65 @@ def note_length(run_dir: Path, total_steps: int | None, *, measure: str = "loss"
 
 
 def note_identity(run_dir: Path, identity: Object) -> None:
-    """Note what a run is made of: weights, code, packages."""
+    """Record the weights, code and packages of a run."""
     write_json(RunFiles(run_dir).identity, identity)
 
 
 def write_result(run_dir: Path, result: Object, *, hparams: Object) -> None:
-    """Note how a run ended."""
+    """Record the result of a run."""
     write_json(RunFiles(run_dir).result, {**result, "hparams": hparams, "ts": time.time()})
 
 
 def load_result(run_dir: Path) -> Object | None:
-    """How a run ended, if it has; a damaged file is an error."""
+    """The result of a run; None if it has none. A damaged file is an error."""
     path = RunFiles(run_dir).result
     return load_object(path) if path.exists() else None
 
 
 def write_conclusion(folder: Path, *, page: str, content: str) -> None:
-    """Put both forms of a conclusion next to the record, each whole or not at all."""
+    """Write a conclusion as a page and as JSON, each atomically."""
     files = ExperimentFiles(folder)
     write_text(files.conclusion_page, page)
-    write_text(files.conclusion, content)  # last: what programs look for
+    write_text(files.conclusion, content)  # last, because programs check for it
 
 
 def read_conclusion(folder: Path) -> str | None:
-    """The conclusion that was written, as it was written."""
+    """The text of the conclusion's JSON file; None without one."""
     path = ExperimentFiles(folder).conclusion
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def read_conclusion_page(folder: Path) -> str | None:
-    """The page of the conclusion, as it is on disk."""
+    """The text of the conclusion's page; None without one."""
     path = ExperimentFiles(folder).conclusion_page
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def conclusions_below(root: Path) -> list[tuple[float, str, Object]]:
-    """When each experiment below a root was concluded, its folder's name, and the conclusion; damaged ones left out."""
+    """Time, folder name and conclusion of each concluded experiment below a root, without damaged files."""
     files = [ExperimentFiles(root / name).conclusion for name in subfolders(root)]
-    return [(mtime(file) or 0.0, file.parent.name, found) for file in files if (found := read_object(file)) is not None]
+    return [
+        (mtime(file) or 0.0, file.parent.name, conclusion)
+        for file in files
+        if (conclusion := read_object(file)) is not None
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """What a run took, as far as it got."""
+    """The measured times of a run."""
 
     config: Object
     result: Object | None
-    """How it ended; None where it has not."""
+    """None if the run has not ended."""
     steps: list[tuple[float, float]]
-    """Tokens and seconds of each."""
+    """Tokens and seconds of each step."""
     scorings: list[tuple[float, float]]
-    """Tokens read and written, and seconds, of those after its last step, which shared the machine with no training."""
+    """Tokens (read and written) and seconds of the scorings after the last step, when no training ran."""
 
 
 def latest_run_times(root: Path, most: int, wanted: Callable[[Object], bool]) -> Iterator[RunTimes]:
-    """What the latest runs below a root took whose config is `wanted`, the newest first; damaged ones are left out."""
+    """The times of the latest runs below a root whose config is `wanted`, newest first, without damaged ones."""
     ended = [(mtime(RunFiles(folder).result) or 0.0, folder) for folder in run_folders(root)]
     begun = [(mtime(RunFiles(folder).config) or 0.0, folder) for folder in find_begun(root)]
     for _, folder in sorted([*ended, *begun], reverse=True)[:most]:
@@ -152,9 +156,9 @@ def _read_times(files: RunFiles) -> tuple[list[tuple[float, float]], list[tuple[
     steps: list[tuple[float, float]] = []
     for line in read_lines(files.logs.timing):
         tokens = logged.get(number(line.get("step")))
-        # What the engine computed, where it says so: a step may have waited for a scoring that continued next to it.
-        taken = number(line.get(COMPUTE_S)) or number(line.get("time/step_s")) or 0.0
-        seconds = taken + (number(line.get("time/build_s")) or 0.0)
+        # The compute time if the engine reports it, because a step may have waited for a concurrent scoring.
+        step_s = number(line.get(COMPUTE_S)) or number(line.get("time/step_s")) or 0.0
+        seconds = step_s + (number(line.get("time/build_s")) or 0.0)
         if tokens and seconds:
             steps.append((tokens, seconds))
     last = max((step for step in logged if step is not None), default=None)

@@ -1,6 +1,6 @@
-"""Values as JSON: strictly, and, for records that must be written rather than refused, anything at all.
+"""Values as JSON: strict for data files (`data/jsonl.py`), lenient for records.
 
-Data files are strict (`data/jsonl.py`); a record of what happened is not the place to fail because of a stray type.
+A record must be written even if a value has a type that JSON does not have.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ def dump_json(value: Any, where: str, *, indent: int | None = None) -> bytes:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent).encode()
     except (TypeError, ValueError, RecursionError) as error:
         remedy = "Use only text, finite numbers, true/false, null, lists and dicts"
-        raise DataError(f"{where}: this cannot be written as JSON: {error}. {remedy}. Value: {show(value)}") from error
+        raise DataError(f"{where}: cannot be written as JSON: {error}. {remedy}. Value: {show(value)}") from error
 
 
 def encode_line(record: dict[str, Any], where: str) -> bytes:
-    """A record as one JSONL line, without its secrets; what is not JSON is written as the closest thing that is."""
+    """A record as one JSONL line without secrets; values that are not JSON are converted by `jsonable`."""
     try:
         line = dump_line(record, where)
-    except DataError:  # copying every record to make sure would cost more than the writing
+    except DataError:  # converted only on failure, because copying costs more than writing
         line = dump_line(record := jsonable(record), where)
     return dump_line(redact(record), where) if is_suspicious(line.decode()) else line
 
 
 def jsonable(value: Any) -> Any:
-    """`value` with everything that JSON does not know replaced by the closest thing it does."""
+    """`value` with all types that JSON lacks converted to the closest JSON type."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()  # half of a surrogate pair is no text
+        return value.encode(errors="backslashreplace").decode()  # a lone surrogate cannot be encoded
     if isinstance(value, Enum):
         return jsonable(value.value)
     if isinstance(value, int):
@@ -61,7 +61,7 @@ def jsonable(value: Any) -> Any:
 
 
 def _foreign(value: Any) -> Any:
-    """What is no JSON type but knows how to become one, else its text."""
+    """A dataclass, pydantic model or array as JSON; anything else as its text."""
     if not isinstance(value, type):
         if dataclasses.is_dataclass(value):
             return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -72,5 +72,5 @@ def _foreign(value: Any) -> Any:
 
 
 def nonfinite_text(number: float) -> str:
-    """`NaN`, `Infinity` or `-Infinity`: spellings that Python's `float` and JavaScript's `Number` both read."""
+    """`NaN`, `Infinity` or `-Infinity`, which Python's `float` and JavaScript's `Number` both parse."""
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -1,4 +1,4 @@
-"""Where everything is: the one table of the files and folders that experiments leave behind.
+"""The names of all files and folders that experiments write.
 
     <root>/                               output_dir: the folder that experiments share
       <experiment>/                       ExperimentFiles; <experiment>.2, .3 ... for later attempts
@@ -8,7 +8,7 @@
     RunFiles(run_dir).scores              <run_dir>/scores.jsonl
     ExperimentFiles.journal.name          journal.jsonl
 
-No other module spells one of these names; paths come from here.
+No other module spells these names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Self, overload
 
 
 class Place:
-    """A file or folder of a fixed name, as an attribute of the class that knows the folder it is in."""
+    """A file or folder with a fixed name; on an instance of the class that declares it, its path."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,24 +33,24 @@ class Place:
         return self if files is None else files.folder / self.name
 
     def below(self, folder: Path) -> str:
-        """The same as text, for who opens thousands: making a `Path` takes longer than opening a file."""
+        """The path as `str`, because making a `Path` takes longer than opening a file."""
         return f"{folder}/{self.name}"
 
 
 @dataclass(frozen=True)
 class LogFiles:
-    """What log store and callbacks write, at the top of `logs/` or sorted into the folders below it."""
+    """The files that log stores and callbacks write, in `logs/` or one of its folders."""
 
     folder: Path
 
     metrics = Place("metrics.jsonl")
-    """One line a step, and in the folder of a split one line a scoring."""
+    """One line per step; in the folder of a split, one line per scoring."""
     timing = Place("timing.jsonl")
-    """What differs each time the same run is repeated."""
+    """Measurements that differ between repetitions of the same run."""
     rollouts = Place("rollouts.jsonl")
-    """The single predictions behind the scores of a split; in the folder of training, what was learned from."""
+    """The predictions behind the scores of a split; in the folder of training, the rollouts that were trained on."""
     rollout_timing = Place("rollout_timing.jsonl")
-    """How long the attempts of each step took, in the same order."""
+    """Seconds per rollout of each step, in the same order."""
     hyperparams = Place("hyperparams.json")
     artifacts = Place("artifacts.jsonl")
     hypothesis = Place("hypothesis.md")
@@ -59,15 +59,15 @@ class LogFiles:
     training_data = Place("data/training_data.jsonl")
 
     def below(self, name: str) -> LogFiles:
-        """The same in a folder below."""
+        """The log files in a subfolder."""
         return LogFiles(self.folder / name)
 
     def of_split(self, split: str) -> LogFiles:
-        """Where the scorings of a split go."""
+        """The log files of a split."""
         return self.below(_SPLITS.get(split) or re.sub(r"[^\w.-]", "_", split).lstrip(".") or "other")
 
     def find_below(self, pattern: str = "*.jsonl") -> list[Path]:
-        """The files of records in the folders below; those of the data are no records of a step."""
+        """The record files in the subfolders, without those of the training data."""
         data = self.training_data.parent
         return [path for path in sorted(self.folder.glob(f"*/{pattern}")) if path.parent != data]
 
@@ -83,32 +83,32 @@ class RunFiles:
 
     config = Place("config.json")
     starts = Place("starts.jsonl")
-    """When it was started, and how often."""
+    """One line per start."""
     progress = Place("progress.json")
-    """The planned steps, for observers."""
+    """The planned number of steps, for observers."""
     datasets = Place("datasets.json")
-    """Which rows it used."""
+    """The training and evaluation rows, by source and hash."""
     examples = Place("rendered_examples.md")
-    """The first examples, token for token."""
+    """The first training examples, token by token."""
     benchmarks = Place("benchmarks.json")
-    """What it is scored on."""
+    """The benchmarks that score it."""
     identity = Place("identity.json")
-    """What it is made of: starting weights, code, package versions."""
+    """Starting weights, code and package versions."""
     checkpoints = Place("checkpoints.jsonl")
     dropped_checkpoints = Place("dropped_checkpoints.json")
-    """Names of those whose weights were removed to save room."""
+    """Names of the checkpoints whose weights were removed to save space."""
     stored = Place("checkpoints")
-    """Where backends on this machine store weights."""
+    """The folder in which local backends store weights."""
     late_scores = Place("scores.json")
-    """Step -> metric -> value: scores that were known only after the checkpoint of their step was written."""
+    """Step -> metric -> value: scores that arrived after the checkpoint of their step was written."""
     scores = Place("scores.jsonl")
     """Every scoring, with the value of each task."""
     prompt_calls = Place("prompt_calls.jsonl")
-    """Every call of a search for a prompt."""
+    """Every call of a prompt search."""
     prompts = Place("prompts.json")
-    """The prompts that such a search found."""
+    """The candidates of a prompt search and the best of them."""
     result = Place("run_result.json")
-    """How it ended; missing while it continues."""
+    """The result; missing while the run continues."""
     lock = Place(".lock")
     _logs = Place("logs")
     _predictions = Place("benchmarks")
@@ -118,7 +118,7 @@ class RunFiles:
         return LogFiles(self._logs)
 
     def predictions(self, benchmark: str, step: int) -> Path:
-        """The answers behind one scoring of a benchmark, whose name is fit for a folder."""
+        """The answers behind one scoring of a benchmark; `benchmark` is a valid folder name."""
         return self._predictions / benchmark / f"step{step:06d}.jsonl"
 
     def all_predictions(self) -> list[Path]:
@@ -133,13 +133,13 @@ class ExperimentFiles:
     folder: Path
 
     config = Place("config.json")
-    """The resolved config; a folder is an experiment from the moment it is there."""
+    """The resolved config; a folder with this file is an experiment."""
     journal = Place("journal.jsonl")
     spend = Place("spend.jsonl")
     conclusion = Place("conclusion.json")
     conclusion_page = Place("conclusion.md")
     console = Place("console.log")
-    """What an experiment in the background prints."""
+    """The output of an experiment in the background."""
     lock = Place(".lock")
     _baselines = Place(".baselines")
 
@@ -147,11 +147,11 @@ class ExperimentFiles:
         return RunFiles(self.folder / arm)
 
     def baseline(self, scoring: str) -> Path:
-        """The answers of a model that all arms are compared with; they share them. No arm can have this name."""
+        """The answers of a baseline model, which all arms share. No arm can have this folder's name."""
         return self._baselines / f"{scoring}.jsonl"
 
     def all_baselines(self) -> list[Path]:
-        """The answers of every such model."""
+        """The answers of every baseline model."""
         return sorted(self._baselines.glob("*.jsonl"))
 
     @property
@@ -160,53 +160,53 @@ class ExperimentFiles:
 
 
 RESERVED_NAMES = tuple(place.name for place in vars(ExperimentFiles).values() if isinstance(place, Place))
-"""Files that stand next to the folders of the arms."""
+"""Names that no arm can have, because the experiment uses them."""
 
 DEFAULT_ROOT = "outputs"
 DRY_RUNS = "dry"
-"""Below the default root, what `evsys run --dry` leaves: nothing to learn from."""
+"""Below the default root: records of `evsys run --dry`, which hold no results."""
 HISTORY_CACHE = ".history.sqlite3"
-"""In each root: what `evsys history` read there."""
+"""In each root: the cache of `evsys history`."""
 OUTPUT_ROOTS = "output_roots.txt"
-"""In the project's `.evsys/`: which other folders hold experiments."""
+"""In the project's `.evsys/`: other folders that hold experiments."""
 STANDALONE = "benchmarks"
-"""Below a root: scorings outside of any experiment, one folder for each benchmark and model."""
+"""Below a root: scorings outside of experiments, one folder per benchmark and model."""
 SCORING = "result.json"
-"""In the folder of such a scoring: its scores."""
+"""In the folder of a scoring outside of experiments: its scores."""
 SCORINGS = "scorings.txt"
-"""In the project's `.evsys/`: where such scorings are."""
+"""In the project's `.evsys/`: the folders of scorings outside of experiments."""
 CAMPAIGNS = "campaigns"
-"""In the project's `.evsys/`: a folder with a journal for each campaign."""
+"""In the project's `.evsys/`: one folder with a journal per campaign."""
 LOOPS = "loop"
-"""In the project's `.evsys/`: a folder for each closed loop."""
+"""In the project's `.evsys/`: one folder per closed loop."""
 ALERTS = "alerts"
-"""In the project's `.evsys/`: which alerts were delivered; `alerts.yaml` says where they go."""
+"""In the project's `.evsys/`: the delivered alerts; `alerts.yaml` configures their targets."""
 CLAIMS = "claims.jsonl"
-"""In the project's `.evsys/`: every claim that was registered, which stays when the experiment is removed."""
+"""In the project's `.evsys/`: every registered claim, also of removed experiments."""
 HEADS = "heads.jsonl"
-"""In the project's `.evsys/`: how the journals of experiments ended when somebody last looked."""
+"""In the project's `.evsys/`: the head hashes of journals, as last noted."""
 SEALS, SEALED = "sealed.jsonl", "sealed"
-"""In the project's `.evsys/`: which task files are in use, and a copy of each, named by its hash."""
+"""In the project's `.evsys/`: the task files in use, and a copy of each, named by its hash."""
 PROMOTIONS = "promotions.jsonl"
-"""In the project's `.evsys/`: which weights were judged, shipped and taken back."""
+"""In the project's `.evsys/`: weights that were gated, deployed and rolled back."""
 
 
 def lock_beside(file: Path) -> Path:
-    """The lock of a file that several processes write."""
+    """The lock file of a file that several processes write."""
     return file.with_name(f".{file.name}{RunFiles.lock.name}")
 
 
 def run_folders(root: Path) -> list[Path]:
-    """The folders of all arms below a root that have ended, in no order."""
+    """The folders of all ended arms below a root, unordered."""
     return [path.parent for path in root.glob(f"*/*/{RunFiles.result.name}")]
 
 
 def find_begun(root: Path) -> list[Path]:
-    """The folders of all arms below a root that were begun and have not ended, in no order."""
+    """The folders of all arms below a root that started and have no result, unordered."""
     begun = (RunFiles(path.parent) for path in root.glob(f"*/*/{RunFiles.starts.name}"))
     return [files.folder for files in begun if not files.result.exists()]
 
 
 def find_locked(root: Path) -> list[Path]:
-    """The experiments below a root that somebody runs or has run."""
+    """The experiments below a root that have a lock file: running, or run before."""
     return [path.parent for path in sorted(root.glob(f"*/{ExperimentFiles.lock.name}"))]

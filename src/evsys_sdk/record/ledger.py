@@ -1,12 +1,12 @@
-"""What an experiment has spent, as its `spend.jsonl` says it: the format of the records, and how they add up.
+"""The spend of an experiment: the records in `spend.jsonl`, and their sum.
 
-Arms run in several threads and processes, and any of them may be killed. Each appends small records to one file:
+Arms run in several threads and processes, each of which may be killed. Each appends small records to one file:
 
     {"arm": "sft__seed1", "at": 1760000000.0, "tokens_trained": 2048, "wall_s": 0.4, "key": "..."}
 
-Nothing is ever taken back: a step that a killed run repeats was paid for twice, and is counted twice. A record that has
-a `key` is counted once, however many of them there are. Time is the union of the stretches that records cover, so that
-two arms at the same time take it once, and the pause between a stop and a resume takes none.
+Spend never decreases: a step that a killed run repeats was paid for twice and counts twice. Records with the same `key`
+count once. Time is the union of the intervals that records cover, so that parallel arms count once, and the pause
+between a stop and a resume does not count.
 
     tally = read_tally(experiment_dir)
     tally.total().tokens, tally.of("sft__seed1").wall_s
@@ -26,26 +26,26 @@ from .values import number
 
 SPEND_FILE = ExperimentFiles.spend.name
 EXPERIMENT = ""
-"""The arm of what belongs to the experiment as a whole."""
+"""Arm name of records that belong to the whole experiment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What was used up."""
+    """Amounts of resources."""
 
     tokens_trained: int = 0
     tokens_sampled: int = 0
-    """Tokens that models wrote: in rollouts, evaluations and baselines."""
+    """Tokens that models generated in rollouts, evaluations and baselines."""
     usd: float = 0.0
-    """The part that has a price."""
+    """Cost of the priced part."""
     wall_s: float = 0.0
     gpu_s: float = 0.0
     unpriced: bool = False
-    """Whether some of it has no known price, so that `usd` is less than what was spent."""
+    """Whether a part has no known price, so that `usd` is too low."""
 
     @property
     def tokens(self) -> int:
-        """Trained on and sampled together."""
+        """Trained plus sampled tokens."""
         return self.tokens_trained + self.tokens_sampled
 
     def __bool__(self) -> bool:
@@ -62,7 +62,7 @@ class Spend:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form of the record; `usd` is null where it is not fully known."""
+        """The JSON form; `usd` is null if a part has no price."""
         return {
             "tokens_trained": self.tokens_trained,
             "tokens_sampled": self.tokens_sampled,
@@ -74,15 +74,15 @@ class Spend:
 
 @dataclass(slots=True)
 class Intervals:
-    """Stretches of time, merged where they touch."""
+    """A union of time intervals."""
 
     starts: list[float] = field(default_factory=list[float])
     ends: list[float] = field(default_factory=list[float])
     length: float = 0.0
 
     def add(self, start: float, end: float) -> None:
-        """Cover one more stretch."""
-        # Those before `low` end before it starts, those from `high` on start after its end; the others touch it.
+        """Add an interval to the union."""
+        # Intervals before `low` end before `start`, those from `high` on start after `end`; the others overlap.
         low = bisect_left(self.ends, start)
         high = bisect_right(self.starts, end)
         if low < high:
@@ -97,7 +97,7 @@ class _Account:
     clock: Intervals = field(default_factory=Intervals)
 
     def add(self, timeless: Spend, until: float, wall_s: float) -> None:
-        """Count amounts and, apart from them, time: no sum, but covered once, however many records cover it."""
+        """Add amounts to the sum, and time to the union of intervals."""
         self.spend += timeless
         if wall_s > 0:
             self.clock.add(until - wall_s, until)
@@ -112,28 +112,28 @@ class _Account:
 
 @dataclass(slots=True)
 class Tally:
-    """The sum of records: of every arm, and of all together."""
+    """The sum of records, per arm and in total."""
 
     keys: set[str] = field(default_factory=set[str])
-    """What has been counted and must not be counted again."""
+    """Keys of counted records, which must not count again."""
     forecast_s: float = 0.0
-    """What ending a run, scoring included, is expected to take."""
+    """Expected seconds to end a run, with its scoring."""
     tail_s: float = 0.0
-    """The longest time from the last step of a run to its scored end."""
+    """The longest time from the last step of a run to its scored end, in seconds."""
     deadline: float | None = None
-    """When the process that runs the experiment, or ran it last, has to stop training."""
+    """When the process that runs the experiment has to stop training."""
     _accounts: dict[str, _Account] = field(default_factory=dict[str, _Account])
     _all: _Account = field(default_factory=_Account)
 
     def take(self, line: bytes) -> None:
-        """Count one line of the file; half a record of a killed process and other damage is passed over."""
+        """Count one line of the file; damaged lines are skipped."""
         try:
             record: dict[str, Any] = json.loads(line)
             arm, at, spend = str(record["arm"]), float(record["at"]), _read_spend(record)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             return
         key = record.get("key")
-        # A moment at infinity would stretch the time that is covered to no end.
+        # An infinite time would make the covered time infinite.
         if not isinstance(key, str | None) or key in self.keys or not math.isfinite(at):
             return
         if key is not None:
@@ -147,30 +147,30 @@ class Tally:
             account.add(timeless, at, spend.wall_s)
 
     def total(self) -> Spend:
-        """Everything, by all arms."""
+        """The spend of all arms and the experiment."""
         return self._all.total
 
     def of(self, arm: str) -> Spend:
-        """What one arm has spent."""
+        """The spend of one arm."""
         return self._accounts.get(arm, _Account()).total
 
     def arms(self) -> list[str]:
-        """Every arm that has spent something."""
+        """The arms with records."""
         return [arm for arm in self._accounts if arm != EXPERIMENT]
 
     def copy(self) -> Tally:
-        """The same sums, to continue from without changing these."""
-        accounts = {arm: one.copy() for arm, one in self._accounts.items()}
+        """An independent copy."""
+        accounts = {arm: account.copy() for arm, account in self._accounts.items()}
         return Tally(set(self.keys), self.forecast_s, self.tail_s, self.deadline, accounts, self._all.copy())
 
 
 def read_tally(experiment_dir: Path) -> Tally:
-    """What is on record in the folder of an experiment; no file, or one that cannot be read, is nothing."""
+    """The spend on record in an experiment's folder; empty if the file cannot be read."""
     tally = Tally()
     try:
         with (experiment_dir / SPEND_FILE).open("rb") as file:
             for line in file:
-                if line.endswith(b"\n"):  # the writer may be in the middle of the last one
+                if line.endswith(b"\n"):  # the last line may be half written
                     tally.take(line)
     except OSError:
         return Tally()
@@ -178,9 +178,9 @@ def read_tally(experiment_dir: Path) -> Tally:
 
 
 def spend_line(arm: str, at: float, spend: Spend, *, key: str | None = None, **notes: Any) -> bytes:
-    """A record as it is appended; only what is not nothing is in it, because there is a record for every step.
+    """A record as a line; zeros are left out, because there is a record per step.
 
-    It has a line end on both sides: whatever a killed writer left half-written cannot swallow it.
+    It begins with a newline too, so that half a line of a killed writer cannot corrupt it.
     """
     fields = {"tokens_trained": spend.tokens_trained, "tokens_sampled": spend.tokens_sampled, "usd": spend.usd}
     fields |= {"wall_s": spend.wall_s, "gpu_s": spend.gpu_s, "unpriced": spend.unpriced}
@@ -200,5 +200,5 @@ def _read_spend(record: dict[str, Any]) -> Spend:
     )
     amounts = (spend.tokens_trained, spend.tokens_sampled, spend.usd, spend.wall_s, spend.gpu_s)
     if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
-        raise ValueError("nothing is ever taken back, and nothing is infinite")
+        raise ValueError("amounts of a spend record must be finite and not negative")
     return spend

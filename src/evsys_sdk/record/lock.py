@@ -1,4 +1,4 @@
-"""One process at a time. A lock goes with the process that holds it, so a killed one never blocks the next.
+"""File locks between processes. The system releases the lock of a killed process.
 
 with folder_lock(run_dir, what="run 'sft'", patience_s=30):
     ...
@@ -18,36 +18,35 @@ from ..errors import TrainingError
 from ..log import get_logger
 from .layout import ExperimentFiles, find_locked
 
-# `flock`, not `lockf`: it belongs to the open file, so that two parts of one process keep each other out as well, and
-# closing the file elsewhere in the process does not release it.
+# `flock`, not `lockf`: it belongs to the open file, so it also works between threads, and closing another descriptor
+# of the file does not release it.
 try:
     import fcntl
-except ImportError:  # Windows: files still change atomically; two owners of a folder are then the user's care
+except ImportError:  # Windows has no locks here; files still change atomically
     fcntl = None
 
 _POLL_S = 0.05
 
 
 class FolderBusy(TrainingError):
-    """Another process works in a folder."""
+    """Another process holds the lock of a folder."""
 
 
 @contextlib.contextmanager
 def exclusive(path: Path, what: str) -> Generator[None]:
-    """Hold the lock file `path`; waits, and says so, while another process holds it."""
+    """Hold the lock file `path`; waits, with a log line, while another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
-        # Without waiting at first, only to be able to say what it waits for; to hold a lock twice through one open
-        # file is to hold it once.
+        # A first try without waiting, for the log line; taking the lock again through the same open file is allowed.
         if not _take(file):
             get_logger(__name__).info("waiting for another process that is writing %s", what)
         with exclusive_use(file.fileno()):
-            yield  # the file stays, because removing it would let two processes hold two locks
+            yield  # the file stays: after its removal, two processes could hold two locks
 
 
 @contextlib.contextmanager
 def exclusive_use(descriptor: int) -> Generator[None]:
-    """Hold the lock of an open file for a moment; waits for its owner."""
+    """Hold the lock of an open file; waits for its owner."""
     if fcntl is None:
         yield
         return
@@ -60,7 +59,7 @@ def exclusive_use(descriptor: int) -> Generator[None]:
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, *, what: str, patience_s: float = 2.0, remedy: str = "") -> Generator[None]:
-    """Hold the lock of a folder; wait at most `patience_s` for its owner, or only check whether there is one."""
+    """Hold the lock of a folder; FolderBusy if another process still holds it after `patience_s`."""
     import socket
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,21 +72,21 @@ def folder_lock(folder: Path, *, what: str, patience_s: float = 2.0, remedy: str
         file.truncate(0)
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}, file)
         file.flush()
-        yield  # closing the file releases it; the file stays, because removing it would race with the next owner
+        yield  # closing releases the lock; removing the file would race with the next owner
 
 
 def lock_owner(folder: Path) -> dict[str, Any] | None:
-    """Who holds the lock of a folder (`pid`, `host`, `time`); None when no one does."""
+    """The owner of a folder's lock (`pid`, `host`, `time`); None if it is free."""
     try:
         with ExperimentFiles(folder).lock.open("r", encoding="utf-8") as file:
-            # Shared, so that two who look at the same moment do not take each other for its owner.
+            # Shared, so that two concurrent checks do not see each other as the owner.
             return None if _take(file, shared=True) else _parse_owner(file.read())
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
 def last_owner(folder: Path) -> dict[str, Any] | None:
-    """Who held the lock of a folder last; None when no one ever did."""
+    """The last owner of a folder's lock; None if it never had one."""
     try:
         return _parse_owner(ExperimentFiles(folder).lock.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -95,7 +94,7 @@ def last_owner(folder: Path) -> dict[str, Any] | None:
 
 
 def find_owned(root: Path) -> list[Path]:
-    """The experiments below a root that somebody is running; looking at the locks is quicker than at the record."""
+    """The running experiments below a root, by their locks, which is faster than reading the records."""
     return [folder for folder in find_locked(root) if lock_owner(folder) is not None]
 
 
@@ -110,7 +109,7 @@ def _take(file: IO[Any], *, shared: bool = False) -> bool:
 
 
 def _parse_owner(text: str) -> dict[str, Any]:
-    """What an owner has written; nothing where it is writing its name at this moment."""
+    """The content of a lock file; empty while the owner is writing it."""
     try:
         owner: Any = json.loads(text)
     except ValueError:

@@ -1,12 +1,12 @@
-"""The one reader: everything that the record of an experiment answers, from its folder.
+"""The reader of an experiment's record.
 
     record = ExperimentRecord.open(folder)
     record.status, record.spend, record.notes, record.decisions
     for run in record.runs:
         run.status, run.metrics, run.spend, run.scores, run.checkpoints, run.logged
 
-A folder is read as it is: what is missing or damaged is an empty answer, so that history shows what is left. Each
-file is read once, when its content is first asked for; a new look is a new `ExperimentRecord`.
+Missing or damaged files give empty values, so that history shows what is left. Each file is read once, on first use;
+to see later changes, make a new `ExperimentRecord`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .runs import PENDING, STARTED, RunRecord, add_spend, config_runs, is_experi
 from .values import UNFINISHED, Note, Object, items, load_object, mtime, part, read_lines, read_object, subfolders, text
 
 _QUIET_S = 900
-"""Longest time without any change after which a run on another machine is still taken to be alive."""
+"""Seconds without a change after which an experiment on another machine counts as dead."""
 _MOST_FOLDERS = 64
-"""Arms whose files are looked at to see whether anything continues; of more, some will do."""
+"""Arms whose files are checked for recent activity."""
 
 
 class ExperimentRecord:
-    """The record of one attempt at an experiment."""
+    """The record of one attempt of an experiment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,22 +43,22 @@ class ExperimentRecord:
 
     @classmethod
     def open(cls, folder: Path) -> ExperimentRecord:
-        """The record in a folder; a folder that is something else is refused."""
+        """The record in a folder; refuses other folders."""
         record = cls(folder)
         if not record.is_experiment:
-            raise DataError(f"{folder}: this is not the record of an experiment. List them with: evsys history")
+            raise DataError(f"{folder}: not the record of an experiment. List experiments with: evsys history")
         return record
 
-    # What it is
+    # Config and start
 
     @cached_property
     def config(self) -> Object | None:
-        """The resolved config; None where it is missing or damaged."""
+        """The resolved config; None if it is missing or damaged."""
         return read_object(ExperimentFiles.config.below(self.folder))
 
     @cached_property
     def clean_config(self) -> Object:
-        """The config without the secrets that an earlier version may have written into it."""
+        """The config without secrets, which earlier versions may have written into it."""
         return without_secrets(self.config or {})
 
     @cached_property
@@ -67,8 +67,8 @@ class ExperimentRecord:
         return {text(run.get("name")): settings_of(run) for run in config_runs(self.clean_config)}
 
     def load(self) -> Object:
-        """Read journal and config for a decision that hangs on them, and return the config; damage is an error."""
-        self.events = load_events(self.folder)  # in place of what `events` would keep, where an error is an empty list
+        """Read journal and config strictly, for a decision that depends on them; returns the config."""
+        self.events = load_events(self.folder)  # fills the cache of `events`, which reads an error as an empty list
         if not self.files.config.is_file():
             name = ExperimentFiles.config.name
             raise DataError(
@@ -82,7 +82,7 @@ class ExperimentRecord:
 
     @cached_property
     def events(self) -> list[Event]:
-        """Everything that happened, oldest first."""
+        """All events, oldest first."""
         try:
             return load_events(self.folder)
         except OSError:
@@ -90,24 +90,24 @@ class ExperimentRecord:
 
     @cached_property
     def start(self) -> Event:
-        """How it began; an empty event where the journal does not say."""
+        """The first start; an empty event if the journal has none."""
         return next((event for event in self.events if event.kind == Kind.STARTED), Event(Kind.STARTED))
 
     @property
     def experiment_id(self) -> str | None:
-        """The id it was given when it first started; None before that."""
+        """The id from its first start; None before that."""
         return self.start.text("experiment_id") or None
 
     @property
     def format(self) -> int:
-        """The latest version that wrote to it."""
+        """The highest format version of its events."""
         return max((event.format for event in self.events), default=FORMAT)
 
-    # How it is getting on
+    # Status
 
     @cached_property
     def _last_turn(self) -> Event:
-        """The last time that it began, continued or ended."""
+        """The last start, resume or end."""
         turns = (Kind.STARTED, Kind.RESUMED, Kind.ENDED)
         return next((event for event in reversed(self.events) if event.kind in turns), Event(""))
 
@@ -118,31 +118,31 @@ class ExperimentRecord:
             return self._last_turn.text("status") or "completed"
         if self._last_turn.kind:
             return UNFINISHED
-        states = {run.status for run in self.runs}  # a version that had no journal
+        states = {run.status for run in self.runs}  # a record without a journal
         if not states or states & {PENDING, STARTED}:
             return UNFINISHED
         return "interrupted" if "cancelled" in states else "failed" if "failed" in states else "completed"
 
     @property
     def is_finished(self) -> bool:
-        """Whether it came to its end, rather than being killed, interrupted or stopped by its budget."""
+        """Whether it ended by itself, not by a kill, an interrupt or its budget."""
         return self._last_turn.kind == Kind.ENDED and self._last_turn.get("status") in ("completed", "failed")
 
     @property
     def status(self) -> str:
-        """`running`, how it ended, or `killed`: it neither runs nor has ended."""
+        """`running`, its ending, or `killed` if it neither runs nor has ended."""
         if self.is_running:
             return "running"
         return "killed" if self.ending == UNFINISHED else self.ending
 
     @property
     def is_running(self) -> bool:
-        """Whether a process works on it: it holds the lock of the folder.
+        """Whether a process holds the lock of its folder.
 
-        A lock that was last held on another machine tells nothing here. An experiment without an end is then judged
-        by how long ago anything in its folder changed.
+        The lock of a process on another machine cannot be checked here. An unfinished experiment then counts as running
+        if its folder has changed recently.
         """
-        import socket  # takes a few milliseconds, and most histories have nothing unfinished
+        import socket  # takes a few milliseconds, and most experiments have ended
 
         last = last_owner(self.folder)
         if last is not None and last.get("host") == socket.gethostname():
@@ -151,92 +151,92 @@ class ExperimentRecord:
 
     @property
     def owner(self) -> dict[str, Any]:
-        """`pid` and `host` of who works on it; nothing when no one does."""
+        """`pid` and `host` of the process that runs it; empty if none does."""
         return (last_owner(self.folder) or {}) if self.is_running else {}
 
     @property
     def last_activity(self) -> float:
-        """When something in its folder last changed, as far as a quick look can tell."""
-        seen = [mtime(self.files.journal), mtime(self.folder)]
+        """The latest modification time of its main files."""
+        times = [mtime(self.files.journal), mtime(self.folder)]
         for name in subfolders(self.folder)[:_MOST_FOLDERS]:
             files = RunFiles(self.folder / name)
-            seen += [mtime(files.folder), mtime(files.logs.metrics), mtime(files.checkpoints)]
-        return max((at for at in seen if at is not None), default=0.0)
+            times += [mtime(files.folder), mtime(files.logs.metrics), mtime(files.checkpoints)]
+        return max((at for at in times if at is not None), default=0.0)
 
     @property
     def began(self) -> float | None:
-        """When it was started first."""
+        """The time of its first start."""
         starts = self.runs[0].starts if self.runs and self.start.time is None else []
         return self.start.time or next(iter(starts), None) or mtime(self.files.config)
 
     @property
     def ended(self) -> float | None:
-        """When its last attempt ended; None while it has not."""
+        """The time of its last end; None if it is unfinished."""
         if self.ending == UNFINISHED:
             return None
         if self._last_turn.kind == Kind.ENDED:
             return self._last_turn.time
         return max((mtime(run.files.result) or 0.0 for run in self.runs), default=0.0) or None
 
-    # Its arms, and what they took
+    # Arms and spend
 
     @cached_property
     def runs(self) -> list[RunRecord]:
-        """Every arm, as the journal tells it; folders are looked at only for arms that it tells no end of."""
+        """Every arm, from the journal; folders are read only for arms without an end in the journal."""
         return tell_runs(self.folder, self.config or {}, self.events)
 
     @cached_property
     def runs_on_disk(self) -> list[RunRecord]:
-        """Every arm, with the result that is in its folder."""
+        """Every arm, with the result in its folder."""
         return tell_runs(self.folder, self.config or {}, self.events, from_files=True)
 
     @cached_property
     def tally(self) -> Tally:
-        """What `spend.jsonl` adds up to: repeated steps twice, for they were paid for twice; a key once."""
+        """The sum of `spend.jsonl`."""
         return read_tally(self.folder)
 
     @cached_property
     def spend(self) -> dict[str, float]:
-        """What it took, by all attempts; without `usd` where some of it has no price."""
-        if self._last_turn.kind == Kind.ENDED and (stated := self._last_turn.part("spend")):
-            return plain_spend(stated)  # the ledger's own sum, so that the ledger need not be read
+        """The spend of all starts; without `usd` if a part has no price."""
+        if self._last_turn.kind == Kind.ENDED and (recorded := self._last_turn.part("spend")):
+            return plain_spend(recorded)  # the sum of the ledger, which need not be read then
         if total := self.tally.total():
             return plain_spend(total.to_dict())
         return add_spend(*(run.spend for run in self.runs))
 
     @property
     def shared_answers(self) -> dict[str, list[Object]]:
-        """The answers that arms share, by the model that gave them: before training, or of another provider."""
-        found: dict[str, list[Object]] = {}
+        """Model -> its answers that all arms share: the untrained model, or one of another provider."""
+        answers: dict[str, list[Object]] = {}
         for path in self.files.all_baselines():
             lines = list(read_lines(path))
             model = next((text(part(line, "scoring").get("model")) for line in lines if "scoring" in line), "")
-            found.setdefault(model, []).extend(line for line in lines if "scoring" not in line)
-        return found
+            answers.setdefault(model, []).extend(line for line in lines if "scoring" not in line)
+        return answers
 
     def spend_of(self, run: RunRecord) -> dict[str, float]:
-        """What one arm took, by all of its attempts; that of a killed one is known to the ledger alone."""
+        """The spend of one arm, over all starts; that of a killed arm is in the ledger only."""
         if run.has_ended and run.spend:
             return run.spend
         return plain_spend(self.tally.of(run.name).to_dict()) if run.name in self.tally.arms() else run.spend
 
-    # What was said and decided
+    # Notes, marks and decisions
 
     @property
     def notes(self) -> list[Note]:
-        """What was written down about it, oldest first."""
-        noted = [event for event in self.events if event.kind == Kind.NOTE and event.text("text")]
-        return [Note(event.text("text"), event.time, event.text("author")) for event in noted]
+        """The notes about it, oldest first."""
+        events = [event for event in self.events if event.kind == Kind.NOTE and event.text("text")]
+        return [Note(event.text("text"), event.time, event.text("author")) for event in events]
 
     @property
     def tags(self) -> list[str] | None:
-        """The tags that it was given afterwards; None where those of its config stand."""
+        """The tags that were set after its start; None if those of its config hold."""
         tagged = next((event for event in reversed(self.events) if event.kind == Kind.TAGGED), None)
         return None if tagged is None else [tag for tag in items(tagged.get("tags")) if isinstance(tag, str)]
 
     @property
     def invalidated(self) -> str:
-        """Why it must not be believed; empty when no one said so, or it was taken back."""
+        """Why it is excluded; empty if it is not."""
         marks = [event for event in self.events if event.kind in (Kind.INVALIDATED, Kind.REINSTATED)]
         if not marks or marks[-1].kind == Kind.REINSTATED:
             return ""
@@ -244,23 +244,23 @@ class ExperimentRecord:
 
     @property
     def flags(self) -> list[str]:
-        """What its last audit found against it; empty where that found nothing, or there was none."""
+        """The flags of its last audit; empty without flags or audit."""
         audited = next((event for event in reversed(self.events) if event.kind == Kind.AUDITED), Event(Kind.AUDITED))
         return [flag for flag in items(audited.get("flags")) if isinstance(flag, str)]
 
     @property
     def near_matches(self) -> list[str]:
-        """Sentences about training rows that resemble evaluation tasks, as they were found before the first step."""
-        return [one for one in items(self.start.get("near_matches")) if isinstance(one, str)]
+        """Sentences about training rows that resemble evaluation tasks, from before the first step."""
+        return [match for match in items(self.start.get("near_matches")) if isinstance(match, str)]
 
     @property
     def awaits_approval(self) -> bool:
         """Whether it waits for an approval before it starts."""
-        return any(one.state == AWAITED for one in read_approvals(self.events).values())
+        return any(approval.state == AWAITED for approval in read_approvals(self.events).values())
 
     @property
     def budget_stop(self) -> str:
-        """Why its last attempt was stopped by the budget; empty when it was not."""
+        """Why the budget stopped it since its last start; empty if it did not."""
         reason = ""
         for event in self.events:
             if event.kind in (Kind.STARTED, Kind.RESUMED):
@@ -271,31 +271,31 @@ class ExperimentRecord:
 
     @property
     def decisions(self) -> list[Event]:
-        """What search, looks, budget and retries decided, in order."""
+        """The decisions of search, interim analyses, budget and retries, in order."""
         kinds = (Kind.SEARCH_DECISION, Kind.LOOKED, Kind.BUDGET_STOP, Kind.ARM_RETRIED)
         return [event for event in self.events if event.kind in kinds]
 
     @property
     def search_decisions(self) -> list[Object]:
-        """What a search decided, in order."""
+        """The decisions of a search, in order."""
         return [event.payload for event in self.events if event.kind == Kind.SEARCH_DECISION]
 
     @property
     def looks(self) -> list[Object]:
-        """What each look before the last seed found, in order."""
+        """The interim analyses, in order."""
         return [event.payload for event in self.events if event.kind == Kind.LOOKED]
 
     @cached_property
     def conclusion(self) -> Object:
-        """What was concluded; empty where nothing was, or where that file is something else."""
-        found = read_object(ExperimentFiles.conclusion.below(self.folder)) or {}
-        return found if text(found.get("verdict")) else {}
+        """The conclusion; empty if there is none, or its file is damaged."""
+        content = read_object(ExperimentFiles.conclusion.below(self.folder)) or {}
+        return content if text(content.get("verdict")) else {}
 
 
 def experiment_id(folder: Path) -> str | None:
-    """The id of the experiment in a folder; None before it started."""
+    """The id of the experiment in a folder; None before its first start."""
     with suppress(OSError):
-        for event in read_events(folder):  # it is the first line, and the journal may have thousands
+        for event in read_events(folder):  # stops at the first match, because a journal may have thousands of events
             if event.kind == Kind.STARTED:
                 return event.text("experiment_id") or None
     return None

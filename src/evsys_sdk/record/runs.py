@@ -1,4 +1,4 @@
-"""One arm of an experiment as the record knows it: a run with one seed, from the journal and from its folder."""
+"""The arms of an experiment (a run with one seed), read from the journal and from their folders."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .run_files.scores import metric_name
 from .values import Object, items, number, part, read_json, read_lines, read_object, subfolders, text
 
 PENDING, STARTED = "pending", "started"
-"""Of an arm that waits for its turn, and of one that has begun and not ended."""
+"""Status of an arm that has not started, and of one that has started and not ended."""
 SPEND = ("tokens_trained", "tokens_sampled", "usd", "wall_s", "gpu_s")
 _SEED_SUFFIX = re.compile(r"__seed(\d+)$")
 
 _RECENT_STEPS = 30
-"""Steps over which speed is measured."""
+"""Steps over which the speed is averaged."""
 
 type Points = list[tuple[float, float]]
 
 
-@dataclass(frozen=TYPE_CHECKING)  # for pyright only: to make one that is frozen takes four times as long
+@dataclass(frozen=TYPE_CHECKING)  # frozen for pyright only: creating a frozen instance takes four times as long
 class RunRecord:
-    """One run with one seed. What is not in the journal is read from its folder when it is asked for, once."""
+    """One run with one seed. Properties that the journal does not hold are read from its folder, once."""
 
     experiment: Path
-    """The folder that its own is in."""
+    """The folder of the experiment."""
     name: str
     run: str
     seed: int | None = None
@@ -41,12 +41,12 @@ class RunRecord:
     """completed, failed or cancelled; `started` without a result, `pending` without a start."""
     error: str = ""
     unscored: str = ""
-    """Why it has no score although it should."""
+    """The reason for a missing score."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     spend: dict[str, float] = field(default_factory=dict[str, float])
     artifacts: dict[str, str] = field(default_factory=dict[str, str])
     findings: tuple[str, ...] = ()
-    """What was noticed about it while it continued, in sentences."""
+    """Findings about its training, in sentences."""
 
     @cached_property
     def folder(self) -> Path:
@@ -62,63 +62,63 @@ class RunRecord:
 
     @property
     def problem(self) -> str:
-        """Why it cannot be counted on, if so."""
+        """Why its result is unusable; empty if it is usable."""
         if self.status == "failed":
-            return self.error or "it failed, and no reason was recorded"
+            return self.error or "it failed without a recorded reason"
         return self.unscored and f"unscored: {self.unscored}"
 
     @cached_property
     def result(self) -> Object | None:
-        """What `run_result.json` holds; None where it is missing or damaged."""
+        """The content of `run_result.json`; None if it is missing or damaged."""
         return read_object(self.files.result)
 
     @cached_property
     def starts(self) -> list[float]:
-        """When it was started, each time."""
+        """The times of its starts."""
         return [at for line in read_lines(self.files.starts) if (at := number(line.get("time"))) is not None]
 
     @cached_property
     def score_lines(self) -> list[Object]:
-        """Every line of `scores.jsonl`, also those that later ones replace."""
+        """Every line of `scores.jsonl`, also lines that later ones replace."""
         return list(read_lines(self.files.scores))
 
     @property
     def config(self) -> Object | None:
-        """What it was run with; None where that is missing or damaged."""
+        """Its config; None if it is missing or damaged."""
         return read_object(self.files.config)
 
     @cached_property
     def identity(self) -> Object | None:
-        """What it is made of; None where that was not written down."""
+        """Weights, code and packages; None if they were not recorded."""
         return read_object(self.files.identity)
 
     @property
     def datasets(self) -> list[Object]:
-        """Which rows it used, each with `source`, `rows` and `sha256`; nothing where that was not written down."""
-        return [part(one) for one in items(read_json(self.files.datasets))]
+        """The data that it used, each with `source`, `rows` and `sha256`; empty if it was not recorded."""
+        return [part(dataset) for dataset in items(read_json(self.files.datasets))]
 
     @property
     def benchmarks(self) -> list[Object]:
-        """What it is scored on, each with `name`, `split` and `id`; nothing where that was not written down."""
-        return [part(one) for one in items(read_json(self.files.benchmarks))]
+        """Its benchmarks, each with `name`, `split` and `id`; empty if they were not recorded."""
+        return [part(benchmark) for benchmark in items(read_json(self.files.benchmarks))]
 
     def read_answers(self, benchmark: str, step: int) -> list[Object] | None:
-        """The answers behind one scoring; None where they were not kept."""
+        """The answers behind one scoring; None if they were not kept."""
         path = self.files.predictions(benchmark, step)
         return list(read_lines(path)) if path.is_file() else None
 
     @property
     def has_rollouts(self) -> bool:
-        """Whether attempts that it learned from are recorded."""
+        """Whether its training rollouts are recorded."""
         return self.files.logs.below(LogFiles.training.name).rollouts.is_file()
 
     def read_rollouts(self) -> Iterator[Object]:
-        """The attempts that it learned from, oldest first; see `record/run_files/rollouts.py`."""
+        """Its training rollouts, oldest first; see `record/run_files/rollouts.py`."""
         return read_rollouts(self.files)
 
     @property
     def scores(self) -> Iterator[tuple[str, float, Object, Object]]:
-        """Each metric of each scoring as (full name, step, the scoring, the metric); the later line of two counts."""
+        """Each metric of each scoring as (full name, step, scoring, metric); of repeated scorings, the last one."""
         return each_score(self.score_lines)
 
     @cached_property
@@ -128,19 +128,19 @@ class RunRecord:
 
     @cached_property
     def logged(self) -> dict[str, Points]:
-        """Every metric that was logged, by step; of a step that was done twice, the later one counts."""
-        found: dict[str, dict[float, float]] = {}
+        """The points of every logged metric; of a repeated step, the last value."""
+        points: dict[str, dict[float, float]] = {}
         source = next((path for path in self._metrics_files if path.is_file()), None)
         for line in read_lines(source) if source else ():
             step = number(line.get("step"))
             for name, raw in line.items() if step is not None else ():
                 if name != "step" and (value := number(raw)) is not None:
-                    found.setdefault(name, {})[step or 0.0] = value
-        return {name: sorted(values.items()) for name, values in found.items()}
+                    points.setdefault(name, {})[step or 0.0] = value
+        return {name: sorted(values.items()) for name, values in points.items()}
 
     @property
     def last_metrics(self) -> Object:
-        """The last line of a step; scores are lines too."""
+        """The last line of a training step; lines of scores are skipped."""
         own = ("loss", self.measure[0], "empty_batch")
         nothing: Object = {}
         return next(
@@ -149,7 +149,7 @@ class RunRecord:
 
     @property
     def step_seconds(self) -> float | None:
-        """How long its last steps took, on average; None where that was not written down."""
+        """Mean seconds of its last steps; None if they were not recorded."""
         lines = itertools.islice(last_records(self.files.logs.timing), _RECENT_STEPS)
         timed = [(number(line.get("time/step_s")), number(line.get("time/build_s"))) for line in lines]
         known = [step + (build or 0.0) for step, build in timed if step is not None]
@@ -157,20 +157,21 @@ class RunRecord:
 
     @property
     def latest_scores(self) -> dict[str, tuple[int, float]]:
-        """The latest step at which it was scored by each metric, and the value; without baselines."""
-        ordered = sorted((one for one in self.scores if one[2].get("split") != "baseline"), key=lambda one: one[1])
-        found = {metric: (int(step), number(score.get("value"))) for metric, step, _, score in ordered}
-        return {metric: (step, value) for metric, (step, value) in found.items() if value is not None}
+        """The latest step and value of each scored metric, without baselines."""
+        own = (score for score in self.scores if score[2].get("split") != "baseline")
+        ordered = sorted(own, key=lambda score: score[1])
+        latest = {metric: (int(step), number(score.get("value"))) for metric, step, _, score in ordered}
+        return {metric: (step, value) for metric, (step, value) in latest.items() if value is not None}
 
     @property
     def total_steps(self) -> int | None:
-        """How many steps it is going to take, as far as it said so."""
+        """Its planned number of steps; None if it is unknown."""
         total = number(self._progress.get("total_steps"))
         return None if total is None else int(total)
 
     @property
     def measure(self) -> tuple[str, str]:
-        """The progress metric, and whether less (`min`) or more (`max`) of it is better."""
+        """The progress metric and its direction, `min` or `max`."""
         return text(self._progress.get("measure")) or "loss", text(self._progress.get("mode")) or "min"
 
     @cached_property
@@ -184,92 +185,92 @@ class RunRecord:
 
 
 def each_score(lines: Iterable[Object]) -> Iterator[tuple[str, float, Object, Object]]:
-    """The metrics of scorings, in the order of metric and step."""
+    """The metrics of scorings, sorted by metric and step; of repeated scorings, the last one."""
     latest: dict[tuple[str, float], tuple[Object, Object]] = {}
     for line in lines:
         split, name, step = text(line.get("split")), text(line.get("name")), number(line.get("step"))
-        for short, found in part(line, "metrics").items() if step is not None else ():
-            latest[metric_name(split, name, short), step or 0.0] = (line, part(found))
-    for (metric, step), (line, found) in sorted(latest.items(), key=lambda entry: entry[0]):
-        yield metric, step, line, found
+        for short, score in part(line, "metrics").items() if step is not None else ():
+            latest[metric_name(split, name, short), step or 0.0] = (line, part(score))
+    for (metric, step), (line, score) in sorted(latest.items(), key=lambda entry: entry[0]):
+        yield metric, step, line, score
 
 
 def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_files: bool = False) -> list[RunRecord]:
-    """Every arm; with `from_files`, results are read from the arms' folders even if the journal has their summary."""
+    """Every arm; with `from_files`, results come from the arms' folders even if the journal has them."""
     known = [text(run.get("name")) for run in config_runs(config)]
-    stated = {event.text("arm") for event in events if event.kind == Kind.ARM_ENDED}
-    # When the journal has said everything, the folders need not be looked at.
-    there = [RunFiles(folder / name) for name in sorted(subfolders(folder))] if from_files or not stated else []
-    begun = [files.folder.name for files in there if files.result.exists() or files.starts.exists()]
-    found = {name: _guess_run(name, known) for name in begun}
-    runs = _list_announced(events) or _expand_config(config, found)
+    ended = {event.text("arm") for event in events if event.kind == Kind.ARM_ENDED}
+    # The folders are only listed if the journal has no ended arm.
+    folders = [RunFiles(folder / name) for name in sorted(subfolders(folder))] if from_files or not ended else []
+    begun = [files.folder.name for files in folders if files.result.exists() or files.starts.exists()]
+    guessed = {name: _guess_run(name, known) for name in begun}
+    runs = _list_announced(events) or _expand_config(config, guessed)
     for event in events:
-        if event.kind == Kind.RESUMED:  # what did not end well has its chance again
+        if event.kind == Kind.RESUMED:  # arms that did not complete run again
             for run in runs.values():
                 if run["status"] != "completed":
                     run["status"] = PENDING
-        elif name := event.text("arm"):  # which no one may have announced: a race adds seeds on its way
+        elif name := event.text("arm"):  # an arm may be missing in the announcement: racing adds seeds
             _apply(runs.get(name) or runs.setdefault(name, _guess_run(name, known)), event)
-    runs |= {name: run for name, run in found.items() if name not in runs}
+    runs |= {name: run for name, run in guessed.items() if name not in runs}
     records = {name: RunRecord(folder, name, **run) for name, run in runs.items()}
-    return [run if name in stated and not from_files else _read_folder(run) for name, run in records.items()]
+    return [run if name in ended and not from_files else _read_folder(run) for name, run in records.items()]
 
 
 def config_runs(config: Object) -> list[Object]:
-    """The runs of a resolved config, however it was written."""
+    """The runs of a resolved config, from `runs` or `run`."""
     runs = [cast(Object, run) for run in items(config.get("runs")) if isinstance(run, dict)]
     return runs or ([part(config, "run")] if part(config, "run") else [])
 
 
 def plain_spend(spend: Mapping[str, Any]) -> dict[str, float]:
-    """The amounts of a bill that are known."""
+    """The known amounts of a spend."""
     return {name: value for name in SPEND if name in spend and (value := number(spend[name])) is not None}
 
 
-def add_spend(*bills: Mapping[str, float]) -> dict[str, float]:
-    """The sum of bills that `plain_spend` made; what has no known price counts for nothing."""
+def add_spend(*spends: Mapping[str, float]) -> dict[str, float]:
+    """The sum of spends from `plain_spend`; unknown amounts count as zero."""
     total: dict[str, float] = {}
-    for bill in bills:
-        for name, value in bill.items():
+    for spend in spends:
+        for name, value in spend.items():
             total[name] = total.get(name, 0.0) + value
     return total
 
 
 def _begin(run: str, seed: int | None = None) -> Object:
-    """The fields of an arm of which nothing was told yet; events fill them in, and a `RunRecord` is made of them."""
+    """The fields of an arm before its first event; events update them, and they become a `RunRecord`."""
     return {"run": run, "seed": seed, "status": PENDING, "metrics": {}, "spend": {}, "findings": ()}
 
 
 def _list_announced(events: Sequence[Event]) -> dict[str, Object]:
-    """The arms that were announced before the first step, by name."""
-    last = next((found for event in reversed(events) if (found := items(event.payload.get("arms")))), ())
+    """The arms that the journal announced, by name."""
+    announced = next((arms for event in reversed(events) if (arms := items(event.payload.get("arms")))), ())
     runs: dict[str, Object] = {}
-    for one in map(part, last):
-        if name := text(one.get("arm")):
-            seed = number(one.get("seed"))
-            run = text(one.get("run")) or _SEED_SUFFIX.sub("", name)
+    for arm in map(part, announced):
+        if name := text(arm.get("arm")):
+            seed = number(arm.get("seed"))
+            run = text(arm.get("run")) or _SEED_SUFFIX.sub("", name)
             runs[name] = _begin(run, None if seed is None else int(seed))
     return runs
 
 
-def _expand_config(config: Object, found: Mapping[str, Object]) -> dict[str, Object]:
-    """The arms of a config whose journal does not list them, apart from those that are there under another name."""
-    there = {(run["run"], run["seed"]): name for name, run in found.items()}
+def _expand_config(config: Object, guessed: Mapping[str, Object]) -> dict[str, Object]:
+    """The arms of a config whose journal does not list them, without those that have a folder of another name."""
+    known = {(run["run"], run["seed"]): name for name, run in guessed.items()}
     repeats = int(number(config.get("n_repeats")) or 1)
     runs: dict[str, Object] = {}
     for run in config_runs(config):
         name = text(run.get("name"))
         first_seed = number(config.get("base_seed"))
         seed = int(first_seed if first_seed is not None else number(run.get("seed")) or 0)
-        for repeat in range(min(repeats, 1000) if name else 0):  # a damaged number must not make millions of arms
+        for repeat in range(min(repeats, 1000) if name else 0):  # a damaged config must not give millions of arms
             arm = name if repeats == 1 else f"{name}__seed{seed + repeat}"
-            if there.get((name, seed + repeat), arm) == arm:
+            if known.get((name, seed + repeat), arm) == arm:
                 runs[arm] = _begin(name, seed + repeat)
     return runs
 
 
 def _guess_run(name: str, known: Sequence[str]) -> Object:
-    """An arm that no one planned, such as a seed that a race added."""
+    """The fields of an unannounced arm, by its name, e.g. a seed that racing added."""
     seed = _SEED_SUFFIX.search(name)
     return _begin(name) if seed is None or name in known else _begin(name[: seed.start()], int(seed[1]))
 
@@ -279,7 +280,7 @@ def _apply(run: Object, event: Event) -> None:
         case Kind.ARM_STARTED:
             run |= {"status": STARTED, "error": "", "unscored": ""}
         case Kind.ARM_ENDED:
-            # The bill of an arm is about all of its attempts, so the last one is the whole.
+            # The spend of an arm covers all of its attempts, so the last event has the total.
             run |= _read_result(event.payload, run, spend=plain_spend(event.part("spend")) or run["spend"])
         case Kind.ARM_RECALLED:
             run["status"] = event.text("status") or "completed"
@@ -292,7 +293,7 @@ def _apply(run: Object, event: Event) -> None:
 
 
 def _read_folder(run: RunRecord) -> RunRecord:
-    """The arm with what its folder says of its end."""
+    """The arm with the result in its folder."""
     result = run.result
     if result is not None:
         spend = run.spend or plain_spend(part(result, "extras", "spend"))
@@ -301,7 +302,7 @@ def _read_folder(run: RunRecord) -> RunRecord:
 
 
 def _read_result(result: Object, before: Object, *, spend: dict[str, float]) -> Object:
-    """The fields of an arm that its result tells; what it is silent about stays as it was `before`."""
+    """The fields of an arm from its result; fields that the result lacks stay as `before`."""
     metrics = {name: value for name, raw in part(result, "metrics").items() if (value := number(raw)) is not None}
     artifacts = {name: value for name, value in part(result, "artifacts").items() if isinstance(value, str)}
     extras = part(result, "extras")
@@ -317,14 +318,14 @@ def _read_result(result: Object, before: Object, *, spend: dict[str, float]) -> 
 
 
 def _change(run: RunRecord, fields: Object) -> RunRecord:
-    """A copy that keeps what was read from the folder. `replace` reads it again, and takes ten times as long."""
+    """A changed copy that keeps cached properties. `replace` drops them and takes ten times as long."""
     changed = object.__new__(RunRecord)
     vars(changed).update(vars(run), **fields)
     return changed
 
 
 def is_experiment(folder: Path, config: Object | None, events: Iterable[Event]) -> bool:
-    """Whether a folder is the record of an experiment, perhaps a damaged one; a run's folder is not."""
+    """Whether a folder is the record of an experiment, perhaps a damaged one, and not that of a run."""
     if any(event.kind == Kind.STARTED for event in events):
         return True
     if config is not None:

@@ -1,7 +1,7 @@
-"""JSON as it is found in a record, whatever state that is in.
+"""Lenient readers of the JSON in records.
 
-A file that is missing, half-written, damaged or not what its name says is a value here, never an exception: history
-shows what is left. Where a decision hangs on it, `load_object` says what is wrong and what to do.
+A missing, half-written or damaged file gives an empty value, never an exception, so that history shows what is left.
+`load_object` is strict, for decisions that depend on the content.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .jsonl_file import parse_object, read_records, read_whole
 
 type Object = dict[str, Any]
 
-# As `Any`, so that what is checked by them needs no cast, which would be a call for every value of a record.
+# `Any`, so that a checked value needs no `cast`, which costs a call per value.
 _DICT: Any = dict
 _LIST: Any = list
 
 UNFINISHED = "unfinished"
-"""Of an experiment without an end; a reader tells at the moment of asking whether it is running or was killed."""
+"""Ending of an experiment that has not ended: it is running or was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something a person or an agent wrote down about an experiment."""
+    """A note of a person or an agent about an experiment."""
 
     text: str
     time: float | None = None
@@ -38,7 +38,7 @@ class Note:
 
 
 def read_object(path: Path | str) -> Object | None:
-    """The JSON object in a file; None when there is none that can be read."""
+    """The JSON object in a file; None if it is missing or damaged."""
     try:
         return parse_object(read_whole(path) or b"")
     except OSError:
@@ -46,7 +46,7 @@ def read_object(path: Path | str) -> Object | None:
 
 
 def read_json(path: Path) -> Any:
-    """Whatever JSON is in a file; None when there is none that can be read."""
+    """The JSON value in a file; None if it is missing or damaged."""
     try:
         return json.loads(read_whole(path) or b"null")
     except (OSError, ValueError, RecursionError):
@@ -54,24 +54,24 @@ def read_json(path: Path) -> Any:
 
 
 def load_object(path: Path) -> Object:
-    """The JSON object in a file that must be there; what is damaged is an error."""
+    """The JSON object in an existing file; a damaged file is an error."""
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path}: this file is damaged ({error}). Move it away, or start a new attempt.") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DataError(f"{path}: this file should hold one JSON object. Move it away, or start a new attempt.")
-    return cast(Object, found)
+    return cast(Object, content)
 
 
 def read_lines(path: Path) -> Iterator[Object]:
-    """The complete JSON objects of a JSONL file, oldest first; nothing where it cannot be read."""
-    with suppress(OSError, ValueError):  # also in the middle of it: what was read until then stands
+    """The complete JSON objects of a JSONL file, oldest first; empty if it cannot be read."""
+    with suppress(OSError, ValueError):  # records that were read before an error stay
         yield from read_records(path)
 
 
 def subfolders(folder: Path) -> list[str]:
-    """The names of the folders in a folder, without hidden ones; what cannot be looked at is none."""
+    """The names of the visible folders in a folder; empty if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if not entry.name.startswith(".") and _is_dir(entry)]
@@ -87,14 +87,14 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 
 def part(value: Any, *path: str) -> Object:
-    """The object at a path below `value`; an empty one where there is something else."""
+    """The object at a path below `value`; empty if there is none."""
     for key in path:
         value = value.get(key) if isinstance(value, _DICT) else None
     return value if isinstance(value, _DICT) else {}
 
 
 def find_row(rows: Iterable[Object], key: str, value: Any) -> Object:
-    """The first row with this value; an empty one when there is none."""
+    """The first row with this value; empty if there is none."""
     for row in rows:
         if row.get(key) == value:
             return row
@@ -102,36 +102,36 @@ def find_row(rows: Iterable[Object], key: str, value: Any) -> Object:
 
 
 def items(value: Any) -> list[Any]:
-    """`value` if it is a list, else nothing."""
+    """`value` if it is a list, else an empty list."""
     return value if isinstance(value, _LIST) else []
 
 
 def text(value: Any) -> str:
-    """`value` if it is text, else nothing."""
+    """`value` if it is text, else empty text."""
     return value if isinstance(value, str) else ""
 
 
 def number(value: Any) -> float | None:
-    """`value` as a finite number, if it is one."""
-    if type(value) is float:  # most are, and there are many
+    """`value` as a finite number; None if it is none."""
+    if type(value) is float:  # the most frequent type
         return value if isfinite(value) else None
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, (int, float))):
         return None
     try:
-        found = float(value)
-    except OverflowError:  # JSON has whole numbers of any length
+        converted = float(value)
+    except OverflowError:  # JSON integers have any length
         return None
-    return found if isfinite(found) else None
+    return converted if isfinite(converted) else None
 
 
 def whole(value: Any) -> int | None:
-    """`value` as a whole number, if it is a finite one."""
-    found = number(value)
-    return None if found is None else int(found)
+    """`value` truncated to an integer; None if it is no finite number."""
+    finite = number(value)
+    return None if finite is None else int(finite)
 
 
 def mtime(path: Path) -> float | None:
-    """When a file or folder was last changed."""
+    """The modification time of a file or folder; None if it is missing."""
     try:
         return path.stat().st_mtime
     except (OSError, ValueError):
@@ -139,9 +139,9 @@ def mtime(path: Path) -> float | None:
 
 
 def stamp_of(path: Path) -> tuple[int, int] | None:
-    """What changes when a file does: its time and its size; None where there is none."""
+    """Modification time and size of a file, to detect changes; None if it is missing."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

@@ -1,8 +1,8 @@
 """The journals of a project in its `.evsys/`, append-only and chained like those of experiments.
 
-One for each campaign, and `promotions.jsonl`: which weights were judged, shipped and taken back, in order.
+One per campaign, and `promotions.jsonl` with the gates, deployments and rollbacks of weights.
 
-    with change_campaign(name) as (events, journal):      # no one else writes meanwhile
+    with change_campaign(name) as (events, journal):      # holds the lock
         journal.append(Kind.CAMPAIGN_PROPOSED, text="...")
     with PromotionLog.open() as log:
         log.append(Kind.DEPLOYED, deployment="production.3", ...)
@@ -25,7 +25,7 @@ from ..values import subfolders
 
 
 def campaign_dir(name: str) -> Path:
-    """The folder of a campaign, which may not exist."""
+    """The folder of a campaign; it may not exist."""
     return workspace_dir() / CAMPAIGNS / name
 
 
@@ -35,12 +35,12 @@ def list_campaigns() -> list[str]:
 
 
 def verify_campaign(name: str) -> list[str]:
-    """What is wrong with the journal of a campaign; nothing for one that is as it was written."""
+    """The problems of a campaign's hash chain; empty for an intact journal."""
     return verify_chain(ExperimentFiles(campaign_dir(name)).journal)
 
 
 def read_campaign(name: str) -> list[Event]:
-    """Everything that happened to a campaign, oldest first; nothing where there is none."""
+    """The events of a campaign, oldest first; empty without a campaign."""
     try:
         return list(read_events(campaign_dir(name)))
     except OSError:
@@ -49,7 +49,7 @@ def read_campaign(name: str) -> list[Event]:
 
 @contextlib.contextmanager
 def change_campaign(name: str) -> Generator[tuple[list[Event], Journal]]:
-    """What happened so far, and the journal to add to; of several agents, one at a time."""
+    """The events of a campaign and its journal to append to, under a lock."""
     folder = campaign_dir(name)
     file = ExperimentFiles(folder).journal
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,12 +58,12 @@ def change_campaign(name: str) -> Generator[tuple[list[Event], Journal]]:
 
 
 def promotions_file(start: Path | None = None) -> Path:
-    """The project's list of promotions, which may not exist yet."""
+    """The project's list of promotions; the file may not exist."""
     return workspace_dir(start) / PROMOTIONS
 
 
 class PromotionLog(Journal):
-    """Writes to the list, from any number of processes."""
+    """Writer of the list; safe to use from several processes."""
 
     @classmethod
     def open(cls, start: Path | None = None) -> PromotionLog:
@@ -71,18 +71,18 @@ class PromotionLog(Journal):
 
 
 def lock_promotions(start: Path | None = None) -> AbstractContextManager[None]:
-    """Hold this while something is judged by the list and then added to it; waits for its owner."""
+    """A lock to hold while reading the list and appending a decision; waits for its owner."""
     file = promotions_file(start)
     return exclusive(lock_beside(file), str(file))
 
 
 def read_promotions(start: Path | None = None) -> list[Event]:
-    """Everything in the list, oldest first."""
+    """The events of the list, oldest first."""
     file = promotions_file(start)
     return [Event.of(line) for line in read_records(file)] if file.is_file() else []
 
 
 def broken_promotions(start: Path | None = None) -> list[str]:
-    """What is wrong with the list as a chain; nothing for one that is as it was written."""
+    """The problems of the list's hash chain; empty for an intact list."""
     file = promotions_file(start)
     return verify_chain(file) if file.is_file() else []

@@ -1,9 +1,8 @@
-"""Which folders hold experiments and scorings, noted down when they are written so that `evsys history` finds them.
+"""Lists of the folders that hold experiments and scorings, so that `evsys history` finds them.
 
-`./outputs` is looked at anyway and not noted. Folders of experiments inside the project are noted relative to it: it
-may be moved with its history. A scoring outside of any experiment (`evsys benchmark run`, `evsys eval model`) is a
-folder with `result.json`; those below `outputs/benchmarks` are found there, others by their note. Both lists are a
-convenience: no run and no scoring fails because of them.
+`./outputs` is always searched and not listed. Folders inside the project are listed relative to it, so that it can be
+moved. A scoring outside of experiments (`evsys benchmark run`, `evsys eval model`) is a folder with `result.json`, in
+`outputs/benchmarks` or in the list. A list that cannot be written fails no run and no scoring.
 
     remember_output_root(config.output_dir)
     write_scoring(folder, "benchmark", result.to_dict())
@@ -26,23 +25,23 @@ if TYPE_CHECKING:
     from ..values import Object
 
 _MOST_ROOTS, _MOST_SCORINGS = 200, 500
-"""A project that writes to more folders of experiments than this names them with --root."""
-_LOOKED_AT_ANYWAY = (DEFAULT_ROOT, f"{DEFAULT_ROOT}/{DRY_RUNS}")
+"""Longest lists of folders; older folders are then named with --root."""
+_SEARCHED_ANYWAY = (DEFAULT_ROOT, f"{DEFAULT_ROOT}/{DRY_RUNS}")
 
 
 def remember_output_root(path: str | Path, *, start: Path | None = None) -> None:
-    """Note in `.evsys/output_roots.txt` that experiments are written below `path`."""
-    _note_folder(Path(path), OUTPUT_ROOTS, "experiments", _MOST_ROOTS, start, _LOOKED_AT_ANYWAY, relative=True)
+    """Add a folder to `.evsys/output_roots.txt`, because experiments are written below it."""
+    _note_folder(Path(path), OUTPUT_ROOTS, "experiments", _MOST_ROOTS, start, _SEARCHED_ANYWAY, relative=True)
 
 
 def read_output_roots(start: Path | None = None) -> list[Path]:
-    """The folders that were noted, oldest first."""
+    """The listed folders of experiments, oldest first."""
     return _read_folders(OUTPUT_ROOTS, start)
 
 
 def write_scoring(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Write `result.json` of a scoring outside of any experiment, next to its predictions."""
-    from datetime import UTC, datetime  # who only asks where experiments are needs none of it
+    """Write `result.json` of a scoring outside of experiments, next to its predictions."""
+    from datetime import UTC, datetime  # imported here to keep the reading of the lists fast
 
     record = {"record": 1, "kind": kind, "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", **content}
     write_json(folder / SCORING, record)
@@ -51,19 +50,19 @@ def write_scoring(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[s
 
 
 def read_scorings(roots: Sequence[Path], *, elsewhere: bool, most: int = 50) -> list[Object]:
-    """The results below some roots and, with `elsewhere`, wherever this project wrote them; the newest first."""
+    """The scorings below the roots and, with `elsewhere`, in the project's list; newest first."""
     from ..values import mtime, read_object
 
-    found = [path for root in roots for path in (root / STANDALONE).glob(f"*/*/{SCORING}")]
-    found += [folder / SCORING for folder in _read_folders(SCORINGS)] if elsewhere else []
-    files = {path.resolve() for path in found}
+    paths = [path for root in roots for path in (root / STANDALONE).glob(f"*/*/{SCORING}")]
+    paths += [folder / SCORING for folder in _read_folders(SCORINGS)] if elsewhere else []
+    files = {path.resolve() for path in paths}
     newest = sorted(files, key=lambda path: (-(mtime(path) or 0.0), str(path)))[:most]
     return [{**content, "path": str(path.parent)} for path in newest if (content := read_object(path))]
 
 
 def is_lasting(root: Path, start: Path | None = None) -> bool:
-    """Whether what is written there stays: what a project elsewhere writes to a temporary folder is thrown away."""
-    import tempfile  # brings archives along, which a look at the history does not need
+    """Whether a folder is permanent: not a temporary one, unless the project itself is temporary."""
+    import tempfile  # imports archive modules, which slow down `evsys history`
 
     temporary = Path(tempfile.gettempdir()).resolve()
     return not root.is_relative_to(temporary) or project_root(start).is_relative_to(temporary)
@@ -75,26 +74,28 @@ def _note_folder(
     what: str,
     most: int,
     start: Path | None = None,
-    known_anyway: Sequence[str] = (),
+    searched_anyway: Sequence[str] = (),
     *,
     relative: bool = False,
 ) -> None:
     try:
         path, file, base = folder.resolve(), workspace_dir(start) / list_name, project_root(start)
-        unusable = "\n" in str(path) or "\r" in str(path)  # one folder a line
-        if unusable or path in [base / one for one in known_anyway] or not is_lasting(path, start):
+        unusable = "\n" in str(path) or "\r" in str(path)  # the list has one folder per line
+        if unusable or path in [base / folder for folder in searched_anyway] or not is_lasting(path, start):
             return
-        # Read under the lock: the list is written as a whole, and would lose what another process adds meanwhile.
+        # Read under the lock, because the whole list is rewritten and other processes may add to it.
         with exclusive(lock_beside(file), str(file)):
             known = _read_folders(list_name, start)
             if path in known:
                 return
-            kept = [*(one for one in known if one.is_dir()), path][-most:]  # those that are gone make room
-            inside = [relative and one.is_relative_to(base) and one != base for one in kept]
-            shown = [one.relative_to(base) if is_inside else one for one, is_inside in zip(kept, inside, strict=True)]
-            write_text(file, "".join(f"{one}\n" for one in shown), verbatim=True)
+            kept = [*(folder for folder in known if folder.is_dir()), path][-most:]  # without removed folders
+            inside = [relative and root.is_relative_to(base) and root != base for root in kept]
+            lines = [
+                root.relative_to(base) if is_inside else root for root, is_inside in zip(kept, inside, strict=True)
+            ]
+            write_text(file, "".join(f"{line}\n" for line in lines), verbatim=True)
     except (OSError, ValueError, EvsysError) as error:
-        get_logger(__name__).warning("%s could not be noted as a folder of %s: %s", folder, what, error)
+        get_logger(__name__).warning("%s could not be listed as a folder of %s: %s", folder, what, error)
 
 
 def _read_folders(list_name: str, start: Path | None = None) -> list[Path]:

@@ -1,12 +1,12 @@
-"""Copies of the task files that results rest on, so that a changed one is noticed and can be restored.
+"""Sealed copies of task files, to detect and restore changed ones.
 
-A file of a benchmark or of validation tasks is sealed when it is first used: `.evsys/sealed/` gets a copy named by its
-hash, and `.evsys/sealed.jsonl` a line with its path. From then on every command that scores, judges or checks compares
-the file with its seal, until it is restored or its new content is accepted.
+A file of benchmark or validation tasks is sealed at its first use: `.evsys/sealed/` gets a copy named by its hash, and
+`.evsys/sealed.jsonl` a line with its path. Every later command that scores, gates or checks compares the file with its
+seal, until the file is restored or its new content is accepted.
 
     seal_files([Path("data/benchmark/routing")])
-    for one in find_changed():
-        print(one)
+    for sealed_file in find_changed():
+        print(sealed_file)
     restore_files(find_changed())
 """
 
@@ -25,15 +25,15 @@ from ..layout import SEALED, SEALS, lock_beside
 from ..lock import exclusive
 
 _MOST_FILES = 5000
-"""A folder of tasks with more files is sealed by none of them."""
+"""A folder with more files is not sealed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealedFile:
-    """A file as it was when it was first used."""
+    """Path and hash of a file at its first use."""
 
     path: str
-    """From the project root, where it lies below it."""
+    """Relative to the project root if the file is below it."""
     sha256: str
 
     @property
@@ -53,7 +53,7 @@ class SealedFile:
 
 
 def seal_files(paths: Iterable[Path], *, again: bool = False) -> None:
-    """Copy files, and all files of folders, that are not sealed yet; `again` seals what they hold now."""
+    """Seal files, and all files of folders, at their first use; `again` seals their present content."""
     try:
         known = {} if again else _read_seals()
         fresh = [file for path in paths for file in _files_below(path) if _name(file) not in known]
@@ -62,24 +62,24 @@ def seal_files(paths: Iterable[Path], *, again: bool = False) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             with exclusive(lock_beside(folder / SEALS), "the list of sealed files"):
                 _append([_copy(file) for file in dict.fromkeys(fresh)])
-    except OSError as error:  # a folder that cannot be written holds no reason to train nothing
+    except OSError as error:  # sealing is no reason to stop an experiment
         get_logger(__name__).warning("task files could not be sealed: %s", error)
 
 
 def find_changed() -> list[SealedFile]:
-    """Every sealed file that is gone or has other content."""
-    return [one for one in _read_seals().values() if _hash(one.file) != one.sha256]
+    """The sealed files that were removed or changed."""
+    return [sealed for sealed in _read_seals().values() if _hash(sealed.file) != sealed.sha256]
 
 
 def restore_files(changed: Iterable[SealedFile]) -> list[SealedFile]:
-    """Write the sealed content back; returns what could not be, because its copy is gone or damaged."""
+    """Restore the sealed content; returns the files whose copy is missing or damaged."""
     lost: list[SealedFile] = []
-    for one in changed:
-        content = one.copy.read_bytes() if one.copy.is_file() else b""
-        if hashlib.sha256(content).hexdigest() != one.sha256:
-            lost.append(one)
+    for sealed in changed:
+        content = sealed.copy.read_bytes() if sealed.copy.is_file() else b""
+        if hashlib.sha256(content).hexdigest() != sealed.sha256:
+            lost.append(sealed)
             continue
-        with atomic_write(one.file) as file:
+        with atomic_write(sealed.file) as file:
             file.write(content)
     return lost
 
@@ -95,25 +95,25 @@ def _copy(file: Path) -> SealedFile:
 
 
 def _append(sealed: list[SealedFile]) -> None:
-    lines = [json.dumps({"path": one.path, "sha256": one.sha256}) for one in sealed]
+    lines = [json.dumps({"path": entry.path, "sha256": entry.sha256}) for entry in sealed]
     with (workspace_dir() / SEALS).open("a", encoding="utf-8") as file:
         file.write("\n".join([*lines, ""]))
 
 
 def _read_seals() -> dict[str, SealedFile]:
-    """By path; the last line of a path counts."""
+    """Path -> sealed file; the last line of a path counts."""
     try:
         text = (workspace_dir() / SEALS).read_text(encoding="utf-8")
     except OSError:
         return {}
-    found: dict[str, SealedFile] = {}
+    seals: dict[str, SealedFile] = {}
     for line in text.splitlines():
         try:
-            one = SealedFile(**json.loads(line))
+            sealed = SealedFile(**json.loads(line))
         except (ValueError, TypeError):
-            continue  # half a line of a process that was killed
-        found[one.path] = one
-    return found
+            continue  # half a line of a killed process
+        seals[sealed.path] = sealed
+    return seals
 
 
 def _files_below(path: Path) -> Iterator[Path]:

@@ -1,1 +1,1 @@
-"""What one run writes while it continues, a module for each kind of file."""
+"""The files of a run, one module per kind of file."""

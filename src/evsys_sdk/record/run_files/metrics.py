@@ -1,10 +1,10 @@
-"""Metrics as they are recorded: plain JSON numbers, one object a step.
+"""Metrics as JSON: one object per step.
 
-JSON has no NaN and no infinity. Such a value is written as null, and the key `_nonfinite` says which one it was:
+JSON has no NaN and no infinity. Such a value is written as null, and the key `_nonfinite` holds its name:
 
     {"step": 3, "loss": null, "lr": 0.1, "_nonfinite": {"loss": "NaN"}}
 
-Readers that know nothing of it see a missing value; `restore_nonfinite` gives back the numbers.
+Other readers see a missing value; `restore_nonfinite` restores the numbers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ...errors import DataError, show
 from ..jsonable import nonfinite_text
 
 NONFINITE = "_nonfinite"
-"""Key of a recorded line that tells which of its nulls are not missing, and what they are."""
+"""Key of the non-finite values of a recorded line."""
 
 TIMING = ("time/", "system/")
-"""Prefixes of the metrics that differ each time the same run is repeated."""
+"""Prefixes of the metrics that differ between repetitions of the same run."""
 
 COMPUTE_S = "time/compute_s"
-"""Seconds that the engine computed for a step, where it tells; the step may have waited besides."""
+"""Seconds of computation for a step, without waiting; only some engines report it."""
 
 
 def split_timing(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    """The metrics that a repetition of the run would reproduce, and those that measure the machine."""
+    """The reproducible metrics, and those that measure the machine."""
     timing = {name: value for name, value in metrics.items() if name.startswith(TIMING)}
     return {name: value for name, value in metrics.items() if name not in timing}, timing
 
 
 def metrics_record(step: int, metrics: Mapping[str, float], **labels: str) -> dict[str, Any]:
-    """One recorded line: the step, what identifies it, and the numbers."""
+    """A line with step, labels and metrics."""
     record: dict[str, Any] = {"step": int(step), **labels}
     nonfinite: dict[str, str] = {}
     for name, value in metrics.items():
@@ -53,13 +53,13 @@ def metrics_record(step: int, metrics: Mapping[str, float], **labels: str) -> di
 
 
 def restore_nonfinite(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded line with its NaN and infinities back in place."""
-    found = {key: value for key, value in record.items() if key != NONFINITE}
-    return found | {key: float(text) for key, text in record.get(NONFINITE, {}).items()}
+    """A recorded line with its NaN and infinities."""
+    metrics = {key: value for key, value in record.items() if key != NONFINITE}
+    return metrics | {key: float(text) for key, text in record.get(NONFINITE, {}).items()}
 
 
 def as_number(name: str, value: Any) -> int | float:
-    """A metric's value as a Python number; NumPy scalars and one-element tensors are welcome."""
+    """A metric's value as a Python number; accepts NumPy scalars and one-element tensors."""
     if isinstance(value, Integral):
         return int(value)
     try:

@@ -1,6 +1,6 @@
-"""`scores.jsonl` of a run: every scoring with the value of each task, which is what comparisons are made of.
+"""`scores.jsonl` of a run: every scoring with the value of each task, for comparisons.
 
-A run that continues scores some steps again; the later line counts, and `settle` leaves only that one.
+A run that continues repeats some scorings; the last line counts, and `settle` removes the others.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ class ScoreLog:
         self.path = RunFiles(run_dir).scores
 
     def add(self, record: EvalRecord, result: EvalResult) -> None:
-        """Keep one scoring; it is on disk when this returns.
+        """Write one scoring, after its hash is in the journal of the experiment.
 
-        The journal of the experiment, where there is one, has heard of it before: a line that it knows nothing of was
-        put there by somebody else.
+        A line without a hash in the journal was added by someone else.
         """
         line = _line(record, result)
         experiment_dir = self.path.parent.parent
@@ -45,7 +44,7 @@ class ScoreLog:
             file.append(line)
 
     def _hash_weights(self, model: str) -> dict[str, str]:
-        """The hash of the stored weights that were scored, by their path below the run's folder."""
+        """The hash of the scored weights by their path in the run's folder; empty if they are not stored there."""
         run_dir = self.path.parent.resolve()
         for folder in (
             Path(model).resolve(),
@@ -56,7 +55,7 @@ class ScoreLog:
         return {}
 
     def settle(self) -> None:
-        """Leave one line for each scoring, in the order of the steps."""
+        """Keep one line per scoring, in the order of the steps."""
         lines, wanted = load_score_lines(self.path.parent), read_scores(self.path.parent)
         if lines != wanted:
             with atomic_write(self.path) as file:
@@ -64,30 +63,30 @@ class ScoreLog:
 
 
 def hash_line(line: Mapping[str, Any]) -> str:
-    """The hash of a scoring as it is read again."""
-    # Written and read back first: JSON turns tuples into lists and keys into text, and secrets are taken out.
+    """The hash of a scoring in its encoded form."""
+    # Encoding turns tuples into lists and keys into text, and redacts secrets.
     return hash_value(parse_object(encode_line(dict(line), "scores")))
 
 
 def load_score_lines(run_dir: Path) -> list[dict[str, Any]]:
-    """Every line, also those that later ones replace; a file that cannot be read is an error."""
+    """Every line, also repeated scorings; a file that cannot be read is an error."""
     return list(read_records(RunFiles(run_dir).scores))
 
 
 def read_scores(run_dir: Path) -> list[dict[str, Any]]:
-    """Every scoring of a run in the order of the steps; of several that share split, name and step, the last."""
+    """The scorings of a run in the order of the steps; of those with equal split, name and step, the last."""
     lines = load_score_lines(run_dir)
     latest = {(int(line["step"]), str(line["split"]), str(line["name"])): line for line in lines}
     return [latest[key] for key in sorted(latest)]
 
 
 def metric_name(split: str, name: str, metric: str) -> str:
-    """A metric of a scoring as results and logs call it."""
+    """The full name of a metric in results and logs."""
     return f"{split}/{metric}" if name in ("", split) else f"{split}/{name}/{metric}"
 
 
 def task_scores(line: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, float] | None:
-    """What a metric of a scoring is for each task that has a finite score; None where it has none by task."""
+    """Task -> finite value of a metric; None if the metric has no values per task."""
     tasks, values = items(line.get("tasks")), items(score.get("per_task"))
     if not values or len(tasks) != len(values):
         return None
@@ -95,11 +94,11 @@ def task_scores(line: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, 
 
 
 def find_scored_sets(run_dir: Path, split: str, hashes: Sequence[str]) -> set[tuple[str, int]]:
-    """At which steps a run was scored on some task sets, as (sha256, step); only lines that name one are parsed."""
+    """The scorings of a run on the given task sets, as (sha256, step); only lines with a hash are parsed."""
     try:
         with RunFiles(run_dir).scores.open("rb") as file:
-            return {found for line in file for found in _sets_in(line, split, hashes)}
-    except OSError:  # most often: it was not scored
+            return {scored for line in file for scored in _sets_in(line, split, hashes)}
+    except OSError:  # usually: it was not scored
         return set()
 
 

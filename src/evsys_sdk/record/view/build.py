@@ -1,4 +1,4 @@
-"""The record of an experiment -> its `ExperimentView`: the one place where its state is worked out."""
+"""Build the `ExperimentView` from the record of an experiment."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _LONGEST_TEXT = 600
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """What is known about the processes of an experiment."""
+    """Whether an experiment has a process."""
 
     running: bool = False
-    """Whether one works on it now."""
+    """Whether a process runs it now."""
 
 
 def view(record: ExperimentRecord, liveness: Liveness | None = None) -> ExperimentView:
-    """Everything that is known about an experiment; without `liveness` its lock is looked at."""
+    """The view of an experiment; without `liveness`, its lock is checked."""
     if liveness is None:
         liveness = Liveness(record.ending == UNFINISHED and record.is_running)
     config, arms, start = record.config or {}, record.runs, record.start
@@ -105,7 +105,7 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
 
 
 def hypothesis_of(config: Object) -> str:
-    """The claim, however it was written."""
+    """The claim of a config, from either form of `metadata.hypothesis`."""
     metadata = part(config, "metadata")
     return text(metadata.get("hypothesis")) or text(part(metadata, "hypothesis").get("claim"))
 
@@ -125,7 +125,7 @@ def status_of(record: ExperimentRecord, liveness: Liveness) -> str:
 
 
 def arm_status(recorded: str, experiment: str) -> str:
-    """The status of an arm from what is recorded of it and the status of its experiment."""
+    """The status of an arm, from its recorded status and that of its experiment."""
     if recorded == PENDING:
         return "waiting"
     if recorded != STARTED:
@@ -162,7 +162,7 @@ def _arm_view(record: ExperimentRecord, arm: RunRecord, experiment: str, scored:
 
 
 def _derive_question(outcome: Outcome, models: Sequence[str], backends: Sequence[str]) -> Question:
-    """The question of a record whose journal does not hold one, from what was scored."""
+    """The question of a record without one in its journal, from its scores."""
     if not outcome.metric:
         return Question()
     own = [run for run in outcome.runs if run.n_arms]
@@ -171,7 +171,7 @@ def _derive_question(outcome: Outcome, models: Sequence[str], backends: Sequence
 
 
 def _baseline(conclusion: Object, metadata: Object, runs: Sequence[Object]) -> str:
-    """The run that others are compared with: as concluded, else as named or tagged."""
+    """The baseline run: from the conclusion, else from the hypothesis or a tag."""
     if concluded := text(conclusion.get("baseline")):
         return concluded
     named = text(part(metadata, "hypothesis").get("baseline"))
@@ -189,7 +189,7 @@ def _complete_runs(
     baseline: str,
     varied: Mapping[str, dict[str, Any]],
 ) -> None:
-    """Add to what each run scored what it is; the best one of each model says where its weights are."""
+    """Add settings, tasks, seeds and spend to the runs, and the checkpoint of each model's best run."""
     settings = record.settings
     differences = {text(row.get("run")): row for row in map(part, items(record.conclusion.get("comparisons")))}
     of_model: dict[str, list[RunView]] = {}
@@ -199,7 +199,7 @@ def _complete_runs(
     for run in outcome.runs:
         own, arms = settings.get(run.run, {}), by_run.get(run.run, [])
         data = data_source(own)
-        about = {
+        fields = {
             "is_baseline": run.is_baseline or run.run == baseline,
             "is_best": run.run == outcome.best_run,
             "model": read_setting(own, "model.name"),
@@ -214,7 +214,7 @@ def _complete_runs(
             "n_arms": len(arms),
             "spend": add_spend(*(arm.spend for _, arm in arms)),
         }
-        for name, value in about.items():  # the run is no one else's yet
+        for name, value in fields.items():  # set here, because the runs are not shared yet
             setattr(run, name, value)
         if run.score is not None and run.run in settings:  # a run of the parent has no settings here
             of_model.setdefault(run.model, []).append(run)
@@ -237,7 +237,7 @@ def _difference(row: Object | None) -> Difference | None:
 
 
 def _tasks_text(record: ExperimentRecord, run: RunView, arms: Sequence[tuple[RunRecord, ArmView]], metric: str) -> str:
-    """Which tasks a score is about, for a reader: how many, and the beginning of their hash."""
+    """The tasks of a score as text: their number, and the beginning of their hash."""
     sha256, n_tasks = text(record.conclusion.get("report_sha256")), run.n_tasks
     if not sha256:
         lines = (line for arm, _ in arms for name, _, line, _ in arm.scores if name == metric)
@@ -247,21 +247,21 @@ def _tasks_text(record: ExperimentRecord, run: RunView, arms: Sequence[tuple[Run
 
 
 def _best_weights(arms: Sequence[tuple[RunRecord, ArmView]], outcome: Outcome) -> str:
-    """The weights of the best seed of a run: its best checkpoint, its final one, or the last it wrote."""
+    """The weights of the best seed of a run: its best, final or last checkpoint."""
     sign = 1 if outcome.mode == "min" else -1
-    ranked = [(sign * seen.score, arm) for arm, seen in arms if seen.score is not None]
+    ranked = [(sign * arm_view.score, arm) for arm, arm_view in arms if arm_view.score is not None]
     for _, arm in sorted(ranked, key=lambda pair: pair[0]):
-        if not os.path.isdir(f"{arm.experiment}/{arm.name}"):  # a record that was copied without its arms
+        if not os.path.isdir(f"{arm.experiment}/{arm.name}"):  # the record was copied without its arms
             continue
         artifacts = part(arm.result or {}, "artifacts")
-        found = text(artifacts.get("best_checkpoint")) or text(artifacts.get("final_checkpoint"))
-        if found := found or (text(arm.checkpoints[-1].get("state")) if arm.checkpoints else ""):
-            return found
+        checkpoint = text(artifacts.get("best_checkpoint")) or text(artifacts.get("final_checkpoint"))
+        if checkpoint := checkpoint or (text(arm.checkpoints[-1].get("state")) if arm.checkpoints else ""):
+            return checkpoint
     return ""
 
 
 def _best_params(runs: Sequence[Object], outcome: Outcome) -> dict[str, Any]:
-    """The params of the best run's algorithm, flat; of the first run's where none is best."""
+    """The params of the best run's algorithm, flat; by default of the first run's."""
     chosen = find_row(runs, "name", outcome.best_run) or (runs[0] if runs else {})
     return scalars(part(chosen, "algorithm", "params"))
 
@@ -275,12 +275,12 @@ def _kinds(runs: Sequence[Object], block: str, key: str) -> list[str]:
 
 
 def _tags(record: ExperimentRecord, metadata: Object) -> list[str]:
-    given = record.tags
-    return (_texts(metadata.get("tags")) or _texts(record.start.get("tags"))) if given is None else given
+    tags = record.tags
+    return (_texts(metadata.get("tags")) or _texts(record.start.get("tags"))) if tags is None else tags
 
 
 def _texts(value: Any) -> list[str]:
-    return [one for one in items(value) if isinstance(one, str)]
+    return [element for element in items(value) if isinstance(element, str)]
 
 
 def _short(value: str) -> str:
@@ -288,5 +288,5 @@ def _short(value: str) -> str:
 
 
 def _hash_config(config: Object) -> str:
-    """As the journal holds it since there is one."""
+    """The hash of a config, as the journal stores it."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()

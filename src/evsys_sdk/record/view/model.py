@@ -18,22 +18,20 @@ from ..values import Note
 from .question import Question
 
 LIVE = ("running", "waiting")
-"""Of an experiment that a process works on."""
+"""Statuses of an experiment with a process."""
 STATUSES = (*LIVE, "killed", "completed", "failed", "interrupted", "budget", "damaged")
-"""waiting: for an approval; killed: it has no end, and no process works on it; budget: stopped by its limit; damaged:
-its config cannot be read."""
+"""waiting: for an approval; killed: no end and no process; budget: stopped by a limit; damaged: no readable config."""
 ARM_STATUSES = ("waiting", "running", "completed", "failed", "cancelled", "killed", "interrupted")
-"""waiting: it has not started; cancelled: it stopped with a checkpoint because it was told to; killed and interrupted:
-it started and left no result."""
+"""waiting: not started; cancelled: stopped on request, with a checkpoint; killed, interrupted: started, no result."""
 VERDICTS = ("supported", "promising_unconfirmed", "inconclusive", "refuted", "invalid")
 
-# Standard-library dataclasses, because a list of experiments must not wait for pydantic to be imported; the dashboard
-# makes its schema from them. `frozen` is for pyright only: to make a frozen one takes four times as long.
+# Standard-library dataclasses, because importing pydantic would slow down a list of experiments; the dashboard derives
+# its schema from them. `frozen` is for pyright only: creating a frozen instance takes four times as long.
 
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)
 class Failure:
-    """An arm that has no result to count on."""
+    """An arm without a usable result."""
 
     arm: str
     reason: str
@@ -59,25 +57,25 @@ class ArmView:
     status: str = "waiting"
     """One of `ARM_STATUSES`."""
     problem: str = ""
-    """Why its result cannot be counted on; empty when it can."""
+    """Why its result is unusable; empty if it is usable."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """The last value of each metric."""
     score: float | None = None
-    """Its value of the metric that decides."""
+    """Its value of the deciding metric."""
     score_step: int | None = None
-    """The step of that score, where the arm has not come to its end."""
+    """The step of the score, if the arm has not completed."""
     step: int | None = None
-    """The last step that it reached."""
+    """Its last step."""
     total_steps: int | None = None
-    """How many it plans, as far as it is known; left out once it has ended."""
+    """The planned number of steps, if it is known and the arm has not ended."""
     spend: dict[str, float] = field(default_factory=dict[str, float])
     findings: list[str] = field(default_factory=list[str])
-    """What was noticed about its training."""
+    """Findings about its training."""
 
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)
 class RunView:
-    """One run over its seeds: what it is, what it scored, and where its weights are."""
+    """One run over its seeds: its settings, scores and weights."""
 
     run: str
     is_baseline: bool = False
@@ -89,37 +87,37 @@ class RunView:
     params: dict[str, str] = field(default_factory=dict[str, str])
     """Its settings by short name, as text."""
     varied: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Its values of the config paths in which the runs differ."""
+    """Its values of the config paths in which runs differ."""
     tasks: str = ""
-    """What it was scored on: how many tasks, and the beginning of their hash; the data, for a training measure."""
+    """The number of its tasks and the beginning of their hash; for a training metric, its data."""
     score: float | None = None
     low: float | None = None
     high: float | None = None
     covers: str = ""
-    """What its interval covers: `tasks` where no run has a second seed, else `tasks and seeds`."""
+    """The variance that its interval covers: `tasks` if no run has a second seed, else `tasks and seeds`."""
     step: int | None = None
-    """The step of the score, where no seed came to its end."""
+    """The step of the score, if no seed has completed."""
     selection_score: float | None = None
-    """On the set that chooses among runs."""
+    """Its score on the set that selects among runs."""
     seed_scores: list[float] = field(default_factory=list[float])
     """One per scored seed."""
     n_seeds: int = 0
     n_tasks: int | None = None
     n_samples: int | None = None
     failures: int = 0
-    """Seeds that failed or are not scored."""
+    """Number of seeds that failed or are not scored."""
     difference: Difference | None = None
-    """Against the baseline, as the conclusion has it."""
+    """Difference to the baseline, from the conclusion."""
     checkpoint: str = ""
-    """Where its best weights are; of the best run of each model only."""
+    """Its best weights; set for the best run of each model only."""
     n_arms: int = 0
     spend: dict[str, float] = field(default_factory=dict[str, float])
-    """What all its seeds took."""
+    """Spend of all seeds."""
 
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)
 class ExperimentView:
-    """Everything that is known about one experiment, without what is large: scores by task, curves, rollouts."""
+    """The state of one experiment, without large data such as scores by task, curves and rollouts."""
 
     id: str
     name: str
@@ -136,13 +134,13 @@ class ExperimentView:
     sentence: str = ""
     """The verdict in one sentence."""
     next: str = ""
-    """What its conclusion suggests."""
+    """The next steps that its conclusion suggests."""
     error_rate: float | None = None
     """False positive rate at which its claim was tested; None without a claim or a conclusion."""
     same_evidence: str = ""
-    """The earlier experiment with the same arms, seeds, data and tasks; this one is no further evidence."""
+    """An earlier experiment with the same arms, seeds, data and tasks; this one adds no evidence."""
     metric: str = ""
-    """Full name of the metric of its scores; that of the question, unless nothing was scored by that one yet."""
+    """Full name of the metric of its scores; the question's metric, unless it has no scores yet."""
     mode: str = "max"
     baseline: str = ""
     best_run: str = ""
@@ -152,16 +150,16 @@ class ExperimentView:
     best_seeds: int = 0
     best_tasks: int | None = None
     best_covers: str = ""
-    """What that interval covers: `tasks`, or `tasks and seeds`."""
+    """The variance that the interval covers: `tasks`, or `tasks and seeds`."""
     best_step: int | None = None
-    """The step of that score, where the run did not come to its end."""
+    """The step of the best score, if the run has not completed."""
     runs: list[RunView] = field(default_factory=list[RunView])
     arms: list[ArmView] = field(default_factory=list[ArmView])
     n_runs: int = 0
     n_arms: int = 0
     n_seeds: int = 0
     n_done: int = 0
-    """Arms that completed with everything scored."""
+    """Number of completed and scored arms."""
     failures: list[Failure] = field(default_factory=list[Failure])
     n_failures: int = 0
     spend: dict[str, float] = field(default_factory=dict[str, float])
@@ -169,18 +167,18 @@ class ExperimentView:
     parent_id: str = ""
     notes: list[Note] = field(default_factory=list[Note])
     invalidated: str = ""
-    """Why it is excluded; empty when it is not."""
+    """Why it is excluded; empty if it is not."""
     flags: list[str] = field(default_factory=list[str])
-    """The facts of its last audit that contradict its record."""
+    """Contradictions in its record that its last audit found."""
     remarks: list[str] = field(default_factory=list[str])
-    """What is worth knowing and changes no verdict, such as training rows that resemble evaluation tasks."""
+    """Remarks that change no verdict, e.g. about training rows that resemble evaluation tasks."""
     models: list[str] = field(default_factory=list[str])
     algorithms: list[str] = field(default_factory=list[str])
     backends: list[str] = field(default_factory=list[str])
     params: dict[str, Any] = field(default_factory=dict[str, Any])
     """Params of the best run's algorithm, or of the first run's."""
     varied: list[str] = field(default_factory=list[str])
-    """What differs between its runs, as dotted paths into them."""
+    """Dotted paths of the settings that differ between its runs."""
     config_sha256: str = ""
 
     @property
@@ -189,7 +187,7 @@ class ExperimentView:
 
     @property
     def counts(self) -> bool:
-        """Whether it may be the best: invalidated, invalid and flagged ones never are."""
+        """Whether its score counts: it is not invalidated, invalid or flagged."""
         return not self.invalidated and not self.flags and self.verdict != "invalid"
 
     @property
@@ -199,29 +197,29 @@ class ExperimentView:
 
     @property
     def answer(self) -> float | None:
-        """The best score, if it answers the question of the experiment and may be counted on."""
+        """The best score, if it is of the question's metric and the experiment counts."""
         return self.best_score if self.counts and self.metric == self.question.metric else None
 
     def run(self, name: str) -> RunView | None:
-        return next((one for one in self.runs if one.run == name), None)
+        return next((run for run in self.runs if run.run == name), None)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return _plain(self)
 
     def to_json(self) -> str:
-        """As one line for the cache: the values of all fields, in their order."""
+        """The values of all fields in their order, as one line for the cache."""
         return _COMPACT.encode(self)
 
     @classmethod
     def from_json(cls, line: str, **changes: Any) -> Self:
-        """The view that `to_json` wrote, with `changes`; ValueError, TypeError or KeyError on anything else."""
-        kept = dict(zip(cls.__slots__, json.loads(line), strict=True))
-        kept["question"] = Question(*kept["question"])
+        """The view from a line of `to_json`, with `changes`; ValueError, TypeError or KeyError for other lines."""
+        fields = dict(zip(cls.__slots__, json.loads(line), strict=True))
+        fields["question"] = Question(*fields["question"])
         for name, kind in (("arms", ArmView), ("failures", Failure), ("notes", Note)):
-            kept[name] = [kind(*one) for one in kept[name]]
-        kept["runs"] = [_read_run(one) for one in kept["runs"]]
-        return cls(**kept | changes)
+            fields[name] = [kind(*values) for values in fields[name]]
+        fields["runs"] = [_read_run(values) for values in fields["runs"]]
+        return cls(**fields | changes)
 
 
 def _read_run(values: list[Any]) -> RunView:
@@ -235,23 +233,25 @@ def _make_reader(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(*kind.__dataclass_fields__)
 
 
-def _values(one: Any) -> tuple[Any, ...]:
-    """The fields of a dataclass without their names, which a cache would hold thousands of times."""
-    return _make_reader(one.__class__)(one)
+def _values(instance: Any) -> tuple[Any, ...]:
+    """The field values of a dataclass, without names to keep the cache small."""
+    return _make_reader(instance.__class__)(instance)
 
 
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, default=_values)
 
 
-def _plain(one: Any) -> dict[str, Any]:
-    """The fields of a dataclass and of those in it; `asdict` copies all else too, and takes ten times as long."""
-    found: dict[str, Any] = {}
-    for name in one.__dataclass_fields__:  # also those of a base class, which `__slots__` lacks
-        value = getattr(one, name)
+def _plain(instance: Any) -> dict[str, Any]:
+    """The fields of a nested dataclass. `asdict` also copies other values and takes ten times as long."""
+    fields: dict[str, Any] = {}
+    for name in instance.__dataclass_fields__:  # also those of a base class, which `__slots__` lacks
+        value = getattr(instance, name)
         if isinstance(value, list):
-            several = cast("list[Any]", value)
-            value = [_plain(inner) for inner in several] if several and hasattr(several[0], "__slots__") else several
+            elements = cast("list[Any]", value)
+            value = (
+                [_plain(inner) for inner in elements] if elements and hasattr(elements[0], "__slots__") else elements
+            )
         elif hasattr(value, "__slots__"):
             value = _plain(value)
-        found[name] = value
-    return found
+        fields[name] = value
+    return fields

@@ -1,4 +1,4 @@
-"""What each run scored and which one is best: as concluded, or from the scores on record without a conclusion."""
+"""The score of each run and the best run, from the conclusion or, without one, from the recorded scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .model import RunView
 from .question import is_score, resolve_metric, wanted_metric
 
 type ArmScore = tuple[float, int | None]
-"""The score of an arm, and the step it is of where the arm did not come to its end."""
+"""The score of an arm, and its step if the arm has not completed."""
 
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
@@ -24,50 +24,54 @@ class Outcome:
     best_run: str
     best: RunView
     runs: list[RunView]
-    """With what they scored only."""
+    """With their scores only."""
     arms: dict[str, ArmScore | None]
-    """By name; None without a score."""
+    """Arm name -> score; None without one."""
 
 
 def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) -> Outcome:
-    """The conclusion, completed from the scores on record where it says nothing: of arms that were interrupted, too."""
+    """The outcome of the conclusion, completed by recorded scores, also of interrupted arms."""
     own_metric, own_mode = find_deciding_metric(config, arms)
     metric, mode = text(conclusion.get("metric")) or own_metric, text(conclusion.get("mode")) or own_mode
     concluded = {run.run: run for run in _read_concluded_runs(conclusion)}
     score = number(conclusion.get("best_score"))
-    if metric != own_metric and own_metric and not is_score(metric):  # a loss says little about a recipe with a reward
+    if (
+        metric != own_metric and own_metric and not is_score(metric)
+    ):  # a loss does not measure success of a recipe with rewards
         metric, mode, concluded, score = own_metric, own_mode, {}, None
     scored = {arm.name: latest_score(arm, metric) for arm in arms}
     plain = {run.run: run for run in _plain_scores(arms, scored, metric)}
-    # A conclusion about ends does not tell what a run scored on the way.
-    unsaid = {
+    # A conclusion has no scores of runs that have not completed.
+    unconcluded = {
         name
         for name, run in plain.items()
         if name not in concluded or (concluded[name].score is None and run.step is not None)
     }
-    runs = [plain[name] if name in unsaid else concluded[name] for name in {**concluded, **plain}]
-    own = [run for run in runs if run.run in plain or not plain]  # the others are those of a parent
-    best_run = _best_run(conclusion, own, unsaid, mode)
+    runs = [plain[name] if name in unconcluded else concluded[name] for name in {**concluded, **plain}]
+    own = [run for run in runs if run.run in plain or not plain]  # without runs of a parent experiment
+    best_run = _best_run(conclusion, own, unconcluded, mode)
     best = next((run for run in runs if run.run == best_run), None)
     if best_run and score is not None and (best is None or best.score is None):
         best = RunView(best_run, score=score)
     return Outcome(metric, "min" if mode == "min" else "max", best_run, best or RunView(""), runs, scored)
 
 
-def _best_run(conclusion: Object, runs: Sequence[RunView], unsaid: set[str], mode: str) -> str:
-    """What the conclusion says, unless a run that it knows no score of has a better one on record."""
-    said = text(conclusion.get("best_arm"))
-    if said and runs and all(run.run != said for run in runs):  # its parent's run was better than its own
+def _best_run(conclusion: Object, runs: Sequence[RunView], unconcluded: set[str], mode: str) -> str:
+    """The best run of the conclusion, unless a run that it has no score of scored higher."""
+    best = text(conclusion.get("best_arm"))
+    if best and runs and all(run.run != best for run in runs):  # it is a run of the parent experiment
         return best_of([run for run in runs if not run.failures], mode)
-    usable = [run for run in runs if not run.failures and (not conclusion or run.run == said or run.run in unsaid)]
+    usable = [run for run in runs if not run.failures and (not conclusion or run.run == best or run.run in unconcluded)]
     scored = [run for run in usable if run.score is not None]
-    return best_of(scored, mode) or said if not conclusion or any(run.run in unsaid for run in scored) else said
+    if conclusion and not any(run.run in unconcluded for run in scored):
+        return best
+    return best_of(scored, mode) or best
 
 
 def find_deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str, str]:
-    """Full name and direction of the metric that ranks runs, also where none of them came to its end.
+    """Full name and direction of the metric that ranks runs, also if none of them has completed.
 
-    Without a benchmark that is the measure by which the recipe itself chooses its best checkpoint.
+    Without a benchmark it is the metric by which the recipe selects its best checkpoint.
     """
     name, mode = wanted_metric(part(config, "metadata"))
     metric = resolve_metric(name, known_metrics(arms))
@@ -75,13 +79,13 @@ def find_deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str
 
 
 def known_metrics(arms: Iterable[RunRecord]) -> dict[str, None]:
-    """The metrics that arms ended with, and those that unfinished ones were scored by."""
-    found: dict[str, None] = {}
+    """The metrics of ended arms, and the scores of unfinished ones."""
+    metrics: dict[str, None] = {}
     for arm in arms:
-        found |= dict.fromkeys(arm.metrics)
+        metrics |= dict.fromkeys(arm.metrics)
         if arm.status != "completed":
-            found |= {metric: None for metric, _, _, _ in arm.scores if is_score(metric)}
-    return found
+            metrics |= {metric: None for metric, _, _, _ in arm.scores if is_score(metric)}
+    return metrics
 
 
 def _own_measure(arms: Sequence[RunRecord]) -> tuple[str, str]:
@@ -94,36 +98,36 @@ def _own_measure(arms: Sequence[RunRecord]) -> tuple[str, str]:
 
 
 def latest_score(arm: RunRecord, metric: str) -> ArmScore | None:
-    """The last score of an arm; None without any."""
+    """The last score of an arm; None without one."""
     if arm.status == "completed":
         value = None if arm.unscored else arm.metrics.get(metric)
         return None if value is None else (value, None)
     if arm.problem:
         return None
-    taken = [
+    points = [
         (step, value)
-        for name, step, line, found in arm.scores
-        if name == metric and line.get("split") != "baseline" and (value := number(found.get("value"))) is not None
+        for name, step, line, row in arm.scores
+        if name == metric and line.get("split") != "baseline" and (value := number(row.get("value"))) is not None
     ]
-    taken = taken or (arm.logged.get(metric, []) if metric and not is_score(metric) else [])
-    if taken:
-        step, value = max(taken)
+    points = points or (arm.logged.get(metric, []) if metric and not is_score(metric) else [])
+    if points:
+        step, value = max(points)
         return value, int(step)
     return (arm.metrics[metric], int(arm.metrics.get("steps", 0))) if metric in arm.metrics else None
 
 
 def _plain_scores(arms: Sequence[RunRecord], scored: Mapping[str, ArmScore | None], metric: str) -> Iterator[RunView]:
-    """The mean of each run over its seeds. It has no interval: conclusions draw those, from tasks and seeds.
+    """The mean of each run over its seeds, without an interval.
 
-    Seeds that came to their end count; where none did, those that were scored on the way.
+    Completed seeds count; without any, those that were scored before their end.
     """
     by_run: dict[str, list[RunRecord]] = {}
     for arm in arms:
         by_run.setdefault(arm.run, []).append(arm)
     for run, seeds in by_run.items():
         failures = sum(bool(arm.problem) for arm in seeds)
-        found = [(arm, *score) for arm in seeds if (score := scored[arm.name]) is not None]
-        good = [one for one in found if one[2] is None] or found
+        scored_arms = [(arm, *score) for arm in seeds if (score := scored[arm.name]) is not None]
+        good = [scored_arm for scored_arm in scored_arms if scored_arm[2] is None] or scored_arms
         if not good:
             yield RunView(run, failures=failures)
             continue
@@ -134,7 +138,7 @@ def _plain_scores(arms: Sequence[RunRecord], scored: Mapping[str, ArmScore | Non
 
 
 def best_of(runs: Sequence[RunView], mode: str) -> str:
-    """The run with the best mean; the earlier one wins a tie."""
+    """The run with the best mean; the earlier one in a tie."""
     sign = 1 if mode == "min" else -1
     scored = [run for run in runs if run.score is not None]
     return min(scored, key=lambda run: sign * (run.score or 0.0)).run if scored else ""

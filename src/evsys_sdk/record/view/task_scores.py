@@ -1,4 +1,4 @@
-"""Scores by task, for pairing: read from the files of arms when they are asked for."""
+"""Scores by task for paired comparisons, read from the files of arms on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ type ByTask = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class SetScores:
-    """One metric of one run on one set: the seeds, each with its score and, where known, that of each task."""
+    """One metric of one run on one set: the score of each seed, in total and by task if known."""
 
     sha256: str
     totals: list[float] = field(default_factory=list[float])
@@ -28,30 +28,30 @@ class SetScores:
 
 
 def scores_of(arms: Iterable[RunRecord]) -> dict[str, SetScores]:
-    """The last scoring of each set by the seeds of a run, by full metric name; without one, the plain metrics."""
+    """Metric -> the last scorings of a run's seeds; seeds without a scoring contribute their plain metrics."""
     return gather_scores((arm.score_lines, arm.metrics) for arm in arms)
 
 
 def gather_scores(seeds: Iterable[tuple[Iterable[Object], Mapping[str, float]]]) -> dict[str, SetScores]:
-    """The same from the scorings and the metrics of each seed."""
-    found: dict[str, SetScores] = {}
+    """Metric -> the last scorings, from the scorings and the metrics of each seed."""
+    scores: dict[str, SetScores] = {}
     for lines, metrics in seeds:
-        # Steps in order, so that the last one stays.
+        # Sorted by step, so that the last one stays.
         scored = each_score(lines)
         latest = {metric: (line, value) for metric, _, line, value in scored if line.get("split") != "baseline"}
         for metric, (line, value) in latest.items():
-            add_score(found, metric, line, value)
+            add_score(scores, metric, line, value)
         for metric, score in metrics.items():
             if is_score(metric) and metric not in latest:
-                add_score(found, metric, {}, {"value": score})
-    return found
+                add_score(scores, metric, {}, {"value": score})
+    return scores
 
 
-def add_score(found: dict[str, SetScores], metric: str, line: Mapping[str, Any], value: Mapping[str, Any]) -> None:
-    """Add the scoring of one seed to what is known of a metric."""
+def add_score(scores: dict[str, SetScores], metric: str, line: Mapping[str, Any], value: Mapping[str, Any]) -> None:
+    """Add the scoring of one seed to its metric."""
     score = number(value.get("value"))
     if score is None:
         return
-    known = found.setdefault(metric, SetScores(text(line.get("sha256"))))
+    known = scores.setdefault(metric, SetScores(text(line.get("sha256"))))
     known.totals.append(score)
     known.by_task.append(task_scores(line, value) or {})
