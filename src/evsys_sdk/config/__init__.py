@@ -1,9 +1,9 @@
-"""Room 1: YAML text -> ExperimentConfig. Light to import; knows nothing of what the kinds do.
+"""The config models: YAML text -> ExperimentConfig. Light to import; imports no extension.
 
 yaml_text   text -> plain data with line numbers
 experiment, run, metadata, specs, matrix, search   the models
 load        file -> config, with all problems at once
-checks/     what is wrong with it, and what to do; `deep` asks whether the kinds exist and their params fit
+checks/     problems with their remedies; `deep` checks that the kinds exist and their params fit
 """
 
 from .experiment import Budget, ExperimentConfig

@@ -1,4 +1,4 @@
-"""What all config models share: strict, frozen, cheap to import, and documented under each field."""
+"""The base of all config models: strict, frozen, cheap to import, with a docstring under each field."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ spare_pydantic_its_plugins()
 NAME_PATTERN = r"^[^\s/\\\x00-\x1f.][^/\\\x00-\x1f]*$"
 
 _LONGEST_NAME = 200
-"""In bytes of UTF-8; file systems allow 255, and suffixes are added to names."""
+"""In bytes of UTF-8; file systems allow 255, and names get suffixes."""
 
 
 def _fits_a_folder(name: str) -> str:
@@ -40,7 +40,7 @@ type Name = Annotated[str, StringConstraints(min_length=1, pattern=NAME_PATTERN)
 
 
 class MisplacedValue(ValueError):
-    """Raised by a check across fields that knows which of them is wrong; `path` leads there."""
+    """Error of a check across fields; `path` is the path of the wrong one."""
 
     def __init__(self, message: str, *path: str | int) -> None:
         super().__init__(message)
@@ -48,20 +48,20 @@ class MisplacedValue(ValueError):
 
 
 class Strict(BaseModel):
-    """Base of every config model: unknown keys are refused, values cannot change after loading.
+    """Base of every config model: refuses unknown keys, and values cannot change after loading.
 
-    The text under each field becomes its description in the JSON schema. It is read from the source only when a schema
-    is asked for, because reading it for every model would cost each command more than its own work.
+    The docstring under each field becomes its description in the JSON schema. It is read from the source only for a
+    schema, because reading it for every model would slow down every command.
     """
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        strict=True,  # "3" is not 3 and true is not 1: what was meant must not be guessed
+        strict=True,  # "3" is not 3 and true is not 1
         allow_inf_nan=False,
-        hide_input_in_errors=True,  # it may be a credential
-        protected_namespaces=(),  # a field may well begin with `model_` here
-        defer_build=True,  # until it validates something: a command needs few of the models it imports
+        hide_input_in_errors=True,  # the input may be a credential
+        protected_namespaces=(),  # fields may begin with `model_`
+        defer_build=True,  # build on first use, because a command uses few of the models it imports
     )
 
     @classmethod
@@ -76,18 +76,18 @@ class Strict(BaseModel):
 
 @functools.cache
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """The text under each field of a model and of the models it inherits from."""
+    """Field -> its docstring, for a model and its base classes."""
     import ast
     import inspect
     import textwrap
 
     docs: dict[str, str] = {}
-    for cls in reversed(model.__mro__):  # the bases first: what a model says of a field itself takes their place
+    for cls in reversed(model.__mro__):  # bases first, so that a model's own docstring wins
         if not issubclass(cls, BaseModel) or cls is BaseModel:
             continue
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-        except (OSError, TypeError, SyntaxError):  # made at run time: its fields may still be described by Field(...)
+        except (OSError, TypeError, SyntaxError):  # created at run time: it has no source
             continue
         body = tree.body if isinstance(tree, ast.ClassDef) else []
         for field, text in itertools.pairwise(body):
@@ -107,13 +107,13 @@ class KindSpec(Strict):
     """Kind of extension whose registry `kind` is looked up in."""
 
     kind: str = Field(min_length=1)
-    """Name in the registry of this block; `evsys list` shows what exists."""
+    """Name in the registry of this block; `evsys list` shows the names."""
     params: dict[str, Any] = {}
-    """Passed to the extension and checked against its own schema; see `evsys schema`."""
+    """Arguments of the extension, checked against its schema; see `evsys schema`."""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The params for the extension itself: not to be recorded, because environment variables stand in them."""
+        """The params with environment variables expanded; never recorded, because they may hold secrets."""
         return expand_variables(self.params) if self.registry in TAKES_VARIABLES else self.params
 
     @model_validator(mode="after")
@@ -128,20 +128,20 @@ USE_A_VARIABLE = "Put it into an environment variable, and write ${NAME} here."
 TAKES_VARIABLES = (
     *("backend", "inference_client", "data_store", "log_store", "callback", "launcher", "environment", "deployer"),
 )
-"""Registries whose params may name environment variables. In templates of the others `${price}` is text."""
+"""Registries whose params may refer to environment variables. In templates of the others `${price}` is text."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 
 
 def expand_variables(node: Any, *path: str | int) -> Any:
-    """A copy of params in which each `${NAME}` is the value of that environment variable."""
+    """A copy of params with each `${NAME}` replaced by that environment variable."""
     if isinstance(node, str):
 
-        def value(found: re.Match[str]) -> str:
-            if found[1] not in os.environ:
-                hint = f"Set it, for instance with: export {found[1]}=..."
+        def value(match: re.Match[str]) -> str:
+            if match[1] not in os.environ:
+                hint = f"Set it, for instance with: export {match[1]}=..."
                 where = ".".join(map(str, path))
-                raise ConfigError(Problem(f"the environment variable '{found[1]}' is not set", path=where, hint=hint))
-            return os.environ[found[1]]
+                raise ConfigError(Problem(f"the environment variable '{match[1]}' is not set", path=where, hint=hint))
+            return os.environ[match[1]]
 
         return _VARIABLE.sub(value, node)
     if isinstance(node, dict):
@@ -153,7 +153,7 @@ def expand_variables(node: Any, *path: str | int) -> Any:
 
 
 def find_credentials(node: Any, key: str = "", *path: str | int) -> Iterator[tuple[str | int, ...]]:
-    """The place of each value that is a credential by its name or its shape."""
+    """The path of each value that is a credential by its name or its form."""
     if isinstance(node, dict):
         for name, inner in cast("dict[Any, Any]", node).items():
             yield from find_credentials(inner, name_below(key, str(name)), *path, str(name))
@@ -168,4 +168,4 @@ def find_credentials(node: Any, key: str = "", *path: str | int) -> Iterator[tup
         yield path
 
 
-_is_literal_secret = functools.lru_cache(maxsize=4096)(is_literal_secret)  # ten thousand arms have few values
+_is_literal_secret = functools.lru_cache(maxsize=4096)(is_literal_secret)  # cached, because many arms share few values

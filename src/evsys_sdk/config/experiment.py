@@ -16,17 +16,17 @@ from .search import SearchSpec, space_of
 from .space import draw, sample_space
 from .specs import CallbackSpec, DataStoreSpec, LauncherSpec, LogStoreSpec
 
-_FEWEST_SEEDS, _MOST_LOOKS = 3, 5  # two seeds are needed for any interval, and one must be left to save
+_FEWEST_SEEDS, _MOST_LOOKS = 3, 5  # an interval needs two seeds, and early stopping must save at least one
 
 
 def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
-    """What is wrong with the choice between `run`, `runs` and `matrix`."""
+    """The problem of the choice between `run`, `runs` and `matrix`; None without one."""
     given = [field for field in ("run", "runs", "matrix") if fields.get(field) is not None]
     if space_of(fields):
         return _space_problem(fields, given)
     if fields.get("base_run") is not None and "matrix" not in given:
         remedy = "Remove it." if given else "Add 'matrix' with its axes, or rename 'base_run' to 'run'."
-        return MisplacedValue(f"'base_run' belongs to a matrix, and there is none. {remedy}", "base_run")
+        return MisplacedValue(f"'base_run' needs a matrix, and there is none. {remedy}", "base_run")
     if not given:
         return MisplacedValue("the experiment has no runs. Add 'run', 'runs' or 'matrix'.")
     if len(given) > 1:
@@ -36,7 +36,7 @@ def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
 
 
 def _space_problem(fields: Mapping[str, Any], given: list[str]) -> MisplacedValue | None:
-    """A space has one template and nothing next to it."""
+    """The problem of runs next to a search space, which needs `base_run` only."""
     if "matrix" in given:
         remedy = "Move its axes into search.space, where a list holds choices, and keep 'base_run'."
         return MisplacedValue(f"'matrix' and search.space both say which runs there are. {remedy}", "matrix")
@@ -49,47 +49,47 @@ def _space_problem(fields: Mapping[str, Any], given: list[str]) -> MisplacedValu
 
 
 class Limits(Strict):
-    """How much may be spent; the first limit that is reached counts."""
+    """Limits on the spend; the first one that is reached applies."""
 
     usd: float | None = Field(default=None, gt=0)
-    """Money, in US dollars, by the price table."""
+    """US dollars, by the price table."""
     tokens: int | None = Field(default=None, gt=0)
-    """Tokens trained on and sampled."""
+    """Trained plus sampled tokens."""
     wall_s: float | None = Field(default=None, gt=0)
-    """Seconds of running; the time between a stop and `--resume` does not count."""
+    """Seconds of wall-clock time; the time between a stop and `--resume` does not count."""
     gpu_s: float | None = Field(default=None, gt=0)
     """Seconds of GPU time on this machine's own GPUs."""
 
 
 class Budget(Limits):
-    """Limits that stop an experiment after the step that reaches them, with a checkpoint to continue from."""
+    """Limits that stop an experiment after the step that reaches them, with a checkpoint."""
 
     per_arm: Limits | None = None
-    """The same for each arm alone; an arm that reaches its own limit stops, and the others continue."""
+    """Limits of each arm; an arm that reaches one stops, and the others continue."""
     prices: dict[str, Price | list[Price]] = {}
-    """Name of a model, or kind of backend or inference client -> its price; it takes the place of the built-in one."""
+    """Name of a model, or kind of backend or inference client -> its price, which replaces the built-in one."""
     needs_approval: bool = False
-    """Whether somebody must approve the experiment before anything is spent: `evsys approve`, or on a dashboard."""
+    """Whether a person must approve the experiment before it starts: `evsys approve`, or on a dashboard."""
 
 
 def plan_looks(seeds: int) -> list[int]:
-    """When to look at so many seeds: not before a third of them are there, and five times at most."""
+    """The numbers of seeds at which interim analyses run: from a third of the seeds, five times at most."""
     first = max(2, -(-seeds // 3))  # a third, rounded up; an interval needs two
-    times = min(_MOST_LOOKS, seeds - first + 1)
-    return [first + (seeds - first) * at // max(times - 1, 1) for at in range(times)]
+    n_looks = min(_MOST_LOOKS, seeds - first + 1)
+    return [first + (seeds - first) * at // max(n_looks - 1, 1) for at in range(n_looks)]
 
 
 class ExperimentConfig(Strict):
     """One experiment: hypothesis, data, recipe and evaluation. Set exactly one of `run`, `runs` and `matrix`."""
 
     version: int = 1
-    """Version of this schema; advisory: another number is reported and does not keep the experiment from running."""
+    """Version of this schema; another version gives a warning only."""
     name: Name
     """Name of the experiment; also the name of its folder below `output_dir`."""
     description: str = ""
-    """Free text for readers of the record."""
+    """Free text for readers."""
     output_dir: str = "./outputs"
-    """Where the record of the experiment is written."""
+    """Folder for the record of the experiment."""
     data_store: DataStoreSpec = Field(default_factory=DataStoreSpec)
     """Where data files are read from."""
     log_store: LogStoreSpec = Field(default_factory=LogStoreSpec)
@@ -103,29 +103,29 @@ class ExperimentConfig(Strict):
     matrix: MatrixSpec | None = None
     """Several runs, as the product of some axes; expanded into `runs` when the file is loaded."""
     base_run: dict[str, Any] | None = None
-    """What all runs of a matrix or of `search.space` share; may also stand inside `matrix`."""
+    """Settings that all runs of a matrix or of `search.space` share; also allowed inside `matrix`."""
     search: SearchSpec | None = None
     """Which of the runs are trained; by default all of them."""
     n_repeats: int = Field(default=1, ge=1, le=1000)
-    """How many seeds each run is trained with; with `until: decided`, at most."""
+    """Number of seeds of each run; with `until: decided`, at most."""
     until: Literal["all", "decided"] = "all"
-    """`decided`: train the seeds look by look, and stop as soon as the claim is decided or cannot be any more."""
+    """`decided`: run an interim analysis after each of `looks`, and stop when the claim is decided or futile."""
     looks: list[int] | None = Field(default=None, min_length=1)
-    """With `until: decided`: the claim is judged after so many seeds of each run; by default up to five times."""
+    """With `until: decided`: numbers of seeds per run after which the claim is tested; by default up to five."""
     base_seed: int | None = Field(default=None, ge=0, lt=2**62)  # repeats are added, and a seed stays below 2**63
     """First seed of the repeats; by default each run's own `seed`."""
     max_concurrent_arms: int | None = Field(default=None, ge=1)
-    """How many arms may run at the same time; by default one, or with a `launcher` as many as it has room for."""
+    """Number of arms that run at the same time; by default one, or the capacity of the `launcher`."""
     arm_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest time an arm may take; it stops with a checkpoint before that, or is ended; other arms continue."""
+    """Time limit of an arm; it stops with a checkpoint before that, or is killed. Other arms continue."""
     arm_retries: int = Field(default=0, ge=0, le=100)
-    """How often an arm that failed through no fault of its config is resumed from its last checkpoint."""
+    """How often an arm that failed for a reason outside of its config is resumed from its last checkpoint."""
     launcher: LauncherSpec | None = None
     """Where the arms are executed; by default on this machine."""
     budget: Budget | None = None
-    """How much may be spent; see `evsys plan` for an estimate."""
+    """Limits on the spend; see `evsys plan` for an estimate."""
     parent_experiment_id: str | None = None
-    """The experiment this one was derived from."""
+    """Id of the experiment that this one was derived from."""
     metadata: Metadata = Field(default_factory=Metadata)
     """Hypothesis, success metric, benchmarks, tags, and free-form keys."""
 
@@ -134,12 +134,12 @@ class ExperimentConfig(Strict):
         if problem := source_problem(vars(self)):
             raise problem
         refuse_repeated_names([run.name for run in self.runs or ()], "runs")
-        for problem in self._until_problems():  # the first of them: a check can raise one
+        for problem in self._until_problems():  # a validator can raise one only
             raise problem
         return self
 
     def _until_problems(self) -> Iterator[MisplacedValue]:
-        """Why seeds cannot be trained look by look."""
+        """The problems of `until` and `looks`."""
         claim = self.metadata.hypothesis
         if self.until == "all":
             if self.looks is not None:
@@ -162,11 +162,11 @@ class ExperimentConfig(Strict):
 
     @property
     def planned_looks(self) -> list[int]:
-        """After how many seeds of each run the claim is judged; empty where that happens once, at the end."""
+        """Numbers of seeds at which the claim is tested; empty if it is tested only at the end."""
         return [] if self.until == "all" else self.looks or plan_looks(self.n_repeats)
 
     def expanded(self) -> ExperimentConfig:
-        """The same experiment with its matrix or search space written out as `runs`, and only those that are drawn."""
+        """The experiment with its matrix or search space expanded into `runs`, reduced to the drawn ones."""
         if self.search is not None and self.search.space:
             cells = sample_space(self.search, self.base_run or {}, experiment=self.name).cells
         elif self.matrix is not None:
@@ -176,8 +176,8 @@ class ExperimentConfig(Strict):
         return self.with_runs([RunConfig.model_validate(cell) for cell in cells])
 
     def with_runs(self, runs: list[RunConfig]) -> ExperimentConfig:
-        """The same experiment with these runs in the place of what they were made from."""
-        # Without its space: from an experiment that is written out nothing may be drawn a second time.
+        """The experiment with these runs instead of its run, matrix or search space."""
+        # Without the space, so that runs are not drawn a second time.
         search = self.search and self.search.model_copy(update={"space": {}})
         changed = {"run": None, "runs": runs, "matrix": None, "base_run": None, "search": search}
         return self.model_copy(update=changed)._only_drawn()
@@ -189,5 +189,5 @@ class ExperimentConfig(Strict):
         return self if len(runs) == len(self.runs) else self.model_copy(update={"runs": runs})
 
     def all_runs(self) -> list[RunConfig]:
-        """Every run of the experiment, however it was written."""
+        """Every run of the experiment, with a matrix or search space expanded."""
         return [self.run] if self.run is not None else list(self.expanded().runs or ())

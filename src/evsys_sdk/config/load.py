@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def load_yaml(path: str | Path) -> ExperimentConfig:
-    """Read an experiment from a YAML file; its matrix, if any, is expanded into `runs`."""
+    """Read an experiment from a YAML file, with its matrix expanded into `runs`."""
     return load_document(read_yaml_file(Path(path)))
 
 
 def dump_yaml(config: ExperimentConfig, path: str | Path | None = None) -> str:
-    """The experiment as YAML text, without what equals a default; written to `path` when one is given."""
+    """The experiment as YAML text without default values; also written to `path` if it is given."""
     from .yaml_write import write_yaml
 
     text = write_yaml(config.model_dump(exclude_defaults=True))
@@ -45,15 +45,15 @@ def dump_yaml(config: ExperimentConfig, path: str | Path | None = None) -> str:
 
 
 def validate_yaml(path: str | Path, *, deep: bool = False, dry: bool = False) -> ExperimentConfig:
-    """Load a file and, with `deep`, also check every kind and its params; raises with all problems.
+    """Load a file and, with `deep`, check every kind and its params; raises ConfigError with all problems.
 
-    With `dry`, backends that are not installed here are no problem.
+    With `dry`, backends that are not installed are accepted.
     """
     return load_document(read_yaml_file(Path(path)), deep=deep, dry=dry)
 
 
 def load_document(document: Document, *, deep: bool = False, dry: bool = False) -> ExperimentConfig:
-    """Turn a parsed YAML document into a config, or report all its problems with their lines."""
+    """The config of a parsed YAML document; raises ConfigError with all problems and their lines."""
     data = document.data
     if not isinstance(data, dict):
         message, hint = "the file must hold a mapping of keys to values", "Start with 'name: my_experiment'."
@@ -65,7 +65,7 @@ def load_document(document: Document, *, deep: bool = False, dry: bool = False) 
 
 
 def load_settings[M: Strict](path: str | Path, model: type[M]) -> M:
-    """The settings of any one model in a file, e.g. a `GatePolicy`; all problems at once, each with its place."""
+    """The settings of a model in a YAML file, e.g. a `GatePolicy`; raises ConfigError with all problems."""
     document = read_yaml_file(Path(path))
     data = document.data
     if not isinstance(data, dict):
@@ -80,16 +80,16 @@ def load_settings[M: Strict](path: str | Path, model: type[M]) -> M:
 
 def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConfig | None, list[Problem]]:
     problems: list[Problem] = []
-    # Each of these looks at the raw data, whatever the others found, so that all problems are reported at once.
+    # Each check reads the raw data, so that all problems are reported at once.
     config = _validate(data, problems)
     known = {problem.path for problem in problems}
     for path in map(join_path, find_credentials(data)):
-        if path not in known:  # those of params are found by their model
+        if path not in known:  # credentials in params are reported by their model
             problems.append(Problem(NO_CREDENTIALS, path=path, value="[redacted]", hint=USE_A_VARIABLE))
     expansion = expand_space(data, problems) or expand_file(data, problems)
     if expansion is not None:
-        runs, found = _expand_runs(expansion, check)
-        problems += found
+        runs, run_problems = _expand_runs(expansion, check)
+        problems += run_problems
         config = config and config.with_runs(runs)
     elif config is not None and not problems:
         config = config.expanded()
@@ -103,7 +103,7 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
 
 
 def _check_kinds(dry: bool) -> KindCheck:
-    from .checks.deep import KindCheck  # it knows the registry, and a shallow look needs none of it
+    from .checks.deep import KindCheck  # imports the registry, which shallow validation does not need
 
     return KindCheck(dry=dry)
 
@@ -113,7 +113,7 @@ def _validate(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfig
         return ExperimentConfig.model_validate(data)
     except ValidationError as error:
         problems += problems_in(error, model=ExperimentConfig, data=data)
-    misplaced = source_problem(data)  # pydantic looks at the whole only when every part of it is right
+    misplaced = source_problem(data)  # pydantic skips checks across fields if a field is invalid
     if misplaced and misplaced.path and (problem := describe_failed_check(misplaced)) not in problems:
         problems.append(problem)
     return None
@@ -122,9 +122,9 @@ def _validate(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfig
 def _expand_runs(
     expansion: Expansion | SpaceExpansion, check: KindCheck | None
 ) -> tuple[list[RunConfig], list[Problem]]:
-    """The runs of a matrix or a space, and what is wrong with them: once, however many cells show it."""
+    """The runs of a matrix or a space, and their problems; a problem of several cells is reported once."""
     runs: list[RunConfig] = []
-    found: dict[tuple[str, str], Problem] = {}
+    located: dict[tuple[str, str], Problem] = {}
     for cell, position in zip(expansion.cells, expansion.positions(), strict=True):
         problems: list[Problem] = []
         try:
@@ -135,17 +135,17 @@ def _expand_runs(
             problems += check.problems(RunConfig, cell)
         for problem in problems:
             moved = expansion.in_file(problem, position)
-            found.setdefault((moved.path, moved.message), moved)
-    return runs, list(found.values())
+            located.setdefault((moved.path, moved.message), moved)
+    return runs, list(located.values())
 
 
 def _collect_error(problems: list[Problem], document: Document) -> ConfigError:
-    """All problems of a file in the order of its lines."""
+    """The problems of a file as an error, in the order of its lines."""
     located = [locate_problem(problem, document) for problem in problems]
     return ConfigError(sorted(located, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
 
 def locate_problem(problem: Problem, document: Document) -> Problem:
-    """The problem at the line of the file that its path leads to, or to the nearest there is."""
+    """The problem with the line of its path, or of the nearest existing parent."""
     line, column = document.position(resolve(document.data, problem.path)) or (None, None)
     return problem.located(file=document.file, line=line, column=column)

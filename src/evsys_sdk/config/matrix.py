@@ -1,7 +1,7 @@
-"""A matrix: one run template and some axes, expanded into the cartesian product of their values.
+"""A matrix: a run template and axes, expanded into the Cartesian product of their values.
 
-Each cell is the template with the values of its axes set at their dotted paths. Cells share everything that no axis
-touches, so a large matrix costs little more than its names.
+Each cell is the template with the values of the axes at their dotted paths. Cells share all data that no axis changes,
+so a large matrix needs little memory.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._=,-]+")
 
 
 class MatrixSpec(Strict):
-    """Many runs from one template."""
+    """Runs from a template and axes."""
 
     base_run: dict[str, Any] | None = None
-    """What all runs share: a run without the values the axes set. May also stand next to `matrix`."""
+    """Settings that all runs share, without the values of the axes. Also allowed next to `matrix`."""
     axes: dict[str, list[Any]]
-    """Dotted path into the run -> the values to try."""
+    """Dotted path in a run -> its values."""
     name_template: str | None = None
-    """Run names with `{dotted.path}` placeholders and `{base}`; without it, `{base}__{lastkey}{value}__...`."""
+    """Run names with `{dotted.path}` placeholders and `{base}`; by default `{base}__{lastkey}{value}__...`."""
     max_arms: int = Field(default=1000, ge=1)
-    """Refuse to expand into more runs than this."""
+    """Limit of the number of runs."""
 
 
 def expand_matrix(matrix: MatrixSpec, *, beside: dict[str, Any] | None, experiment: str) -> list[dict[str, Any]]:
-    """All cells of a matrix as raw runs, or every reason why it cannot be expanded."""
+    """The cells of a matrix as raw runs; ConfigError with all problems if it cannot be expanded."""
     base, problems = _template(matrix, beside)
     problems += _axis_problems(matrix)
     if problems:
@@ -96,7 +96,7 @@ def _axis_problems(matrix: MatrixSpec) -> list[Problem]:
             )
         problems += _path_problems(axis, where)
     problems += _overlaps(matrix.axes)
-    # Worked out before anything is expanded: ten axes of ten values would not fit into memory.
+    # Checked before the expansion, because ten axes of ten values would not fit into memory.
     size = math.prod(len(values) for values in matrix.axes.values())
     if size > matrix.max_arms:
         hint = "Drop values, or raise matrix.max_arms if you mean it."
@@ -122,34 +122,34 @@ def _path_problems(axis: str, where: str) -> list[Problem]:
     hint = suggest(part, known) or f"Known: {', '.join(known)}."
     if part in known:
         hint = f"'{parent}' is a list: say which item, as in '{parent}[0].{part}'."
-    # Written from the top of the file, as paths in error messages are.
+    # The path was written from the top of the file, as in error messages.
     if path[0] in ("run", "base_run") and find_unknown_part(RunConfig, path[1:]) is None:
         hint = f"Write '{join_path(path[1:])}': the path starts inside the run."
     return [Problem(f"'{part}' is not a field of {parent}", path=where, hint=hint)]
 
 
 def _overlaps(axes: Collection[str]) -> list[Problem]:
-    """Axes that would overwrite what another axis sets."""
+    """The problems of axes that overwrite each other's values."""
     problems: list[Problem] = []
     paths = {axis: split_dotted(axis) for axis in axes}
-    for (one, beside), (other, inner) in permutations(paths.items(), 2):
-        # Both orders of each pair are looked at; two axes for one path would be reported twice.
-        same_twice = beside == inner and list(axes).index(one) > list(axes).index(other)
-        if inner[: len(beside)] == beside and not same_twice:
-            message = f"this axis sets a part of what the axis '{one}' sets"
+    for (axis, outer), (other, inner) in permutations(paths.items(), 2):
+        # Both orders of each pair occur; report two axes with the same path once.
+        same_twice = outer == inner and list(axes).index(axis) > list(axes).index(other)
+        if inner[: len(outer)] == outer and not same_twice:
+            message = f"this axis sets a part of what the axis '{axis}' sets"
             problems.append(Problem(message, path=f"matrix.axes.{other}", hint="Keep one of the two."))
     return problems
 
 
 def _find_repeated(values: list[Any]) -> list[Any]:
     seen: set[str] = set()
-    # By how they are written: in Python 1, 1.0 and True are equal, and a value may be a list, which has no hash.
+    # As JSON text, because 1, 1.0 and True are equal in Python, and lists have no hash.
     keys = [json.dumps(value, sort_keys=True, default=repr) for value in values]
     return [value for value, key in zip(values, keys, strict=True) if key in seen or seen.add(key)]
 
 
 def set_value(node: Any, path: Path, value: Any, axis: str = "") -> Any:
-    """A copy of `node` with `value` at `path`; only what lies on the path is copied."""
+    """A copy of `node` with `value` at `path`; only the containers on the path are copied."""
     if not path:
         return value
     key, rest = path[0], path[1:]
@@ -193,15 +193,15 @@ def _value_at(cell: Mapping[str, Any], key: str, known: Mapping[str, str]) -> An
 
 
 def _labels(values: Sequence[Any]) -> list[str]:
-    """The slugs of an axis; values that look the same are numbered."""
+    """The slugs of an axis; equal slugs get a number."""
     slugs = [slug(value) for value in values]
     counts = Counter(slugs)
     return [text if counts[text] == 1 else f"{text}-{index}" for index, text in enumerate(slugs, start=1)]
 
 
 def slug(value: Any) -> str:
-    """A value as part of a run name: floats by `%g` with `p` for the point, the rest made safe for a folder name."""
-    # As YAML writes them: `true`, `null`.
+    """A value as part of a run name: floats by `%g` with `p` for the point, others safe for a folder name."""
+    # As in YAML: `true`, `null`.
     if isinstance(value, int | None):
         return json.dumps(value)
     if isinstance(value, float):
@@ -214,13 +214,13 @@ def slug(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """All cells of a matrix as raw runs, and the way back: where in the file a part of a run comes from."""
+    """The cells of a matrix as raw runs, with the places in the file that they come from."""
 
     spec: MatrixSpec
     template: str
-    """Where `base_run` stands in the file."""
+    """Path of `base_run` in the file."""
     names_itself: bool
-    """Whether `base_run` has its own name; otherwise runs are named after the experiment."""
+    """Whether `base_run` has a name; otherwise runs are named after the experiment."""
     cells: list[dict[str, Any]]
 
     def positions(self) -> Iterator[tuple[int, ...]]:
@@ -228,7 +228,7 @@ class Expansion:
         return product(*(range(len(values)) for values in self.spec.axes.values()))
 
     def in_file(self, problem: Problem, position: tuple[int, ...]) -> Problem:
-        """A problem of the cell at `position`, at the place it comes from: a value of an axis, or the template."""
+        """A problem of the cell at `position`, at its place in the file: a value of an axis, or the template."""
         if problem.path == "name" and (self.spec.name_template or not self.names_itself):
             where = "matrix.name_template" if self.spec.name_template else "matrix.axes"
             return replace(problem, path=where, hint="Choose other names with matrix.name_template.")
@@ -240,14 +240,14 @@ class Expansion:
 
 
 def expand_file(data: dict[str, Any], problems: list[Problem]) -> Expansion | None:
-    """The matrix of a file's data; None when there is none or, with `problems` added, when it cannot be expanded."""
+    """The matrix of a file's data; None without one, or if it cannot be expanded, with `problems` extended."""
     if not isinstance(data.get("matrix"), dict):
         return None
     beside = data.get("base_run")
     if not isinstance(beside, dict | None):
         return None  # reported with the rest of the file
     beside = cast("dict[str, Any] | None", beside)
-    # A name that is wrong has been reported; made part of every run's, it would be reported with each.
+    # An invalid name was reported; as part of every run's name it would be reported again for each.
     has_name = "name" in data and all(problem.path != "name" for problem in problems)
     try:
         spec = MatrixSpec.model_validate(data["matrix"])

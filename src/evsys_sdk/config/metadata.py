@@ -1,4 +1,4 @@
-"""What an experiment says about itself: why it runs, how success is measured, and on which benchmarks."""
+"""The metadata of an experiment: hypothesis, success metric and benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .specs import AgentSpec, EnvironmentSpec, TransformSpec
 type Split = Literal["val", "test"]
 _ROLES: tuple[Split, Split] = ("val", "test")
 BASE_MODEL = "base"
-"""How the model before training is called among a benchmark's baselines."""
+"""Name of the untrained model among a benchmark's baselines."""
 
 
 class Hypothesis(Strict):
@@ -22,33 +22,33 @@ class Hypothesis(Strict):
     claim: str = Field(min_length=1)
     """The claim in one sentence."""
     metric: str | None = None
-    """Metric it is about; by default the success metric."""
+    """Metric of the claim; by default the success metric."""
     direction: Literal["increase", "decrease"] = "increase"
-    """Which way the metric should move."""
+    """Expected change of the metric."""
     min_effect: float = Field(default=0.0, ge=0)
-    """Smallest difference that would matter; for a trend, from one end of the axis to the other."""
+    """Smallest relevant difference; for a trend, from one end of the axis to the other."""
     baseline: str | None = None
-    """Name of the run it is compared with."""
+    """Name of the run to compare with."""
     baseline_repeats: int | None = Field(default=None, ge=1, le=1000)
-    """Seeds of the baseline, where it gets more than the `n_repeats` of the other runs: it is in every comparison."""
+    """Seeds of the baseline, if more than `n_repeats`, because it is part of every comparison."""
     kind: Literal["better", "at_least", "not_worse", "trend"] = "better"
     """Better than the baseline, at least an absolute level, not worse than the baseline, or a trend over an axis."""
     level: float | None = None
     """For `at_least`: the level that is reached; for a decrease, the level that is not exceeded."""
     margin: float | None = Field(default=None, gt=0)
-    """For `not_worse`: by how much it may be worse without that mattering."""
+    """For `not_worse`: the non-inferiority margin."""
     axis: str | None = None
     """For `trend`: dotted path of the number that varies between the runs, e.g. `algorithm.params.max_steps`."""
     scale: Literal["linear", "log"] = "linear"
-    """For `trend`: whether equal steps of the axis are equal differences or equal ratios."""
+    """For `trend`: scale of the axis."""
     about: list[Literal["weights", "verifier", "agent"]] = Field(
         default_factory=list[Literal["weights", "verifier", "agent"]]
     )
-    """What else may differ between the compared runs because the claim is about it; otherwise that makes it invalid."""
+    """Other differences between the compared runs that the claim is about; without this they make it invalid."""
     max_cost_usd: float | None = Field(default=None, gt=0)
-    """What an arm of the run may cost, in dollars; a run that costs more does not fulfil the claim."""
+    """Cost limit of an arm in US dollars; a run that costs more does not support the claim."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """How many tokens an arm of the run may train on and sample."""
+    """Limit of an arm's trained plus sampled tokens; a run above it does not support the claim."""
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
@@ -76,16 +76,16 @@ class Hypothesis(Strict):
 
 
 class SuccessMetric(Strict):
-    """The metric that decides which arm is best."""
+    """The metric that ranks the arms."""
 
     name: str = Field(min_length=1)
     """Name of the metric, e.g. `pass@1`."""
     mode: Literal["max", "min"] = "max"
-    """Whether more or less of it is better."""
+    """Whether a higher or a lower value is better."""
 
 
 class BenchmarkEntry(Strict):
-    """One set of tasks that runs are scored on."""
+    """A set of tasks that scores the runs."""
 
     name: str | None = None
     """Label in the metrics; alone, it also names the benchmark, at its latest version."""
@@ -94,51 +94,51 @@ class BenchmarkEntry(Strict):
     path: str | None = None
     """Folder or JSONL file of tasks, for work without a workspace."""
     columns: dict[str, str] = {}
-    """Column of the source -> the name it has from there on, as in `data.columns`."""
+    """Column of the source -> its new name, as in `data.columns`."""
     transforms: list[TransformSpec] = []
-    """Make the tasks out of other rows, applied in this order, as in `data.transforms`."""
+    """Transforms that turn rows into tasks, in this order, as in `data.transforms`."""
     split: Split | None = None
-    """Label that separates metrics: `val` scores may select, `test` scores only report."""
+    """`val` scores may select, `test` scores are only reported."""
     tags: list[str] = []
-    """Labels; `val` or `test` here is another spelling of `split`."""
+    """Labels; `val` or `test` here sets `split`."""
     run_every: int | None = Field(default=None, ge=1)
-    """Score the live model every this many steps; without it, once after training."""
+    """Score the model every this many steps; by default once after training."""
     share: float = Field(default=1.0, gt=0, le=1)
-    """Share of the time that scoring may take while training continues; with less, scores come later."""
+    """Share of the time that scoring may take during training; with less, scores arrive later."""
     metrics: list[str] = []
-    """Which registered metrics to report; by default the success metric if it is one, else `pass@1`."""
+    """Registered metrics to report; by default the success metric if it is registered, else `pass@1`."""
     breakdown_keys: list[str] = []
-    """Metadata keys of the tasks to report separate scores for."""
+    """Metadata keys of the tasks; each value gets separate scores."""
     cluster_by: str | None = Field(default=None, min_length=1)
-    """Metadata key of the group that a task was drawn with, such as its document; by default `cluster`."""
+    """Metadata key of a task's sampling cluster, such as its document; by default `cluster`."""
     samples: int = Field(default=1, ge=1)
-    """Attempts at each task; `pass@k` needs at least k."""
+    """Samples per task; `pass@k` needs at least k."""
     temperature: float | None = Field(default=None, ge=0)
-    """Of sampling; by default 0 for a single attempt and 1 for several."""
+    """Sampling temperature; by default 0 for one sample and 1 for several."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Longest answer, per turn; by default that of the recipe where it samples, else 256."""
+    """Token limit of an answer, per turn; by default that of a sampling recipe, else 256."""
     n_tasks: int | None = Field(default=None, ge=1)
-    """Score only the first this many tasks."""
+    """Score only this many tasks, from the first."""
     agent: AgentSpec | None = None
-    """Harness that drives the model; by default the one it was trained in, else a single question and answer."""
+    """Harness that drives the model; by default the one of training, else a single question and answer."""
     agent_import_path: str | None = None
-    """A harness of your own as `package.module:Class`, instead of `agent`."""
+    """Your own harness as `package.module:Class`, instead of `agent`."""
     environment: EnvironmentSpec | None = None
-    """Where the agent's commands run; by default where the model was trained, else nowhere."""
+    """Environment of the agent's commands; by default that of training, else none."""
     engine: str | None = None
     """Rollout engine that runs the tasks: `inline` or `harbor`; by default that of the recipe, else
     `harbor` for its agents and environments."""
     concurrency: int = Field(default=32, ge=1)
-    """How many attempts may run at once."""
+    """Number of rollouts that run at once."""
     timeout_s: float = Field(default=600.0, gt=0)
-    """How long one attempt may take."""
+    """Time limit of a rollout in seconds."""
     models: list[str] = []
-    """Baselines to score too: `base` for the model before training, or `kind:model` of an inference client."""
+    """Baselines to score too: `base` for the untrained model, or `kind:model` of an inference client."""
 
     @model_validator(mode="before")
     @classmethod
     def _name_source(cls, value: Any) -> Any:
-        """`{kind: inspect, task: TASK, params: {n: 5}}` is another spelling of `path: "inspect:TASK?n=5"`."""
+        """Convert `{kind: inspect, task: TASK, params: {n: 5}}` to `path: "inspect:TASK?n=5"`."""
         if not isinstance(value, dict) or "kind" not in value:
             return cast("Any", value)
         entry = cast("dict[str, Any]", value).copy()
@@ -152,7 +152,7 @@ class BenchmarkEntry(Strict):
         from urllib.parse import quote
 
         named = task if isinstance(task, str) else ",".join(task)
-        query = "&".join(f"{key}={quote(str(one))}" for key, one in params.items())
+        query = "&".join(f"{key}={quote(str(value))}" for key, value in params.items())
         return {**entry, "path": f"{kind}:{named}{'?' if query else ''}{query}"}
 
     @model_validator(mode="after")
@@ -172,28 +172,28 @@ class BenchmarkEntry(Strict):
 
     @property
     def label(self) -> str | None:
-        """What its metrics are called after."""
+        """The name in its metrics."""
         return self.name or self.id or self.path
 
     @property
     def role(self) -> Split | None:
-        """`val` or `test`, however it was spelled."""
+        """`val` or `test`, from `split` or `tags`."""
         return self.split or next((role for role in _ROLES if role in self.tags), None)
 
 
 class Metadata(Strict):
-    """Typed keys the SDK reads, and any other key you like."""
+    """Typed keys that the SDK reads, and any other keys."""
 
     model_config = ConfigDict(extra="allow")
 
     hypothesis: str | Hypothesis | None = None
     """Why the experiment runs: a sentence, or a claim with metric, direction and smallest effect."""
     success_metric: str | SuccessMetric | None = None
-    """Which metric decides; a name, or `{name, mode}` where less is better."""
+    """The metric that ranks the arms: a name, or `{name, mode}` if a lower value is better."""
     tags: list[str] = []
     """Labels for filtering the record."""
     benchmark: list[BenchmarkEntry] = []
-    """What runs are scored on: a list, or one mapping, which is the test set unless it is labelled otherwise."""
+    """Benchmarks that score the runs: a list, or one mapping, which is the test set by default."""
 
     @field_validator("benchmark", mode="before")
     @classmethod
@@ -208,7 +208,7 @@ class Metadata(Strict):
     @model_validator(mode="after")
     def _is_unmistakable(self) -> Self:
         for key in self.model_extra or ():
-            # Stricter than elsewhere: keys are free here, and one's own word is refused only where it is surely a slip.
+            # Free keys are allowed, so only a very close match counts as a typo.
             if guess := closest(key, type(self).model_fields, cutoff=0.85):
                 message = f"nothing reads the free key '{key}', and it looks like '{guess}'"
                 raise MisplacedValue(f"{message}. Write '{guess}', or choose another word.", key)

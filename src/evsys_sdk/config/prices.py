@@ -1,14 +1,14 @@
-"""What tokens and GPU hours cost, in US dollars: one price for every backend and every hosted model.
+"""Prices of tokens and GPU hours in US dollars, for backends and hosted models.
 
-`budget.prices` is the place to set them, by the name of the model or by the kind of backend or inference client:
+Set them in `budget.prices`, by the name of the model or by the kind of backend or inference client:
 
     prices:
       Qwen/Qwen3-4B: { train: 0.22, input: 0.07, output: 0.22 }
       my_backend: { gpu_hour: 2.5 }
       long-model: [{ input: 1.25, output: 10, up_to: 200000 }, { input: 2.5, output: 15 }]
 
-Built in are what costs nothing and the public list prices of hosted models as they stood at `AS_OF`. Those of hosted
-training change often and differ by contract. What has no price has no known cost: None, never 0.
+Built-in prices are those of free backends and the public list prices of hosted models at `AS_OF`. Prices of hosted
+training change often and differ by contract. A model without a price has an unknown cost: None, never 0.
 """
 
 from __future__ import annotations
@@ -29,67 +29,67 @@ if TYPE_CHECKING:
     from .run import RunConfig
 
 AS_OF = "2026-10"
-"""Year and month in which the built-in prices were last compared with the providers' pages."""
+"""Year and month of the built-in list prices."""
 FREE_BACKENDS = ("mock", "local")
-"""Backends and inference clients that run on the machine at hand and bill no one."""
+"""Backends and inference clients that run on this machine and cost nothing."""
 
 _SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
-"""What a dated version of a model has after its name."""
+"""Suffix of a dated version of a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one request; None where the server did not say."""
+    """Tokens of one request; None if the server did not report them."""
 
     input_tokens: int | None = None
-    """Everything that was read, cached or not."""
+    """Prompt tokens, cached or not."""
     output_tokens: int | None = None
-    """Everything that was written, thinking included."""
+    """Generated tokens, with thinking."""
     cached_tokens: int = 0
-    """The part of the input that was read from a cache."""
+    """Input tokens that were read from a cache."""
     cache_write_tokens: int = 0
-    """The part of the input that was written to a cache for five minutes."""
+    """Input tokens that were written to a cache for five minutes."""
     cache_write_1h_tokens: int = 0
-    """The part of the input that was written to a cache for an hour."""
+    """Input tokens that were written to a cache for an hour."""
     trained_tokens: int = 0
-    """Everything that was trained on, which is neither input nor output."""
+    """Tokens that were trained on, in addition to input and output."""
 
     @property
     def total(self) -> int | None:
-        """Input and output together."""
+        """Input plus output tokens; None if either is unknown."""
         if self.input_tokens is None or self.output_tokens is None:
             return None
         return self.input_tokens + self.output_tokens
 
 
 class Price(Strict):
-    """What a model costs, in US dollars for a million tokens."""
+    """Prices of a model in US dollars per million tokens."""
 
     train: float = Field(default=0.0, ge=0, validation_alias=AliasChoices("train", "train_per_million"))
-    """Tokens that are trained on."""
+    """Trained tokens."""
     input: float = Field(default=0.0, ge=0, validation_alias=AliasChoices("input", "prefill", "prefill_per_million"))
-    """Tokens that are only read: prompts, and what a teacher or reference model looks at."""
+    """Input tokens: prompts, and text that a teacher or reference model scores."""
     output: float = Field(default=0.0, ge=0, validation_alias=AliasChoices("output", "sample", "sample_per_million"))
-    """Tokens that are written, thinking included."""
+    """Generated tokens, with thinking."""
     cached: float | None = Field(default=None, ge=0)
-    """Tokens that are read from a cache; by default they cost as much as others."""
+    """Input tokens that are read from a cache; by default as `input`."""
     cache_write: float | None = Field(default=None, ge=0)
-    """Tokens that are written to a cache for five minutes; by default they cost as much as others."""
+    """Input tokens that are written to a cache for five minutes; by default as `input`."""
     cache_write_1h: float | None = Field(default=None, ge=0)
-    """Tokens that are written to a cache for an hour; by default they cost as much as others."""
+    """Input tokens that are written to a cache for an hour; by default as `input`."""
     gpu_hour: float = Field(default=0.0, ge=0)
-    """An hour of one GPU, for as long as an arm holds it."""
+    """An hour of one GPU that an arm holds."""
     up_to: int | None = Field(default=None, ge=1)
-    """The longest prompt, in tokens, that this price holds for; by default all."""
+    """Longest prompt, in tokens, for this price; by default any."""
 
     @model_validator(mode="after")
     def _says_what_answers_cost(self) -> Self:
         if "input" in self.model_fields_set and "output" not in self.model_fields_set:
-            raise MisplacedValue("the key 'output' is missing. Add it; 0 where answers cost nothing.", "output")
+            raise MisplacedValue("the key 'output' is missing. Add it; 0 if answers cost nothing.", "output")
         return self
 
     def of(self, usage: TokenUsage) -> Decimal | None:
-        """Cost of a request in US dollars, exactly; None where its tokens are not known."""
+        """Exact cost of a request in US dollars; None if its tokens are unknown."""
         if usage.input_tokens is None or usage.output_tokens is None:
             return None if self.input or self.output else Decimal(0)
         special = [
@@ -100,17 +100,17 @@ class Price(Strict):
         plain = usage.input_tokens - sum(tokens for tokens, _ in special)
         parts = [(max(plain, 0), self.input), (usage.output_tokens, self.output), (usage.trained_tokens, self.train)]
         parts += [(tokens, self.input if price is None else price) for tokens, price in special]
-        # By its digits: the float 0.1 is not a tenth, and small sums of many requests must add up.
+        # `str`, so that 0.1 is exactly a tenth and the costs of many requests add up.
         return sum((tokens * Decimal(str(price)) for tokens, price in parts), Decimal(0)) / 1_000_000
 
 
 type Prices = Mapping[str, Price | list[Price]]
-"""Model, backend or inference client -> its price, or its prices for prompts of growing length."""
+"""Model, backend or inference client -> its price, or its prices by prompt length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """The price of one model where it runs; without tiers it costs nothing."""
+    """The prices of one model on a backend, by prompt length; free without tiers."""
 
     tiers: Sequence[Price] = ()
 
@@ -119,7 +119,7 @@ class Tariff:
         return self.tiers[0].gpu_hour if self.tiers else 0.0
 
     def of(self, usage: TokenUsage) -> Decimal | None:
-        """Cost of a request; None where its tokens are not known, or no price is for a prompt of this length."""
+        """Cost of a request; None if its tokens are unknown, or no price covers its prompt length."""
         if not self.tiers:
             return Decimal(0)
         prompt = usage.input_tokens or 0
@@ -128,33 +128,33 @@ class Tariff:
 
 
 def find_tariff(kind: str, model: str, *tables: Prices) -> Tariff | None:
-    """What a model costs on a backend or behind an inference client, by the first table that knows it.
+    """The price of a model on a backend or of an inference client, from the first table that has it.
 
-    In each table a price of the model itself comes before that of its kind. What runs on this machine is free unless a
-    table says otherwise; None where nothing is known.
+    In each table the price of the model precedes that of its kind. Local backends are free unless a table has a price;
+    None if the price is unknown.
     """
     for table in tables:
-        # Its own dated name first: some dated versions do not cost what their family does.
+        # The dated name first, because some dated versions have another price than their family.
         for name in (model, _SNAPSHOT.sub("", model), kind):
-            if (found := table.get(name)) is not None:
-                return Tariff(found if isinstance(found, list) else (found,))
+            if (price := table.get(name)) is not None:
+                return Tariff(price if isinstance(price, list) else (price,))
     return Tariff() if kind in FREE_BACKENDS else None
 
 
 def price_of(run: RunConfig, budget: Budget) -> Tariff | None:
-    """What the model of a run costs on its backend; None where that is not known."""
+    """The price of a run's model on its backend; None if it is unknown."""
     return find_tariff(backend_of(run), run.model.name, budget.prices)
 
 
 def backend_of(run: RunConfig) -> str:
-    """The backend that a run really trains on: its own, or the one its recipe insists on."""
+    """The backend that a run trains on: the one that its recipe pins, else its own."""
     from ..registry import get_algorithm
 
     return getattr(get_algorithm(run.algorithm.kind), "pinned_backend", None) or run.backend.kind
 
 
 def list_prices(kind: str) -> Prices:
-    """Public list prices of the provider behind an inference client; none for other kinds."""
+    """Public list prices of an inference client's provider; empty for other kinds."""
     return {"openai": _openai, "claude": _claude, "gemini": _gemini}.get(kind, dict[str, Price])()
 
 
@@ -163,12 +163,12 @@ def _price(input: float, cached: float, output: float, up_to: int | None = None)
 
 
 def _claude_price(input: float, cached: float, output: float, up_to: int | None = None) -> Price:
-    # Keeping a prompt costs a quarter more than reading it; keeping it for an hour costs twice as much.
+    # Writing a prompt to the cache costs 1.25 times the input price; for an hour, twice the input price.
     writes = {"cache_write": input * 1.25, "cache_write_1h": input * 2}
     return Price(input=input, cached=cached, output=output, up_to=up_to, **writes)
 
 
-# The tables are made when they are first asked for: most commands price nothing, and models take time to validate.
+# The tables are built on first use, because most commands need no prices.
 @functools.cache
 def _openai() -> Prices:
     return {
@@ -185,7 +185,7 @@ def _openai() -> Prices:
         "gpt-4.1-mini": _price(0.4, 0.1, 1.6),
         "gpt-4.1-nano": _price(0.1, 0.025, 0.4),
         "gpt-4o": _price(2.5, 1.25, 10.0),
-        "gpt-4o-2024-05-13": _price(5.0, 5.0, 15.0),  # the one dated version that costs more than its family
+        "gpt-4o-2024-05-13": _price(5.0, 5.0, 15.0),  # the only dated version that costs more than its family
         "gpt-4o-mini": _price(0.15, 0.075, 0.6),
         "o3": _price(2.0, 0.5, 8.0),
         "o4-mini": _price(1.1, 0.275, 4.4),

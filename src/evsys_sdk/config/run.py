@@ -19,11 +19,11 @@ _SOURCE_FIELDS = {
     "in_memory": "rows",
     "hf_dataset": "hf_dataset",
 }
-"""source_kind -> the field that says where the rows are."""
+"""source_kind -> the field of its source."""
 
 
 def refuse_repeated_names(names: list[str], field: str) -> None:
-    """Raise at the first name in a list of named blocks that an earlier one has."""
+    """Raise at the first repeated name in a list of named blocks."""
     for index, name in enumerate(names):
         first = names.index(name)
         if first != index:
@@ -31,10 +31,10 @@ def refuse_repeated_names(names: list[str], field: str) -> None:
 
 
 class DataConfig(Strict):
-    """Where raw rows come from, and the transforms that turn them into training rows."""
+    """The source of raw rows, and the transforms that turn them into training rows."""
 
     source_kind: Literal["jsonl", "json", "csv", "parquet", "in_memory", "hf_dataset"] = "jsonl"
-    """Which loader reads the rows; `jsonl` stands for the ending of the path: .jsonl .json .csv .tsv .parquet .arrow.
+    """Loader of the rows; `jsonl` chooses by the path's extension: .jsonl .json .csv .tsv .parquet .arrow.
 
     Ignored when `dataset_id` or `dataset_name` is set."""
     path: str | None = None
@@ -44,17 +44,17 @@ class DataConfig(Strict):
     hf_dataset: str | None = None
     """Hugging Face dataset id or local dataset folder, for `hf_dataset`."""
     hf_split: str = "train"
-    """Which split of the Hugging Face dataset, or of the folder, to read."""
+    """Split of the Hugging Face dataset or of the folder."""
     dataset_id: str | None = None
     """Id of a dataset in the workspace; the same id is always the same bytes."""
     dataset_name: str | None = None
-    """Name of a dataset in the workspace; resolves to its latest version, whose id is recorded."""
+    """Name of a dataset in the workspace; uses its latest version and records its id."""
     columns: dict[str, str] = {}
-    """Column of the source -> the name it has from there on, e.g. {text: prompt, team: completion}."""
+    """Column of the source -> its new name, e.g. {text: prompt, team: completion}."""
     on_bad_row: Literal["error", "skip"] = "error"
-    """What to do with rows that cannot be used: report all of them, or leave them out and record how many."""
+    """Handling of unusable rows: report all of them, or skip them and record their number."""
     transforms: list[TransformSpec] = []
-    """Applied to the raw rows in this order."""
+    """Transforms of the raw rows, in this order."""
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
@@ -77,7 +77,7 @@ class DataConfig(Strict):
 
 
 class ModelConfig(Strict):
-    """Which model is trained, and from where it starts."""
+    """The trained model and its initial weights."""
 
     name: str = Field(min_length=1)
     """Model id as the backend knows it, e.g. `Qwen/Qwen3-4B`, or a local path."""
@@ -86,9 +86,9 @@ class ModelConfig(Strict):
     init_from_checkpoint: str | None = None
     """Start from the weights of this checkpoint with a fresh optimizer."""
     renderer_name: str | None = None
-    """Chat renderer, e.g. `qwen3`; without it the tokenizer's own chat template is used.
+    """Chat renderer, e.g. `qwen3`; by default the tokenizer's chat template.
 
-    `chat_template+hermes` is that template with tools listed in the system message, where it shows none itself.
+    `chat_template+hermes` lists tools in the system message, for templates that do not show tools.
     """
 
     @model_validator(mode="after")
@@ -102,14 +102,14 @@ class ModelConfig(Strict):
 
 
 class EvalConfig(Strict):
-    """Scoring of one run on rows with known targets, after training."""
+    """Scoring of a run on rows with known targets, after training."""
 
     enabled: bool = True
     """Whether to score at all."""
     metrics: list[MetricSpec] = []
-    """What to report; nothing is scored when this is empty."""
+    """Metrics to report; without any, nothing is scored."""
     inference: InferenceSpec | None = None
-    """How to query the trained model; by default the backend's own sampler."""
+    """Client that queries the trained model; by default the backend's sampler."""
     eval_data: DataConfig | None = None
     """Held-out rows; without it the training rows are scored and reported as `train_fit/...`."""
     n_samples: int | None = Field(default=None, ge=1)
@@ -117,17 +117,17 @@ class EvalConfig(Strict):
 
 
 class RolloutsConfig(Strict):
-    """What is kept of the attempts that recipes such as `rl`, `sdft` and `opd` learn from.
+    """Recording of the training rollouts of recipes such as `rl`, `sdft` and `opd`.
 
-    Every attempt is recorded with its reward. These settings are about its conversation, which takes the room.
+    Every rollout is recorded with its reward. These settings limit the recorded messages, which take most space.
     """
 
     share: float = Field(default=1.0, ge=0, le=1)
-    """Share of the groups whose conversations are kept; failures and the extremes of each step always are."""
+    """Share of the groups whose messages are kept; failures and the extremes of each step are always kept."""
     max_mb: float = Field(default=200.0, ge=0)
-    """Once the file is this large, only the conversations of failures and extremes are kept, shortened."""
+    """File size in MB above which only the messages of failures and extremes are kept, shortened."""
     tokens: bool = False
-    """Whether to keep token ids and log-probabilities too."""
+    """Whether to record token ids and log-probabilities."""
 
 
 class ContinualStage(Strict):
@@ -136,7 +136,7 @@ class ContinualStage(Strict):
     name: Name
     """Label of the stage in metrics and in the retention matrix."""
     data: DataConfig
-    """What this stage trains on."""
+    """Training data of this stage."""
     eval_data: DataConfig | None = None
     """Held-out rows of this stage; it and all earlier stages are scored after each stage."""
     params: dict[str, Any] = {}
@@ -144,10 +144,10 @@ class ContinualStage(Strict):
 
 
 class ContinualConfig(Strict):
-    """Train across an ordered list of datasets, each stage from the last one's weights."""
+    """Train on a list of datasets in order, each stage from the last stage's weights."""
 
     stages: list[ContinualStage] = Field(min_length=1)
-    """The datasets, in the order they are learned."""
+    """The datasets, in the order of training."""
 
     @model_validator(mode="after")
     def _stage_names_differ(self) -> Self:
@@ -157,12 +157,12 @@ class ContinualConfig(Strict):
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """One recipe of a run, the rows it trains on, and where the run's config names both."""
+    """One recipe of a run with its data, and their paths in the run's config."""
 
     kind: str
     params: Mapping[str, Any]
     data: DataConfig | None
-    """None where the recipe of a third party brings its own rows."""
+    """None if a third-party recipe has its own rows."""
     path: str = "algorithm"
     data_path: str = "data"
     eval_data: DataConfig | None = None
@@ -170,26 +170,26 @@ class RunStage:
 
 
 class RunConfig(Strict):
-    """One training run: a choice of data and a choice of recipe."""
+    """One training run: data and recipe."""
 
     name: Name
     """Unique within the experiment; also the name of the run's folder."""
     data: DataConfig | None = None
-    """What to train on; required unless `continual` gives the data of each stage, or a `script` brings its own."""
+    """Training data; required unless `continual` has the data of each stage, or a `script` loads its own."""
     model: ModelConfig
-    """Which model to train."""
+    """The model to train."""
     algorithm: AlgorithmConfig
-    """How to train it."""
+    """The training recipe."""
     backend: BackendConfig = Field(default_factory=BackendConfig)
-    """Where to train it."""
+    """The training backend."""
     eval: EvalConfig = Field(default_factory=EvalConfig)
-    """How to score it."""
+    """Scoring after training."""
     rollouts: RolloutsConfig = Field(default_factory=RolloutsConfig)
-    """What to keep of the attempts it learns from."""
+    """Recording of training rollouts."""
     continual: ContinualConfig | None = None
     """Train on several datasets in order instead of one."""
     seed: int = Field(default=42, ge=0, lt=2**63)
-    """Drives data order, adapter initialisation, sampling and dropout."""
+    """Seed of data order, adapter initialisation, sampling and dropout."""
     tags: list[str] = []
     """Labels for filtering the record."""
 
@@ -206,7 +206,7 @@ class RunConfig(Strict):
         return self
 
     def stages(self) -> list[RunStage]:
-        """Every recipe of the run in order: the stages of `continual`, the recipes in its params, or the only one."""
+        """The recipes of the run in order: the stages of `continual`, the recipes in its params, or the only one."""
         kind, params = self.algorithm.kind, self.algorithm.params
         if self.continual is not None:
             return [
@@ -226,13 +226,13 @@ class RunConfig(Strict):
         ] or [RunStage(kind, params, self.data)]
 
     def with_params(self, change: Callable[[str], Mapping[str, Any]]) -> RunConfig:
-        """The run with changed params in each of its recipes; `change` maps the kind of a recipe to its new params."""
+        """The run with changed params in each of its recipes; `change` maps the kind of a recipe to new params."""
         algorithm, (field, phases) = self.algorithm, self._phases()
         if phases:
             raw = cast("list[Mapping[str, Any]]", algorithm.params[field])
             changed = [
-                {**dict(one), "params": {**phase.params, **change(phase.kind)}}
-                for one, phase in zip(raw, phases, strict=True)
+                {**dict(raw_phase), "params": {**phase.params, **change(phase.kind)}}
+                for raw_phase, phase in zip(raw, phases, strict=True)
             ]
             new = {**algorithm.params, field: changed}
         else:
@@ -252,13 +252,13 @@ class RunConfig(Strict):
         return RunStage(phase.kind, phase.params, data or self.data, path, f"{path}.data" if data else "data")
 
     def _phases(self) -> tuple[str, list[AlgorithmConfig]]:
-        """The recipes that the algorithm's params list, as those of `combo` do, and the param that lists them."""
+        """The param that lists recipes, as in `combo`, and these recipes; empty without one."""
         try:
             model: Any = config_model(get_algorithm(self.algorithm.kind))
             fields: dict[str, Any] = getattr(model, "model_fields", {})
             for name, field in fields.items():
                 items = self.algorithm.params.get(name)
-                kinds = [one for one in item_models_in(field.annotation) if issubclass(one, AlgorithmConfig)]
+                kinds = [model for model in item_models_in(field.annotation) if issubclass(model, AlgorithmConfig)]
                 if kinds and isinstance(items, list):
                     return name, [kinds[0].model_validate(item) for item in cast("list[Any]", items)]
         except (EvsysError, ValidationError):  # validation reports them

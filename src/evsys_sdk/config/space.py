@@ -1,7 +1,7 @@
-"""Runs drawn at random: points of a search space, or some of the runs that an experiment has.
+"""Draw random runs: points of a search space, or a subset of an experiment's runs.
 
-A point is `base_run` with one value for each path of the space, named as a cell of a matrix would be. The same seed
-draws the same runs.
+A point is `base_run` with a value for each path of the space, named like a cell of a matrix. The same seed draws the
+same runs.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from .matrix import MatrixSpec, expand_matrix
 from .search import Interval, SearchSpec
 
 _TRIES = 200
-"""How often, for each run, a point that was drawn before is drawn again before the space counts as exhausted."""
+"""Draws per run after which the space counts as exhausted, because most points repeat."""
 _DIGITS = 4
-"""Significant digits of a drawn number; more would only make names long."""
+"""Significant digits of a drawn number, to keep names short."""
 
 
 def draw[T](items: Sequence[T], n: int, seed: int) -> list[T]:
-    """`n` of the items in their own order; all of them where there are no more than that."""
+    """A random sample of `n` items in their order; all of them if there are fewer."""
     if n >= len(items):
         return list(items)
     chances = random.Random(seed)
-    keys = [chances.random() for _ in items]  # the one function of `random` that never changes between versions
+    keys = [chances.random() for _ in items]  # `random()` is stable between Python versions
     chosen = sorted(sorted(range(len(items)), key=keys.__getitem__)[:n])
     return [items[index] for index in chosen]
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceExpansion:
-    """The points that were drawn, as raw runs."""
+    """The drawn points as raw runs."""
 
     search: SearchSpec
     names_itself: bool
-    """Whether `base_run` has its own name; otherwise runs are named after the experiment."""
+    """Whether `base_run` has a name; otherwise runs are named after the experiment."""
     points: list[dict[str, Any]]
     cells: list[dict[str, Any]]
 
     def positions(self) -> Iterator[tuple[int, ...]]:
-        """For each run, where it stands among the points."""
+        """For each run, its index among the points."""
         return ((index,) for index in range(len(self.points)))
 
     def in_file(self, problem: Problem, position: tuple[int, ...]) -> Problem:
-        """A problem of a run at the place it comes from: a path of the space, or the template."""
+        """A problem of a run at its place in the file: a path of the space, or the template."""
         if problem.path == "name" and not self.names_itself:
             return replace(problem, path="name")
         for path, value in self.points[position[0]].items():
@@ -63,14 +63,14 @@ class SpaceExpansion:
 
 
 def sample_space(search: SearchSpec, base_run: dict[str, Any], *, experiment: str) -> SpaceExpansion:
-    """`search.n` different runs, or every reason why there are none."""
+    """`search.n` distinct runs; ConfigError with all problems if they cannot be drawn."""
     chances = random.Random(search.seed)
     wanted = search.n or 1
     points: dict[str, dict[str, Any]] = {}
     cells: list[dict[str, Any]] = []
     for _ in range(wanted * _TRIES):
         point = {path: _value(values, chances.random()) for path, values in search.space.items()}
-        if (key := repr(point)) not in points:  # by its text: 1 and True are equal, and a choice may be a list
+        if (key := repr(point)) not in points:  # `repr`, because 1 == True, and lists have no hash
             points[key] = point
             cells.append(_cell(point, base_run, experiment))
         if len(points) == wanted:
@@ -83,13 +83,13 @@ def sample_space(search: SearchSpec, base_run: dict[str, Any], *, experiment: st
 
 
 def expand_space(data: dict[str, Any], problems: list[Problem]) -> SpaceExpansion | None:
-    """The points of a file's data; None when it has no space or, with `problems` added, when none can be drawn."""
+    """The points of a file's data; None without a space, or if none can be drawn, with `problems` extended."""
     search, base = data.get("search"), data.get("base_run")
     if not isinstance(search, dict) or not cast("dict[str, Any]", search).get("space") or not isinstance(base, dict):
         return None
     if any(field in data for field in ("run", "runs", "matrix")):
         return None  # reported with the rest of the file
-    # A name that is wrong has been reported; made part of every run's, it would be reported with each.
+    # An invalid name was reported; as part of every run's name it would be reported again for each.
     has_name = "name" in data and all(problem.path != "name" for problem in problems)
     try:
         spec = SearchSpec.model_validate(search)
@@ -107,19 +107,19 @@ def _value(values: Interval | list[Any], chance: float) -> Any:
         return values[int(chance * len(values))]
     whole = isinstance(values.low, int) and isinstance(values.high, int)
     low, high = float(values.low), float(values.high)
-    if whole:  # each whole number has its own share, also the first and the last
+    if whole:  # every integer has the same probability, also the first and the last
         low, high = low - 0.5, high + 0.5
     if values.scale == "log":
-        found = math.exp(math.log(low) + chance * (math.log(high) - math.log(low)))
+        value = math.exp(math.log(low) + chance * (math.log(high) - math.log(low)))
     else:
-        found = low + chance * (high - low)
-    found = float(round(found)) if whole else float(f"{found:.{_DIGITS}g}")
-    found = min(max(found, values.low), values.high)  # rounding may have led out of the interval
-    return int(found) if whole else found
+        value = low + chance * (high - low)
+    value = float(round(value)) if whole else float(f"{value:.{_DIGITS}g}")
+    value = min(max(value, values.low), values.high)  # rounding may leave the interval
+    return int(value) if whole else value
 
 
 def _cell(point: Mapping[str, Any], base_run: dict[str, Any], experiment: str) -> dict[str, Any]:
-    # A point is a matrix with one value on each axis, so both write runs, name them and refuse paths alike.
+    # A point is a matrix with one value per axis, so that names and errors are the same.
     matrix = MatrixSpec(base_run=base_run, axes={path: [value] for path, value in point.items()})
     try:
         [cell] = expand_matrix(matrix, beside=None, experiment=experiment)
@@ -129,7 +129,7 @@ def _cell(point: Mapping[str, Any], base_run: dict[str, Any], experiment: str) -
 
 
 def _of_space(problem: Problem) -> Problem:
-    """A problem that the matrix has with a point, in the words of the space."""
+    """A problem of the matrix in the terms of the search space."""
     path = problem.path.replace("matrix.axes", "search.space", 1).replace("matrix.base_run", "base_run", 1)
     message = problem.message.replace("this axis", "this path").replace("the axis", "the path")
     message = message.replace("cannot be an axis", "cannot be drawn")
@@ -138,11 +138,11 @@ def _of_space(problem: Problem) -> Problem:
 
 
 def _rename_twins(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Values that look the same in a name are distinguished by a number."""
+    """Number the cells with equal names."""
     counts: dict[str, int] = {}
     named: list[dict[str, Any]] = []
     for cell in cells:
         counts[cell["name"]] = counts.get(cell["name"], 0) + 1
-        again = counts[cell["name"]]
-        named.append(cell if again == 1 else {**cell, "name": f"{cell['name']}-{again}"})
+        count = counts[cell["name"]]
+        named.append(cell if count == 1 else {**cell, "name": f"{cell['name']}-{count}"})
     return named

@@ -1,4 +1,4 @@
-"""The generic `{kind, params}` blocks. They differ only in the registry that `kind` is looked up in."""
+"""The `{kind, params}` blocks, one per registry."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from .base import KindSpec
 
 
 class AlgorithmConfig(KindSpec):
-    """Which training recipe runs, and its hyperparameters."""
+    """The training recipe and its hyperparameters."""
 
     registry: ClassVar[str] = "algorithm"
 
 
 class BackendConfig(KindSpec):
-    """Where the weights live while they are trained."""
+    """The engine that holds and trains the weights."""
 
     registry: ClassVar[str] = "backend"
 
     kind: str = "tinker"
-    """Name of a registered backend: `mock`, `local`, `tinker` or one of your own."""
+    """Name of a registered backend: `mock`, `local`, `tinker` or your own."""
 
 
 class TransformSpec(KindSpec):
@@ -29,39 +29,39 @@ class TransformSpec(KindSpec):
 
 
 class VerifierSpec(KindSpec):
-    """How one completion is scored."""
+    """The scoring of a completion."""
 
     registry: ClassVar[str] = "verifier"
 
 
 class MetricSpec(KindSpec):
-    """How many scores become one number."""
+    """The aggregation of scores to one number."""
 
     registry: ClassVar[str] = "metric"
 
 
 class InferenceSpec(KindSpec):
-    """How text is generated for evaluation."""
+    """The client that generates text for evaluation."""
 
     registry: ClassVar[str] = "inference_client"
 
 
 class DataStoreSpec(KindSpec):
-    """Where data files are read from and written to."""
+    """The store of data files."""
 
     registry: ClassVar[str] = "data_store"
 
     kind: str = "local"
-    """Name of a registered data store: `local`, `in_memory` or one of your own."""
+    """Name of a registered data store: `local`, `in_memory` or your own."""
 
 
 class LogStoreSpec(KindSpec):
-    """Where metrics, hyperparameters and artifact pointers go."""
+    """The store of metrics, hyperparameters and artifact pointers."""
 
     registry: ClassVar[str] = "log_store"
 
     kind: str = "jsonl"
-    """Name of a registered log store: `jsonl`, `tensorboard`, `multiplex` or one of your own."""
+    """Name of a registered log store: `jsonl`, `tensorboard`, `multiplex` or your own."""
 
 
 class CallbackSpec(KindSpec):
@@ -71,24 +71,24 @@ class CallbackSpec(KindSpec):
 
 
 class LauncherSpec(KindSpec):
-    """Where the arms of an experiment are executed."""
+    """The launcher that executes the arms of an experiment."""
 
     registry: ClassVar[str] = "launcher"
 
 
 class AgentSpec(KindSpec):
-    """Which harness drives the policy."""
+    """The harness that drives the policy."""
 
     registry: ClassVar[str] = "agent"
 
     kind: str = "chat"
-    """Name of a registered agent: `chat`, `tools`, `bash` or one of your own."""
+    """Name of a registered agent: `chat`, `tools`, `bash` or your own."""
 
 
 class EnvironmentSpec(KindSpec):
-    """Where an agent's commands run."""
+    """The environment of an agent's commands."""
 
     registry: ClassVar[str] = "environment"
 
     kind: str = "none"
-    """Name of a registered environment: `none`, `bwrap`, `unsafe_host` or one of your own."""
+    """Name of a registered environment: `none`, `bwrap`, `unsafe_host` or your own."""

@@ -1,8 +1,8 @@
-"""Strict YAML: text to plain data with positions; `yaml_write` writes plain data back to text.
+"""Strict YAML reader: text to plain data with positions. `yaml_write` writes it back.
 
 Reading follows the YAML 1.2 core rules on PyYAML's nodes and refuses ambiguous input: duplicate keys, keys that are not
 text, custom tags, several documents, alias bombs. Each refusal is a `ConfigError` with the line, the value and the
-remedy. This module knows nothing about experiments; the top level may be any value.
+remedy. The top level may be any value.
 
     document = read_yaml_file(Path("config.yaml"))
     document.data["run"]["algorithm"]                    # plain dict, list, str, int, float, bool, None
@@ -41,7 +41,7 @@ _MAX_VALUES: Final = 1_000_000
 MAX_DEPTH: Final = 100
 """Levels of lists and mappings, with aliases expanded."""
 MAX_DIGITS: Final = 1_000
-"""Longer numbers are probably text without quotes, and slow to convert."""
+"""Longer numbers are probably unquoted text, and slow to convert."""
 _MAX_PROBLEMS: Final = 100
 _TOO_DEEP: Final = f"lists and mappings are nested more than {MAX_DEPTH} levels deep"
 
@@ -74,15 +74,15 @@ class Document:
     """One YAML document: its data, and the line and column of every value in it."""
 
     data: Any
-    """Plain dict, list, str, int, float, bool or None; nothing in it is shared, even where aliases were used."""
+    """Plain dict, list, str, int, float, bool or None; aliases are copied, not shared."""
     file: str | None
     _root: Any = field(repr=False, compare=False)
 
     def position(self, path: tuple[str | int, ...]) -> tuple[int, int] | None:
-        """Line and column (from 1) of the value at `path`, or of its key where it is a mapping entry.
+        """Line and column (from 1) of the value at `path`, or of its key in a mapping.
 
-        A path that leads nowhere gives the place of the nearest parent that exists. What came in through an alias or
-        a merge is found where it was written.
+        A missing path gives the place of its nearest existing parent. For an alias or a merge it is the place of the
+        original value.
         """
         node = place = self._root
         for step in path:
@@ -96,7 +96,7 @@ class Document:
 
 
 def read_yaml(text: str | bytes, *, file: str | None = None) -> Document:
-    """Parse one YAML document; `file` is only the name that errors show. The top level may be any value."""
+    """Parse one YAML document; `file` is the name in error messages."""
     reader = _Reader(_decode(text, file), file)
     root = reader.compose()
     reader.measure(root)
@@ -107,43 +107,43 @@ def read_yaml(text: str | bytes, *, file: str | None = None) -> Document:
 
 
 def read_yaml_file(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
-    """Parse the YAML file at `path`, which must be a regular file of at most `max_bytes`."""
+    """Parse a YAML file, which must be a regular file of at most `max_bytes`."""
     return read_yaml(_read_bytes(path, max_bytes), file=str(path))
 
 
 def _excerpt(text: str, length: int = 80) -> str:
-    """`text` cut to what a sentence can hold."""
+    """`text` cut to `length` characters."""
     return text if len(text) <= length else f"{text[:length]}…"
 
 
 class _Reader:
-    """Makes nodes of text and data of nodes; collects all problems of meaning."""
+    """Parses text to nodes and nodes to data, and collects the problems."""
 
     def __init__(self, text: str, file: str | None) -> None:
         self._text, self._file = text, file
         self.problems: dict[tuple[int, int], Problem] = {}
-        """By place: a value that is used through aliases is reported once."""
+        """(Line, column) -> problem, so that an aliased value is reported once."""
         self._sizes: dict[int, tuple[int, int]] = {}
-        """Node -> number of values and levels in it."""
+        """Id of a node -> number of values and levels in it."""
 
     def compose(self) -> Any:
-        if found := re.search(r"^%TAG\b", self._text, re.MULTILINE):  # libyaml takes quadratic time over many of them
+        if found := re.search(r"^%TAG\b", self._text, re.MULTILINE):  # libyaml takes quadratic time for many of them
             self._stop(_at(self._text, found.start(), "'%TAG' lines are not supported", "Remove the line.", None))
         try:
             self._check_depth()
             root = _Loader(self._text).get_single_node()
-        except ConfigError:  # a ValueError as well
+        except ConfigError:  # a subclass of ValueError
             raise
         except yaml.MarkedYAMLError as error:
             self._stop(_explain(error, self._text))
-        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the pure Python parser lets some escape
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the pure Python parser raises them too
             self._stop(Problem(f"this is not YAML: {error}"))
         if root is None or (isinstance(root, yaml.ScalarNode) and root.start_mark.index == root.end_mark.index):
             self._stop(Problem("the YAML text is empty", hint="Add at least one line such as 'key: value'."))
         return root
 
     def _check_depth(self) -> None:
-        """Before nodes are made of it: composing recurses, and libyaml's has no limit."""
+        """Refuse deep nesting before composing, which recurses without a limit in libyaml."""
         depth = 0
         for event in cast(Any, yaml.parse(self._text, Loader=_Loader)):  # pyright: ignore[reportUnknownMemberType]
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -151,7 +151,7 @@ class _Reader:
                 self._fail(_TOO_DEEP, event.start_mark, "Look for a bracket or alias too many.")
 
     def measure(self, node: Any) -> tuple[int, int]:
-        """Values and levels in a node with aliases expanded; an alias bomb is refused before it is expanded."""
+        """Number of values and levels in a node with aliases expanded; refuses alias bombs."""
         if (found := self._sizes.get(id(node))) is not None:
             if found == (0, 0):
                 self._fail("this alias stands inside what it refers to", node.start_mark, "Write the value itself.")
@@ -161,9 +161,9 @@ class _Reader:
         self._sizes[id(node)] = (0, 0)
         size, height = 1, 0
         inner = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
-        for one in inner:
-            below = self.measure(one)
-            size, height = size + below[0], max(height, below[1])
+        for child in inner:
+            child_size, child_height = self.measure(child)
+            size, height = size + child_size, max(height, child_height)
         if size > _MAX_VALUES:
             hint = "Keep rows in a data file, and do not nest aliases in aliases."
             message = f"the document holds more than {_MAX_VALUES:,} values once aliases are expanded"
@@ -239,7 +239,7 @@ class _Reader:
         if text.lower().endswith(("inf", "nan")):
             return float(text.replace(".", ""))
         value = float(text)
-        # A 0 that was not written as one: a learning rate of 1e-400 must not turn into no learning.
+        # A nonzero number must not underflow to 0, e.g. a learning rate of 1e-400.
         is_too_small = value == 0 and re.split("[eE]", text)[0].strip("+-0.")
         if math.isinf(value) or is_too_small:
             size = "small for a float and would become 0" if is_too_small else "large for a float"
@@ -275,7 +275,7 @@ def _is_merge(key: Any) -> bool:
 
 
 def _entries(node: Any) -> dict[str, tuple[Any, Any]]:
-    """Key and value nodes of a mapping by name, with what `<<` brings; its own win, then the earlier ones."""
+    """Name -> key and value nodes of a mapping with `<<` merged; own keys win, then earlier mappings."""
     own: dict[str, tuple[Any, Any]] = {}
     merged: dict[str, tuple[Any, Any]] = {}
     for key, value in node.value:
@@ -312,8 +312,8 @@ _SYNTAX: Final = (
     ("scanning an? (alias|anchor)|a tag|tag handle", "<an unquoted '*', '&' or '!' has a meaning in YAML",
      "Put the value in quotes."),
 )  # fmt: skip
-"""A part of the parser's complaint, what to say instead, and the remedy. A message that begins with `<` is about where
-the thing being read began, others about where reading stopped."""
+"""Pattern of the parser's message, our message, and the remedy. A message that begins with `<` is located at the start of
+the construct, others where parsing stopped."""
 
 
 def _explain(error: yaml.MarkedYAMLError, text: str) -> Problem:
@@ -327,10 +327,10 @@ def _explain(error: yaml.MarkedYAMLError, text: str) -> Problem:
         message = "this line is indented with a tab; YAML is indented with spaces only"
         hint = "Replace every tab at the start of a line by spaces, two per level."
     else:
-        for pattern, said, remedy in _SYNTAX:
+        for pattern, own_message, remedy in _SYNTAX:
             if re.search(pattern, complaint):
-                mark = error.context_mark or mark if said.startswith("<") else mark
-                message, hint = said.removeprefix("<"), remedy
+                mark = error.context_mark or mark if own_message.startswith("<") else mark
+                message, hint = own_message.removeprefix("<"), remedy
                 break
     shown = _excerpt(_line_at(text, mark).strip(), 200)
     return Problem(message, value=shown or MISSING, hint=hint, line=mark.line + 1, column=mark.column + 1)
@@ -342,7 +342,7 @@ def _line_at(text: str, mark: Any) -> str:
 
 
 def _read_bytes(path: Path, max_bytes: int) -> bytes:
-    """The content of a regular file; everything that is not one is refused before it is opened."""
+    """The content of a regular file; refuses other files before opening them."""
 
     def refuse(message: str, hint: str = "") -> NoReturn:
         raise ConfigError(Problem(message, hint=hint, file=str(path))) from None
@@ -352,7 +352,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             refuse("this is a directory, not a file", "Give the path of a YAML file inside it.")
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe waits for a writer
             hint = "Write the YAML to an ordinary file and give its path."
             refuse("this is a pipe, socket or device, not a regular file", hint)
         if status.st_size > max_bytes:
@@ -376,7 +376,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
 
 
 def _decode(source: str | bytes, file: str | None) -> str:
-    """`source` as text without a byte order mark, free of characters that YAML text cannot hold."""
+    """`source` as text without a byte order mark; refuses characters that YAML forbids."""
     hint = "Remove it, or write it as an escape inside double quotes; save the file as UTF-8."
     try:
         text = source if isinstance(source, str) else source.decode("utf-8")

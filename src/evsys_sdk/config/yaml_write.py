@@ -1,4 +1,4 @@
-"""Plain data to YAML text that reads back as the same data, here and with any YAML 1.1 or 1.2 reader."""
+"""Write plain data as YAML text that every YAML 1.1 or 1.2 reader reads as the same data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .yaml_text import MAX_DEPTH, MAX_DIGITS, PATTERNS, TAG
 _NOT_IN_BLOCK_TEXT = re.compile(
     "^[ \t\n]|[ \t](?:\n|$)|[\x00-\x08\x0b-\x1f\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufff9-\uffff]"
 )
-"""What a `|` block would hide or lose, such as spaces at the end of a line."""
+"""Text that a `|` block would hide or lose, such as spaces at the end of a line."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -34,7 +34,7 @@ class _Dumper(yaml.SafeDumper):
     def choose_scalar_style(self) -> Any:
         style = super().choose_scalar_style()
         text = cast(Any, self).event.value
-        # Only double quotes can escape what YAML text cannot hold, such as U+0085, which PyYAML takes for a line end.
+        # Only double quotes can escape forbidden characters such as U+0085, which PyYAML reads as a newline.
         stays = text.isprintable() and ('"' in text or "\\" in text)
         return '"' if style == "'" and not stays else style
 
@@ -46,7 +46,7 @@ for _kind, (_first, _pattern) in PATTERNS.items():
 
 def _represent_text(dumper: Any, text: str) -> Any:
     is_block = "\n" in text and not _NOT_IN_BLOCK_TEXT.search(text)
-    if text.lower() in ("y", "n"):  # booleans of YAML 1.1 that PyYAML does not read as such
+    if text.lower() in ("y", "n"):  # booleans of YAML 1.1, but not of PyYAML
         return dumper.represent_scalar(f"{TAG}str", text, style='"')
     return dumper.represent_scalar(f"{TAG}str", text, style="|" if is_block else None)
 
@@ -55,15 +55,14 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def write_yaml(value: Any) -> str:
-    """`value` as YAML text; tuples are written as lists, and anything that is not plain data is refused."""
+    """`value` as YAML text; tuples become lists, and values that are not plain data are refused."""
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": False}
-    found = cast(Any, yaml).dump(_plain(value, "", 0), Dumper=_Dumper, width=math.inf, **options)
-    text = cast(str, found)
-    return text.removesuffix("...\n") if text.count("\n") == 2 else text  # PyYAML ends a document of one word with it
+    text = cast(str, cast(Any, yaml).dump(_plain(value, "", 0), Dumper=_Dumper, width=math.inf, **options))
+    return text.removesuffix("...\n") if text.count("\n") == 2 else text  # PyYAML ends a one-word document with `...`
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    """`value` in Python's own types; what YAML cannot hold is refused with its path."""
+    """`value` in plain Python types; refuses values that YAML cannot hold, with their path."""
 
     def refuse(message: str, hint: str) -> NoReturn:
         raise ConfigError(Problem(message, path=path, hint=hint, value=value))
@@ -75,7 +74,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
             return value
         case str():
             if re.search("[\ud800-\udfff]", value):
-                refuse("half of a surrogate pair cannot be written as YAML", "Remove it from the text.")
+                refuse("a lone surrogate cannot be written as YAML", "Remove it from the text.")
             return str.__str__(value)
         case int():
             if value.bit_length() > 3 * MAX_DIGITS:
@@ -87,13 +86,13 @@ def _plain(value: Any, path: str, depth: int) -> Any:
             message = f"lists and mappings are nested more than {MAX_DEPTH} levels deep, or contain themselves"
             raise ConfigError(Problem(message, path=path, hint="Flatten the data."))
         case Mapping():
-            found: dict[str, Any] = {}
+            entries: dict[str, Any] = {}
             for key, item in cast(Mapping[Any, Any], value).items():
                 here = f"{path}.{key}" if path else str(key)
                 if not isinstance(key, str):
                     raise ConfigError(Problem("a key must be text", path=here, hint="Use a string.", value=key))
-                found[_plain(key, here, depth)] = _plain(item, here, depth + 1)
-            return found
+                entries[_plain(key, here, depth)] = _plain(item, here, depth + 1)
+            return entries
         case list() | tuple():
             return [_plain(item, f"{path}[{at}]", depth + 1) for at, item in enumerate(cast(list[Any], value))]
         case _:

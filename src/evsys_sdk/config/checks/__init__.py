@@ -1,1 +1,1 @@
-"""What is wrong with a config, told with its place and what to do about it."""
+"""The problems of a config, with their places and remedies."""

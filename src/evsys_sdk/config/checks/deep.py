@@ -1,7 +1,7 @@
-"""Deep validation: every `kind` exists here, every `params` block fits it, and what a budget limits has a price.
+"""Deep validation: every `kind` exists, its `params` fit, and everything under a dollar limit has a price.
 
-Runs before anything is spent. Works on configs and on the raw data of files that are not valid configs yet, so that
-a user hears about everything at once. Equal blocks of many arms are checked once.
+Works on configs and on the raw data of invalid files, so that all problems are reported at once. Equal blocks of many
+arms are checked once.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _RUN_INDEX = re.compile(r"^runs\[\d+\]")
 
 
 def deep_problems(config: ExperimentConfig) -> list[Problem]:
-    """What is wrong with the kinds and params of a config that is well-formed as such."""
+    """The problems of a valid config's kinds, params and prices."""
     once: dict[tuple[str, str], Problem] = {}
     for problem in KindCheck().problems(ExperimentConfig, config):
-        # The same mistake in a thousand arms of a matrix is one mistake.
+        # A mistake that all arms of a matrix share is reported once.
         once.setdefault((_RUN_INDEX.sub("runs", problem.path), problem.message), problem)
-    # Prices last: to find them, the recipes are looked up, and must be there.
+    # Prices last, because they need the registered recipes.
     return list(once.values()) or price_problems(config)
 
 
 class KindCheck:
-    """Checks the `{kind, params}` blocks of models or raw data, and remembers what it has seen."""
+    """Checks the `{kind, params}` blocks of models or raw data, with a cache of checked blocks."""
 
     def __init__(self, *, dry: bool = False) -> None:
         self._dry = dry
-        """Backends that are not installed do not matter: none of them will be used."""
+        """Whether backends that are not installed are accepted, because a dry run uses none."""
         self._seen: dict[tuple[str, str, str], list[Problem]] = {}
 
     def problems(self, model: type[BaseModel], node: Any) -> Iterator[Problem]:
-        """Everything wrong with the blocks below `node`, which is a `model` or the data of one."""
+        """The problems of the blocks below `node`, which is a `model` or its raw data."""
         runs = list(_runs(model, node))
         unused = {(*path, "backend") for path, run in runs if _pins_another_backend(run)}
         for path, spec in _specs(model, node, ()):
@@ -60,22 +60,23 @@ class KindCheck:
 
     def _check(self, spec: KindSpec) -> list[Problem]:
         """Problems of one block, with paths relative to it."""
-        key = (spec.registry, spec.kind, repr(spec.params))  # raw params may hold what cannot be hashed
+        key = (spec.registry, spec.kind, repr(spec.params))  # `repr`, because raw params may not be hashable
         if key not in self._seen:
-            # What is inside a block is looked at once its own model accepts it, which reports the rest by itself.
+            # Inner blocks are checked only if the model of the outer block accepts them.
             left_out = self._dry and spec.registry == "backend" and _lacks_its_extra(spec)
             self._seen[key] = [] if left_out else _spec_problems(spec) or list(self._inner_problems(spec))
         return self._seen[key]
 
     def _inner_problems(self, spec: KindSpec) -> Iterator[Problem]:
-        """What is wrong with the blocks inside the params of a block, e.g. the phases of a combo."""
+        """The problems of the blocks inside the params of a block, e.g. the phases of a combo."""
         model = config_model(registry(spec.registry).get(spec.kind))
         if isinstance(model, type) and issubclass(model, BaseModel):
             for path, inner in _specs(model, spec.params, ("params",)):
-                yield from (replace(found, path=f".{found.path}") for found in _place(self._check(inner), path))
+                problems = _place(self._check(inner), path)
+                yield from (replace(problem, path=f".{problem.path}") for problem in problems)
 
     def _stage_problems(self, path: Path, run: Any) -> Iterator[Problem]:
-        """Params of a continual stage, which are checked together with those of the algorithm they change."""
+        """The problems of the params of continual stages, merged with those of the algorithm."""
         algorithm = _instance(AlgorithmConfig, _field(run, "algorithm"))
         stages = _field(_field(run, "continual"), "stages")
         for index, stage in enumerate(cast("list[Any]", stages) if isinstance(stages, list) else ()):
@@ -83,19 +84,19 @@ class KindCheck:
             if algorithm is None or not isinstance(params, dict):
                 continue
             merged = algorithm.model_copy(update={"params": {**algorithm.params, **cast("dict[str, Any]", params)}})
-            # Problems of the algorithm itself are reported there, and not again at each stage.
+            # Without the problems of the algorithm itself, which are reported there.
             new = [problem for problem in self._check(merged) if problem not in self._check(algorithm)]
             yield from _place(new, (*path, "continual", "stages", index))
 
 
 def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path, KindSpec]]:
-    """Every `{kind, params}` block below `node` that is valid as such, with its place."""
+    """Every valid `{kind, params}` block below `node`, with its path."""
     if issubclass(model, KindSpec) and (spec := _instance(model, node)) is not None:
         yield path, spec
     if isinstance(node, dict | model):
         for name, field, inner_models, item_models in _find_nested(model):
             value = _field(node, name, MISSING)
-            if value is MISSING:  # the default has a kind, too, which may not be installed
+            if value is MISSING:  # the default has a kind too, which may not be installed
                 value = field.get_default(call_default_factory=True)
             for inner in inner_models:
                 yield from _specs(inner, value, (*path, name))
@@ -106,12 +107,12 @@ def _specs(model: type[BaseModel], node: Any, path: Path) -> Iterator[tuple[Path
 
 @cache
 def _find_nested(model: type[BaseModel]) -> list[tuple[str, FieldInfo, list[type[BaseModel]], list[type[BaseModel]]]]:
-    """The fields of a model that may hold other models, and which ones; of ten thousand arms all have the same."""
-    found = [
+    """The fields of a model that may hold other models, with these models; cached for large matrices."""
+    fields = [
         (name, field, models_in(field.annotation), item_models_in(field.annotation))
         for name, field in model.model_fields.items()
     ]
-    return [one for one in found if one[2] or one[3]]
+    return [field for field in fields if field[2] or field[3]]
 
 
 def _runs(model: type[BaseModel], node: Any) -> Iterator[tuple[Path, Any]]:
@@ -125,24 +126,24 @@ def _runs(model: type[BaseModel], node: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _pins_another_backend(run: Any) -> bool:
-    """Whether a recipe such as `mock_sft` trains elsewhere than the run says, so that nothing need be there."""
+    """Whether a recipe such as `mock_sft` trains on another backend, so that the run's backend is unused."""
     kind, backend = _field(_field(run, "algorithm"), "kind"), _field(_field(run, "backend"), "kind", "tinker")
     try:
         pinned = registry("algorithm").get(kind).pinned_backend if isinstance(kind, str) else None
-    except (EvsysError, AttributeError):  # reported elsewhere, or a class that pins none
+    except (EvsysError, AttributeError):  # reported elsewhere, or without a pinned backend
         return False
     return pinned is not None and pinned != backend
 
 
 def _field(node: Any, name: str, default: Any = None) -> Any:
-    """A field of a model, or of the data of one that may be wrong."""
+    """A field of a model, or of its raw data, which may be invalid."""
     if isinstance(node, BaseModel):
         return getattr(node, name, default)
     return cast("Mapping[str, Any]", node).get(name, default) if isinstance(node, Mapping) else default
 
 
 def _instance[S: KindSpec](model: type[S], node: Any) -> S | None:
-    """The block itself; None when it is not valid, which is reported elsewhere."""
+    """The block as a model; None if it is invalid, which is reported elsewhere."""
     try:
         return model.model_validate(node)
     except ValidationError:
@@ -174,7 +175,7 @@ def _spec_problems(spec: KindSpec) -> list[Problem]:
         return _no_params_expected(spec) if isinstance(extension, type) else []
     try:
         params = model.model_validate(spec.arguments)
-        if isinstance(extension, ChecksParams):  # what a schema cannot know, e.g. whether a named class exists
+        if isinstance(extension, ChecksParams):  # beyond the schema, e.g. whether a named class exists
             extension.check_params(params)
     except ValidationError as error:
         problems = problems_in(error, model=model, data=spec.params)
@@ -193,28 +194,28 @@ def _no_params_expected(spec: KindSpec) -> list[Problem]:
 
 
 def price_problems(config: ExperimentConfig) -> list[Problem]:
-    """Limits in dollars on something that has no price: they could not be kept."""
+    """Dollar limits on models without a price, which cannot be enforced."""
     budget = config.budget
     limits = () if budget is None else (("budget", budget), ("budget.per_arm", budget.per_arm))
     capped = [path for path, limit in limits if limit and limit.usd]
     if budget is None or not capped:
         return []
     path = f"{capped[0]}.usd"
-    # Dicts as sets that keep their order: each model is named once, and in the same order every time.
+    # Dicts as ordered sets: each model is reported once, in a fixed order.
     unpriced = {(run.model.name, backend_of(run)): None for run in config.all_runs() if price_of(run, budget) is None}
     trained = "{ train: ..., input: ..., output: ... }"
-    found = [_no_price(path, f"'{model}' on the backend '{kind}'", model, trained) for model, kind in unpriced]
+    problems = [_no_price(path, f"'{model}' on the backend '{kind}'", model, trained) for model, kind in unpriced]
     hosted = {
         (place, model): None
         for place, kind, model, listed in _iter_hosted_models(config)
         if find_tariff(kind, model, budget.prices, list_prices(kind) if listed else {}) is None
     }
-    asked = "{ input: ..., output: ... }"
-    return found + [_no_price(at, f"'{model}', and the budget is in usd", model, asked) for at, model in hosted]
+    hosted_price = "{ input: ..., output: ... }"
+    return problems + [_no_price(at, f"'{model}', and the budget is in usd", model, hosted_price) for at, model in hosted]
 
 
 def _iter_hosted_models(config: ExperimentConfig) -> Iterator[tuple[str, str, str, bool]]:
-    """Place, kind and name of every model that is asked by name, and whether it is asked where list prices hold."""
+    """Path, kind and name of every hosted model, and whether list prices apply to it."""
     for index, entry in enumerate(config.metadata.benchmark):
         for at, named in enumerate(entry.models):
             kind, _, model = named.partition(":")
@@ -230,4 +231,4 @@ def _iter_hosted_models(config: ExperimentConfig) -> Iterator[tuple[str, str, st
 
 def _no_price(path: str, what: str, model: str, prices: str) -> Problem:
     hint = f"Add budget.prices: {{ {model}: {prices} }} with your prices, or set a limit in tokens instead."
-    return Problem(f"nothing is known about the price of {what}", path, hint=hint)
+    return Problem(f"no price is known for {what}", path, hint=hint)

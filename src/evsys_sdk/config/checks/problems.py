@@ -1,4 +1,4 @@
-"""pydantic's validation errors -> problems that name the key, the value and the remedy."""
+"""Convert pydantic's validation errors to problems with key, value and remedy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EXPECTED = {
     "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",
 }
-"""pydantic error type -> what should have stood there, in words."""
+"""pydantic error type -> the expected value in words."""
 
 _BOUNDS = {
     "greater_than_equal": ("should be at least {ge}", "Use {ge} or more."),
@@ -41,18 +41,18 @@ _BOUNDS = {
     "too_short": ("should have at least {min_length} items", "Add what is missing, or remove the key."),
     "too_long": ("should have at most {max_length} items", "Remove some."),
 }
-"""pydantic error type -> message and remedy, with what pydantic knows about the bound."""
+"""pydantic error type -> message and remedy, with pydantic's bounds as placeholders."""
 
 _GUESS = re.compile("Did you mean '(.+)'")
 
 
 def problems_in(error: ValidationError, *, model: type[BaseModel], data: Any, at: Path = ()) -> list[Problem]:
-    """Every problem of a failed validation of `data`; `at` is where `data` stands in the file."""
-    found: dict[tuple[str, str], Problem] = {}
+    """The problems of a failed validation of `data`, whose path in the file is `at`."""
+    problems: dict[tuple[str, str], Problem] = {}
     for detail in error.errors(include_url=False):
         problem = _problem(dict(detail), model, data, at)
-        found.setdefault((problem.path, problem.message), problem)
-    return _one_per_typo(_one_per_union(list(found.values())))
+        problems.setdefault((problem.path, problem.message), problem)
+    return _one_per_typo(_one_per_union(list(problems.values())))
 
 
 def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path) -> Problem:
@@ -68,7 +68,7 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path
         return Problem(f"unknown key '{loc[-1]}'", path=where, hint=where_the_key_belongs(model, loc, siblings))
     if kind == "missing":
         return _describe_missing(model, loc, where)
-    if kind == "value_error":  # of our own check, whose exception pydantic hands on
+    if kind == "value_error":  # the exception of a model's own check
         return describe_failed_check(detail["ctx"]["error"], (*at, *loc), value)
     if kind == "literal_error":
         return _not_a_choice(detail["ctx"]["expected"], where, value)
@@ -91,7 +91,7 @@ def _describe_missing(model: type[BaseModel], loc: Path, where: str) -> Problem:
 
 
 def describe_failed_check(error: Exception, path: Path = (), value: Any = MISSING) -> Problem:
-    """A model's own check: its message is a sentence with the fault and a sentence with the remedy."""
+    """The problem of a model's own check, whose message is the fault and then the remedy, a sentence each."""
     message, _, hint = str(error).partition(". ")
     shown = value if isinstance(value, str | int | float) else MISSING
     return Problem(message, path=join_path((*path, *getattr(error, "path", ()))), value=shown, hint=hint)
@@ -112,13 +112,13 @@ def _out_of_bounds(kind: str, detail: dict[str, Any]) -> tuple[str, str]:
         message, hint = _BOUNDS[kind]
         bounds = {key: f"{value:g}" if isinstance(value, float) else value for key, value in context.items()}
         return message.format(**bounds), hint.format(**bounds)
-    # A kind of error that no table above knows: pydantic's own words, without its capital letter.
+    # Other error types: pydantic's message in lower case.
     message = str(detail["msg"]).replace("Input should", "should").replace("Value should", "should")
     return message[:1].lower() + message[1:], "Change it to fit."
 
 
 def _real_path(loc: tuple[str | int, ...], data: Any, *, missing: bool) -> Path:
-    """`loc` without the names of union members that pydantic puts into it."""
+    """`loc` without the names of union members that pydantic adds."""
     path: list[str | int] = []
     node = data
     for index, part in enumerate(loc):
@@ -132,24 +132,24 @@ def _real_path(loc: tuple[str | int, ...], data: Any, *, missing: bool) -> Path:
 
 
 def _one_per_union(problems: list[Problem]) -> list[Problem]:
-    """Merge what the members of a union say about one value, and drop it where a member has more to say inside."""
-    settled: dict[tuple[str, str], Problem] = {}
+    """Merge the problems of a union's members about one value; drop them if a member has problems inside the value."""
+    merged: dict[tuple[str, str], Problem] = {}
     for problem in problems:
         wrong_type = problem.message.startswith("should be ")
         if wrong_type and any(other.path.startswith((f"{problem.path}.", f"{problem.path}[")) for other in problems):
             continue
         key = (problem.path, "should be" if wrong_type else problem.message)
-        if key in settled:
+        if key in merged:
             also = problem.message.removeprefix("should be ")
-            problem = replace(settled[key], message=f"{settled[key].message} or {also}")
-        settled[key] = problem
-    return list(settled.values())
+            problem = replace(merged[key], message=f"{merged[key].message} or {also}")
+        merged[key] = problem
+    return list(merged.values())
 
 
 def _one_per_typo(problems: list[Problem]) -> list[Problem]:
-    """Drop the missing key that an unknown key was meant to be."""
+    """Drop a missing key if an unknown key is a misspelling of it."""
     typos = [
         (problem, _GUESS.search(problem.hint)) for problem in problems if problem.message.startswith("unknown key")
     ]
-    meant = {f"{problem.path.rpartition('.')[0]}.{guess[1]}".lstrip(".") for problem, guess in typos if guess}
-    return [problem for problem in problems if not (problem.message.endswith("is missing") and problem.path in meant)]
+    intended = {f"{problem.path.rpartition('.')[0]}.{guess[1]}".lstrip(".") for problem, guess in typos if guess}
+    return [problem for problem in problems if not (problem.message.endswith("is missing") and problem.path in intended)]

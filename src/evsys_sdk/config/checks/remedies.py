@@ -1,4 +1,4 @@
-"""What to write instead: the remedies for a key in the wrong place and for a value of the wrong type."""
+"""The remedies for a key in the wrong place and for a value of the wrong type."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _OTHER_NAMES = {
     "validation": "Write the block as `eval`, or its tasks as an entry of metadata.benchmark: "
     "{path: tasks.jsonl, split: val, run_every: 20}."
 }
-"""Keys by which other documents call a block -> what to write."""
+"""Common wrong names of blocks -> what to write."""
 
 
 def where_the_key_belongs(root: type[BaseModel], loc: Path, siblings: Collection[str]) -> str:
-    """The remedy for an unknown key at `loc`: the block it belongs to, or the key that was probably meant."""
+    """The remedy for an unknown key at `loc`: the block it belongs to, or the closest known key."""
     models, key = models_at(root, loc[:-1]), str(loc[-1])
     fields = {name: field.annotation for model in models for name, field in model.model_fields.items()}
     blocks = {name: [*models_in(type_), *item_models_in(type_)] for name, type_ in fields.items()}
     below = [name for name, inner in blocks.items() if any(key in model.model_fields for model in inner)]
-    # Of several blocks that know the key, the one that the file has is the one that was meant.
+    # Of several blocks with this key, prefer those that the file has.
     below = [name for name in below if name in siblings] or below
     if key in _OTHER_NAMES and not below:
         return _OTHER_NAMES[key]
@@ -42,7 +42,7 @@ def where_the_key_belongs(root: type[BaseModel], loc: Path, siblings: Collection
 
 
 def how_to_write(expected: str, value: Any, models: list[type[BaseModel]]) -> str:
-    """The remedy for a value that should have been `expected`; `models` are what its keys could have been."""
+    """The remedy for a value that is not `expected`; `models` are the models allowed here."""
     if value is None:
         return "Give it a value, or remove the key."
     match expected:
@@ -79,7 +79,7 @@ def _as_mapping(value: Any, models: list[type[BaseModel]]) -> str:
 
 
 def _item(value: Any, models: list[type[BaseModel]]) -> str:
-    """`value` as the block it abbreviates: `{kind: dedupe}` for `dedupe`."""
+    """A block for a plain value: `{kind: dedupe}` for `dedupe`."""
     keys = {name for model in models for name in model.model_fields}
     key = next((name for name in ("kind", "name") if name in keys), None)
     return f"{{{key}: {value}}}" if key else str(value)
