@@ -343,7 +343,7 @@ def test_a_metric_that_gives_no_number_is_an_error_with_its_name(compute: Any, m
 def test_an_unknown_metric_suggests_the_closest() -> None:
     with pytest.raises(UnknownNameError, match="metric 'mean_rewards' is not registered; did you mean 'mean_reward'"):
         build_metric("mean_rewards")
-    with pytest.raises(ConfigError, match=r"metric 'exact_match' cannot be made with the params {'k': 1}"):
+    with pytest.raises(ConfigError, match=r"metric 'exact_match' cannot be built with the params {'k': 1}"):
         build_metric(MetricSpec(kind="exact_match", params={"k": 1}))
 
 

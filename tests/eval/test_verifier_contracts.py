@@ -221,7 +221,11 @@ def test_an_unknown_name_suggests_the_closest() -> None:
         (lambda completion, expected, tolerance: 1.0, {}, "needs 'tolerance'. Add it to the params"),
         (lambda completion, /, expected, q: 1.0, {}, "needs 'q'"),
         (type("NoVerify", (), {}), {}, "has no method 'verify'"),
-        (type("NoParams", (), {"verify": lambda self, *, completion: 1.0}), {"a": 1}, "cannot be made with the params"),
+        (
+            type("NoParams", (), {"verify": lambda self, *, completion: 1.0}),
+            {"a": 1},
+            "cannot be built with the params",
+        ),
         (
             type("Odd", (), {"verify": lambda self, *, nonsense: 1.0}),
             {},

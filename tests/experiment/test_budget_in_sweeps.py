@@ -79,7 +79,7 @@ def test_a_limit_in_dollars_without_a_price_stops_nothing_because_nothing_starts
     config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("evsys_sdk.config.prices.FREE_BACKENDS", ())
-    with pytest.raises(ConfigError, match=r"budget\.usd: nothing is known about the price"):
+    with pytest.raises(ConfigError, match=r"budget\.usd: no price is known for"):
         Experiment(sweep(config, budget={"usd": 1.0})).run()
     assert not (tmp_path / "outputs").exists()
 

@@ -198,5 +198,5 @@ def test_appending_to_a_closed_file_is_an_error(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_reported_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(DataError, match=r"cannot be written.*Check that the folder"):
+    with pytest.raises(DataError, match=r"cannot be written.*Check the permissions"):
         JsonlFile(tmp_path / "file" / "m.jsonl")

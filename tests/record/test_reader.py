@@ -151,5 +151,5 @@ def test_notes_marks_and_decisions_are_told_in_order(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not the record of an experiment"):
+    with pytest.raises(DataError, match="not the record of an experiment"):
         ExperimentRecord.open(tmp_path)

@@ -312,8 +312,8 @@ _SYNTAX: Final = (
     ("scanning an? (alias|anchor)|a tag|tag handle", "<an unquoted '*', '&' or '!' has a meaning in YAML",
      "Put the value in quotes."),
 )  # fmt: skip
-"""Pattern of the parser's message, our message, and the remedy. A message that begins with `<` is located at the start of
-the construct, others where parsing stopped."""
+"""Pattern of the parser's message, our message, and the remedy. A message that begins with `<` is located at the start
+of the construct, others where parsing stopped."""
 
 
 def _explain(error: yaml.MarkedYAMLError, text: str) -> Problem:

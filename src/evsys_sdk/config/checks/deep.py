@@ -211,7 +211,9 @@ def price_problems(config: ExperimentConfig) -> list[Problem]:
         if find_tariff(kind, model, budget.prices, list_prices(kind) if listed else {}) is None
     }
     hosted_price = "{ input: ..., output: ... }"
-    return problems + [_no_price(at, f"'{model}', and the budget is in usd", model, hosted_price) for at, model in hosted]
+    return problems + [
+        _no_price(at, f"'{model}', and the budget is in usd", model, hosted_price) for at, model in hosted
+    ]
 
 
 def _iter_hosted_models(config: ExperimentConfig) -> Iterator[tuple[str, str, str, bool]]:

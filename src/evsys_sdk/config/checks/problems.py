@@ -152,4 +152,6 @@ def _one_per_typo(problems: list[Problem]) -> list[Problem]:
         (problem, _GUESS.search(problem.hint)) for problem in problems if problem.message.startswith("unknown key")
     ]
     intended = {f"{problem.path.rpartition('.')[0]}.{guess[1]}".lstrip(".") for problem, guess in typos if guess}
-    return [problem for problem in problems if not (problem.message.endswith("is missing") and problem.path in intended)]
+    return [
+        problem for problem in problems if not (problem.message.endswith("is missing") and problem.path in intended)
+    ]
