@@ -13,6 +13,7 @@ from ..eval.run_eval import RunEvaluator, asks_another_model
 from ..eval.verifier import verify_with
 from ..inference.renderer import get_renderer
 from ..protocols import Algorithm, Backend, DataStore, LogStore, Row, RunResult
+from ..record.layout import RunFiles
 from ..registry import get_data_store, get_log_store
 from ..training.blocking import run_blocking
 from ..training.callback import Observers
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 def open_stores(config: ExperimentConfig, run_dir: Path, observers: Observers) -> tuple[DataStore, LogStore]:
     """The data store and the log store; metrics go to the log store and to the observers."""
     data_store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.arguments)
-    log_store: LogStore = get_log_store(config.log_store.kind)(**fill_log_dir(config.log_store, run_dir))
+    spec, logs = config.log_store, RunFiles(run_dir).logs.folder
+    folder = logs if spec.kind in ("jsonl", "multiplex") else logs / spec.kind
+    log_store: LogStore = get_log_store(spec.kind)(**fill_log_dir(spec, folder))
     observers.add(LogStoreCallback(log_store))
     return data_store, ObservedLogStore(log_store, observers)
 

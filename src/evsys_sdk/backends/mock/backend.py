@@ -20,8 +20,6 @@ class MockBackend:
     """A small numpy language model that learns, samples and resumes exactly; for trying things out and for tests."""
 
     name: ClassVar[str] = "mock"
-    without_effect: ClassVar[frozenset[str]] = frozenset({"lora_rank"})
-    """Params of recipes that are recorded only: there is no adapter here."""
     seeded_base: ClassVar[bool] = True
     """The weights before training are drawn from the seed, so that each seed has another untrained model."""
 

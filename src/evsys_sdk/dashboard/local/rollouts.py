@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 
 from ...history.views.answers import load_tasks, task_texts
 from ...record.layout import ExperimentFiles, RunFiles
-from ...record.values import number, read_object, subfolders, text, whole
+from ...record.values import number, read_object, stamp_of, subfolders, text, whole
 from ..views.rollouts import COLUMNS, LONGEST_PREVIEW, ORDER, text_of
 from ..views.source import NotFound, Object, read_cursor, write_cursor
 
@@ -84,7 +84,7 @@ class RolloutIndex:
                 now = time.monotonic()
                 self._until = now + (now - began) * _MOST_OF_THE_TIME if len(arms) > _MANY_ARMS else 0.0
             gone = self._seen.keys() - {file.path for file in self._files}
-            changed = [file for file in self._files if _stamp(file.path) != self._seen.get(file.path, _Seen()).stamp]
+            changed = [file for file in self._files if stamp_of(file.path) != self._seen.get(file.path, _Seen()).stamp]
             if not gone and not changed:
                 return
             self._answers.clear()
@@ -139,7 +139,7 @@ class RolloutIndex:
 
     def _read_on(self, file: _File) -> None:
         """Add the lines of a file that were written since the last look; one that was written anew is read anew."""
-        stamp = _stamp(file.path)
+        stamp = stamp_of(file.path)
         try:
             with file.path.open("rb") as lines:
                 seen = self._seen.get(file.path)
@@ -201,14 +201,6 @@ def _count(value: Any) -> int | None:
 def _storable(value: str) -> str:
     """Half of a surrogate pair is legal JSON and no text that SQLite takes."""
     return value if value.isascii() else value.encode(errors="backslashreplace").decode()
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
 
 
 def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:

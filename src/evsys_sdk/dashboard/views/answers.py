@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ...history.query import Filters
 from ...record.runs import add_spend, config_runs, plain_spend
-from ...record.values import items, number, part, text
+from ...record.values import items, number, part, text, whole
 from ...record.view.model import ExperimentView, RunView
 from ...record.view.question import is_score
 from ..shapes.experiment import ExperimentDetail, InterimLook, RegisteredClaim
@@ -92,16 +92,16 @@ def _claim(data: ExperimentData) -> RegisteredClaim:
 
 def _looks(data: ExperimentData) -> list[InterimLook]:
     """Every look that was noted, and the one that the conclusion rests on; a look that was taken again counts once."""
-    found = {_whole(row.get("look")) or 0: row for row in data.looks}
+    found = {whole(row.get("look")) or 0: row for row in data.looks}
     last = part(data.conclusion, "sequential")
-    if last and (place := _whole(last.get("look"))) is not None and place not in found:
+    if last and (place := whole(last.get("look"))) is not None and place not in found:
         stated = {"of": len(items(last.get("looks"))), "verdict": data.conclusion.get("verdict"), "ends": True}
         found[place] = {**last, **stated, "why": last.get("outcome")}
     return [
         InterimLook(
             look=at,
-            of=_whole(row.get("of")) or 0,
-            seeds=_whole(row.get("seeds")) or 0,
+            of=whole(row.get("of")) or 0,
+            seeds=whole(row.get("seeds")) or 0,
             verdict=text(row.get("verdict")),
             error=number(row.get("error")),
             chance=number(row.get("chance")),
@@ -182,8 +182,3 @@ def _texts(value: Any) -> list[str]:
 
 def _object(value: Any) -> Object | None:
     return dict(cast(Mapping[str, Any], value)) if isinstance(value, dict) else None
-
-
-def _whole(value: Any) -> int | None:
-    found = number(value)
-    return None if found is None else int(found)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ...config import LogStoreSpec
 from ...log import get_logger
 from ...protocols import LogStore
-from ...record.layout import RunFiles
+from ...registry import config_model, get_log_store
 from ...training.callback import Callback, EvalRecord, Observers, RunControl, RunInfo
 
 
@@ -75,18 +75,10 @@ class ObservedLogStore:
         self._store.close()
 
 
-def fill_log_dir(spec: LogStoreSpec, run_dir: Path) -> dict[str, Any]:
-    """Params of a log store and its children, with a default `log_dir` below the run's folder."""
-    return _fill_params(spec.kind, spec.params, RunFiles(run_dir).logs.folder)
-
-
-def _fill_params(kind: str, params: Mapping[str, Any], log_dir: Path) -> dict[str, Any]:
-    filled = dict(params)
-    if kind in ("jsonl", "tensorboard"):
-        filled.setdefault("log_dir", str(log_dir if kind == "jsonl" else log_dir / kind))
-    if "children" in filled:
-        filled["children"] = [
-            {**child, "params": _fill_params(child["kind"], child.get("params", {}), log_dir / child["kind"])}
-            for child in filled["children"]
-        ]
-    return filled
+def fill_log_dir(spec: LogStoreSpec, folder: Path) -> dict[str, Any]:
+    """Params of a log store; one that takes a `log_dir` and was given none writes to `folder`."""
+    model = config_model(get_log_store(spec.kind))
+    field = model.model_fields.get("log_dir") if model is not None else None
+    if field is None or field.default is not None:
+        return spec.arguments
+    return {**spec.arguments, "log_dir": spec.params.get("log_dir") or str(folder)}

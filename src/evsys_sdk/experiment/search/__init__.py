@@ -14,7 +14,7 @@ from pathlib import Path
 from ...config import ExperimentConfig
 from ...spend.ledger import limits_anything
 from ..arms.arm import Arm
-from .allocation import Allocation, DrawnArms, EveryArm
+from .allocation import Allocation, EveryArm, describe_draw
 from .decided import UntilDecided, judge_look
 
 __all__ = ["allocation_for"]
@@ -25,6 +25,7 @@ def allocation_for(config: ExperimentConfig, arms: Sequence[Arm], experiment_dir
     search = config.search
     if config.planned_looks:
         return UntilDecided(arms, config.planned_looks, lambda trained: judge_look(experiment_dir, trained))
-    if search is None:
-        return EveryArm(arms, in_rounds=limits_anything(config.budget))
-    return DrawnArms(arms, search.seed) if search.kind == "random" else EveryArm(arms)
+    if search is not None:
+        return EveryArm(arms, [describe_draw(arms, search.seed)] if search.kind == "random" else ())
+    # Within a budget, every run gets its first seed before any gets its second.
+    return EveryArm(sorted(arms, key=lambda arm: arm.repeat) if limits_anything(config.budget) else arms)

@@ -36,26 +36,19 @@ class Allocation(Protocol):
 
 
 class EveryArm:
-    """Train all arms."""
+    """Trains all arms."""
 
-    def __init__(self, arms: Sequence[Arm], *, in_rounds: bool = False) -> None:
-        """With `in_rounds`, every run gets its first seed before any run gets its second."""
-        self._all = AllocationDecision(sorted(arms, key=lambda arm: arm.repeat) if in_rounds else arms)
-
-    def decide(self, results: Sequence[ArmResult]) -> AllocationDecision:
-        return self._all
-
-
-class DrawnArms:
-    """Train all arms, and record that they were sampled when the config was expanded."""
-
-    def __init__(self, arms: Sequence[Arm], seed: int) -> None:
-        runs = list(dict.fromkeys(arm.of_run for arm in arms))
-        note = {"sampled": runs, "seed": seed, "why": f"{len(runs)} runs were drawn with seed {seed}"}
-        self._all = AllocationDecision(arms, [note])
+    def __init__(self, arms: Sequence[Arm], notes: Sequence[dict[str, Any]] = ()) -> None:
+        self._all = AllocationDecision(arms, notes)
 
     def decide(self, results: Sequence[ArmResult]) -> AllocationDecision:
         return self._all
+
+
+def describe_draw(arms: Sequence[Arm], seed: int) -> dict[str, Any]:
+    """The note about runs that were drawn when the config was expanded."""
+    runs = list(dict.fromkeys(arm.of_run for arm in arms))
+    return {"sampled": runs, "seed": seed, "why": f"{len(runs)} runs were drawn with seed {seed}"}
 
 
 def is_settled(result: ArmResult) -> bool:

@@ -16,9 +16,10 @@ from pydantic import Field
 from ...config.base import Strict
 from ...config.specs import LogStoreSpec
 from ...errors import EvsysError
+from ...experiment.arms.observed_log_store import fill_log_dir
 from ...log import get_logger
 from ...protocols import LogStore
-from ...registry import config_model, get_log_store
+from ...registry import get_log_store
 from ...training.callback import EvalRecord
 
 _NOTED_FAILURES = 3
@@ -95,12 +96,8 @@ class MultiplexLogStore:
 
 
 def _build(spec: LogStoreSpec, log_dir: str | None, label: str) -> LogStore:
-    store = get_log_store(spec.kind)
-    params = dict(spec.arguments)
-    config = config_model(store)
-    if log_dir is not None and config is not None and "log_dir" in config.model_fields:
-        params["log_dir"] = params.get("log_dir") or str(Path(log_dir) / label)
-    return store(**params)
+    params = spec.arguments if log_dir is None else fill_log_dir(spec, Path(log_dir) / label)
+    return get_log_store(spec.kind)(**params)
 
 
 def _choose_name(kind: str, taken: Mapping[str, object]) -> str:

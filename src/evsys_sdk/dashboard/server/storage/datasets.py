@@ -24,7 +24,6 @@ from ...views.source import DataKind, NotFound, read_cursor, write_cursor
 from . import schema
 
 _TABLE, _CHUNK = schema.data_entry, schema.data_chunk
-LARGEST_PIECE = 8 << 20
 
 
 def begin_upload(connection: Connection, project: str, kind: DataKind, about: dict[str, Any]) -> dict[str, Any]:
