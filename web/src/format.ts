@@ -19,12 +19,12 @@ export function show(value: number | null | undefined): string {
 /** A number on an axis: without zeros that say nothing. */
 export const tick = (value: number): string => show(value).replace(/(\.\d*?)0+(?=$|[a-zA-Z])/, "$1").replace(/\.(?=$|[a-zA-Z])/, "");
 
-/** A score: always two decimals between -1 and 1, so that columns line up. */
+/** A score: always three decimals between -1 and 1, so that columns line up; below 1e-6 is rounding. */
 export function score(value: number | null | undefined): string {
   if (value === null || value === undefined) return MISSING;
   const size = Math.abs(value);
-  if (size > 1.0005 || (size !== 0 && size < 0.005)) return show(value);
-  return minus(value.toFixed(3));
+  if (size > 1.0005 || (size > 1e-6 && size < 0.005)) return show(value);
+  return minus(value.toFixed(3)).replace(/^−(?=0\.000$)/, "");
 }
 
 export const signed = (value: number): string => (value >= 0 ? "+" : "") + score(value);
@@ -84,7 +84,7 @@ export const clock = (time: number | null): string =>
   time === null ? MISSING : new Date(time * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 export function bytes(count: number | null): string {
-  return count === null ? MISSING : count < 1000 ? `${count} B` : `${compact(count)}B`;
+  return count === null ? MISSING : count < 1000 ? `${count} B` : `${compact(count).replace(/(?=[a-zA-Z]$)/, " ")}B`;
 }
 
 /** A config value in one line. */

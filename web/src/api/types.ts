@@ -537,7 +537,6 @@ export interface ShownExperiment {
 export interface SpendBreakdown {
   total: Amounts;
   by_arm: SpendPart[];
-  by_work: SpendPart[];
   times: number[];
   usd: number[];
   tokens: number[];

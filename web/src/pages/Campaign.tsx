@@ -163,9 +163,9 @@ function Decisions({ decisions }: { decisions: CampaignDecided[] }) {
         <table className="tall cards">
           <thead>
             <tr>
-              <th>when</th>
-              <th>step</th>
-              <th>family</th>
+              <th className="fit">when</th>
+              <th className="fit">step</th>
+              <th className="fit">family</th>
               <th>reason</th>
             </tr>
           </thead>

@@ -20,10 +20,7 @@ export function CostTab({ detail }: { detail: ExperimentDetail }) {
       {(spend) => (
         <div className="halves">
           <Pareto detail={detail} />
-          <div className="stack">
-            <Lines title="By kind of work" lines={spend.by_work} />
-            <Lines title="By arm" lines={spend.by_arm.slice(0, 200)} />
-          </div>
+          <Lines title="By arm" lines={spend.by_arm.slice(0, 200)} />
         </div>
       )}
     </Answer>

@@ -79,7 +79,7 @@ class RolloutDetail(ApiShape):
 
 
 class SpendPart(ApiShape):
-    """What one arm, or one kind of work, took."""
+    """What one arm took."""
 
     name: str
     spend: dict[str, float]
@@ -90,8 +90,6 @@ class SpendBreakdown(ApiShape):
 
     total: dict[str, float]
     by_arm: list[SpendPart]
-    by_work: list[SpendPart]
-    """train, eval, ..."""
     times: list[float]
     usd: list[float]
     tokens: list[float]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ...history.query import Filters
-from ...record.runs import add_spend, config_runs, plain_spend
+from ...record.runs import config_runs
 from ...record.values import items, number, part, text, whole
 from ...record.view.model import ExperimentView, RunView
 from ...record.view.question import is_score
@@ -115,14 +115,10 @@ def _looks(data: ExperimentData) -> list[InterimLook]:
 def sum_spend(source: RecordSource, id: str) -> SpendBreakdown:
     """Where the money went."""
     data, lines = source.experiment(id), source.spend_lines(id)
-    works: dict[str, dict[str, float]] = {}
     times: list[float] = []
     usd: list[float] = []
     tokens: list[float] = []
     for line in sorted(lines, key=lambda line: number(line.get("at")) or 0.0):
-        what = text(line.get("what")) or "train"
-        if what != "experiment":  # the time of the whole, which the total has: next to its parts it would count twice
-            works[what] = add_spend(works.get(what, {}), plain_spend(line))
         times.append(number(line.get("at")) or 0.0)
         usd.append((usd[-1] if usd else 0.0) + (number(line.get("usd")) or 0.0))
         more = sum(number(line.get(name)) or 0.0 for name in ("tokens_trained", "tokens_sampled"))
@@ -130,7 +126,6 @@ def sum_spend(source: RecordSource, id: str) -> SpendBreakdown:
     return SpendBreakdown(
         total=dict(data.experiment.spend),
         by_arm=[SpendPart(name=arm.arm, spend=dict(arm.spend)) for arm in data.experiment.arms],
-        by_work=[SpendPart(name=what, spend=spend) for what, spend in works.items()],
         times=times,
         usd=usd,
         tokens=tokens,
