@@ -16,11 +16,11 @@ from .redact import is_suspicious, redact, redact_text
 def atomic_write(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
     """Open a temporary file next to `path`; it replaces `path` only if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    encoding = None if "b" in mode else "utf-8"
+    encoding, errors = (None, None) if "b" in mode else ("utf-8", "backslashreplace")  # half of a surrogate pair
     # A name by chance, and opened with `x`: of two writers at once neither may get into the file of the other.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
-        with temporary.open(mode.replace("w", "x"), encoding=encoding) as file:
+        with temporary.open(mode.replace("w", "x"), encoding=encoding, errors=errors) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())  # else a power cut may leave the new name with nothing in it

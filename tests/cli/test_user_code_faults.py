@@ -16,11 +16,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 OWN = """
 import os, re, sys, time
 from evsys_sdk import (
-    Callback, RunResult, register_agent, register_algorithm, register_backend, register_callback, register_deployer,
-    register_environment, register_inference, register_launcher, register_log_store, register_metric,
+    Callback, RunResult, register_agent, register_algorithm, register_backend, register_callback, register_data_store,
+    register_deployer, register_environment, register_inference, register_launcher, register_log_store, register_metric,
     register_transform, register_verifier,
 )
 from evsys_sdk.backends.mock.backend import MockBackend
+from evsys_sdk.data.stores.local import LocalDataStore
 
 def fault(place):
     if os.environ.get("FAULT_AT") == place:
@@ -77,6 +78,12 @@ class Backend(MockBackend):
     def prepare(self, *, model, run_dir):
         fault("backend")
         return super().prepare(model=model, run_dir=run_dir)
+
+@register_data_store("mine")
+class Files(LocalDataStore):
+    def __init__(self, **params):
+        fault("data_store")
+        super().__init__(**params)
 
 @register_log_store("mine")
 class Store:
@@ -136,6 +143,7 @@ USES = {
     "metric": ("max_tokens: 4", "max_tokens: 4\n    metrics: [pass@1, mine]"),
     "algorithm": ("{kind: sft, params: {max_steps: 1}}", "{kind: mine}"),
     "backend": ("{kind: mock}", "{kind: mine}"),
+    "data_store": ("runs:", "data_store: {kind: mine}\nruns:"),
     "log_store": ("runs:", "log_store: {kind: mine}\nruns:"),
     "callback": ("runs:", "callbacks: [{kind: mine}]\nruns:"),
     "experiment_end": ("runs:", "callbacks: [{kind: mine}]\nruns:"),
@@ -157,13 +165,17 @@ VERBS = {
     "score": _SCORE,
     "eval": ("eval", "model", "--dataset", "eval.jsonl", "--aliases", "aliases.json", *_MODEL),
     "deploy": ("deploy", "trained", "--to", "mine"),
-    "export": ("export", "trained", "--out", "weights"),
+    "errors": ("errors", "trained"),
+    "doctor": ("doctor",),
+    "loop": ("loop", "system.yaml"),
+    "campaign": ("campaign", "run", "night"),
     "audit": ("audit", "judged"),
     "gate": ("gate", "judged", "--against", "base", "--policy", "policy.yaml"),
 }
 PLACES = (
     *(("import", verb) for verb in ("list", "schema", "validate", "plan", "eval", "deploy", "run")),
-    ("import", "benchmark"),
+    *(("import", verb) for verb in ("benchmark", "errors", "doctor", "loop", "campaign")),
+    *(("data_store", verb) for verb in ("validate", "run")),
     *(("transform", verb) for verb in ("validate", "plan", "contamination", "run")),
     *((place, "benchmark") for place in ("agent", "environment", "client", "metric")),
     *(("verifier", verb) for verb in ("score", "run")),
@@ -179,11 +191,30 @@ FAULTS = {
     "crashes": "os.abort()",
     "hangs": "time.sleep(100)",
 }
+ODD_FAULTS = {
+    "lets a child go on in its place": "os.fork() and os._exit(0)",
+    "stops itself": "import signal; os.kill(os.getpid(), signal.SIGSTOP)",
+    "waits uninterrupted": "import signal\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(99)",
+    "waits for itself": "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "ends its group": "import signal; os.killpg(0, signal.SIGKILL)",
+    "ends in a thread": "import threading; one = threading.Thread(target=os._exit, args=(0,)); one.start(); one.join()",
+    "ends when its error is printed": "raise type('E', (Exception,), {'__str__': lambda self: os._exit(0)})",
+    "raises no exception": "raise BaseExceptionGroup('g', [SystemExit(0)])",
+    "uses up its time": "import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True: pass",
+    "exceeds the stack": "sys.setrecursionlimit(10**9); f = lambda g: g(g); f(f)",
+    "closes all descriptors": "os.closerange(0, 200); os._exit(0)",
+    "prints without end": "\nwhile True: os.write(1, b'x' * 65536)",
+    "becomes another Python": "os.execv(sys.executable, [sys.executable, '-c', 'print({})'])",
+}
+"""Tried at one place of each stage of a command; those that wait end at a limit of three seconds."""
+WAITING = {"hangs", "stops itself", "waits uninterrupted", "waits for itself", "prints without end"}
+ODD_PLACES = (("import", "validate"), ("transform", "run"), ("callback", "run"), ("verifier", "score"))
 ALIKE = {("import", verb, "becomes another program") for verb in ("schema", "plan", "eval", "deploy")}
 ALIKE |= {("import", verb, "crashes") for verb in ("schema", "plan", "eval", "deploy")}
 ALIKE |= {("metric", "audit", "exits"), ("verifier", "gate", "exits"), ("verifier", "gate", "crashes")}
 """Left out: the same code handles them as in other rows."""
 CASES = [(*place, fault) for place in PLACES for fault in FAULTS if (*place, fault) not in ALIKE]
+CASES += [(*place, fault) for place in ODD_PLACES for fault in ODD_FAULTS]
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +240,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = evsys(folder, "run", "judged.yaml", "--quiet")
     assert done.returncode == 0, done.stderr
     assert evsys(folder, *VERBS["audit"]).returncode == 0
+    (folder / "system.yaml").write_text("name: live\n", encoding="utf-8")
     return folder
 
 
@@ -230,15 +262,17 @@ def test_no_fault_of_user_code_hangs_or_succeeds(
     config = CONFIG
     for old, new in [USES[place]] if place in USES else []:
         config = config.replace(old, new)
-    if fault == "hangs":
+    if fault in WAITING:
         config = config.replace("arm_timeout_s: 60", "arm_timeout_s: 3")
     (folder / "c.yaml").write_text(config, encoding="utf-8")
-    limit = {"EVSYS_USER_CODE_TIMEOUT_S": "3"} if fault == "hangs" else {}
-    done = evsys(folder, *VERBS[verb], FAULT_AT=place, FAULT=FAULTS[fault], **limit)
+    limit = {"EVSYS_USER_CODE_TIMEOUT_S": "3"} if fault in WAITING else {}
+    done = evsys(folder, *VERBS[verb], FAULT_AT=place, FAULT=(FAULTS | ODD_FAULTS)[fault], **limit)
     assert done.returncode in (1, 2), done.stderr
     told = done.stdout if verb in ("audit", "gate") else done.stderr
     assert told.strip()
     assert "Traceback" not in done.stderr
+    if place == "import" and verb != "audit":
+        assert "importing 'own.py'" in told or "its process was ended" in told, told
     if verb == "audit":
         assert "instead of judging" in told, told
     if verb == "gate":
