@@ -31,7 +31,7 @@ def check(what: str, found: Any, expected: Any, tolerance: float = 2e-3) -> None
 
 def check_adapters(rows: int, hidden: int, inner: int, rank: int) -> None:
     """The same with several adapters in a bank, some rows without one."""
-    decode_kernels._plan = lambda x, height, gate=False, divide=False: decode_kernels._Plan(
+    decode_kernels._plan = lambda x, height, gate=False, divide=False, pairs=False: decode_kernels._Plan(
         16, 32, 2 if divide else 1, 2
     )
     room = decode_kernels.Room(hidden, torch.device("cpu"))
@@ -93,7 +93,7 @@ def normed(x: Any, norm: Any) -> Any:
 
 def check_products(rows: int, hidden: int, inner: int) -> None:
     """Two layers of products with their norms, gates and additions."""
-    decode_kernels._plan = lambda x, height, gate=False, divide=False: decode_kernels._Plan(
+    decode_kernels._plan = lambda x, height, gate=False, divide=False, pairs=False: decode_kernels._Plan(
         32 if len(x) > 16 else 16, 32, 3 if divide else 1, 2
     )
     room = decode_kernels.Room(hidden, torch.device("cpu"))
@@ -148,8 +148,9 @@ def check_attention(*, norm: bool, window: int | None) -> None:
         expected[slot] = F.scaled_dot_product_attention(q[slot][:, None], own[0], own[1], scale=0.3)[:, 0]
     traits = SimpleNamespace(scale=0.3, window=window)
     where = (positions, homes, shared)
-    found = decode_step.attend(qkv, (cos, sin), norms, (keys, values), where, traits, heads)
-    check("attention", found.view(slots, heads, width), expected)
+    for prompts in (False, True):
+        found = decode_step.attend(qkv, (cos, sin), norms, (keys, values), where, traits, heads, prompts=prompts)
+        check("attention", found.view(slots, heads, width), expected)
     check("keys", keys, expected_keys)
     check("values", values, expected_values, 0)
 

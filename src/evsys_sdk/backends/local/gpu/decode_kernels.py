@@ -16,6 +16,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .early import fetch, launch_early
 
 MOST_ROWS = 128
 """Rows up to which these products are faster than those of torch."""
@@ -24,6 +27,17 @@ COLUMNS = 32
 _MOST_PIECES = 4
 _PROGRAMS = 128
 """How many programs a product is to be divided among, about one for each processor."""
+_MOST_SHARES = 4
+"""How many programs divide the low-rank states of an adapter."""
+
+
+@triton.jit
+def _low(start, stride, mask, SHARES: tl.constexpr):
+    """Low-rank states, added up from their shares."""
+    total = tl.load(start, mask=mask, other=0.0, cache_modifier=".cg")
+    for share in tl.static_range(1, SHARES):
+        total += tl.load(start + share * stride, mask=mask, other=0.0, cache_modifier=".cg")
+    return total
 
 
 # Triton compiles again when an integer becomes 1 or a multiple of 16, and these two change while texts are sampled.
@@ -43,7 +57,10 @@ def _product(
     low,
     bank,
     table,
+    owners,
     adapters,
+    ready,
+    scale,
     eps,
     M,
     N,
@@ -62,14 +79,61 @@ def _product(
     DEPTH: tl.constexpr,
     RANK: tl.constexpr,
     RANKS: tl.constexpr,
-    BANK: tl.constexpr,
+    PARTS: tl.constexpr,
+    SHARES: tl.constexpr,
+    SHRINKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    block, rows_at, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    # The first programs compute the low-rank states, and all others wait for these at their end.
+    number, rows_at = tl.program_id(0), tl.program_id(1)
+    if RANK:  # noqa: SIM102 - known when it is compiled, unlike the next
+        if number < SHRINKS:
+            used = tl.load(adapters)
+            if number < PARTS * SHARES * used:
+                share, adapter, part = number % SHARES, number // SHARES % used, number // SHARES // used
+                row = rows_at * ROWS + tl.arange(0, ROWS)
+                own = (tl.load(owners + row, mask=row < M, other=-1) == adapter)[:, None]
+                from_a = tl.load(table + 2 * part)
+                depth: tl.constexpr = 128
+                length = tl.cdiv(tl.cdiv(K, SHARES), depth) * depth
+                last = tl.where((from_a >= 0) & (tl.sum(own.to(tl.int32)) > 0), tl.minimum((share + 1) * length, K), 0)
+                rank = tl.arange(0, RANKS)
+                from_x = x + row[:, None] * K
+                # Loads are wide only where the compiler knows that they begin at multiples of 16.
+                from_bank = (
+                    bank + tl.multiple_of(adapter.to(tl.int64) * stride + tl.maximum(from_a, 0), 16) + rank[:, None] * K
+                )
+                if EARLY:
+                    gdc_wait()
+                    gdc_launch_dependents()
+                total = tl.zeros([ROWS, RANKS], tl.float32)
+                for start in range(share * length, last, depth):
+                    at = start + tl.arange(0, depth)[None, :]
+                    value = tl.load(from_x + at, mask=own & (at < K), other=0.0)
+                    factor = tl.load(from_bank + at, mask=(rank < RANK)[:, None] & (at < K), other=0.0)
+                    total = tl.dot(value, tl.trans(factor), total)
+                target = low + ((part * SHARES + share) * M + row[:, None]) * RANK + rank[None, :]
+                tl.store(target, total * scale, mask=own & (rank < RANK)[None, :])
+                tl.debug_barrier()  # all threads have stored their states before the program counts as ready
+                tl.atomic_add(ready + rows_at, 1, sem="release")
+            return
+    block = (number - SHRINKS) % tl.cdiv(N, COLUMNS)
+    piece = (number - SHRINKS) // tl.cdiv(N, COLUMNS)
     row = rows_at * ROWS + tl.arange(0, ROWS)
     column = block * COLUMNS + tl.arange(0, COLUMNS)
     in_rows, in_columns = (row < M)[:, None], (column < N)[:, None]
     from_x = x + row[:, None] * K
     from_weight = weight + column[:, None].to(tl.int64) * K  # large matrices have more than 2^31 numbers
+    # Split-K: each piece is a whole number of steps, so that only the last one has to look where K ends.
+    length = tl.cdiv(tl.cdiv(K, SPLIT), DEPTH) * DEPTH
+    ends = tl.minimum((piece + 1) * length, K)
+    if EARLY:
+        if ROWS <= 32:  # with more rows, these take longer to come than the weights
+            fetch(weight, block * COLUMNS, N - block * COLUMNS, piece * length, ends, K, COLUMNS)
+            if GATE:
+                fetch(weight, N + block * COLUMNS, N - block * COLUMNS, piece * length, ends, K, COLUMNS)
+        gdc_wait()
+        gdc_launch_dependents()
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     other = tl.zeros([ROWS, COLUMNS], tl.float32)
     # RMS norm is a factor for each row, so it commutes with the product and is applied to the sums at the end.
@@ -79,9 +143,7 @@ def _product(
             at = start + tl.arange(0, 32)[None, :]
             squared += tl.sum(tl.load(squares + at * M + row[:, None], mask=in_rows & (at < blocks), other=0.0), 1)
         factors = (1.0 / tl.sqrt(squared / K + eps))[:, None]
-    # Split-K: each piece is a whole number of steps, so that only the last one has to look where K ends.
-    length = tl.cdiv(tl.cdiv(K, SPLIT), DEPTH) * DEPTH
-    for start in range(piece * length, tl.minimum((piece + 1) * length, K), DEPTH):
+    for start in range(piece * length, ends, DEPTH):
         at = start + tl.arange(0, DEPTH)[None, :]
         inside = at < K
         value = tl.load(from_x + at, mask=in_rows & inside, other=0.0)
@@ -91,29 +153,33 @@ def _product(
             second = tl.load(from_weight + N * K + at, mask=in_columns & inside, other=0.0)
             other = tl.dot(value, tl.trans(second), other)
     if RANK:
-        # Low-rank states of adapters are further columns of x, and their B further columns of the weight. In a row all
-        # are zero but those of its adapter. Linear layers that share x lie next to each other: columns choose one.
+        # What the adapter of each row adds. Linear layers that share x lie next to each other: columns choose one.
         place = block * COLUMNS
         part = (place >= first_end).to(tl.int32) + (place >= second_end).to(tl.int32)
         begin = tl.multiple_of(tl.where(part == 0, 0, tl.where(part == 1, first_end, second_end)), COLUMNS)
         rank = tl.arange(0, RANKS)[None, :]
         in_rank = rank < RANK
-        from_low = low + (part * BANK * M + row[:, None]) * RANK + rank
-        # Loads are wide only where the compiler knows that they begin at multiples of 16.
         of_b = tl.multiple_of(tl.maximum(tl.load(table + 2 * part + 1), 0), 16)
         from_b = bank + of_b + (column[:, None] - begin) * RANK + rank
+        owner = tl.load(owners + row, mask=row < M, other=-1)[:, None]
+        limit = tl.where(piece == SPLIT - 1, tl.load(adapters), 0)
+        while tl.atomic_add(ready + rows_at, 0, sem="acquire") < PARTS * SHARES * limit:
+            pass
+        from_low = low + (part * SHARES * M + row[:, None]) * RANK + rank
+        state = _low(from_low, M * RANK, in_rows & in_rank, SHARES).to(weight.dtype.element_ty)
+        nothing = tl.zeros([ROWS, RANKS], weight.dtype.element_ty)
         if GATE:
             of_second = tl.multiple_of(tl.maximum(tl.load(table + 3), 0), 16)
             from_second = bank + of_second + column[:, None] * RANK + rank
-        for adapter in range(tl.where(piece == SPLIT - 1, 0, BANK), tl.load(adapters)):
+            other_state = _low(from_low + SHARES * M * RANK, M * RANK, in_rows & in_rank, SHARES)
+            other_state = other_state.to(weight.dtype.element_ty)
+        for adapter in range(0, limit):
             own = tl.multiple_of(stride.to(tl.int64) * adapter, 16)
-            value = tl.load(from_low + adapter * M * RANK, mask=in_rows & in_rank, other=0.0)
             factor = tl.load(from_b + own, mask=in_columns & in_rank, other=0.0)
-            total = tl.dot(value, tl.trans(factor), total)
+            total = tl.dot(tl.where(owner == adapter, state, nothing), tl.trans(factor), total)
             if GATE:
-                value = tl.load(from_low + (BANK + adapter) * M * RANK, mask=in_rows & in_rank, other=0.0)
                 second = tl.load(from_second + own, mask=in_columns & in_rank, other=0.0)
-                other = tl.dot(value, tl.trans(second), other)
+                other = tl.dot(tl.where(owner == adapter, other_state, nothing), tl.trans(second), other)
     if NORM:
         total *= factors
         other *= factors
@@ -121,10 +187,11 @@ def _product(
         total = total * tl.sigmoid(total) * other
     target = row[:, None] * N + column[None, :]
     written = in_rows & (column < N)[None, :]
+    before = SPLIT - 1
     if SPLIT > 1:
         tl.store(parts + piece * M * N + target, total, mask=written)
         tl.debug_barrier()  # every thread of this program has stored its part before the program counts as arrived
-        place = arrived + rows_at * tl.num_programs(0) + block
+        place = arrived + rows_at * tl.cdiv(N, COLUMNS) + block
         before = tl.atomic_add(place, 1, sem="acq_rel")
         # The last block adds all parts up from the first to the last: sums in the order of arrival would make the
         # same step give other bits from run to run. The parts bypass L1 (.cg), which may hold what was there before.
@@ -132,102 +199,22 @@ def _product(
             total = tl.zeros([ROWS, COLUMNS], tl.float32)
             for number in range(SPLIT):
                 total += tl.load(parts + number * M * N + target, mask=written, other=0.0, cache_modifier=".cg")
-            _finish(
-                total,
-                bias,
-                onto,
-                found,
-                gain,
-                normed,
-                new_squares,
-                row,
-                column,
-                M,
-                N,
-                block,
-                target,
-                written,
-                BIAS,
-                ONTO,
-            )
             tl.store(place, 0)  # for the next product: captured graphs never clear it
-    else:
-        _finish(
-            total, bias, onto, found, gain, normed, new_squares, row, column, M, N, block, target, written, BIAS, ONTO
-        )
-
-
-@triton.jit
-def _finish(
-    total,
-    bias,
-    onto,
-    found,
-    gain,
-    normed,
-    new_squares,
-    row,
-    column,
-    M,
-    N,
-    block,
-    target,
-    written,
-    BIAS: tl.constexpr,
-    ONTO: tl.constexpr,
-):
-    if BIAS:
-        total += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
-    if ONTO:
-        total += tl.load(onto + target, mask=written, other=0.0).to(tl.float32)
-    # The sums of squares are those of what is stored, not of what was computed: the norm must see the rounded states.
-    rounded = total.to(found.dtype.element_ty)
-    tl.store(found + target, rounded, mask=written)
-    if ONTO:
-        # What the next norm wants of it: the sums of its squares, and its product with the weights of the norm.
-        wide = tl.where(written, rounded.to(tl.float32), 0.0)
-        factor = tl.load(gain + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
-        tl.store(normed + target, (wide * factor).to(normed.dtype.element_ty), mask=written)
-        tl.store(new_squares + block * M + row, tl.sum(wide * wide, 1), mask=row < M)
-
-
-@triton.jit(do_not_specialize=["M"])
-def _shrink(
-    x,
-    bank,
-    table,
-    rows_of_bank,
-    adapters,
-    low,
-    scale,
-    M,
-    K,
-    stride,
-    RANK: tl.constexpr,
-    RANKS: tl.constexpr,
-    BANK: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    part, adapter = tl.program_id(0) // BANK, tl.program_id(0) % BANK
-    if adapter < tl.load(adapters):
-        row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-        of_row = tl.load(rows_of_bank + row, mask=row < M, other=-1)
-        own = (of_row == adapter)[:, None]
-        from_a = tl.load(table + 2 * part)
-        is_needed = (from_a >= 0) & (tl.sum(own.to(tl.int32)) > 0)
-        rank = tl.arange(0, RANKS)
-        from_x = x + row[:, None] * K
-        begin = tl.multiple_of(adapter.to(tl.int64) * stride + tl.maximum(from_a, 0), 16)
-        from_bank = bank + begin + rank[:, None] * K
-        total = tl.zeros([ROWS, RANKS], tl.float32)
-        for start in range(0, tl.where(is_needed, K, 0), DEPTH):
-            at = start + tl.arange(0, DEPTH)[None, :]
-            value = tl.load(from_x + at, mask=own & (at < K), other=0.0)
-            factor = tl.load(from_bank + at, mask=(rank < RANK)[:, None] & (at < K), other=0.0)
-            total = tl.dot(value, tl.trans(factor), total)
-        target = low + (tl.program_id(0) * M + row[:, None]) * RANK + rank[None, :]
-        tl.store(target, (total * scale).to(low.dtype.element_ty), mask=(row < M)[:, None] & (rank < RANK)[None, :])
+    if before == SPLIT - 1:
+        if BIAS:
+            total += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
+        if ONTO:
+            total += tl.load(onto + target, mask=written, other=0.0).to(tl.float32)
+        # The sums of squares are those of what is stored, not of what was computed: the norm must see the rounded
+        # states.
+        rounded = total.to(found.dtype.element_ty)
+        tl.store(found + target, rounded, mask=written)
+        if ONTO:
+            # What the next norm wants of it: the sums of its squares, and its product with the weights of the norm.
+            wide = tl.where(written, rounded.to(tl.float32), 0.0)
+            factor = tl.load(gain + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
+            tl.store(normed + target, (wide * factor).to(normed.dtype.element_ty), mask=written)
+            tl.store(new_squares + block * M + row, tl.sum(wide * wide, 1), mask=row < M)
 
 
 @triton.jit
@@ -252,6 +239,8 @@ class FewRows:
         self.x, self._norm, self._room, self._bank = x, norm, room, bank
         self._normed = torch.empty_like(x)
         self._squares = torch.empty(1, len(x), device=x.device, dtype=torch.float32)
+        products = 0 if bank is None else len(bank[0].places)
+        self._ready = iter(torch.zeros(products, triton.cdiv(len(x), 16), device=x.device, dtype=torch.int32))
         width = x.shape[1]
         _begin[(len(x),)](x, norm.weight, self._normed, self._squares, width, BLOCK=triton.next_power_of_2(width))
 
@@ -259,12 +248,14 @@ class FewRows:
         """The product of the normed states with a matrix; with `gate`, its first half gates the second."""
         height = len(product.weight) // 2 if gate else len(product.weight)
         found = self.x.new_empty(len(self.x), height)
-        self._launch(self._normed, product, found, _plan(self.x, height, gate=gate), gate=gate)
+        self._launch(
+            self._normed, product, found, _plan(self.x, height, gate=gate, pairs=self._bank is not None), gate=gate
+        )
         return found
 
     def add(self, x: Tensor, product: Any, norm: Any) -> None:
         """Add a product to the states; `norm` comes next."""
-        plan = _plan(x, self.x.shape[1], divide=True)
+        plan = _plan(x, self.x.shape[1], divide=True, pairs=self._bank is not None)
         squares = torch.empty(triton.cdiv(self.x.shape[1], COLUMNS), len(x), device=x.device, dtype=torch.float32)
         self._launch(x, product, self.x, plan, norm=norm, squares=squares)
         self._norm, self._squares = norm, squares
@@ -282,8 +273,9 @@ class FewRows:
     ) -> None:
         height, width = found.shape[1], x.shape[1]
         adds, bias = norm is not None, product.bias
-        added = None if self._bank is None else _Added.of(*self._bank, x, product)
-        _product[(triton.cdiv(height, COLUMNS), triton.cdiv(len(x), plan.rows), plan.pieces)](
+        added = None if self._bank is None else _Added.of(*self._bank, next(self._ready), x, product)
+        shrinks = 0 if added is None else added.low.shape[0] * added.low.shape[1] * added.most
+        _product[(shrinks + triton.cdiv(height, COLUMNS) * plan.pieces, triton.cdiv(len(x), plan.rows))](
             x,
             self._squares,
             product.weight,
@@ -295,7 +287,9 @@ class FewRows:
             squares if adds else self._squares,
             self._room.parts,
             self._room.arrived,
-            *((x, x, x, x) if added is None else (added.low, added.bank, added.table, added.adapters)),
+            *((x,) * 6 if added is None else (added.low, added.bank, added.table, added.owners, added.adapters)),
+            *(() if added is None else (added.ready,)),
+            1.0 if added is None else added.scale,
             self._norm.variance_epsilon,
             len(x),
             height,
@@ -313,9 +307,12 @@ class FewRows:
             DEPTH=plan.depth,
             RANK=0 if added is None else added.rank,
             RANKS=16 if added is None else max(16, triton.next_power_of_2(added.rank)),
-            BANK=1 if added is None else len(added.bank),
+            PARTS=1 if added is None else len(added.low),
+            SHARES=1 if added is None else added.low.shape[1],
+            SHRINKS=shrinks,
             num_warps=4,
             num_stages=plan.stages,
+            **launch_early(x.device, product.weight),
         )
 
 
@@ -324,45 +321,31 @@ class _Added:
     """What adapters of a bank add to a product."""
 
     low: Tensor
-    """Low-rank states, (linear layers, rows of the bank, rows, rank)."""
+    """Low-rank states in shares that are to be added, (linear layers, shares, rows, rank)."""
     bank: Tensor
     table: Tensor
     """Where A and B of each linear layer begin in a row of the bank; -1 where it is not adapted."""
+    owners: Tensor
+    """For each row, its adapter's row of the bank."""
     adapters: Tensor
     """How many rows of the bank are in use."""
     ends: tuple[int, int]
     """Where the columns of the first and the second linear layer end."""
     rank: int
+    ready: Tensor
+    """For each block of rows, how many programs have computed their low-rank states."""
+    scale: float
+    most: int
+    """How many rows of the bank may be in use."""
 
     @classmethod
-    def of(cls, bank: Any, rows: Tensor, x: Tensor, product: Any) -> _Added | None:
-        """`rows` says which row of the bank each row of x belongs to."""
+    def of(cls, bank: Any, owners: Tensor, ready: Tensor, x: Tensor, product: Any) -> _Added | None:
         table, ends = bank.places[id(product)]
         if table is None:
             return None
-        (count, width), rank = x.shape, bank.rank
-        low = x.new_empty(len(table), len(bank.weights), count, rank)
-        at_once = min(64, max(16, triton.next_power_of_2(count)))
-        _shrink[(len(table) * len(bank.weights), triton.cdiv(count, at_once))](
-            x,
-            bank.weights,
-            table,
-            rows,
-            bank.used,
-            low,
-            bank.scale,
-            count,
-            width,
-            bank.weights.stride(0),
-            RANK=rank,
-            RANKS=max(16, triton.next_power_of_2(rank)),
-            BANK=len(bank.weights),
-            ROWS=at_once,
-            DEPTH=128,
-            num_warps=4,
-            num_stages=4,
-        )
-        return cls(low, bank.weights, table, bank.used, ends, rank)
+        shares = min(_MOST_SHARES, triton.cdiv(x.shape[1], 256))
+        low = torch.empty(len(table), shares, len(x), bank.rank, device=x.device, dtype=torch.float32)
+        return cls(low, bank.weights, table, owners, bank.used, ends, bank.rank, ready, bank.scale, bank.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,18 +358,22 @@ class _Plan:
     stages: int
 
 
-def _plan(x: Tensor, height: int, *, gate: bool = False, divide: bool = False) -> _Plan:
-    """What was fastest on an H200; with less memory in a processor, as many stages as fit."""
+def _plan(x: Tensor, height: int, *, gate: bool = False, divide: bool = False, pairs: bool = False) -> _Plan:
+    """What was fastest on an H200; with less memory in a processor, as many stages as fit.
+
+    With `pairs` and many rows, two programs fit into a processor: those of low-rank states run next to the others.
+    """
     rows = len(x)
+    pairs = pairs and rows > 64
     at_once = min(64, max(16, triton.next_power_of_2(rows)))
     blocks = triton.cdiv(height, COLUMNS) * triton.cdiv(rows, at_once)
     pieces = max(1, min(_MOST_PIECES, _PROGRAMS // blocks)) if divide else 1
-    depth = 256 if divide else 64 if gate and rows > at_once else 128
-    most = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
+    depth = 256 if divide and not pairs else 64 if gate and rows > at_once else 128
+    most = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin // (2 if pairs else 1)
     stages = (most - 4096) // ((at_once + COLUMNS * (2 if gate else 1)) * depth * 2)
     if stages < 2:
         return _Plan(at_once, 64, pieces, 2)
-    return _Plan(at_once, depth, pieces, min(4 if divide or (rows > at_once and not gate) else 6, stages))
+    return _Plan(at_once, depth, pieces, min(4 if divide or pairs or (rows > at_once and not gate) else 6, stages))
 
 
 class Room:

@@ -15,18 +15,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..base.fused_layers import Layer
 from ..base.loading import Base
 from ..sampling.decoding import KeyValueCache
 from .decode_kernels import MOST_ROWS, FewRows, Room
+from .early import launch_early
 from .kernels import Gate, Norm
 
 # Triton kernels for the attention of one decoding step: norms and rotations of queries and keys included.
 #
 # A step reads all keys and values once, which takes as long as memory takes to deliver them. Slots with the same
-# prompt therefore read it in one place: what one of them has fetched from memory, the others find in the cache of the
-# GPU.
+# prompt therefore read it in one place. Where most prompts are shared, a kernel before attends to the prompts, several
+# slots at a time.
 
 
 @triton.jit
@@ -56,6 +58,70 @@ def _more(query, keys, values, block, seen, scale, most, total, mixed):
 
 
 @triton.jit
+def _attend_prompts(
+    qkv,
+    q_weight,
+    cos,
+    sin,
+    keys,
+    values,
+    homes,
+    shared,
+    found,
+    sums,
+    scale,
+    eps,
+    slot_stride,
+    head_stride,
+    K,
+    slots,
+    NORM: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SLOTS: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    slot, head = tl.program_id(0), tl.program_id(1)
+    row, column = tl.arange(0, ROWS), tl.arange(0, WIDTH)[None, :]
+    each = tl.arange(0, SLOTS)
+    home = tl.load(homes + slot)
+    alike = tl.load(homes + each, mask=each < slots, other=-1) == home
+    before = tl.sum((alike & (each < slot)).to(tl.int32))
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    # The first of as many slots as have room in a block of queries reads the prompt for all of them.
+    if before % (ROWS // GROUP) == 0:
+        number = tl.cumsum(alike.to(tl.int32)) - 1
+        chosen = alike[None, :] & (number[None, :] == (before + row // GROUP)[:, None])
+        member = tl.sum(tl.where(chosen, each[None, :], 0), 1).to(tl.int64)[:, None]
+        own = (tl.sum(chosen.to(tl.int32), 1) > 0)[:, None] & (row < ROWS // GROUP * GROUP)[:, None]
+        half: tl.constexpr = WIDTH // 2
+        partner = (column + half) % WIDTH
+        cosine = tl.load(cos + member * WIDTH + column).to(tl.float32)
+        sine = tl.load(sin + member * WIDTH + column).to(tl.float32) * tl.where(column < half, -1.0, 1.0)
+        start = qkv + (member * (GROUP + 2) * K + head * GROUP + row[:, None] % GROUP) * WIDTH
+        query = _norm_and_rotate(start, q_weight, cosine, sine, column, partner, own, eps, NORM, WIDTH).to(
+            keys.dtype.element_ty
+        )
+        most = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        mixed = tl.zeros([ROWS, WIDTH], tl.float32)
+        length = tl.load(shared + slot)
+        from_home = home.to(tl.int64) * slot_stride + head * head_stride
+        for begin in range(0, length, BLOCK):
+            at = begin + tl.arange(0, BLOCK)
+            block = from_home + at[:, None] * WIDTH + column
+            most, total, mixed = _more(query, keys, values, block, at < length, scale, most, total, mixed)
+        place = member * GROUP * K + head * GROUP + row[:, None] % GROUP
+        tl.store(found + place * WIDTH + column, mixed, mask=own)
+        tl.store(sums + 2 * place, most[:, None], mask=own)
+        tl.store(sums + 2 * place + 1, total[:, None], mask=own)
+
+
+@triton.jit
 def _attend(
     qkv,
     q_weight,
@@ -68,6 +134,8 @@ def _attend(
     homes,
     shared,
     found,
+    of_prompts,
+    sums,
     scale,
     eps,
     window,
@@ -79,7 +147,12 @@ def _attend(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    PROMPTS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + slot)
     row, column = tl.arange(0, ROWS), tl.arange(0, WIDTH)[None, :]
@@ -112,10 +185,19 @@ def _attend(
     in_home = tl.load(shared + slot)
     # What lies before the window is not even read.
     first = tl.maximum(position - window + 1, 0)
-    for begin in range(first, in_home, BLOCK):
-        at = begin + tl.arange(0, BLOCK)
-        block = home + at[:, None] * WIDTH + column
-        most, total, mixed = _more(query, keys, values, block, at < in_home, scale, most, total, mixed)
+    if PROMPTS:
+        place = (slot * GROUP * K + head * GROUP + row)[:, None]
+        before = tl.load(sums + 2 * place, mask=own, other=float("-inf"))
+        highest = tl.maximum(most[:, None], before)
+        kept, share = tl.exp(most[:, None] - highest), tl.exp(before - highest)
+        mixed = mixed * kept + tl.load(of_prompts + place * WIDTH + column, mask=own, other=0.0) * share
+        total = tl.sum(total[:, None] * kept + tl.load(sums + 2 * place + 1, mask=own, other=0.0) * share, 1)
+        most = tl.sum(highest, 1)
+    else:
+        for begin in range(first, in_home, BLOCK):
+            at = begin + tl.arange(0, BLOCK)
+            block = home + at[:, None] * WIDTH + column
+            most, total, mixed = _more(query, keys, values, block, at < in_home, scale, most, total, mixed)
     for begin in range(tl.maximum(first, in_home), position, BLOCK):
         at = begin + tl.arange(0, BLOCK)
         block = cache + at[:, None] * WIDTH + column
@@ -132,16 +214,51 @@ def attend(
     where: tuple[Tensor, Tensor, Tensor],
     traits: Any,
     heads: int,
+    *,
+    prompts: bool = False,
 ) -> Tensor:
     """One token of each slot on all that the slot holds, (slots, heads * width); its key and value enter the cache.
 
-    `where` has the position of each token, and the slot from which how many of its first positions are read.
+    `where` has the position of each token, and the slot from which how many of its first positions are read. With
+    `prompts`, these are read for several slots at a time.
     """
     keys, values = cache
     K, width = keys.shape[1], keys.shape[3]
     group = heads // K
+    rows = max(16, triton.next_power_of_2(group))  # `tl.dot` takes no fewer than 16
     found = qkv.new_empty(len(qkv), heads * width)
     keys_at_once, warps, stages = _plan(len(qkv))
+    prompts = prompts and traits.window is None
+    early, scale = launch_early(qkv.device), width**-0.5 if traits.scale is None else traits.scale
+    of_prompts, sums = found, found
+    if prompts:
+        of_prompts = torch.empty(found.shape, device=qkv.device, dtype=torch.float32)
+        sums = of_prompts.new_empty(len(qkv), heads, 2)
+        _attend_prompts[(len(qkv), K)](
+            qkv,
+            qkv if norms is None else norms[0].weight,
+            *turn,
+            keys,
+            values,
+            *where[1:],
+            of_prompts,
+            sums,
+            scale,
+            0.0 if norms is None else norms[0].variance_epsilon,
+            keys.stride(0),
+            keys.stride(1),
+            K,
+            len(qkv),
+            NORM=norms is not None,
+            GROUP=group,
+            ROWS=rows,
+            WIDTH=width,
+            BLOCK=64,
+            SLOTS=triton.next_power_of_2(len(qkv)),
+            num_warps=4,
+            num_stages=3,
+            **early,
+        )
     _attend[(len(qkv), K)](
         qkv,
         qkv if norms is None else norms[0].weight,
@@ -151,7 +268,9 @@ def attend(
         values,
         *where,
         found,
-        width**-0.5 if traits.scale is None else traits.scale,
+        of_prompts,
+        sums,
+        scale,
         0.0 if norms is None else norms[0].variance_epsilon,
         traits.window or 1 << 30,  # no window: longer than any text
         keys.stride(0),
@@ -159,11 +278,13 @@ def attend(
         K,
         NORM=norms is not None,
         GROUP=group,
-        ROWS=max(16, triton.next_power_of_2(group)),  # `tl.dot` takes no fewer than 16
+        ROWS=rows,
         WIDTH=width,
         BLOCK=keys_at_once,
+        PROMPTS=prompts,
         num_warps=warps,
         num_stages=stages,
+        **early,
     )
     return found
 
@@ -183,11 +304,13 @@ def read_tokens(
     tokens: Tensor,
     where: tuple[Tensor, Tensor, Tensor],
     bank: tuple[Any, Tensor] | None = None,
+    *,
+    prompts: bool = False,
 ) -> Tensor:
     """The last hidden state of one token per slot.
 
     `where` has the position of each token, and the slot from which how many of its first positions are read. `bank` has
-    the adapters to apply, and the row of each slot in it.
+    the adapters to apply, and the row of each slot in it. `prompts` says whether several slots share most prompts.
     """
     body: Any = base.body
     x = body.embed_tokens(tokens)
@@ -201,7 +324,7 @@ def read_tokens(
         norms = (own.q_norm, own.k_norm) if hasattr(own, "q_norm") else None
         qkv = states.times(layer.qkv)
         held = cache.layers[layer.traits.layer]
-        found = attend(qkv, (cos, sin), norms, held, where, layer.traits, layer.sizes[0])
+        found = attend(qkv, (cos, sin), norms, held, where, layer.traits, layer.sizes[0], prompts=prompts)
         states.add(found, layer.output, layer.before_gate)
         states.add(states.times(layer.gate_up, gate=True), layer.down, next_norm)
     return Norm.apply(states.x, body.norm.weight, body.norm.variance_epsilon)[0]

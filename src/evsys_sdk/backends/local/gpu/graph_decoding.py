@@ -39,8 +39,8 @@ _INPUTS = 8
 """Inputs of a step for each slot: its token and where that stands, which slot holds how many first positions that are
 the same as its own, temperature and random number of the next choice; the row of its adapter in the bank, and one more
 than the row of its logit bias."""
-_BIASES = 8
-"""Logit biases that a step can have."""
+_MANY, _BIASES = 96, 8
+"""Slots from which on a kernel of its own reads shared prompts; logit biases that a step can have."""
 _KEPT_POSITIONS = 1 << 18
 """A cache that would be larger than this is brought down to what is needed; otherwise it never becomes smaller, because
 its graphs would have to be captured again."""
@@ -128,7 +128,7 @@ class Space:
         self.room: Any = None
         """Memory that the graphs share."""
         self.pool = torch.cuda.graph_pool_handle()
-        self.graphs: dict[int, StepGraph] = {}
+        self.graphs: dict[tuple[int, bool, int], StepGraph] = {}
         self.bank: Any = None
         """Adapters that are not merged into the weights, where samples of several are decoded together."""
         self.biases = torch.zeros(_BIASES, len(base.head.weight), device=base.device)
@@ -150,15 +150,15 @@ class Space:
                         frozen = dense(getattr(original, which).weight[rows])
                         merge(frozen, *pair, adapter.scale, weight[rows])
 
-    def graph(self, base: Base, inputs: Tensor) -> StepGraph:
-        """The graph for a number of slots, captured with these inputs if there is none."""
+    def graph(self, base: Base, inputs: Tensor, *, prompts: bool) -> StepGraph:
+        """The graph for a number of slots that share prompts or not, captured with these inputs if there is none."""
         if self._captured_at != self.cache.moves:
             self._forget_graphs()
             self._captured_at = self.cache.moves
-        slots = inputs.shape[1]
-        if slots not in self.graphs:
-            self.graphs[slots] = StepGraph(base, self, inputs)
-        return self.graphs[slots]
+        kind = inputs.shape[1], prompts, 0 if self.bank is None else self.bank.most
+        if kind not in self.graphs:
+            self.graphs[kind] = StepGraph(base, self, inputs, prompts=prompts)
+        return self.graphs[kind]
 
     def clear(self) -> None:
         """Give back the memory of the cache and of the graphs."""
@@ -211,10 +211,10 @@ def _give_back(spaces: list[Space], space: Space) -> None:
 class StepGraph:
     """One step for a number of slots: numbers of each slot in, (2, slots) of tokens and log-probabilities out."""
 
-    def __init__(self, base: Base, space: Space, inputs: Tensor) -> None:
+    def __init__(self, base: Base, space: Space, inputs: Tensor, *, prompts: bool) -> None:
         from .decode_kernels import Room
 
-        self._inputs = inputs.clone()
+        self._inputs, self._prompts = inputs.clone(), prompts
         if space.room is None:
             space.room = Room(base.hidden_size, base.device)
         side = torch.cuda.Stream(base.device)
@@ -239,7 +239,7 @@ class StepGraph:
         tokens, positions, homes, shared = self._inputs[:4].long()
         where = (positions, homes, shared)
         bank = None if space.bank is None else (space.bank, self._inputs[6].int())
-        hidden = read_tokens(base, space.layers, space.cache, space.room, tokens, where, bank)
+        hidden = read_tokens(base, space.layers, space.cache, space.room, tokens, where, bank, prompts=self._prompts)
         logits = base.head.to_logits(F.linear(hidden, base.head.weight, base.head.bias))
         return logits, pick(logits, self._inputs[4], self._inputs[5], space.biases, self._inputs[7].int())
 
@@ -338,11 +338,12 @@ class GraphDecoder(TokenDecoder):
         inputs = np.zeros((_INPUTS, slots))
         inputs[:, : numbers.shape[1]] = numbers
         self.cache.reserve(slots, int(numbers[1].max()) + 1)
-        # From pinned memory, so that neither the copy nor what follows it has to be waited for.
+        # From pinned memory, so that neither the copy nor what follows it is waited for.
         on_device = torch.from_numpy(inputs).pin_memory().to(self.base.device, non_blocking=True)
         if after is not None:
             on_device[0] = after.chosen[0]
-        graph = self._space.graph(self.base, on_device)
+        share = numbers.shape[1] >= max(_MANY, 2 * len(np.unique(numbers[2])))
+        graph = self._space.graph(self.base, on_device, prompts=share)
         graph.replay(on_device)
         return graph
 

@@ -69,6 +69,8 @@ class Bank:
         self.weights = torch.zeros(_ROWS_OF_BANK, size, dtype=base.key.dtype, device=base.device)
         self.used = torch.zeros(1, dtype=torch.int32, device=base.device)
         """How many of the first rows a step has to look at."""
+        self.most = 1
+        """A power of 2 that is no smaller, and never becomes smaller: graphs are captured for it."""
         self.rank, self.scale = adapter.rank, adapter.scale
         self._owners: list[Any] = [None] * _ROWS_OF_BANK
         parts = iter(adapter.split(self.weights))
@@ -94,6 +96,7 @@ class Bank:
                 self.weights[row].copy_(owner.adapter.lay_flat())
         rows = [held.index(owner) for owner in owners]
         self.used.fill_(max(rows) + 1)
+        self.most = max(self.most, 1 << max(rows).bit_length())
         return rows
 
     def linear(self, ends: Tensor) -> Any:
@@ -105,7 +108,7 @@ class Bank:
             for single in layer.linears[which]:
                 if (pair := self.parts.get(single.name)) is not None:
                     low = _grouped(x, pair[0], ends)
-                    found[:, start : start + single.out_features] += self.scale * _grouped(low, pair[1], ends)
+                    found[:, start : start + single.out_features].add_(_grouped(low, pair[1], ends), alpha=self.scale)
                 start += single.out_features
             return found
 
