@@ -31,7 +31,6 @@ from .secret_names import (
     is_weak_name,
     name_below,
     name_of_items,
-    split_set,
     strip_hidden,
 )
 
@@ -55,21 +54,19 @@ _PLACEHOLDER = r"^\$|\$\{\w+\}|^<[^<>]*>$|\[redacted\]"
 _STARTS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
 """Not inside a word, but also after an escaped line end or character."""
 _SHAPES = {
-    **dict.fromkeys(
-        split_set("sk- glpat- tml- xapp- nvapi- pplx- xai- tvly- pypi- xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs-"),
-        r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}",
-    ),
-    **dict.fromkeys(
-        split_set(
-            "hf_ ghp_ gho_ ghu_ ghs_ ghr_ fw_ gsk_ r8_ npm_ e2b_ shpat_ dop_v1_ whsec_ lin_api_ sntrys_ secret_"
-            " sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_"
-        ),
-        r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}",
-    ),
-    **dict.fromkeys(("AKIA", "ASIA"), r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
-    **dict.fromkeys(("evk_", "github_pat_", "hvs.", "ya29.", "AIza"), r"[A-Za-z0-9_-]{16,}"),
-    "SG.": r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
-    "eyJ": r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
+    prefix: rest
+    for prefixes, rest in (
+        ("sk- glpat- tml- xapp- nvapi- pplx- xai- tvly- pypi-", r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}"),
+        ("xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs-", r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}"),
+        ("hf_ ghp_ gho_ ghu_ ghs_ ghr_ fw_ gsk_ r8_ npm_ e2b_ shpat_", r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}"),
+        ("dop_v1_ whsec_ lin_api_ sntrys_ secret_", r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}"),
+        ("sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_", r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}"),
+        ("AKIA ASIA", r"[0-9A-Z]{16}(?![0-9A-Za-z])"),
+        ("evk_ github_pat_ hvs. ya29. AIza", r"[A-Za-z0-9_-]{16,}"),
+        ("SG.", r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+        ("eyJ", r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    )
+    for prefix in prefixes.split()
 }
 """Prefix of keys -> what follows it; `evk_` are our own."""
 _SHAPE = (
@@ -79,8 +76,7 @@ _SHAPE = (
 )
 _BEARER = r"(?i)\b(bearer\s+)(?=[^\s\"']*[0-9]|[^\s\"']{20})([A-Za-z0-9._~+/=-]{8,})"
 _COOKIE = r"(?i)(\bcookie\\*[\"']?\s{0,3}[:=]\s{0,3}\\*[\"']?)([\w.-]+=[^\"'\r\n\\]{6,})"
-_USERINFO = r"(://)[^/\s:@\"'?#\\<>]*:[^/\s\"'?#\\<>]+(?=@)"
-_USER_TOKEN = r"(://)(?=[^/\s:@]*[0-9])[A-Za-z0-9_.~-]{16,}(?=@)"
+_LOGIN = r"(://)(?:[^/\s:@\"'?#\\<>]*:[^/\s\"'?#\\<>]+|(?=[^/\s:@]*[0-9])[A-Za-z0-9_.~-]{16,})(?=@)"
 _NAME = (
     r"(?:(--[A-Za-z][\w-]*+)\s|(?:(?<=<)|(?<=&lt;)|(?<=u003[cC]))([A-Za-z_][\w.:-]*+)(?:\s[^<>]{0,200})?"
     r"(?:>|&gt;|\\+u003[eE])\s{0,40}(?:<!\[CDATA\[)?|([A-Za-z_][A-Za-z0-9_.-]*+)(\\*[\"']?)[\])*`]{0,3}(?:\s{0,40}"
@@ -146,9 +142,11 @@ def redact(value: Any, name: str = "") -> Any:
 
 def redact_text(text: str) -> str:
     """`text` without what is a secret by its shape, its place or the environment; other text stays as it is."""
-    for hint, secret in _environment_secrets():
+    secrets = _environment_secrets()
+    for hint in secrets:
         if hint in text:
-            text = _compile_secret(secret).sub(REDACTED, text)
+            for secret in secrets[hint]:
+                text = _compile_secret(secret).sub(REDACTED, text)
     lower = text.lower()
     names, shapes = _find_spots(text, lower)
     if names or shapes or "://" in lower:
@@ -163,10 +161,8 @@ def is_literal_secret(text: str, name: str) -> bool:
         return False
     if is_secret_name(name) or is_weak_name(name):
         is_address = "://" in text
-        by_value = is_address or text.isalnum() or is_secret_name(name)
-        if (by_value and find_secrets("", text)) or (not is_address and _looks_secret(text)):
-            return True
-        if is_password_name(name) and len(text) > 3:
+        found = find_secrets("", text) if is_address or text.isalnum() or is_secret_name(name) else ()
+        if found or (_looks_secret(text) and not is_address) or (is_password_name(name) and len(text) > 3):
             return True
     return len(text.split()) <= 3 and redact_text(text) != text  # a secret in a longer text is redacted
 
@@ -174,7 +170,7 @@ def is_literal_secret(text: str, name: str) -> bool:
 def is_suspicious(text: str) -> bool:
     """Whether a text may hold a secret: quick, and true for some that hold none."""
     lower = text.lower()
-    if any((*_find_spots(text, lower), "://" in lower)) or any(hint in text for hint, _ in _environment_secrets()):
+    if any((*_find_spots(text, lower), "://" in lower)) or any(hint in text for hint in _environment_secrets()):
         return True
     return strip_hidden(text) is not text
 
@@ -236,12 +232,9 @@ def hand_over(secret_text: str) -> None:
     stream.flush()
 
 
-def hide(text: str, *secrets: str | None) -> str:
-    """`text` without the given secrets: a server may repeat the key it refuses."""
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, REDACTED)
-    return text
+def hide(text: str, secret: str | None) -> str:
+    """`text` without the given secret: a server may repeat the key it refuses."""
+    return text.replace(secret, REDACTED) if secret else text
 
 
 def _redact_mapping(value: Mapping[Any, Any], name: str) -> dict[Any, Any]:
@@ -269,7 +262,7 @@ def _substitute(text: str, lower: str, names: list[_Finder], shapes: list[_Finde
     if shapes:
         begin = max(0, min(next(find(text)).start() for find in shapes) - _BEFORE_SPOT)
         text = text[:begin] + _compile(_SHAPE).sub(REDACTED, text[begin:])
-    for hint, pattern in (("://", _USERINFO), ("://", _USER_TOKEN), ("bearer", _BEARER), ("cookie", _COOKIE)):
+    for hint, pattern in (("://", _LOGIN), ("bearer", _BEARER), ("cookie", _COOKIE)):
         if hint in lower:
             text = _compile(pattern).sub(rf"\1{REDACTED}", text)
     return _redact_named(text, lower if text is before else text.lower(), names)
@@ -322,17 +315,19 @@ def _find_given(text: str, name: str, found: re.Match[str]) -> tuple[int, int, s
     return (start, start + len(value), REDACTED) if hidden else None
 
 
-_seen: tuple[Any, tuple[tuple[str, str], ...]] | None = None
+_seen: tuple[Any, dict[str, list[str]]] | None = None
 
 
-def _environment_secrets() -> tuple[tuple[str, str], ...]:
-    """The secrets among the values of the environment, the longest first, each after a piece that is never escaped."""
+def _environment_secrets() -> dict[str, list[str]]:
+    """The secrets among the values of the environment, the longest first, by a piece that is never escaped."""
     global _seen
     raw: Any = getattr(os.environ, "_data", os.environ)  # asked for every line: a plain dict is quicker
     if _seen is None or _seen[0] != raw:
         pieces = {piece for name, value in os.environ.items() for piece in find_secrets(name, value)}
-        forms = sorted({form for piece in pieces for form in (piece, *_encode(piece))}, key=len, reverse=True)
-        _seen = (raw.copy(), tuple((max(_compile(r"[A-Za-z0-9_-]*").findall(form), key=len), form) for form in forms))
+        _seen = (raw.copy(), {})
+        for form in sorted({form for piece in pieces for form in (piece, *_encode(piece))}, key=len, reverse=True):
+            hint = max(_compile(r"[A-Za-z0-9_-]*").findall(form), key=len)
+            _seen[1].setdefault(hint, []).append(form)
     return _seen[1]
 
 

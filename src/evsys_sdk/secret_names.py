@@ -100,7 +100,7 @@ _SECRET_VARIABLE = re.compile(
 )
 _PIECES = re.compile(r"[^\s\"',;{}()\[\]=&?@:/|<>]+")
 _LOGIN = re.compile(r"://([^/\s]*:([^/\s@]+))@")
-_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_PERCENT = re.compile(r"%([0-9A-Fa-f]{2})")
 _SHORT_PASSWORD = re.compile(r"(?=.*\d)(?=.*[A-Za-z])\S{4,}")
 """A short password of an address, which is redacted where it is a whole word."""
 _PHRASE = re.compile(
@@ -129,7 +129,7 @@ def find_secrets(name: str, value: str) -> set[str]:
     if value.startswith(("~/", "./", "../")) or (value[0] == "/" and _is_path(value)):
         return set()
     found = {piece for piece in (value, *_PIECES.findall(value)) if not _is_ordinary(piece)}
-    logins = {part for login in _LOGIN.findall(value) for part in (*login, _ESCAPE.sub(_unescape, login[1]))}
+    logins = {part for login in _LOGIN.findall(value) for part in (*login, _PERCENT.sub(_decode, login[1]))}
     logins = {part for part in logins if len(part) >= SHORTEST_SECRET or _SHORT_PASSWORD.fullmatch(part)}
     found |= logins
     is_named = (
@@ -140,7 +140,7 @@ def find_secrets(name: str, value: str) -> set[str]:
     return {piece for piece in found if len(piece) >= SHORTEST_SECRET or piece in logins}
 
 
-def _unescape(found: re.Match[str]) -> str:
+def _decode(found: re.Match[str]) -> str:
     return chr(int(found[1], 16))
 
 
