@@ -108,17 +108,6 @@ def test_rows_are_looked_at_after_the_transforms(project: Path, invoke: Callable
     assert invoke("contamination", path).exit_code == 2
 
 
-def test_a_data_file_is_compared_with_every_benchmark_of_the_project(
-    project: Path, invoke: Callable[..., Done]
-) -> None:
-    path = write_lines(project / "rows.jsonl", [chat(*QUESTIONS["t1"])])
-    done = invoke("contamination", str(path))
-    assert done.exit_code == 2
-    assert "harbours/t1" in done.output
-    named = invoke("contamination", str(path), "--benchmark", "data/benchmark/harbours", "--json")
-    assert json.loads(named.stdout)["sources"][0]["tasks_found"] == 1
-
-
 def test_the_check_and_the_plan_warn_before_anything_is_spent(project: Path, invoke: Callable[..., Done]) -> None:
     path = config(project, [*CLEAN, chat(*QUESTIONS["t1"])])
     checked = invoke("validate", path, "--deep", "--json")
@@ -129,13 +118,6 @@ def test_the_check_and_the_plan_warn_before_anything_is_spent(project: Path, inv
     planned = invoke("plan", path)
     assert planned.exit_code == 0, planned.output
     assert "1 of 2 evaluation tasks also occur in the training data" in planned.output
-
-
-def test_without_a_benchmark_there_is_nothing_to_look_for(tmp_path: Path, invoke: Callable[..., Done]) -> None:
-    path = write_lines(tmp_path / "rows.jsonl", CLEAN)
-    done = invoke("contamination", str(path))
-    assert done.exit_code != 0
-    assert "no benchmark to look for" in done.output
 
 
 def combo_config(project: Path) -> str:

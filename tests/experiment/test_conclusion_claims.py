@@ -114,22 +114,6 @@ class TestKinds:
         single = replace(given, runs=[replace(run, arms=run.arms[:1]) for run in given.runs])
         assert conclude_from(single).verdict == "promising_unconfirmed"
 
-    def test_a_run_beyond_the_cost_limit_does_not_fulfil_the_claim(self) -> None:
-        given = evidence(runs(a=0.3, b=0.0), about=claim(max_tokens=100))
-        dear = with_arms(with_arms(given, "a", tokens=500), "b", tokens=50)
-        found = conclude_from(dear)
-        assert (found.verdict, found.judged) == ("inconclusive", "b")  # it is cheap, and may still be better
-        alone = evidence(runs(a=0.3), about=claim(max_tokens=100))
-        found = conclude_from(with_arms(alone, "a", tokens=500))
-        assert (found.verdict, found.judged) == ("refuted", "a")
-        assert "takes 500 tokens, of 100 allowed" in found.summary
-        assert conclude_from(with_arms(alone, "a", tokens=99)).verdict == "supported"
-
-    def test_a_cost_that_nobody_knows_keeps_it_unconfirmed(self) -> None:
-        found = conclude_from(evidence(runs(a=0.3), about=claim(max_cost_usd=1.0)))
-        assert found.verdict == "promising_unconfirmed"
-        assert "does not say what `a` used" in found.reasons[0]
-
 
 class TestAnyRunCounts:
     def test_only_the_run_that_validation_selected_is_tested(self) -> None:

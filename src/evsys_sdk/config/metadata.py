@@ -45,10 +45,6 @@ class Hypothesis(Strict):
         default_factory=list[Literal["weights", "verifier", "agent"]]
     )
     """Other differences between the compared runs that the claim is about; without this they make it invalid."""
-    max_cost_usd: float | None = Field(default=None, gt=0)
-    """Cost limit of an arm in US dollars; a run that costs more does not support the claim."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    """Limit of an arm's trained plus sampled tokens; a run above it does not support the claim."""
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
@@ -69,9 +65,6 @@ class Hypothesis(Strict):
             raise MisplacedValue(message, "baseline")
         if self.baseline_repeats is not None and self.baseline is None:
             raise MisplacedValue("baseline_repeats needs the name of a run. Add 'baseline'.", "baseline_repeats")
-        if self.kind == "trend" and (self.max_cost_usd is not None or self.max_tokens is not None):
-            key = "max_cost_usd" if self.max_cost_usd is not None else "max_tokens"
-            raise MisplacedValue("a trend is about all runs, so that no cost limit applies. Remove it.", key)
         return self
 
 

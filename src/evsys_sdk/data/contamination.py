@@ -17,8 +17,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import unquote
 
 from .task_identity import row_texts, task_key
@@ -75,9 +75,6 @@ class Finding:
     """Whether the expected answer occurs in the same row."""
     text: str
     """The question, or what the row shares with it, normalised."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ benchmarks and of its `eval_data`; so are those of recorded arms from whose chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,6 @@ def find_contamination(config: ExperimentConfig) -> tuple[list[str], list[str]]:
     return [flag for scan in scans if (flag := scan.flag())], [one for scan in scans if (one := scan.remark())]
 
 
-def scan_rows(rows: Iterable[Row], benchmarks: Sequence[Benchmark], *, source: str) -> ContaminationReport:
-    """Scan rows at hand for the tasks of some benchmarks."""
-    index = TaskIndex(probe for benchmark in benchmarks for probe in probe_tasks(benchmark))
-    return index.scan(map(row_texts, rows), source)
-
-
 def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]:
     """The tasks that evaluate an experiment."""
     benchmarks = {one.sha256: one for entry in config.metadata.benchmark for one in [load_entry(entry)]}
@@ -112,18 +106,6 @@ def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]
         rows = prepare_rows(data, store=store, workspace=Workspace())
         found += [_probe_row(row, at, describe_source(data)) for at, row in enumerate(rows)]
     return found
-
-
-def project_benchmarks() -> Iterator[Benchmark]:
-    """Every benchmark in the workspace or in the project's data folder; one that cannot be read is named in the log."""
-    workspace = Workspace()
-    for listing in workspace.list("benchmark"):
-        try:
-            if listing.problem is not None:
-                raise EvsysError(listing.problem)
-            yield Benchmark.load(id=listing.id, name=listing.name, workspace=workspace)
-        except EvsysError as error:
-            get_logger(__name__).warning("benchmark '%s' was not scanned for: %s", listing.name, error)
 
 
 def probe_tasks(benchmark: Benchmark) -> Iterator[ProbeTask]:

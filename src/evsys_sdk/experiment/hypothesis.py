@@ -30,8 +30,6 @@ _DEFAULTS: dict[str, Any] = {
     "margin": None,
     "axis": None,
     "scale": "linear",
-    "max_cost_usd": None,
-    "max_tokens": None,
     "about": [],
 }
 """Fields that are left out of the canonical form at these values, so that hashes of older claims stay valid."""
@@ -52,8 +50,6 @@ class Claim:
     margin: float | None = None
     axis: str | None = None
     scale: Literal["linear", "log"] = "linear"
-    max_cost_usd: float | None = None
-    max_tokens: int | None = None
     about: tuple[str, ...] = ()
     """Config keys that may differ between the compared runs, because the claim is about them."""
 
@@ -65,12 +61,6 @@ class Claim:
     def threshold(self) -> float:
         """The difference that must be exceeded, in the direction of the claim."""
         return -self.margin if self.kind == "not_worse" and self.margin is not None else self.min_effect
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """Limits of what an arm may use, by unit."""
-        limits = {"usd": self.max_cost_usd, "tokens": self.max_tokens}
-        return {name: float(limit) for name, limit in limits.items() if limit is not None}
 
     def rule(self, metric: str, *, validated: bool = False, error: float = 0.02, looks: Sequence[int] = ()) -> str:
         """The decision rule as a sentence, written into the record before the first step."""
@@ -85,12 +75,11 @@ class Claim:
         joint = "" if self.kind == "trend" else "; the intervals hold for all compared runs together"
         if validated and self.kind != "trend":
             joint = "; only the run that validation selects is tested"
-        cost = "".join(f", and an arm of it takes at most {limit:,.6g} {unit}" for unit, limit in self.limits.items())
         rate = f"False positive rate: at most {100 * error:.2g} % (equally noisy runs)."
         if len(looks) > 1:
             when = ", ".join(map(str, looks[:-1])) + f" and {looks[-1]}"
             rate += f" Interim analyses after {when} seeds a run share it."
-        return f"Supported if, on {metric}, {condition}{cost}{joint}. Each trained side needs three seeds. {rate}"
+        return f"Supported if, on {metric}, {condition}{joint}. Each trained side needs three seeds. {rate}"
 
     def position(self, value: Any) -> float | None:
         """The position of a value on the axis's scale; None if it is no number on that scale."""

@@ -44,17 +44,15 @@ def find_stray_arms(case: Case) -> Iterator[str]:
 def _find_difference(stated: Object, run: RunRecord) -> str | None:
     """What a result says that the journal does not, in one word; None where they agree."""
     result = run.result or {}
-    before, now = part(stated, "metrics"), part(result, "metrics")
-    if any(before.get(key) != now.get(key) for key in before.keys() | now.keys()):
-        return "metrics"
-    if text(stated.get("status")) != text(result.get("status")):
-        return "status"
-    extras = part(result, "extras")
-    if any(name in stated and stated[name] != extras.get(name) for name in ("tokens", "spend")):
-        return "costs"
-    if text(stated.get("unscored")) != text(extras.get("unscored")):
-        return "words about its scores"
-    return "words" if stated.get("result") not in (None, hash_result(run.folder)) else None
+    extras, hashed = part(result, "extras"), hash_result(run.folder)
+    compared = (
+        ("metrics", part(stated, "metrics"), part(result, "metrics")),
+        ("status", text(stated.get("status")), text(result.get("status"))),
+        *(("costs", stated[name], extras.get(name)) for name in ("tokens", "spend") if name in stated),
+        ("words about its scores", text(stated.get("unscored")), text(extras.get("unscored"))),
+        ("words", stated.get("result") or hashed, hashed),
+    )
+    return next((what for what, one, other in compared if one != other), None)
 
 
 def find_equal_seeds(case: Case) -> Iterator[str]:

@@ -32,6 +32,7 @@ from ...eval.samples import ScoredSample, TaskSamples
 from ...eval.verifier import VerifierInput, build_verifier
 from ...processes import Relay, die_with_parent, kill_group, pass_on
 from ...record.evidence import hash_conclusion_page
+from ...record.flat_config import flatten_config
 from ...record.folders import read_conclusion_page
 from ...registry import get_verifier, registry
 from ...settings import import_project_code
@@ -175,7 +176,7 @@ def measure_here(name: str, samples: list[TaskSamples]) -> float | None:
 
 def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
     """What a conclusion says that the record does not; of one by other rules only what any rules must agree on."""
-    stated, found = dict(_list_values("", stored.to_dict())), dict(_list_values("", drawn.to_dict()))
+    stated, found = (flatten_config(_leave_out(one.to_dict())) for one in (stored, drawn))
     same_rules = stored.schema_version == drawn.schema_version
     for name in sorted(stated.keys() | found.keys()) if same_rules else ("verdict", "best_arm"):
         one, other = stated.get(name), found.get(name)
@@ -188,17 +189,13 @@ def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
             yield f"conclusion.json has {name} {one}, and the record gives {other}"
 
 
-def _list_values(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The single values of a conclusion, by their places."""
-    if isinstance(value, dict | list):
-        inner = (
-            cast("dict[str, Any]", value).items() if isinstance(value, dict) else enumerate(cast("list[Any]", value))
-        )
-        for key, one in inner:
-            if key not in _ABOUT_OTHERS:
-                yield from _list_values(f"{place}.{key}" if place else str(key), one)
-    else:
-        yield place, value
+def _leave_out(value: Any) -> Any:
+    """A conclusion without what is about prices and other experiments; lists are dicts, to compare each value."""
+    if isinstance(value, list):
+        value = dict(enumerate(cast("list[Any]", value)))
+    if isinstance(value, dict):
+        return {key: _leave_out(one) for key, one in cast("dict[Any, Any]", value).items() if key not in _ABOUT_OTHERS}
+    return value
 
 
 def find_edited_page(folder: Path, known: str, stored: Conclusion | None) -> Iterator[str]:

@@ -6,7 +6,6 @@ Names go in alphabetical order through the statistics, so that the order of a co
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -147,21 +146,6 @@ def complete(evidence: Evidence, names: Iterable[str]) -> list[str]:
 def find_best(sign: int, runs: Mapping[str, RunScores], names: Iterable[str]) -> str | None:
     """The run with the best score; its price does not matter here."""
     return max(sorted(name for name in names if name in runs), key=lambda name: sign * runs[name].mean, default=None)
-
-
-def over_limits(evidence: Evidence, claim: Claim, run: str) -> dict[str, float | None]:
-    """The limits of the claim that an arm of a run exceeds, with what it uses; None where that is not known.
-
-    The median, because an arm that was killed and continued paid for some steps twice, which is not the recipe's fault.
-    """
-    found, over = evidence.run(run), dict[str, float | None]()
-    arms = [arm for arm in found.arms if arm.ended] if found else []
-    for unit, limit in claim.limits.items():
-        known = [float(used) for arm in arms if (used := {"usd": arm.usd, "tokens": arm.tokens}[unit]) is not None]
-        used = statistics.median(known) if arms and len(known) == len(arms) else None
-        if used is None or used > limit:
-            over[unit] = used
-    return over
 
 
 def _compare(found: Analysis, base: RunScores, differences: Differences) -> tuple[Comparison, ...]:

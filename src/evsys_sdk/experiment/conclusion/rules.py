@@ -2,9 +2,8 @@
 
 A claim is *supported* if the interval of some run, which holds for all compared runs together, lies beyond what was
 claimed, on the set that is reported, however the samples that failed would have turned out, with at least three seeds
-on each trained side, within the cost that was allowed, and the claim is the one that was registered before the first
-step. What falls short of one of these is *promising, unconfirmed*. Price decides which run is called best, never the
-verdict.
+on each trained side, and the claim is the one that was registered before the first step. What falls short of one of
+these is *promising, unconfirmed*.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..hypothesis import Claim, hypothesis_sha256
-from .comparison import Analysis, complete, find_best, over_limits
+from .comparison import Analysis, complete, find_best
 from .evidence import Evidence
 from .model import Trend, Verdict
 from .question import TRAIN_FIT
@@ -109,24 +108,18 @@ def _decide(claim: Claim, analysis: Analysis, judged: str) -> Ruling:
     bounds = {one.run: orient(one.low, one.high, sign) for one in analysis.comparisons}
     if None in bounds.values():
         return Ruling("inconclusive", [_no_interval(analysis)], judged=judged)
-    over = {name: over_limits(analysis.evidence, claim, name) for name in bounds}
-    # A cost that is not known refutes nothing; it is among what the claim lacks.
-    over_budget = {name for name, used in over.items() if any(one is not None for one in used.values())}
     # The run that validation selected is tested alone, at the whole error rate.
     tested = [name for name in bounds if analysis.preferred in (None, name)]
-    seen = [name for name in tested if (ends := bounds[name]) is not None and ends[0] > limit]
-    if cleared := [name for name in seen if name not in over_budget]:
-        lacking = {name: _find_lacks(claim, analysis, [name]) for name in cleared}
+    if cleared := [name for name in tested if (ends := bounds[name]) is not None and ends[0] > limit]:
+        lacking = {name: _find_lacks(analysis, [name]) for name in cleared}
         whole = [name for name in cleared if not lacking[name]]
         best = _favourite(analysis, whole or cleared) or cleared[0]
         verdict: Verdict = "supported" if whole else "promising_unconfirmed"
         return Ruling(verdict, lacking[best], judged=best, cleared=whole or cleared)
-    if all(name in over_budget or (ends is not None and ends[1] < limit) for name, ends in bounds.items()):
+    if all(ends is not None and ends[1] < limit for ends in bounds.values()):
         doubts = _doubts_about_refuting(analysis)
-        reasons = doubts or [_explain_cost(claim, name, over[name]) for name in seen]
-        return Ruling("inconclusive" if doubts else "refuted", reasons, judged=seen[0] if seen else judged)
-    judged = _favourite(analysis, [name for name in bounds if name not in over_budget]) or judged
-    reasons = [_explain_undecided(claim, analysis), *_find_lacks(claim, analysis, [judged])]
+        return Ruling("inconclusive" if doubts else "refuted", doubts, judged=judged)
+    reasons = [_explain_undecided(claim, analysis), *_find_lacks(analysis, [judged])]
     return Ruling("inconclusive", reasons, judged=judged)
 
 
@@ -138,7 +131,7 @@ def _decide_trend(claim: Claim, analysis: Analysis, found: Trend | None) -> Ruli
     bounds = orient(found.low, found.high, analysis.question.sign)
     if bounds is None:
         return Ruling("inconclusive", [_no_interval(analysis)])
-    lacking = _find_lacks(claim, analysis, [run.name for run in analysis.evidence.runs])
+    lacking = _find_lacks(analysis, [run.name for run in analysis.evidence.runs])
     if bounds[0] > claim.min_effect:
         return Ruling("promising_unconfirmed" if lacking else "supported", lacking)
     if bounds[1] < claim.min_effect:
@@ -153,7 +146,7 @@ def orient(low: float | None, high: float | None, sign: int) -> tuple[float, flo
     return (low, high) if sign > 0 else (-high, -low)
 
 
-def _find_lacks(claim: Claim, analysis: Analysis, names: Sequence[str]) -> list[str]:
+def _find_lacks(analysis: Analysis, names: Sequence[str]) -> list[str]:
     """What a claim about some runs, and the baseline, lacks to be supported."""
     report, evidence = analysis.report, analysis.evidence
     names = [*names, *filter(None, [analysis.baseline and analysis.baseline.run])]
@@ -164,9 +157,6 @@ def _find_lacks(claim: Claim, analysis: Analysis, names: Sequence[str]) -> list[
     if few := [name for name in names if name in report.runs and report.runs[name].n_seeds < MIN_SEEDS]:
         has = "have" if few[1:] else "has"
         found.append(f"{list_names(few)} {has} fewer than {MIN_SEEDS} seeds, which a supported claim needs")
-    over = {} if claim.kind == "trend" else over_limits(evidence, claim, names[0])
-    if unknown := [name for name, used in over.items() if used is None]:
-        found.append(f"the claim limits {list_names(unknown)}, and the record does not say what `{names[0]}` used")
     if report.n_clusters == 1:
         found.append("all tasks belong to one cluster, so nothing tells how it would be on another")
     if analysis.question.skipped is not None:
@@ -196,12 +186,6 @@ def _explain_saturation(analysis: Analysis) -> str:
     value, findings = next(iter(analysis.report.runs.values())).mean, analysis.evidence.findings
     cause = f" (diagnosis: {findings[0].rstrip('.')})" if findings else ""
     return f"saturated: every run scores {number(value)} on every task, so that no effect can be measured{cause}"
-
-
-def _explain_cost(claim: Claim, name: str, over: dict[str, float | None]) -> str:
-    said = [f"{used:,.6g} {unit}" for unit, used in over.items() if used is not None]
-    allowed = [f"{claim.limits[unit]:,.6g}" for unit, used in over.items() if used is not None]
-    return f"`{name}` shows the effect, but an arm of it takes {' and '.join(said)}, of {' and '.join(allowed)} allowed"
 
 
 def _explain_undecided(claim: Claim, analysis: Analysis) -> str:

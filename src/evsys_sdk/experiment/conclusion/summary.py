@@ -72,14 +72,13 @@ def _seen(claim: Claim, analysis: Analysis, ruling: Ruling, trend: Trend | None)
 
 
 def _write_claim(claim: Claim) -> str:
-    more = " within a cost limit" if claim.limits else ""
     if claim.kind == "at_least":
-        return f" (at {'least' if claim.sign > 0 else 'most'} {number(claim.level)}{more} was claimed)"
+        return f" (at {'least' if claim.sign > 0 else 'most'} {number(claim.level)} was claimed)"
     if claim.kind == "not_worse":
-        return f" (worse by less than {number(claim.margin)}{more} was claimed)"
+        return f" (worse by less than {number(claim.margin)} was claimed)"
     if not claim.min_effect:
         return ""
-    return f" ({number(claim.sign * claim.min_effect, signed=True)}{more} was claimed)"
+    return f" ({number(claim.sign * claim.min_effect, signed=True)} was claimed)"
 
 
 def _with_interval(value: float, low: float | None, high: float | None, *, signed: bool = False) -> str:
