@@ -304,11 +304,6 @@ class TestMetrics:
         found = conclude_from(self.losses({"name": "final_loss", "mode": "min"}, a=0.9))
         assert (found.verdict, found.best_arm) == ("refuted", "baseline")
 
-    def test_a_loss_to_maximise_is_questioned(self) -> None:
-        found = conclude_from(self.losses("final_loss"))
-        assert found.verdict == "refuted"
-        assert any("mode: min" in threat for threat in found.threats)
-
     def test_the_loss_is_what_is_left_to_look_at(self) -> None:
         given = self.losses({"name": "final_loss", "mode": "min"})
         found = conclude_from(replace(given, metadata=Metadata(hypothesis=None), registered_sha256=None))

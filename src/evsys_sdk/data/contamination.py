@@ -97,26 +97,20 @@ class ContaminationReport:
 
     def flag(self) -> str | None:
         """Tasks that occur in the rows word for word, in a sentence; None where none does."""
-        found = self.copies
-        if not found:
-            return None
-        answered = [one for one in found if one.answer]
-        first = next(iter(answered), found[0])
-        return (
-            f"{count_tasks(found)} of {self.n_tasks} evaluation tasks also occur in the training data ({self.source}), "
-            f"{count_tasks(answered)} with their answers, for instance task '{first.task_id}' of '{first.benchmark}' "
-            f'in row {first.row + 1}: "{first.text[:80]}". Remove these rows, or evaluate on other tasks; '
-            "`evsys contamination` lists them"
-        )
+        answered = [one for one in self.copies if one.answer]
+        what = f"also occur in the training data ({self.source}), {count_tasks(answered)} with their answers"
+        advice = ". Remove these rows, or evaluate on other tasks; `evsys contamination` lists them"
+        return f"{self._describe(self.copies, what, [*answered, *self.copies][0])}{advice}" if self.copies else None
 
     def remark(self) -> str | None:
         """Tasks that resemble rows, in a sentence; None where none does."""
-        if not (found := self.near_matches):
-            return None
-        first = found[0]
+        near = self.near_matches
+        return self._describe(near, f"resemble training rows ({self.source})", near[0]) if near else None
+
+    def _describe(self, found: Sequence[Finding], what: str, example: Finding) -> str:
         return (
-            f"{count_tasks(found)} of {self.n_tasks} evaluation tasks resemble training rows ({self.source}), for "
-            f"instance task '{first.task_id}' of '{first.benchmark}' and row {first.row + 1}: \"{first.text[:80]}\""
+            f"{count_tasks(found)} of {self.n_tasks} evaluation tasks {what}, for instance task '{example.task_id}' of "
+            f"'{example.benchmark}' in row {example.row + 1}: \"{example.text[:80]}\""
         )
 
 

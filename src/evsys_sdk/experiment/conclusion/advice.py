@@ -41,8 +41,6 @@ def list_threats(analysis: Analysis, looks: Looks | None) -> list[str]:
 def _about_the_design(analysis: Analysis, looks: Looks | None) -> Iterator[str]:
     evidence, claim = analysis.evidence, analysis.claim
     question, baseline = analysis.question, analysis.baseline
-    if claim is not None and not evidence.registered:
-        yield "The journal does not hold the hypothesis, so it may have been written after the scores were known."
     if question.shared and analysis.n_compared > 1:
         yield "Runs are chosen by the same scores that are reported, because there is no separate val and test set."
     if looks is not None and looks.before:
@@ -60,8 +58,6 @@ def _about_the_design(analysis: Analysis, looks: Looks | None) -> Iterator[str]:
     paths = [path for path in find_differing_settings(evidence.runs) if path != axis]
     if paths and (axis is not None or (len(paths) > 1 and len(evidence.runs) == 2)):
         yield f"The runs differ in {list_names(paths)}: which of it matters cannot be told."
-    if question.sign > 0 and question.metric.endswith("loss"):
-        yield f"More {question.metric} counts as better. If that is not meant, set success_metric: {{mode: min}}."
     if evidence.stopped is not None:
         yield f"The experiment was stopped before its end: {evidence.stopped}."
 
@@ -80,15 +76,10 @@ def _about_the_data(analysis: Analysis) -> Iterator[str]:
         )
     if report.n_clusters is not None and 1 < report.n_clusters < 10:
         yield f"The tasks come from {report.n_clusters} clusters, which is little to know other ones by."
-    seeds = {run.n_seeds for run in report.runs.values()}
-    if len(seeds) > 1:
-        yield f"Runs have between {min(seeds)} and {max(seeds)} scored seeds."
     # A run that has every task right, or wrong, has nothing in which its seeds could differ.
     varied = {name: run.values for name, run in report.runs.items() if run.n_seeds > 1 and len({*run.values[0]}) > 1}
     if same := [name for name, values in varied.items() if (values == values[0]).all()]:
         yield f"All seeds of {list_names(same)} scored the same on every task: check that the seed changes anything."
-    if lost := [run.name for run in analysis.evidence.runs if run.name in report.runs and run.problems]:
-        yield f"Some seeds of {list_names(lost)} failed or are not scored; those that are left may be the lucky ones."
 
 
 def next_steps(analysis: Analysis, ruling: Ruling, extremes: Sequence[str], sequential: Sequential | None) -> list[str]:

@@ -36,16 +36,10 @@ def t_quantile(p: float, df: float) -> float:
     low, high = 0.0, 2.0
     while t_cdf(high, df) < p:
         low, high = high, 2 * high
-    x = (low + high) / 2
-    for _ in range(100):
-        error = t_cdf(x, df) - p
-        low, high = (low, x) if error > 0 else (x, high)
-        step = x - error / _density(x, df)
-        following = step if low < step < high else (low + high) / 2  # Newton, as long as it stays where the answer is
-        if abs(following - x) <= 1e-13 * x:
-            return following
-        x = following
-    return x
+    for _ in range(60):  # halves the interval down to the precision of a float
+        middle = (low + high) / 2
+        low, high = (low, middle) if t_cdf(middle, df) > p else (middle, high)
+    return (low + high) / 2
 
 
 def chi2_quantile(p: float, df: float) -> float:
@@ -54,11 +48,6 @@ def chi2_quantile(p: float, df: float) -> float:
 
     spread = 2 / (9 * df)
     return df * (1 - spread + NormalDist().inv_cdf(p) * math.sqrt(spread)) ** 3
-
-
-def _density(x: float, df: float) -> float:
-    log_scale = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - math.log(df * math.pi) / 2
-    return math.exp(log_scale - (df + 1) / 2 * math.log1p(x * x / df))
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
