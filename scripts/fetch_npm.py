@@ -56,7 +56,11 @@ def fetch(name: str) -> None:
         )
         with tarfile.open(Path(folder) / packed.stdout.split()[-1]) as archive:
             archive.extractall(Path(folder) / "out", filter="data")
-        (Path(folder) / "out").rename(root)
+        try:
+            (Path(folder) / "out").rename(root)
+        except OSError:
+            if not found.exists():  # unless another process was first
+                raise
 
 
 def main() -> int:

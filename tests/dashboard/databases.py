@@ -36,6 +36,18 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
+def opened(address: str, **options: Any) -> Iterator[Any]:
+    """The engine of a database, whose connections are closed even if the test fails: a warning would fail the next."""
+    from evsys_sdk.dashboard.server.storage.database import open_database
+
+    engine = open_database(address, **options)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextlib.contextmanager
 def find_postgres() -> Iterator[PostgresServer]:
     """The server that the environment names, or one that lives as long as the block."""
     if given := os.environ.get("EVSYS_TEST_POSTGRES"):

@@ -22,31 +22,28 @@ from evsys_sdk.dashboard.server.auth import make_key  # noqa: E402
 from evsys_sdk.dashboard.server.storage import database, schema  # noqa: E402
 from evsys_sdk.errors import ConfigError, DataError  # noqa: E402
 
-from .databases import make_older  # noqa: E402
+from .databases import make_older, opened  # noqa: E402
 from .serving import Api, ServerThread  # noqa: E402
 from .test_api import experiment, run, step  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_the_migrations_make_exactly_the_schema(new_database: Callable[[str], str], kind: str) -> None:
-    engine = database.open_database(new_database(kind), upgrade=True)
-    make_older(engine)
-    with engine.execution_options(writes=True).begin() as connection:
-        steps = database._config()
-        steps.attributes["connection"] = connection
-        command.upgrade(steps, "head")
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
-    engine.dispose()
+    with opened(new_database(kind), upgrade=True) as engine:
+        make_older(engine)
+        with engine.execution_options(writes=True).begin() as connection:
+            steps = database._config()
+            steps.attributes["connection"] = connection
+            command.upgrade(steps, "head")
+        with engine.connect() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_database_of_a_newer_version_is_refused(new_database: Callable[[str], str], kind: str) -> None:
     address = new_database(kind)
-    engine = database.open_database(address, upgrade=True)
-    with engine.begin() as connection:
+    with opened(address, upgrade=True) as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-    engine.dispose()
     with pytest.raises(DataError, match="newer version"):
         database.open_database(address)
 
@@ -73,9 +70,8 @@ def test_a_copy_before_an_upgrade_that_breaks_off_does_not_pass_for_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "d.sqlite3"
-    engine = database.open_database(str(path))
-    make_older(engine)
-    engine.dispose()
+    with opened(str(path)) as engine:
+        make_older(engine)
     plain = sqlite3.connect
 
     class Killed(sqlite3.Connection):
@@ -98,15 +94,15 @@ def test_what_was_stated_in_an_older_database_is_listed_and_filtered_after_the_u
     new_database: Callable[[str], str], kind: str
 ) -> None:
     address = new_database(kind)
-    engine = database.open_database(address, upgrade=True)
-    make_older(engine)
-    with engine.execution_options(writes=True).begin() as connection:
-        connection.exec_driver_sql("INSERT INTO project (id, name, created, version) VALUES ('p', 'p', 1, 7)")
-        connection.exec_driver_sql(
-            "INSERT INTO experiment (project_id, id, version, received, name, status, verdict, tags, best_score, spend)"
-            " VALUES ('p', 'e1', 7, 5, 'old', 'completed', 'supported', '[\"Routing\"]', 0.5, '{\"usd\": 2.0}')"
-        )
-    engine.dispose()
+    with opened(address, upgrade=True) as engine:
+        make_older(engine)
+        with engine.execution_options(writes=True).begin() as connection:
+            connection.exec_driver_sql("INSERT INTO project (id, name, created, version) VALUES ('p', 'p', 1, 7)")
+            connection.exec_driver_sql(
+                "INSERT INTO experiment (project_id, id, version, received, name, status, verdict, tags, best_score,"
+                " spend) VALUES ('p', 'e1', 7, 5, 'old', 'completed', 'supported', '[\"Routing\"]', 0.5,"
+                " '{\"usd\": 2.0}')"
+            )
     server = ServerThread(address)
     try:
         with server.engine.execution_options(writes=True).begin() as connection:

@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.dashboard, pytest.mark.slow]
 from evsys_sdk import DashboardClient  # noqa: E402
 from evsys_sdk.dashboard.client.sender import send_mirror  # noqa: E402
 from evsys_sdk.dashboard.server.auth import make_key, make_project  # noqa: E402
-from evsys_sdk.dashboard.server.storage.database import open_database  # noqa: E402
 
 from .conftest import report_to  # noqa: E402
+from .databases import opened  # noqa: E402
 from .serving import Api, ServerProcess  # noqa: E402
 
 CLIENTS, RUNS, STEPS, KILLS = 20, 100, 10, 10
@@ -43,12 +43,9 @@ client.close(1.0)
 
 
 def new_project(address: str) -> str:
-    engine = open_database(address, upgrade=True)
-    with engine.execution_options(writes=True).begin() as connection:
+    with opened(address, upgrade=True) as engine, engine.execution_options(writes=True).begin() as connection:
         make_project(connection, "load")
-        key = make_key(connection, "load", ["read", "write"])[1]
-    engine.dispose()
-    return key
+        return make_key(connection, "load", ["read", "write"])[1]
 
 
 def count(http: Api, experiment: str) -> tuple[int, int]:
