@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from evsys_sdk import ExperimentConfig
 from evsys_sdk.builtins import BUILTINS
 from evsys_sdk.errors import ConfigError, EvsysError
+from evsys_sdk.experiment.run_services import open_stores
 from evsys_sdk.observers.log_stores.jsonl import JsonlLogStore
 from evsys_sdk.observers.log_stores.multiplex import MultiplexLogStore
 from evsys_sdk.protocols import LogStore
 from evsys_sdk.registry import get_log_store, register_log_store
+from evsys_sdk.training.callback import Observers
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -112,6 +115,26 @@ def test_multiplex_gives_each_child_a_folder_of_its_own(tmp_path: Path) -> None:
     store.close()
     for folder in ("logs/jsonl", "logs/jsonl-2", "mine"):
         assert lines(tmp_path / folder / "metrics.jsonl") == [{"step": 1, "loss": 1.0}]
+
+
+def test_multiplex_in_a_run_writes_to_its_log_dir_or_below_the_run(tmp_path: Path) -> None:
+    def folders(**params: Any) -> list[str]:
+        children = {"children": [{"kind": "jsonl"}, {"kind": "jsonl"}]}
+        run = {
+            "name": "r",
+            "model": {"name": "m"},
+            "algorithm": {"kind": "sft"},
+            "data": {"source_kind": "in_memory", "rows": [{}]},
+        }
+        spec = {"kind": "multiplex", "params": {**children, **params}}
+        config = ExperimentConfig.model_validate({"name": "e", "run": run, "log_store": spec})
+        _, store = open_stores(config, tmp_path / "run", Observers([]))
+        store.log_hyperparams({"a": 1})
+        store.close()
+        return sorted(path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("hyperparams.json"))
+
+    assert folders(log_dir=str(tmp_path / "named")) == ["named/jsonl", "named/jsonl-2"]
+    assert folders()[2:] == ["run/logs/jsonl", "run/logs/jsonl-2"]
 
 
 def test_one_failing_child_does_not_stop_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
