@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from evsys_sdk.algorithms.distillation import (
-    Lesson,
-    ask_teacher,
+    TeacherScores,
     bucket_loss,
     check_divergence,
     distillation_batch,
     policy_gradient_datum,
+    score_with_teacher,
     soft_datum,
 )
 from evsys_sdk.backends.client import TopLogprobs, TrainingClient
@@ -33,16 +33,16 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def lesson(
+def scored(
     teacher_logits: np.ndarray, answer: Sequence[int], student_logprobs: Sequence[float] | None = None
-) -> Lesson:
-    """A lesson in which the teacher reports its whole vocabulary."""
+) -> TeacherScores:
+    """Scores in which the teacher reports its whole vocabulary."""
     logprobs = log_softmax(teacher_logits)
     order = np.argsort(-logprobs, axis=1)
     top = TopLogprobs(order, np.take_along_axis(logprobs, order, axis=1).astype(np.float32))
     own = list(student_logprobs or [-1.0] * len(answer))
     turn = Turn({"role": "assistant", "content": ""}, PROMPT, list(answer), own)
-    return Lesson(turn, logprobs[np.arange(len(answer)), list(answer)], top)
+    return TeacherScores(turn, logprobs[np.arange(len(answer)), list(answer)], top)
 
 
 def loss_of(logits: np.ndarray, datum: Datum, loss: Any) -> tuple[float, np.ndarray]:
@@ -82,7 +82,7 @@ def test_the_soft_targets_have_the_gradient_of_kl_from_teacher_to_student(
     logits: tuple[np.ndarray, np.ndarray],
 ) -> None:
     student, teacher = logits
-    datum = soft_datum(lesson(teacher, [1, 2, 3, 4]), skip=0, scale=1.0)
+    datum = soft_datum(scored(teacher, [1, 2, 3, 4]), skip=0, scale=1.0)
     _, gradient = loss_of(student, datum, find_loss("cross_entropy"))
     forward = numeric_gradient(lambda x: kl(log_softmax(teacher), log_softmax(x)), student)
     backward = numeric_gradient(lambda x: kl(log_softmax(x), log_softmax(teacher)), student)
@@ -104,7 +104,7 @@ def test_value_and_gradient_of_the_other_divergences(
     kind: Literal["reverse", "jsd"], logits: tuple[np.ndarray, np.ndarray]
 ) -> None:
     student, teacher = logits
-    datum = soft_datum(lesson(teacher, [1, 2, 3, 4]), skip=0, scale=0.25, renormalise=False)
+    datum = soft_datum(scored(teacher, [1, 2, 3, 4]), skip=0, scale=0.25, renormalise=False)
 
     def expected(x: np.ndarray) -> float:
         return 0.25 * DIVERGENCES[kind](log_softmax(x), log_softmax(teacher))
@@ -119,7 +119,7 @@ def test_what_lies_outside_the_teachers_top_tokens_counts_as_one_more_token(
     kind: Literal["reverse", "jsd"], logits: tuple[np.ndarray, np.ndarray]
 ) -> None:
     student, teacher = logits
-    item = lesson(teacher, [1, 2, 3, 4])
+    item = scored(teacher, [1, 2, 3, 4])
     assert item.teacher is not None
     top = TopLogprobs(item.teacher.tokens[:, :3], item.teacher.logprobs[:, :3])
     datum = soft_datum(replace(item, teacher=top), skip=0, scale=0.25, renormalise=False)
@@ -139,7 +139,7 @@ def test_what_lies_outside_the_teachers_top_tokens_counts_as_one_more_token(
 @pytest.mark.parametrize("kind", ["reverse", "jsd"])
 def test_a_student_that_agrees_with_its_teacher_is_left_alone(kind: Literal["reverse", "jsd"]) -> None:
     teacher = np.random.default_rng(0).normal(size=(2, VOCABULARY))
-    datum = soft_datum(lesson(teacher, [0, 1]), skip=0, scale=1.0, renormalise=False)
+    datum = soft_datum(scored(teacher, [0, 1]), skip=0, scale=1.0, renormalise=False)
     value, gradient = loss_of(teacher, datum, bucket_loss(kind, 1.0))
     assert value == pytest.approx(0, abs=1e-6)
     np.testing.assert_allclose(gradient, 0, atol=1e-6)
@@ -151,7 +151,7 @@ def test_divergences_stay_finite_where_the_teacher_is_certain(kind: Literal["rev
     teacher[0, 2] = 200.0
     student = np.zeros((1, VOCABULARY))
     student[0, 1] = 60.0
-    datum = soft_datum(lesson(teacher, [1]), skip=0, scale=1.0, renormalise=False)
+    datum = soft_datum(scored(teacher, [1]), skip=0, scale=1.0, renormalise=False)
     value, gradient = loss_of(student, datum, bucket_loss(kind, 1.0))
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
@@ -164,7 +164,7 @@ def test_the_sampled_estimate_is_on_average_the_gradient_of_reverse_kl() -> None
     own = log_softmax(student)
     mean = np.zeros_like(student)
     for token in range(VOCABULARY):  # the expectation over what the student may sample, exactly
-        datum = policy_gradient_datum(lesson(teacher, [token], [float(own[0, token])]), skip=0, scale=1.0)
+        datum = policy_gradient_datum(scored(teacher, [token], [float(own[0, token])]), skip=0, scale=1.0)
         logprobs = np.zeros(len(datum), np.float32)
         logprobs[-1] = own[0, token]
         _, _, [by_logprob] = find_loss("importance_sampling")([datum], [logprobs])
@@ -176,7 +176,7 @@ def test_the_sampled_estimate_is_on_average_the_gradient_of_reverse_kl() -> None
 
 @pytest.mark.parametrize("skip", [0, 2])
 def test_only_the_answer_after_the_skipped_tokens_carries_loss(skip: int, logits: tuple[Any, Any]) -> None:
-    item = lesson(logits[1], [1, 2, 3, 4])
+    item = scored(logits[1], [1, 2, 3, 4])
     soft, sampled = soft_datum(item, skip=skip, scale=1.0), policy_gradient_datum(item, skip=skip, scale=1.0)
     carries = [False] * (len(PROMPT) - 1 + skip) + [True] * (4 - skip)
     assert (soft.weights.sum(axis=1) > 0).tolist() == carries
@@ -186,7 +186,7 @@ def test_only_the_answer_after_the_skipped_tokens_carries_loss(skip: int, logits
 
 @pytest.mark.parametrize("kind", ["forward", "sampled"])
 def test_a_batch_is_a_mean_over_the_tokens_that_carry_loss(kind: Any, logits: tuple[Any, Any]) -> None:
-    items = [lesson(logits[1], [1, 2, 3, 4]), lesson(logits[1][:1], [5]), lesson(logits[1][:3], [1, 2, 3])]
+    items = [scored(logits[1], [1, 2, 3, 4]), scored(logits[1][:1], [5]), scored(logits[1][:3], [1, 2, 3])]
     batch = distillation_batch(items, kind, skip=1)
     assert len(batch.data) == 2, "an answer that is skipped altogether teaches nothing"
     if kind == "forward":
@@ -199,7 +199,7 @@ def test_a_batch_is_a_mean_over_the_tokens_that_carry_loss(kind: Any, logits: tu
 
 def test_nothing_to_learn_from_is_an_empty_batch(logits: tuple[Any, Any]) -> None:
     assert not distillation_batch([], "forward").data
-    assert not distillation_batch([lesson(logits[1], [1, 2, 3, 4])], "forward", skip=4).data
+    assert not distillation_batch([scored(logits[1], [1, 2, 3, 4])], "forward", skip=4).data
 
 
 class ReportingTeacher:
@@ -220,12 +220,12 @@ class ReportingTeacher:
 
 async def ask(
     prompts: Sequence[Sequence[int]], answers: Sequence[list[int]], *, top_k: int, context_length: int
-) -> list[Lesson]:
+) -> list[TeacherScores]:
     turns = [Turn({}, [1], answer, [-0.5] * len(answer)) for answer in answers]
     able: Any = SimpleNamespace(context_length=context_length)
     sampler: Any = ReportingTeacher()
     teacher = FrozenModel(Operation.done(sampler), DataError("tokens only"), None, able)
-    return await ask_teacher(teacher, prompts, turns, top_k=top_k)
+    return await score_with_teacher(teacher, prompts, turns, top_k=top_k)
 
 
 async def test_the_teacher_speaks_of_the_answer_after_its_own_prompt() -> None:

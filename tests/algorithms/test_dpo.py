@@ -106,7 +106,7 @@ async def test_texts_and_messages_mean_the_same(
         ({"prompt": "p", "chosen": 5, "rejected": "r"}, r"row 2: messages\[1\]\.content must be text"),
         ({"prompt": "p", "chosen": [], "rejected": "r"}, "row 2: 'chosen' has no message after the prompt"),
         ({"prompt": "p", "chosen": [answer("a"), USER, answer("b")], "rejected": "r"},
-         "row 2: 'chosen' has messages of assistant, user, assistant after the prompt. Put everything before"),
+         "row 2: 'chosen' has messages of assistant, user, assistant after the prompt. Move everything before"),
         ({"prompt": "p", "chosen": "c", "rejected": [USER]}, "row 2: 'rejected' has messages of user"),
         ({"prompt": "p", "chosen": ["c"], "rejected": "r"}, "row 2: 'chosen' has messages of c"),
         ({"prompt": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}], "chosen": "c",

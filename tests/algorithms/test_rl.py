@@ -231,7 +231,7 @@ async def test_advantages_of_ones_own_are_checked_and_used(make_client: MakeClie
     assert {np.sign(one.advantages[one.weights > 0]).min() for one in batch.data if one.advantages is not None} == {1.0}
     assert batch.metrics["groups/constant"] == 0
     algorithm.short = True
-    with pytest.raises(TrainingError, match="Return one each"):
+    with pytest.raises(TrainingError, match="Return one per rollout"):
         await algorithm.build_batch(1)
     algorithm.short, algorithm.value = False, math.nan
     with pytest.raises(TrainingError, match="not finite"):

@@ -86,7 +86,7 @@ def test_an_answer_without_room_is_recorded_with_the_reason(train: Train, chats:
     trained = train("sdft", [*chats, long], params=params, backend={"kind": "mock", "params": {"context_length": 512}})
     [failed] = [line for line in by_step(trained.run_dir)[1] if line["reward"] is None]
     assert failed["task_id"] == "row13"
-    assert "no room" in failed["error"]
+    assert "fills the context" in failed["error"]
 
 
 def test_later_stages_count_on(train: Train, chats: list[dict[str, Any]]) -> None:

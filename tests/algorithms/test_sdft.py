@@ -50,7 +50,7 @@ async def test_a_question_that_looks_like_a_template_stays_as_it_is(make_client:
 
 @pytest.mark.parametrize("template", ["{question}", "{demonstration}", "none"])
 def test_a_template_that_hides_one_of_them_is_refused(template: str) -> None:
-    with pytest.raises(ValidationError, match="teacher_template must hold"):
+    with pytest.raises(ValidationError, match="teacher_template must contain"):
         SDFT(teacher_template=template)
 
 
@@ -64,7 +64,7 @@ def test_what_the_recipe_does_not_use_is_refused(unused: str) -> None:
     ("messages", "problem"),
     [
         ([{"role": "user", "content": "hello"}], "does not end with an assistant turn"),
-        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "  "}], "no text to learn from"),
+        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "  "}], "no text to train on"),
     ],
 )
 async def test_a_row_without_a_demonstration_is_named(

@@ -169,7 +169,7 @@ def test_eval_every_without_anything_to_score_is_not_ignored_silently(
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
         assert train("sft", chats, params={"max_steps": 2, "eval_every": 1}).result.status == "completed"
-    assert "eval_every is set for 'sft', but `eval` names nothing to score" in caplog.text
+    assert "eval_every is set for 'sft', but `eval` has nothing to score" in caplog.text
 
 
 def test_scores_on_training_rows_may_not_select_a_checkpoint() -> None:

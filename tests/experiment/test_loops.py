@@ -136,7 +136,7 @@ def test_time_is_kept_for_scoring_and_a_loop_may_end_early(options: dict[str, An
     [arm] = experiment.result.arms
     assert (arm.status, arm.result.notes.unscored) == ("completed", None)
     assert "test/ok/pass@1" in arm.metrics
-    assert "of the budget are left" in str(arm.result.notes.stop_reason)
+    assert "of the time budget are left" in str(arm.result.notes.stop_reason)
     with evsys_sdk.record("early", **options) as experiment:
         for run in experiment.runs():
             for _ in run.steps(100):

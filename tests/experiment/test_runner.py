@@ -203,7 +203,7 @@ def test_a_backend_without_a_training_client_is_refused_by_recipes_that_need_one
         def teardown(self, handles: dict[str, Any]) -> None: ...
 
     [failed] = run({"backend": {"kind": "bare"}}).runs
-    assert str(failed.error).startswith("BackendError: the backend 'bare' gives no training_client")
+    assert str(failed.error).startswith("BackendError: the backend 'bare' has no training_client")
 
 
 @pytest.mark.parametrize("train_fails", [False, True])

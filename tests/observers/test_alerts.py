@@ -138,8 +138,8 @@ def test_a_secret_in_an_address_is_in_no_message(
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ({}, "Set one of them"),
-        ({"webhook": "x", "command": "y"}, "Set one of them"),
+        ({}, "Set exactly one of them"),
+        ({"webhook": "x", "command": "y"}, "Set exactly one of them"),
         ({"webhook": "x", "events": ["fails"]}, "fails"),
         ({"webhok": "x"}, "webhok"),
     ],

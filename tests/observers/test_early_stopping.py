@@ -120,7 +120,7 @@ def test_a_metric_that_never_came_is_reported(make_info: MakeInfo, caplog: pytes
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
         callback.on_run_end(RunResult("a", "completed"))
     assert caplog.messages == [
-        "early_stopping never saw the metric 'val/los'; did you mean 'val/loss'? This run logged: lr, val/loss."
+        "early_stopping: the metric 'val/los' was never logged; did you mean 'val/loss'? Logged metrics: lr, val/loss."
     ]
 
 

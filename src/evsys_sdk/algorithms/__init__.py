@@ -1,4 +1,4 @@
-"""Room 7: the recipes. Each defines `build_batch` and nothing else."""
+"""The recipes. Each one mainly defines `build_batch`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What every recipe shares: hyperparameters with good defaults, and the plumbing around `build_batch`.
+"""The base of all recipes: hyperparameters with good defaults, and the plumbing around `build_batch`.
 
-A new algorithm overrides `build_batch(step_idx)`; optionally `setup` (once, before the first step, with the weights the
-stage begins with), `step_metrics`, and `steps_for` where it does not visit its examples epoch by epoch. The loss rides
-on the batch it returns.
+A new algorithm overrides `build_batch(step_idx)`; optionally `setup` (once, before the first step, with the stage's
+initial weights), `step_metrics`, and `steps_for` if it does not iterate over epochs. The batch it returns names the
+loss.
 
     @register_algorithm("focal_sft")
     class FocalSFT(SFT):
@@ -35,51 +35,51 @@ if TYPE_CHECKING:
     from ..training.services import RunServices
 
 _BATCHES_PLANNED = 32
-"""Batches that are built to know how long a step is."""
+"""Batches built to estimate the length of a step."""
 
 
 class KeepCheckpoints(Strict):
-    """Which checkpoints keep their weights; what was measured at the others stays in the record."""
+    """Which checkpoints keep their weights; the metrics of the others stay in the record."""
 
     last: int = Field(default=1, ge=1)
-    """The newest ones; the last is what an interrupted run continues from."""
+    """Number of newest checkpoints; an interrupted run continues from the last one."""
     best: int = Field(default=1, ge=0)
-    """Those that the selection metric prefers."""
+    """Number of best checkpoints by the selection metric."""
 
 
 class TrainingConfig(Strict):
-    """Hyperparameters every recipe has; the defaults are meant to be a good run."""
+    """Hyperparameters of every recipe; the defaults should give a good run."""
 
     learning_rate: float | None = Field(default=None, gt=0, le=1, json_schema_extra=searched(scale="log"))
-    """Peak learning rate; by default what suits the model and a LoRA adapter of any rank."""
+    """Peak learning rate; by default suggested for the model, for a LoRA adapter of any rank."""
     num_epochs: int = Field(default=1, ge=1, json_schema_extra=searched(scale="log", when={"max_steps": [None]}))
-    """How often the data is visited; ignored when `max_steps` is set."""
+    """Passes over the data; ignored when `max_steps` is set."""
     max_steps: int | None = Field(default=None, ge=1, json_schema_extra=searched(scale="log"))
-    """Train exactly this many steps, visiting the data as often as that takes."""
+    """Train exactly this many steps, for as many epochs as needed."""
     batch_size: int = Field(default=16, ge=1, json_schema_extra=searched(scale="log"))
     """Examples per optimiser step."""
     lora_rank: int = Field(default=32, ge=1, le=1024, json_schema_extra=searched(scale="log"))
     """Rank of the adapter."""
     lr_schedule: ScheduleKind = "linear"
-    """How the learning rate falls after the warm-up: not at all, linearly, or along a cosine."""
+    """Decay of the learning rate after the warm-up: none, linear or cosine."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises to its peak."""
+    """Steps of linear warm-up to the peak."""
     weight_decay: float = Field(default=0.0, ge=0, json_schema_extra=searched(scale="log"))
     """Decoupled weight decay."""
     grad_clip_norm: float = Field(default=1.0, ge=0, json_schema_extra=searched(scale="log"))
-    """Largest norm of the gradient; 0 does not clip."""
+    """Maximum gradient norm; 0 disables clipping."""
     save_every: int | None = Field(default=50, ge=1, json_schema_extra=NOT_SEARCHED)
-    """Write a checkpoint after every this many steps; the last step is always saved."""
+    """Write a checkpoint every this many steps; the last step is always saved."""
     save_at_fractions: list[Annotated[float, Field(gt=0, le=1)]] = []
     """Also write checkpoints at these fractions of the run, e.g. [0.25, 0.5]."""
     keep_checkpoints: KeepCheckpoints | None = Field(default=None, json_schema_extra=NOT_SEARCHED)
-    """Remove the weights of all checkpoints but the last and the best few; by default all are kept."""
+    """Delete the weights of all checkpoints but the last and the best few; by default keep all."""
     eval_every: int | None = Field(default=None, ge=1, json_schema_extra=NOT_SEARCHED)
     """Score the live model on `eval.eval_data` every this many steps."""
     selection_metric: str | None = None
-    """Metric that decides which checkpoint is the best; by default that of a validation set, else the recipe's own."""
+    """Metric that selects the best checkpoint; by default that of a validation set, else the recipe's."""
     selection_mode: Literal["min", "max"] | None = Field(default=None, json_schema_extra=NOT_SEARCHED)
-    """Whether less or more of it is better; by default the recipe's choice, else less for losses, more for others."""
+    """Whether lower or higher is better; by default the recipe's choice, else lower for losses, higher otherwise."""
 
     @field_validator("selection_metric")
     @classmethod
@@ -93,35 +93,35 @@ class TrainingConfig(Strict):
 
 @dataclass(frozen=True, slots=True)
 class PlannedWork:
-    """What a recipe would do; nothing was trained to know it."""
+    """The planned work of a recipe, without training."""
 
     steps: int
     tokens_trained: float
-    """Tokens of rows in all steps together, as the client that the recipe is bound to counts them."""
+    """Tokens of rows in all steps, by the tokenizer of the bound client."""
     step_lengths: tuple[int, ...]
-    """The sequences of a typical step."""
+    """Sequence lengths of a typical step."""
     answers_sampled: int = 0
     answers_trained: int = 0
-    """More than those where several steps learn from the same answers."""
+    """Larger than `answers_sampled` if several steps train on the same answers."""
     answer_tokens: int = 0
-    """How long each answer may become, in the tokens of the model itself."""
+    """Maximum length of an answer, in the model's own tokens."""
     note: str = ""
-    """What the numbers leave out."""
+    """What the numbers exclude."""
 
 
 class BaseAlgorithm:
-    """Base of recipes: owns the plumbing, leaves the maths to `build_batch`."""
+    """Base of recipes: handles the plumbing, leaves the maths to `build_batch`."""
 
     name: ClassVar[str] = "base"
     Config: ClassVar[type[TrainingConfig]] = TrainingConfig
     pinned_backend: ClassVar[str | None] = None
-    """The backend it insists on, whatever the run names."""
+    """The required backend, whatever the run names."""
     selection_metric: ClassVar[str] = "loss"
-    """What chooses the best checkpoint unless the config or a validation set does; logged with each step ..."""
+    """Selects the best checkpoint unless the config or a validation set does; logged with each step ..."""
     selection_mode: ClassVar[Literal["min", "max"]] = "min"
-    """... and whether less or more of it is better."""
+    """... and whether lower or higher is better."""
     builds_ahead: bool = True
-    """Whether batches may be built before earlier steps have finished; on-policy recipes say no."""
+    """Whether batches may be built before earlier steps have finished; False for on-policy recipes."""
 
     client: TrainingClient
     renderer: Renderer
@@ -129,7 +129,7 @@ class BaseAlgorithm:
     seed: int
     run_dir: Path
     services: RunServices
-    """What the run offers next to these, e.g. `verify` for rollouts."""
+    """Further services of the run, e.g. `verify` for rollouts."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -144,61 +144,61 @@ class BaseAlgorithm:
         run_dir: Path,
         services: RunServices,
     ) -> None:
-        """Receive what the run provides; called once, before `setup`."""
+        """Receive the services of the run; called once, before `setup`."""
         self.client, self.renderer, self.rows, self.seed, self.run_dir = client, renderer, rows, seed, run_dir
         self.services = services
 
     async def setup(self) -> None:
-        """Prepare what `build_batch` needs. The client still holds the weights that training begins with."""
+        """Prepare for `build_batch`. The client still has the initial weights."""
 
     async def build_batch(self, step_idx: int) -> TrainingBatch:
-        """The data and the loss of one step. This is the algorithm."""
+        """The data and the loss of one step: the algorithm."""
         raise NotImplementedError(f"algorithm '{self.name}' must define build_batch(step_idx)")
 
     def step_metrics(self, step_idx: int, batch: TrainingBatch, output: ForwardBackwardOutput) -> Mapping[str, float]:
-        """More metrics of a finished step."""
+        """Additional metrics of a finished step."""
         return {}
 
     def n_examples(self) -> int:
-        """How many examples an epoch has."""
+        """Number of examples per epoch."""
         return len(self.rows)
 
     def order(self) -> BatchOrder:
-        """Which examples each step visits."""
+        """The order of examples."""
         return BatchOrder(self.n_examples(), self.cfg.batch_size, self.seed)
 
     def steps_for(self, n_examples: int) -> int:
-        """How many steps the recipe takes on this many examples."""
+        """Number of steps for this many examples."""
         return (
             self.cfg.max_steps or BatchOrder(n_examples, self.cfg.batch_size, 0).steps_per_epoch * self.cfg.num_epochs
         )
 
     def total_steps(self) -> int:
-        """How many steps the recipe takes; known once `setup` has run."""
+        """Number of steps; known after `setup`."""
         return self.steps_for(self.n_examples())
 
     @property
     def uses_every_row(self) -> bool:
-        """Whether `setup` makes each row one example; if not, only it knows how many there are."""
+        """Whether `setup` turns every row into exactly one example."""
         return True
 
     def planned_steps(self, rows: Sequence[Row]) -> int | None:
-        """How many steps are to be expected before `setup` has looked at the rows; None where it may leave some out."""
+        """Expected steps before `setup`; None if `setup` may skip rows."""
         return self.steps_for(len(rows)) if self.uses_every_row else self.cfg.max_steps
 
     async def plan(self, n_rows: int) -> PlannedWork:
-        """What the recipe would do on this many rows, told from the few that it is bound to."""
+        """The planned work on this many rows, extrapolated from the bound rows."""
         await self.setup()
         steps = self.steps_for(max(round(self.n_examples() * n_rows / max(len(self.rows), 1)), 1))
         within = max(self.order().steps_per_epoch, 1)
         built = min(within, _BATCHES_PLANNED)
-        # Spread over an epoch, of which some batches are smaller or hold longer rows than others.
+        # Spread over an epoch, because batches differ in size and length.
         batches = [await self.build_batch(at * within // built) for at in range(built)]
         lengths = [[len(datum.tokens) for datum in batch.data] for batch in batches]
         return PlannedWork(steps, steps * fmean(map(sum, lengths)), tuple(lengths[0]))
 
     def traits(self) -> AlgorithmTraits:
-        """What others need to know about the recipe before it trains."""
+        """The recipe's properties, known before training."""
         return AlgorithmTraits(
             pinned_backend=self.pinned_backend,
             lora_rank=self.cfg.lora_rank,
@@ -209,7 +209,7 @@ class BaseAlgorithm:
         )
 
     def settings(self) -> LoopSettings:
-        """The hyperparameters as the loop wants them."""
+        """The loop's settings from the hyperparameters."""
         from ..backends.client import AdamParams
         from ..training.loop import LoopSettings
 
@@ -225,10 +225,10 @@ class BaseAlgorithm:
         )
 
     def close(self) -> None:
-        """Release what `setup` started; called once, however training ended."""
+        """Release what `setup` started; called once, for every outcome."""
 
     def state(self) -> dict[str, Any]:
-        """Data cursor and random state; none is needed where batches are a function of the step."""
+        """Data cursor and random state; empty if batches are a function of the step."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

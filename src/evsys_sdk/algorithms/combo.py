@@ -1,4 +1,4 @@
-"""Several recipes in a row, each starting from the weights of the one before: SFT then DPO, for instance."""
+"""Several recipes in sequence, each starting from the previous one's weights, e.g. SFT then DPO."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ComboPhase(AlgorithmConfig):
 
 
 class Combo:
-    """Phases that chain weights: the output of one is where the next begins."""
+    """Recipes in sequence, each continuing from the previous one's weights."""
 
     name: ClassVar[str] = "combo"
 
@@ -48,7 +48,7 @@ class Combo:
 
         @property
         def labels(self) -> list[str]:
-            """What each phase is called in the record."""
+            """The name of each phase in the record."""
             return [phase.name or f"phase{index}_{phase.kind}" for index, phase in enumerate(self.phases)]
 
     def __init__(self, **params: Any) -> None:
@@ -59,11 +59,11 @@ class Combo:
         ]
 
     def traits(self) -> AlgorithmTraits:
-        """Those of its phases as a whole."""
+        """The traits of all phases together."""
         return stage_traits(self.stages, lora_rank=self.cfg.lora_rank)
 
     def train(self, ctx: RunContext) -> RunResult:
         """Train all phases in order."""
-        load_rows, own = services_of(ctx).load_rows, ctx.extras["train_rows"]
-        rows = [load_rows(phase.data) if phase.data else own for phase in self.cfg.phases]
+        load_rows, run_rows = services_of(ctx).load_rows, ctx.extras["train_rows"]
+        rows = [load_rows(phase.data) if phase.data else run_rows for phase in self.cfg.phases]
         return train_stages(ctx, [Stage(*stage) for stage in zip(self.cfg.labels, self.stages, rows, strict=True)])

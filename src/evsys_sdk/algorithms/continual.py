@@ -1,7 +1,7 @@
-"""The continual modifier: one recipe over an ordered list of datasets, and what is left of the earlier ones.
+"""Continual learning: one recipe over a sequence of datasets, with retention scores.
 
-After each stage the model is scored on that stage's held-out rows and on those of every stage before it. The scores
-form the retention matrix: row = after which stage, column = on which stage.
+After each stage, the model is scored on the held-out rows of this and all earlier stages. The scores form the retention
+matrix: row = after which stage, column = on which stage.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Continual:
     def __init__(self, run: RunConfig) -> None:
         assert run.continual is not None
         self._stages = run.continual.stages
-        self.stages = [stage_algorithm(one.kind, one.params, path="algorithm.kind") for one in run.stages()]
+        self.stages = [stage_algorithm(spec.kind, spec.params, path="algorithm.kind") for spec in run.stages()]
         self.cfg = self.stages[0].cfg
         if any(algorithm.cfg.lora_rank != self.cfg.lora_rank for algorithm in self.stages):
             hint = "All stages train one adapter: set lora_rank in algorithm.params."
-            raise ConfigError(Problem("the stages ask for adapters of different rank", "continual.stages", hint=hint))
+            raise ConfigError(Problem("the stages have adapters of different rank", "continual.stages", hint=hint))
 
     def traits(self) -> AlgorithmTraits:
-        """Those of its stages as a whole."""
+        """The traits of all stages together."""
         return stage_traits(self.stages, lora_rank=self.cfg.lora_rank)
 
     def train(self, ctx: RunContext) -> RunResult:
@@ -43,7 +43,7 @@ class Continual:
             for index, (stage, algorithm) in enumerate(zip(self._stages, self.stages, strict=True))
         ]
         result = train_stages(ctx, stages)
-        # From the log and not from memory: a run that was resumed finds there what its earlier attempts scored.
+        # From the log, which also has the scores of earlier attempts of a resumed run.
         trained = [checkpoint for checkpoint in CheckpointLog.in_dir(ctx.output_dir).read() if checkpoint.final]
         result.notes.retention = retention_matrix(trained)
         if result.status == "completed" and services.score_stage is not None:
@@ -51,30 +51,30 @@ class Continual:
         return result
 
     def _scorer(self, services: RunServices, index: int) -> Callable[[int], Awaitable[Mapping[str, float]]]:
-        score, seen = services.score_stage, self._stages[: index + 1]
+        score, stages_so_far = services.score_stage, self._stages[: index + 1]
 
         async def score_all(step: int) -> Mapping[str, float]:
-            found: dict[str, float] = {}
-            for stage in seen:
+            scores: dict[str, float] = {}
+            for stage in stages_so_far:
                 if score is not None and stage.eval_data is not None:
                     metrics = await score(stage, step)
-                    found |= {
+                    scores |= {
                         f"retention/{self._stages[index].name}/{stage.name}/{key}": value
                         for key, value in metrics.items()
                     }
-            return found
+            return scores
 
         return score_all
 
     def _explain_missing_scores(self, services: RunServices, trained: Sequence[Checkpoint]) -> str | None:
-        """Why a run with metrics has fewer scores than it should have."""
+        """Why a run with metrics lacks scores."""
         if not any(stage.eval_data for stage in self._stages) and services.evaluate is None:
             return "eval names metrics, but no stage has eval_data to compute them on"
-        holes = self._holes(trained)
-        return f"the retention matrix has no score for {', '.join(holes)}" if holes else None
+        missing = self._missing_entries(trained)
+        return f"the retention matrix has no score for {', '.join(missing)}" if missing else None
 
-    def _holes(self, trained: Sequence[Checkpoint]) -> list[str]:
-        """Which entries of the matrix are missing, because a scoring failed."""
+    def _missing_entries(self, trained: Sequence[Checkpoint]) -> list[str]:
+        """Entries of the matrix without a score, because a scoring failed."""
         return [
             f"{stage.name} after {self._stages[checkpoint.stage].name}"
             for checkpoint in trained

@@ -1,4 +1,4 @@
-"""Direct preference optimisation: prefer the chosen answer to the rejected one, relative to the starting model."""
+"""Direct preference optimisation: prefer the chosen over the rejected answer, relative to the reference model."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _FORWARD_BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two answers to one prompt, and how probable the starting model finds each."""
+    """Two answers to one prompt, with their reference margin."""
 
     chosen: Datum
     rejected: Datum
     reference_margin: float
-    """log p(chosen) - log p(rejected) under the starting model."""
+    """log p(chosen) - log p(rejected) under the reference model."""
 
 
 class DPO(BaseAlgorithm):
@@ -48,11 +48,11 @@ class DPO(BaseAlgorithm):
         """Parameters of `dpo`."""
 
         beta: float = Field(default=0.1, gt=0, json_schema_extra=searched(scale="log"))
-        """How far the model may move from the starting one: smaller is further."""
+        """Strength of the KL constraint to the reference model; smaller allows larger changes."""
         max_length: int | None = Field(default=None, ge=2, json_schema_extra=NOT_SEARCHED)
-        """Longest example in tokens; by default what the model can take."""
+        """Maximum example length in tokens; by default the context length."""
         too_long: TooLong = Field(default="error", json_schema_extra=NOT_SEARCHED)
-        """What to do with a longer one; a pair is kept or left out as a whole."""
+        """Treatment of longer examples; a pair is kept or skipped as a whole."""
 
     cfg: Config
 
@@ -71,7 +71,7 @@ class DPO(BaseAlgorithm):
             raise DataError("no row gives a preference pair to learn from. Check data.path and data.transforms.")
         write_preview(self.run_dir, [example for pair in rendered for example in pair], self.client)
         datums = to_datums([example for pair in rendered for example in pair])
-        # Now, while the client holds the weights that the run began with, also when it is resumed.
+        # Computed in `setup`, when the client has the initial weights, even on resume.
         reference = await self._sequence_logprobs(datums)
         self.pairs = [Pair(datums[i], datums[i + 1], reference[i] - reference[i + 1]) for i in range(0, len(datums), 2)]
 
@@ -100,15 +100,15 @@ class DPO(BaseAlgorithm):
         return self.renderer.render(messages, "last_assistant", check_tools(row.get("tools")))[0]
 
     async def _sequence_logprobs(self, datums: Sequence[Datum]) -> list[float]:
-        """log p(answer) of each sequence under the live weights, which at this point are the starting ones."""
-        found: list[float] = []
+        """log p(answer) of each sequence under the current weights, which are the initial ones here."""
+        sums: list[float] = []
         for start in range(0, len(datums), _FORWARD_BATCH):
             batch = datums[start : start + _FORWARD_BATCH]
             output = await self.client.forward(batch)
-            found += [
+            sums += [
                 float((lp * d.weights).sum(dtype=np.float64)) for lp, d in zip(output.logprobs, batch, strict=True)
             ]
-        return found
+        return sums
 
 
 def dpo_loss(reference_margins: np.ndarray, beta: float) -> LossCallable:
@@ -116,12 +116,12 @@ def dpo_loss(reference_margins: np.ndarray, beta: float) -> LossCallable:
 
     @numpy_loss
     def loss(data: Sequence[Datum], logprobs: Sequence[Array]) -> tuple[float, Mapping[str, float], list[Array]]:
-        # Log-probabilities of whole answers: in float32 their differences would drown in the rounding of long ones.
+        # In float64: float32 rounding of long sums would dominate the differences.
         sums = np.array([(lp * d.weights).sum(dtype=np.float64) for lp, d in zip(logprobs, data, strict=True)])
         margins = beta * (sums[0::2] - sums[1::2] - reference_margins)
         # d/dm of mean(-log sigmoid(m)) = -sigmoid(-m) / n
         slopes = -beta * _sigmoid(-margins) / len(margins)
-        # Chosen and rejected alternate in the data, and push in opposite directions.
+        # Chosen and rejected alternate, with opposite signs.
         signed = np.stack([slopes, -slopes], axis=1).reshape(-1)
         gradients = [(slope * datum.weights).astype(np.float32) for slope, datum in zip(signed, data, strict=True)]
         metrics = {"dpo/margin": float(margins.mean()), "dpo/accuracy": float((margins > 0).mean())}
@@ -139,13 +139,13 @@ def _messages(value: Any, role: str) -> list[Any]:
 
 
 def _answer(value: Any, field: str, prompt: Sequence[Any]) -> Any:
-    """The one assistant turn of an answer, which many datasets write with the prompt in front of it."""
+    """The single assistant turn of an answer, which many datasets write with the prompt in front of it."""
     messages = _messages(value, "assistant")
-    own = messages[len(prompt) :] if messages[: len(prompt)] == prompt else messages
-    roles = [cast("Row", message).get("role") if isinstance(message, dict) else message for message in own]
+    answer_messages = messages[len(prompt) :] if messages[: len(prompt)] == prompt else messages
+    roles = [cast("Row", message).get("role") if isinstance(message, dict) else message for message in answer_messages]
     if roles != ["assistant"]:
         raise DataError(
             f"'{field}' has {f'messages of {", ".join(map(str, roles))}' if roles else 'no message'} after the prompt. "
-            "Put everything before the answer into 'prompt', and leave one assistant message."
+            "Move everything before the answer to 'prompt', and keep one assistant message."
         )
-    return own[0]
+    return answer_messages[0]

@@ -1,8 +1,8 @@
-"""`gepa_prompt`: a better system prompt instead of other weights, searched by reflection with the package `gepa`.
+"""`gepa_prompt`: optimises the system prompt instead of the weights, by reflection with the package `gepa`.
 
-A model reads how the current prompt did on a few rows and writes another one; what does better there is scored on the
-validation rows, and the prompts that are best on some row are the ones to continue from. The budget counts answers that
-are scored and is never exceeded: the search ends before a step that might not fit.
+A model reads the results of the current prompt on a few rows and proposes a new one. A proposal that improves there is
+scored on the validation rows, and the search continues from the prompts that are best on some row. The budget counts
+scored answers and is never exceeded: the search ends before a step that might not fit.
 
     algorithm:
       kind: gepa_prompt
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 _COMPONENT = "system_prompt"
 _FEWEST_PROPOSALS = 3
 _PROMPT_TOKENS = 4096
-"""Longest prompt that the reflecting model may write."""
+"""Maximum length of a proposed prompt."""
 
 
 class GepaPrompt:
-    """Searches a system prompt by reflection; the weights stay as they are."""
+    """Searches a system prompt by reflection; the weights stay unchanged."""
 
     name: ClassVar[str] = "gepa_prompt"
 
@@ -60,23 +60,23 @@ class GepaPrompt:
         """Parameters of `gepa_prompt`."""
 
         reflection: InferenceSpec
-        """The model that writes new prompts; it should be a strong one."""
+        """The model that proposes prompts; use a strong one."""
         task: InferenceSpec | None = None
-        """The model whose prompt it is; by default the run's own, which is also what benchmarks score."""
+        """The model that uses the prompt; by default the run's own, which benchmarks also score."""
         seed_prompt: str = "You are a helpful assistant."
-        """Where the search begins."""
+        """Start of the search."""
         budget: int = Field(default=200, ge=1, json_schema_extra=NOT_SEARCHED)
-        """Answers that may be scored."""
+        """Number of answers that may be scored."""
         minibatch: int = Field(default=3, ge=1)
-        """Rows that a new prompt is tried on before it is scored on all validation rows."""
+        """Rows to test a new prompt on before it is scored on all validation rows."""
         val_share: float = Field(default=0.5, gt=0, lt=1)
-        """Share of the rows that prompts are scored on; the others are reflected on."""
+        """Share of rows for scoring; the others are for reflection."""
         max_tokens: int = Field(default=256, ge=1)
-        """Longest answer."""
+        """Maximum answer length."""
         temperature: float = Field(default=0.0, ge=0)
-        """Of the answers."""
+        """Sampling temperature of the answers."""
         patience: int = Field(default=10, ge=1)
-        """Ends after so many proposals without a better prompt."""
+        """End after this many proposals without an improvement."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -85,36 +85,36 @@ class GepaPrompt:
         return AlgorithmTraits(selection_metric="val/score", selection_mode="max")
 
     def train(self, ctx: RunContext) -> RunResult:
-        """Search until the budget, a perfect score or the patience ends it."""
+        """Search until the budget, a perfect score or `patience` is reached."""
         services = services_of(ctx)
-        if services.evaluate is not None:  # it would score the model without the prompt
-            message = "gepa_prompt trains no weights that run.eval could score"
+        if services.evaluate is not None:  # run.eval would score the model without the prompt
+            message = "gepa_prompt does not train weights, so run.eval has nothing to score"
             raise ConfigError(Problem(message, path="run.eval", hint="Use metadata.benchmark, and remove run.eval."))
         train, val = self._split(ctx.extras["train_rows"])
         calls = PromptCalls(ctx.output_dir)
-        asking = _Search(self.cfg, services, calls)
+        search = _Search(self.cfg, services, calls)
         try:
-            outcome = asking.run(train, val, services.seed)
+            outcome = search.run(train, val, services.seed)
             return self._conclude(ctx, services, outcome, str(calls.conclude(outcome)))
         finally:
             calls.close()
-            asking.close()
+            search.close()
 
     def plan(self, rows: Sequence[Row]) -> PlannedWork:
-        """What a search takes at most, and what is asked of other models; a budget that is too small is refused."""
+        """The maximum work of a search; a budget that is too small is refused."""
         train, val = self._split(rows)
         cfg = self.cfg
-        fewest = 2 * min(cfg.minibatch, len(train))  # a proposal that is no better on its rows goes no further
+        fewest = 2 * min(cfg.minibatch, len(train))  # a proposal without improvement on its rows is dropped
         proposals = (cfg.budget - len(val)) // fewest
-        own = cfg.task is None
-        asked = f"{cfg.reflection.kind} is asked for at most {proposals} prompts of at most {_PROMPT_TOKENS} tokens"
+        uses_run_model = cfg.task is None
+        usage = f"{cfg.reflection.kind} writes at most {proposals} prompts of at most {_PROMPT_TOKENS} tokens"
         if cfg.task is not None:
-            asked += f", {cfg.task.kind} for at most {cfg.budget} answers of at most {cfg.max_tokens}"
+            usage += f", {cfg.task.kind} at most {cfg.budget} answers of at most {cfg.max_tokens}"
         return PlannedWork(
             0, 0.0, (),
-            answers_sampled=cfg.budget if own else 0,
+            answers_sampled=cfg.budget if uses_run_model else 0,
             answer_tokens=cfg.max_tokens,
-            note=f"tuning the prompt scores at most {cfg.budget} answers; {asked}, whose price is not in the sum",
+            note=f"prompt tuning scores at most {cfg.budget} answers; {usage}, whose cost is not included",
         )  # fmt: skip
 
     def _split(self, rows: Sequence[Row]) -> tuple[list[HarborTask], list[HarborTask]]:
@@ -122,8 +122,10 @@ class GepaPrompt:
         n_val = max(1, round(len(tasks) * self.cfg.val_share))
         train, val = tasks[n_val:], tasks[:n_val]
         if not train:
-            raise DataError(f"{len(tasks)} rows are too few to tune a prompt on: some are scored on, others read.")
-        # The seed prompt is scored once; each proposal is tried on a few rows next to its parent, and then on all.
+            raise DataError(
+                f"{len(tasks)} rows are too few to tune a prompt: it needs rows for scoring and for reflection."
+            )
+        # The seed prompt is scored once; each proposal on a minibatch together with its parent, then on all rows.
         needed = len(val) + _FEWEST_PROPOSALS * (2 * min(self.cfg.minibatch, len(train)) + len(val))
         if self.cfg.budget < needed:
             message = f"this budget is not enough for {_FEWEST_PROPOSALS} proposals on {len(val)} validation rows"
@@ -152,20 +154,20 @@ class GepaPrompt:
 
 
 def _as_task(row: Row, at: int) -> HarborTask:
-    """A row as a task: prompt examples are judged by their expected answer."""
+    """A row as a task: prompt examples are verified by exact match with the expected answer."""
     if detect_format(row) == "harbor_task":
         [task] = parse_rows([row], TargetFormat.HARBOR_TASK)
         return task
     [example] = parse_rows([row], TargetFormat.PROMPT_DATASET)
     if example.expected is None:
-        raise DataError(f"row {at + 1} has no expected answer, so no prompt can be judged by it. Add 'expected'.")
+        raise DataError(f"row {at + 1} has no expected answer to score a prompt by. Add 'expected'.")
     question = "\n".join(str(value) for value in example.inputs.values())
     return HarborTask(f"row-{at}", question, InProcessVerifier("exact_match", example.expected), example.metadata)
 
 
 @dataclass(slots=True)
 class _Search:
-    """What `gepa` asks: how prompts do, and what to reflect on."""
+    """The adapter for `gepa`: scores prompts and builds the reflection data."""
 
     cfg: GepaPrompt.Config
     services: RunServices
@@ -173,9 +175,9 @@ class _Search:
     used: int = 0
     proposals: int = 0
     failure: Exception | None = None
-    """What went wrong with the reflecting model: the package would continue as if it had nothing to propose."""
+    """The error of the reflecting model; the package would continue without it."""
     propose_new_texts: None = None
-    """The package asks for a way to propose of one's own; it has its own."""
+    """Required by the package's interface; None uses its own proposals."""
     _client: ChatClient | None = field(default=None, init=False)
     _policy: SamplerPolicy | None = field(default=None, init=False)
     _reflect: ChatClient | None = field(default=None, init=False)
@@ -185,8 +187,8 @@ class _Search:
         stoppers: Any = import_module("gepa.utils.stop_condition")
         self._open()
         batch = min(self.cfg.minibatch, len(train))
-        longest_step = 2 * batch + len(val)  # a step is never cut short, so one that may not fit is not begun
-        found: Any = package.optimize(
+        longest_step = 2 * batch + len(val)  # steps are not interrupted, so one that may not fit is not started
+        result: Any = package.optimize(
             seed_candidate={_COMPONENT: self.cfg.seed_prompt},
             trainset=train,
             valset=val,
@@ -203,48 +205,52 @@ class _Search:
         )
         if self.failure is not None:
             raise self.failure
-        scores = [float(score) for score in found.val_aggregate_scores]
+        scores = [float(score) for score in result.val_aggregate_scores]
         best = max(range(len(scores)), key=lambda at: scores[at])
         return {
-            "best": found.candidates[best][_COMPONENT],
+            "best": result.candidates[best][_COMPONENT],
             "best_score": scores[best],
             "seed_score": scores[0],
             "metric_calls": self.used,
             "proposals": self.proposals,
             "candidates": [
-                {"prompt": one[_COMPONENT], "score": score, "parents": list(parents)}
-                for one, score, parents in zip(found.candidates, scores, found.parents, strict=True)
+                {"prompt": candidate[_COMPONENT], "score": score, "parents": list(parents)}
+                for candidate, score, parents in zip(result.candidates, scores, result.parents, strict=True)
             ],
             "pareto": {
-                str(row): sorted(owners) for row, owners in dict(found.per_val_instance_best_candidates).items()
+                str(row): sorted(owners) for row, owners in dict(result.per_val_instance_best_candidates).items()
             },
         }
 
     def _is_over(self, longest_step: int, state: Any) -> bool:
-        """Whether no step is to be begun: one has failed, or the next might not fit."""
+        """Whether to start no further step: one has failed, or the next might not fit."""
         return self.failure is not None or self.used + longest_step > self.cfg.budget
 
     def evaluate(self, batch: list[HarborTask], candidate: dict[str, str], capture_traces: bool = False) -> Any:
         """Score a prompt on some rows."""
-        # Counted also where the answers are known from before: a search that was killed ends where it would have ended.
+        # Cached answers count too, so that a resumed search ends at the same point.
         self.used += len(batch)
         prompt = candidate[_COMPONENT]
-        found = run_blocking(lambda: self._answer_all(prompt, batch))
-        outputs, scores = [one["answer"] for one in found], [one["score"] for one in found]
-        traces = [{**one, "task": task} for task, one in zip(batch, found, strict=True)] if capture_traces else None
+        answers = run_blocking(lambda: self._answer_all(prompt, batch))
+        outputs, scores = [answer["answer"] for answer in answers], [answer["score"] for answer in answers]
+        traces = (
+            [{**answer, "task": task} for task, answer in zip(batch, answers, strict=True)] if capture_traces else None
+        )
         adapter: Any = import_module("gepa.core.adapter")
         return adapter.EvaluationBatch(outputs=outputs, scores=scores, trajectories=traces)
 
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """What the reflecting model reads about each row."""
-        stated: list[dict[str, Any]] = []
-        for one in eval_batch.trajectories:
-            expected = getattr(one["task"].verifier, "expected", None)
-            judged = f"It scored {one['score']:g}." + ("" if expected is None else f" Expected: {expected}")
-            stated.append({"Inputs": one["task"].instruction, "Generated Outputs": one["answer"], "Feedback": judged})
-        return dict.fromkeys(components_to_update, stated)
+        """The reflecting model's information about each row."""
+        examples: list[dict[str, Any]] = []
+        for trace in eval_batch.trajectories:
+            expected = getattr(trace["task"].verifier, "expected", None)
+            feedback = f"It scored {trace['score']:g}." + ("" if expected is None else f" Expected: {expected}")
+            examples.append(
+                {"Inputs": trace["task"].instruction, "Generated Outputs": trace["answer"], "Feedback": feedback}
+            )
+        return dict.fromkeys(components_to_update, examples)
 
     def _open(self) -> None:
         cfg, services = self.cfg, self.services
@@ -253,7 +259,7 @@ class _Search:
             self._client = _open_client(cfg.task, "algorithm.params.task")
             return
         if services.client is None or services.renderer is None:
-            raise TrainingError("this backend has no model to ask. Name one with algorithm.params.task.")
+            raise TrainingError("this backend has no model to sample from. Set algorithm.params.task.")
         from ..backends.client import SamplingParams
 
         params = SamplingParams(cfg.max_tokens, cfg.temperature)
@@ -270,7 +276,7 @@ class _Search:
 
     async def _answer(self, prompt: str, task: HarborTask) -> dict[str, Any]:
         key = _key("task", prompt, task.task_id)
-        # A search that was killed finds its answers again instead of paying for them twice.
+        # A resumed search reuses stored answers.
         if (known := self.calls.find(key)) is not None:
             return known
         messages = [{"role": "system", "content": prompt}, *opening(task)]
@@ -278,34 +284,36 @@ class _Search:
             turn = await self._policy.act(messages)
         else:
             assert self._client is not None
-            [made] = await self._client.complete(
+            [completion] = await self._client.complete(
                 messages, max_tokens=self.cfg.max_tokens, temperature=self.cfg.temperature
             )
-            turn = Turn(made.message)
+            turn = Turn(completion.message)
         rollout = Rollout(task.task_id, 0, "ok", None, [turn], [*messages, turn.message])
-        judged = await self.services.verify(task, rollout, NoEnvironment())
-        return self.calls.add(key, task=task.task_id, prompt=prompt, answer=rollout.completion, score=judged.reward)
+        verdict = await self.services.verify(task, rollout, NoEnvironment())
+        return self.calls.add(key, task=task.task_id, prompt=prompt, answer=rollout.completion, score=verdict.reward)
 
     def _ask_reflection(self, prompt: Any) -> str:
-        """What the reflecting model writes; the same question is asked once."""
+        """The reflecting model's answer; each question is sent once."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         self.proposals += 1
-        # With its number: asked the same thing again, the model is meant to propose something else.
+        # The number makes a repeated question a new request, for a different proposal.
         key = _key("reflection", messages, str(self.proposals))
         if (known := self.calls.find(key)) is None:
             client = self._reflect
             assert client is not None
             try:
-                [made] = run_blocking(lambda: client.complete(messages, max_tokens=_PROMPT_TOKENS, temperature=1.0))
+                [completion] = run_blocking(
+                    lambda: client.complete(messages, max_tokens=_PROMPT_TOKENS, temperature=1.0)
+                )
             except Exception as error:
                 self.failure = error
                 raise
-            known = self.calls.add(key, question=messages, answer=made.text)
+            known = self.calls.add(key, question=messages, answer=completion.text)
         return str(known["answer"])
 
 
 class _Quiet:
-    """The package prints what the record has."""
+    """Suppresses the package's log, whose content is in the record."""
 
     def log(self, message: str) -> None:
         pass
@@ -317,5 +325,5 @@ def _open_client(spec: InferenceSpec, path: str) -> ChatClient:
 
 
 def _key(kind: str, *parts: Any) -> str:
-    said = json.dumps([kind, *parts], sort_keys=True, ensure_ascii=True, default=str)
-    return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+    content = json.dumps([kind, *parts], sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()

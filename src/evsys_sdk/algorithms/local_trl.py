@@ -1,12 +1,12 @@
-"""`local_sft` and `local_rl`: a trainer of TRL between our rows and our record.
+"""`local_sft` and `local_rl`: TRL's trainers on our rows, with our record.
 
-The adapter that TRL trains starts as the one that the local backend made, and goes back into the backend's client when
-it is trained. So evaluation, benchmarks and checkpoints are those of every other recipe; only the training is TRL's. A
-run cannot be resumed in the middle of it.
+TRL trains the local backend's adapter, which is loaded back into the backend's client afterwards. So evaluation,
+benchmarks and checkpoints work as for every recipe; only the training loop is TRL's. A run cannot be resumed in the
+middle of training.
 
     class LocalSFT(TrlAlgorithm):
-        Recipe = SFT                                             # whose params, rows and order of rows it takes
-        def trainer(self, ctx, model, arguments, optimizers): ...   # the trainer of TRL
+        Recipe = SFT                                             # provides params, rows and their order
+        def trainer(self, ctx, model, arguments, optimizers): ...   # returns TRL's trainer
 """
 
 # pyright: basic, reportMissingImports=false
@@ -36,7 +36,7 @@ from .sft import SFT
 
 
 class TrlAlgorithm:
-    """A recipe of ours whose training is left to TRL."""
+    """A recipe whose training loop is TRL's."""
 
     name: ClassVar[str] = "trl"
     pinned_backend: ClassVar[str] = "local"
@@ -47,11 +47,11 @@ class TrlAlgorithm:
         self.cfg = self.recipe.cfg
 
     def trainer(self, ctx: RunContext, model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
-        """A trainer of TRL for a model with its adapter; `arguments` are those that every trainer takes."""
+        """TRL's trainer for a model with its adapter; `arguments` are common to all trainers."""
         raise NotImplementedError(f"algorithm '{self.name}' must define trainer(...)")
 
     def traits(self) -> AlgorithmTraits:
-        """Those of the recipe, trained here and nowhere else."""
+        """The recipe's traits, with the local backend required."""
         return replace(self.recipe.traits(), pinned_backend=self.pinned_backend)
 
     def train(self, ctx: RunContext) -> RunResult:
@@ -78,10 +78,10 @@ class TrlAlgorithm:
             recipe.close()
 
     def _train(self, ctx: RunContext) -> RunResult:
-        """Hand the run's adapter to the trainer, and take over what became of it."""
+        """Train the run's adapter with TRL, then load the result into the client."""
         recipe, base = self.recipe, ctx.extras["backend_handles"]["base"]
         attempt = recipe.services.attempt
-        # A name for each attempt: what a killed one has stored is still there.
+        # A unique name per attempt: a killed one may have stored its own.
         model = _with_adapter(base, recipe.client.sampler(f"trl-start-{attempt}").result().ref)
         total = recipe.total_steps()
         arguments = {**_arguments(ctx, recipe.cfg, total, base), "seed": recipe.seed}
@@ -91,7 +91,7 @@ class TrlAlgorithm:
             trainer.train()
         folder = ctx.output_dir / "trl" / "adapter"
         trainer.model.save_pretrained(str(folder))
-        # Back into our client: from here on the run is scored and saved like any other.
+        # Load into our client: the run is scored and saved like any other.
         recipe.client.load_state(str(folder), with_optimizer=False).result()
         return _result(ctx, recipe, trainer)
 
@@ -101,7 +101,7 @@ def _with_adapter(base: Any, adapter: str) -> Any:
 
     from ..backends.local.base.loading import load_plain
 
-    # Its own copy: PEFT puts modules into the model, and the base is shared with other runs.
+    # A separate copy: PEFT modifies the model, and the base is shared with other runs.
     return PeftModel.from_pretrained(load_plain(base.key), adapter, is_trainable=True)
 
 
@@ -109,10 +109,10 @@ def _arguments(ctx: RunContext, cfg: TrainingConfig, total: int, base: Any) -> d
     return {
         "output_dir": str(ctx.output_dir / "trl"),
         "max_steps": total,
-        "max_grad_norm": cfg.grad_clip_norm,  # 0 does not clip, as with us
+        "max_grad_norm": cfg.grad_clip_norm,  # 0 disables clipping, as in our loop
         "logging_steps": 1,
         "logging_first_step": True,
-        # Checkpoints are written by our own client, once it has taken the adapter back.
+        # Our client writes the checkpoint after training.
         "save_strategy": "no",
         "report_to": "none",
         "use_cpu": base.device.type == "cpu",
@@ -124,7 +124,7 @@ def _arguments(ctx: RunContext, cfg: TrainingConfig, total: int, base: Any) -> d
 
 
 def _optimizer(model: Any, recipe: BaseAlgorithm, total: int) -> tuple[Any, Any]:
-    """Adam and the learning rates as our own loop would have them."""
+    """Adam and the learning-rate schedule of our own loop."""
     import torch
 
     settings = recipe.settings()
@@ -142,28 +142,28 @@ def _optimizer(model: Any, recipe: BaseAlgorithm, total: int) -> tuple[Any, Any]
 
 
 _NAMES = {"reward": "reward/mean"}
-"""What TRL calls otherwise than we do."""
+"""TRL's metric names -> ours."""
 
 
 def _numbers(logs: dict[str, Any] | None) -> dict[str, float]:
-    """What TRL logged, by our names."""
-    found = {_NAMES.get(key, key): value for key, value in (logs or {}).items() if isinstance(value, int | float)}
-    return {key: float(value) for key, value in found.items() if math.isfinite(value)}
+    """TRL's logs with our metric names."""
+    numbers = {_NAMES.get(key, key): value for key, value in (logs or {}).items() if isinstance(value, int | float)}
+    return {key: float(value) for key, value in numbers.items() if math.isfinite(value)}
 
 
-def _reporter(ctx: RunContext, asked: RunControl) -> Any:
-    """A callback of transformers that passes metrics on to the run's record and a stop on to the trainer."""
+def _reporter(ctx: RunContext, run_control: RunControl) -> Any:
+    """A transformers callback that logs metrics to the run's record and forwards stop requests to the trainer."""
     from transformers import TrainerCallback
 
     class Reporter(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
             numbers = _numbers(logs)
-            # At its end the trainer logs a summary of times, which belongs to no step.
+            # The trainer's final summary of times belongs to no step.
             if "loss" in numbers:
                 ctx.log_store.log_metrics(numbers, state.global_step)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if asked.stop_reason is not None:
+            if run_control.stop_reason is not None:
                 control.should_training_stop = True
 
     return Reporter()
@@ -194,7 +194,7 @@ def _result(ctx: RunContext, recipe: Any, trainer: Any) -> RunResult:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
-    """Keep the trainers from printing their logs, which are in the record already."""
+    """Suppress the trainers' printed logs, which are in the record."""
     import io
 
     with contextlib.redirect_stdout(io.StringIO()):
@@ -204,9 +204,8 @@ def _quiet() -> Generator[None]:
 class LocalSFT(TrlAlgorithm):
     """Supervised fine-tuning with TRL's SFTTrainer on the local backend.
 
-    For people who want TRL, and as a check of our own engine: from the same start and in the same order, both go
-    through the same losses. The two differ where an epoch ends in a smaller batch, which TRL fills up with the next
-    epoch.
+    For users of TRL, and as a check of our engine: with the same start and order, both have the same losses. They
+    differ if an epoch ends with a smaller batch, which TRL fills from the next epoch.
     """
 
     name: ClassVar[str] = "local_sft"
@@ -220,10 +219,10 @@ class LocalSFT(TrlAlgorithm):
         config = SFTConfig(
             **arguments,
             per_device_train_batch_size=self.cfg.batch_size,
-            train_sampling_strategy="sequential",  # the order is ours, so that both engines see the same batches
-            # TRL would cut at 1024 tokens by itself; these rows were held to the run's own limit by `setup`.
+            train_sampling_strategy="sequential",  # the dataset is already in our order
+            # TRL cuts at 1024 tokens by default; `setup` has applied the run's limit.
             max_length=None,
-            dataset_kwargs={"skip_prepare_dataset": True},  # the rows are tokens already
+            dataset_kwargs={"skip_prepare_dataset": True},  # the rows are already tokenized
         )
         return SFTTrainer(
             model,
@@ -234,7 +233,7 @@ class LocalSFT(TrlAlgorithm):
         )
 
     def _dataset(self) -> Any:
-        """The examples of all steps, one after another; what carries no loss has the label -100."""
+        """The examples of all steps in order; tokens without loss have the label -100."""
         from datasets import Dataset
 
         recipe = self.recipe
@@ -248,14 +247,14 @@ class LocalSFT(TrlAlgorithm):
 
 
 _LOSSES = {"token": "dapo", "sequence": "grpo", "fixed": "dr_grpo"}
-"""TRL's names for what counts the same: each token, each attempt, each attempt at full length."""
+"""TRL's names for equal weight per token, per rollout, and per rollout at full length."""
 
 
 class LocalRL(TrlAlgorithm):
     """Reinforcement learning with TRL's GRPOTrainer on the local backend.
 
-    One question and one answer per attempt: agents and environments are for `rl`. TRL samples with `generate`, one
-    prompt for each attempt, so it takes several times as long; it is here as a check, and for people who want TRL.
+    One question and one answer per rollout; for agents and environments use `rl`. TRL samples with `generate`, one
+    prompt per rollout, which takes several times as long; this recipe is a check, and for users of TRL.
     """
 
     name: ClassVar[str] = "local_rl"
@@ -268,7 +267,7 @@ class LocalRL(TrlAlgorithm):
 
     @classmethod
     def check_params(cls, params: Any) -> None:
-        """Refuse what TRL's trainer does not do; asked by deep validation."""
+        """Refuse options that TRL's trainer lacks; called by deep validation."""
         unsupported = {
             "agent": params.agent,
             "agent_import_path": params.agent_import_path,
@@ -282,10 +281,12 @@ class LocalRL(TrlAlgorithm):
         for name, value in unsupported.items():
             if value:
                 hint = "Remove it, or use the algorithm 'rl'."
-                raise ConfigError(Problem(f"'local_rl' does not take {name}", f"algorithm.params.{name}", value, hint))
+                raise ConfigError(
+                    Problem(f"'local_rl' does not support {name}", f"algorithm.params.{name}", value, hint)
+                )
 
     def harness(self) -> Harness:
-        """What the policy is trained in, and must be evaluated in: one question and one answer."""
+        """The harness of training and evaluation: one question and one answer."""
         return self.recipe.harness()
 
     def trainer(self, ctx: RunContext, model: Any, arguments: dict[str, Any], optimizers: tuple[Any, Any]) -> Any:
@@ -316,7 +317,7 @@ class LocalRL(TrlAlgorithm):
         )
 
     def _dataset(self) -> Any:
-        """The tasks of all steps, one after another, as conversations."""
+        """The tasks of all steps in order, as conversations."""
         from datasets import Dataset
 
         recipe = self.recipe
@@ -324,7 +325,7 @@ class LocalRL(TrlAlgorithm):
         return Dataset.from_list([{"prompt": opening(recipe.tasks[index]), "task": index} for index in order])
 
     def _reward(self, verify: Any) -> Any:
-        """What TRL asks for rewards; the attempts are recorded as those of every other recipe."""
+        """TRL's reward function; rollouts are recorded as for every recipe."""
         tasks, observers, group = self.recipe.tasks, self.recipe.services.observers, self.cfg.group_size
 
         async def attempt(completion: Any, tokens: Any, number: int, sample: int) -> Rollout:
@@ -332,16 +333,16 @@ class LocalRL(TrlAlgorithm):
             turn = Turn(answer, completion_tokens=[int(token) for token in tokens], output_tokens=len(tokens))
             conversation = [*opening(tasks[number]), answer]
             made = Rollout(tasks[number].task_id, sample, "ok", None, [turn], conversation)
-            found = await verify(tasks[number], made, NoEnvironment())
-            return replace(made, reward=found.reward, info=dict(found.info))
+            verdict = await verify(tasks[number], made, NoEnvironment())
+            return replace(made, reward=verdict.reward, info=dict(verdict.info))
 
         def reward(
             completions: Any, completion_ids: Any, task: Any, trainer_state: Any, **_: Any
         ) -> list[float | None]:
             async def attempt_all() -> list[Rollout]:
                 each = enumerate(zip(completions, completion_ids, task, strict=True))
-                # TRL puts the attempts at one prompt next to each other.
-                return await asyncio.gather(*(attempt(*one, sample % group) for sample, one in each))
+                # TRL puts the rollouts of one prompt next to each other.
+                return await asyncio.gather(*(attempt(*item, sample % group) for sample, item in each))
 
             rollouts = run_blocking(attempt_all)
             observers.on_rollouts(trainer_state.global_step + 1, rollouts)
@@ -351,7 +352,7 @@ class LocalRL(TrlAlgorithm):
 
 
 def _clip_bounds(cfg: RL.Config) -> dict[str, float]:
-    """How far a ratio may leave 1, which TRL counts from there; without clipping, as far as it likes."""
+    """Clip bounds as distances from 1, TRL's convention; very wide without clipping."""
     if cfg.loss_fn == "importance_sampling":
         return {"epsilon": 1.0, "epsilon_high": 1e9}
     low, high = (0.8 if cfg.clip_low is None else cfg.clip_low), (1.2 if cfg.clip_high is None else cfg.clip_high)

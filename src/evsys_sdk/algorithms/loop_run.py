@@ -1,11 +1,11 @@
-"""One run of a training loop of the user's own: its model, its steps, and everything that is recorded of them.
+"""One run of a user's training loop: its model, its steps, and its record.
 
     for step in run.steps(100):
         [answers] = run.model.sample([prompt], n=8)
         run.log(run.model.train(answers).metrics)
 
-Checkpoints, scoring, metrics, budget and result go through the loop that recipes are trained by. A run that was killed
-continues behind its last checkpoint, with the weights, the optimizer and `run.state` of that step.
+Checkpoints, scoring, metrics, budget and result use the same loop as recipes. A killed run resumes after its last
+checkpoint, with the weights, the optimizer and `run.state` of that step.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from .stages import Stage, StagedRun
 
 
 class LoopConfig(Strict):
-    """What may be set about a loop."""
+    """Options of a user's loop."""
 
     args: dict[str, Any] = {}
-    """What the loop finds in `run.args`; a matrix may vary it."""
+    """Values for `run.args`; a matrix may vary them."""
     lora_rank: int = Field(default=32, ge=1, le=1024)
     """Rank of the adapter."""
     save_every: int | None = Field(default=10, ge=1, json_schema_extra=NOT_SEARCHED)
-    """Write a checkpoint after every this many steps; the last step is always saved."""
+    """Write a checkpoint every this many steps; the last step is always saved."""
     keep_checkpoints: KeepCheckpoints | None = Field(
         default_factory=lambda: KeepCheckpoints(last=2), json_schema_extra=NOT_SEARCHED
     )
-    """Remove the weights of all checkpoints but the last and the best few."""
+    """Delete the weights of all checkpoints but the last and the best few."""
     selection_metric: ClassVar[None] = None
     selection_mode: ClassVar[None] = None
     eval_every: ClassVar[None] = None
 
 
 class _Builder(BaseAlgorithm):
-    """A loop as the training loop and the stages of a run see it: it builds no batches, but it has a state."""
+    """Adapts a user's loop to the training loop and stages: it has state but builds no batches."""
 
     name: ClassVar[str] = "script"
     cfg: Any
@@ -88,17 +88,17 @@ class LoopRun:
         self.name, self.config = ctx.run_id, ctx.config
         self.seed = self._services.seed
         self.args: dict[str, Any] = dict(cfg.args)
-        """What this arm is about."""
+        """The arguments of this arm."""
         self.rows: Sequence[Row] = stage.rows
         """The rows of `data`."""
         self.folder: Path = ctx.output_dir
         self.state: dict[str, Any] = {}
-        """Yours: JSON that is saved with every checkpoint and given back when the run resumes."""
+        """Your JSON state, saved with every checkpoint and restored on resume."""
         self.model = Model(self._staged.client, self._staged.renderer, another=self._open_adapter)
         self._loop: TrainingLoop | None = None
         self._step: int | None = None
         self._began = (0, 0, 0.0)
-        """Tokens trained and sampled before the current step, and when it began."""
+        """Tokens trained and sampled before the current step, and its start time."""
         self._done = 0
         self._metrics: dict[str, Any] = {}
         self._adapters: dict[str, str] = {}
@@ -106,16 +106,16 @@ class LoopRun:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the budget's time is over; None without such a limit."""
+        """Remaining time of the budget; None without a time limit."""
         return self._services.seconds_left()
 
     def steps(self, total: int, *, save_every: int | None = None, reserve_s: float = 0.0) -> Generator[int]:
-        """The steps to take, counted from 0: all but those that a resumed run has taken already.
+        """The step numbers from 0, without those that a resumed run has done.
 
-        With `reserve_s` the loop ends while so many seconds of the budget's time are left, to score and to conclude.
+        `reserve_s` ends the loop while this many seconds of the time budget are left for scoring.
         """
         if self._loop is not None:
-            raise TrainingError("run.steps() was called twice. Write one loop, with its phases told apart by the step.")
+            raise TrainingError("run.steps() was called twice. Write one loop, and select phases by the step number.")
         if save_every is not None:
             self._builder.cfg = self._builder.cfg.model_copy(update={"save_every": save_every})
         self._builder.total = total
@@ -123,7 +123,7 @@ class LoopRun:
         if self._staged.resumed_at_end:
             return
         if self._services.resume:
-            self.model.note_change()  # `base` is what the run began with, not what it resumes from
+            self.model.note_change()  # fixes `base` to the initial weights before the resume
         self._loop, self._done = run_blocking(lambda: self._staged.open_loop(0, self._stage, self._builder))
         while self._done < self._loop.settings.total_steps and not self._must_stop(reserve_s):
             self._step, self._metrics = self._done, {}
@@ -134,11 +134,11 @@ class LoopRun:
             run_blocking(lambda loop=loop, done=done: loop.pass_step(done))
 
     def log(self, metrics: Mapping[str, Any] | ForwardBackwardOutput | None = None, /, **more: float) -> None:
-        """Note metrics of the current step, or what `model.train(...)` returned about the step it took."""
+        """Add metrics of the current step, or the result of `model.train(...)`."""
         if self._step is None:
-            raise TrainingError("run.log() was called outside of run.steps(). Log inside the loop, once it has a step.")
-        given = metrics.metrics if isinstance(metrics, ForwardBackwardOutput) else metrics or {}
-        self._metrics |= {key: as_number(key, value) for key, value in {**given, **more}.items()}
+            raise TrainingError("run.log() was called outside of run.steps(). Call it inside the loop.")
+        values = metrics.metrics if isinstance(metrics, ForwardBackwardOutput) else metrics or {}
+        self._metrics |= {key: as_number(key, value) for key, value in {**values, **more}.items()}
 
     def log_rollouts(
         self,
@@ -146,15 +146,15 @@ class LoopRun:
         rewards: Sequence[Sequence[float]],
         tasks: Sequence[str] | None = None,
     ) -> None:
-        """Note the answers of a step with their rewards; `tasks` names what each group answers."""
+        """Record the answers of a step with their rewards; `tasks` names the task of each group."""
         names = tasks or [f"prompt{number + 1}" for number in range(len(groups))]
         shape = [len(group) for group in groups]
-        if [np.size(one) for one in rewards] != shape or len(names) != len(groups):
+        if [np.size(group) for group in rewards] != shape or len(names) != len(groups):
             raise DataError(
                 f"log_rollouts: {len(groups)} groups of {show(shape)} answers, but rewards {show(rewards)} and "
                 f"{len(names)} tasks. Give every answer a reward and every group a task."
             )
-        found = [
+        rollouts = [
             Rollout(
                 task_id=name,
                 sample=number,
@@ -164,23 +164,23 @@ class LoopRun:
                 messages=answer.messages,
                 error="the answer was cut off at max_tokens" if answer.stop_reason == "length" else None,
             )
-            for name, answers, earned in zip(names, groups, rewards, strict=True)
-            for number, (answer, reward) in enumerate(zip(answers, earned, strict=True))
+            for name, answers, task_rewards in zip(names, groups, rewards, strict=True)
+            for number, (answer, reward) in enumerate(zip(answers, task_rewards, strict=True))
         ]
-        flat = [one.reward for one in found if one.reward is not None]
-        self.log({"reward/mean": sum(flat) / max(len(flat), 1)})
-        self._services.observers.on_rollouts((self._step or 0) + 1, found)
+        scored = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+        self.log({"reward/mean": sum(scored) / max(len(scored), 1)})
+        self._services.observers.on_rollouts((self._step or 0) + 1, rollouts)
 
     def score(self) -> dict[str, float]:
-        """What the weights score now on the benchmarks that have `run_every`; those are also scored by themselves."""
+        """Score the current weights on the benchmarks with `run_every`, which are also scored automatically."""
         scoring = self._services.scoring
         if scoring is None:
-            raise TrainingError("no benchmark is scored during training. Give one of them `run_every` and split val.")
+            raise TrainingError("no benchmark is scored during training. Set `run_every` and split val on one of them.")
         step = self._done if self._step is None else self._step + 1
         return run_blocking(lambda: scoring.score_now(step, self._staged.client))
 
     def finish(self) -> RunResult:
-        """Save and score the end; called once, when the loop is over."""
+        """Save and score the final weights; called once after the loop."""
         return run_blocking(self._finish)
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class LoopRun:
         self._opened.clear()
 
     def save_state(self) -> dict[str, Any]:
-        """What a checkpoint holds next to the weights of the run's own adapter."""
+        """The state of a checkpoint besides the main adapter's weights."""
         dump_json(self.state, "run.state")
         for name, adapter in self.model.adapters.items():
             self._adapters[name] = adapter.save(f"step{self._done:06d}-attempt{self._services.attempt}")
@@ -204,8 +204,8 @@ class LoopRun:
     async def _finish(self) -> RunResult:
         if not self._staged.resumed_at_end:
             if self._loop is None:
-                raise TrainingError("the loop took no step, so that nothing was trained. Iterate over run.steps(n).")
-            if self._step is not None and self._metrics:  # it left the loop inside a step
+                raise TrainingError("the loop took no step, so nothing was trained. Iterate over run.steps(n).")
+            if self._step is not None and self._metrics:  # `break` inside a step
                 self._finish_step()
             if self._done < self._loop.settings.total_steps:
                 self._services.control.stop(f"the loop ended after step {self._done} of {self._builder.total}")
@@ -215,7 +215,7 @@ class LoopRun:
     def _must_stop(self, reserve_s: float) -> bool:
         left = self.seconds_left if reserve_s else None
         if left is not None and left <= reserve_s:
-            self._services.control.stop(f"{left:.0f} s of the budget are left, and {reserve_s:g} s were to be kept")
+            self._services.control.stop(f"{left:.0f} s of the time budget are left; {reserve_s:g} s are reserved")
         return self._services.control.stop_reason is not None
 
     def _finish_step(self) -> None:
@@ -223,11 +223,11 @@ class LoopRun:
         assert self._step is not None
         trained, sampled, began = self._began
         elapsed = time.perf_counter() - began
-        own = {"tokens": self.model.tokens_trained - trained, "tokens_sampled": self.model.tokens_sampled - sampled}
+        counts = {"tokens": self.model.tokens_trained - trained, "tokens_sampled": self.model.tokens_sampled - sampled}
         if self._step == 0 and "loss" not in self._metrics and "reward/mean" in self._metrics:
             self._builder.selection_metric, self._builder.selection_mode = "reward/mean", "max"  # pyright: ignore[reportAttributeAccessIssue]
         self._done = self._step + 1
-        self._loop.note_step(self._step, {**self._metrics, **own, "time/step_s": elapsed})
+        self._loop.note_step(self._step, {**self._metrics, **counts, "time/step_s": elapsed})
         self._step = None
 
     def _open_adapter(self, name: str, lora_rank: int, seed: int) -> TrainingClient:
@@ -237,9 +237,9 @@ class LoopRun:
         self._opened.append(handles)
         opened = handles.get("training_client")
         if opened is None:
-            raise BackendError(f"the backend '{backend.name}' trains through no client, so it has no adapters.")
+            raise BackendError(f"the backend '{backend.name}' has no training client, so it has no adapters.")
         watched: Any = self._services.watch(opened)
-        if watched is not opened:  # what is trained on is compared with the benchmarks, whichever adapter learns it
+        if watched is not opened:  # check batches of every adapter for benchmark tasks
             watched.on_batch = getattr(client, "on_batch", None)
         if name in self._adapters:
             watched.load_state(self._adapters[name]).result()

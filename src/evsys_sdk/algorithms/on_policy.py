@@ -1,4 +1,4 @@
-"""What on-policy recipes share: a fresh sampler each iteration, rollouts of the policy, and their bookkeeping."""
+"""Base of on-policy recipes: a new sampler per iteration, rollouts of the policy, and their metrics."""
 
 from __future__ import annotations
 
@@ -29,39 +29,40 @@ from .base import BaseAlgorithm, PlannedWork, TrainingConfig
 
 
 class SamplingConfig(Strict):
-    """How the policy samples while it learns."""
+    """Sampling options of the policy during training."""
 
     max_tokens: int = Field(default=256, ge=1, json_schema_extra=searched(scale="log"))
-    """Longest answer, per turn."""
+    """Maximum answer length per turn."""
     temperature: float = Field(default=1.0, gt=0, json_schema_extra=NOT_SEARCHED)
-    """1 samples from the policy itself, which is what the losses assume."""
+    """1 samples from the policy itself, as the losses assume."""
 
 
 class OnPolicyConfig(TrainingConfig):
-    """Hyperparameters of recipes that learn from their own samples."""
+    """Hyperparameters of recipes that learn from the policy's samples."""
 
     batch_size: int = Field(default=8, ge=1, json_schema_extra=searched(scale="log"))
     """Tasks per step."""
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
-    """How the policy samples."""
+    """Sampling options of the policy."""
 
 
 class RolloutConfig(OnPolicyConfig):
-    """Hyperparameters of recipes whose samples are rollouts: an agent at work on a task."""
+    """Hyperparameters of recipes with rollouts: an agent works on a task."""
 
     agent: AgentSpec | None = None
-    """Harness that drives the policy; by default a single question and answer."""
+    """Agent that drives the policy; by default a single question and answer."""
     agent_import_path: str | None = None
-    """A harness of your own as `package.module:Class`, instead of `agent`."""
+    """A custom agent as `package.module:Class`, instead of `agent`."""
     environment: EnvironmentSpec | None = None
-    """Where the agent's commands run; by default nowhere."""
+    """Environment of the agent's commands; by default none."""
     engine: Literal["inline", "harbor"] | None = Field(default=None, json_schema_extra=NOT_SEARCHED)
-    """What runs the rollouts: `inline` in this process, or Harbor's own trials; by default `harbor` for its agents and
-    environments, else `inline`."""
+    """Engine of the rollouts: `inline` in this process, or Harbor's trials; by default `harbor` for its agents and
+    environments, else `inline`.
+    """
     concurrency: int = Field(default=32, ge=1, json_schema_extra=NOT_SEARCHED)
-    """How many rollouts may run at once."""
+    """Maximum number of concurrent rollouts."""
     timeout_s: float = Field(default=600.0, gt=0, json_schema_extra=NOT_SEARCHED)
-    """How long one rollout may take."""
+    """Time limit of one rollout."""
 
     @model_validator(mode="after")
     def _one_harness(self) -> Self:
@@ -74,21 +75,21 @@ class OnPolicyAlgorithm(BaseAlgorithm):
     """Base of recipes that learn from samples of the current policy."""
 
     Config = OnPolicyConfig
-    cfg: Any  # each recipe declares its own, derived from OnPolicyConfig
+    cfg: Any  # recipes declare a subclass of OnPolicyConfig
     builds_ahead = False
 
     @property
     def answers_per_row(self) -> int:
-        """How often the policy answers each prompt of a batch."""
+        """Answers per prompt of a batch."""
         return 1
 
     @property
     def updates_per_batch(self) -> int:
-        """How many steps are taken on the same answers."""
+        """Optimiser steps on the same answers."""
         return 1
 
     async def plan(self, n_rows: int) -> PlannedWork:
-        """As many answers as it asks for, each as long as it may be: what the policy will say is not known."""
+        """The maximum work: every answer counts with its maximum length."""
         prompts = fmean([len(self.renderer.prompt(prompt_of(row))) for row in self.rows] or [0])
         steps, longest = self.steps_for(max(n_rows, 1)), self.cfg.sampling.max_tokens
         per_step = min(self.cfg.batch_size, max(n_rows, 1)) * self.answers_per_row
@@ -96,24 +97,24 @@ class OnPolicyAlgorithm(BaseAlgorithm):
             steps,
             tokens_trained=steps * per_step * prompts,
             step_lengths=(round(prompts) + longest,) * per_step,
-            # Rounded up: the last answers may serve fewer steps than the others.
+            # Rounded up: the last answers may be used in fewer steps.
             answers_sampled=-(-steps // self.updates_per_batch) * per_step,
             answers_trained=steps * per_step,
             answer_tokens=longest,
         )
 
     def frozen(self, sampler: SamplingClient) -> FrozenModel:
-        """Weights that score, as a loop of one's own has them."""
+        """A sampler as a FrozenModel, for scoring."""
         opened = Operation[SamplingClient].done(sampler)
         return FrozenModel(opened, self.renderer, self.client.tokenizer, self.client.capabilities)
 
     def policy(self, sampler: SamplingClient) -> SamplerPolicy:
-        """The current weights as an agent sees them."""
+        """A sampler as a policy for agents."""
         params = SamplingParams(self.cfg.sampling.max_tokens, self.cfg.sampling.temperature)
         return SamplerPolicy(sampler, self.renderer, params, self.client.capabilities.context_length, self.seed)
 
     async def answers(self, conversations: Sequence[Sequence[Message]], step: int) -> list[Turn | None]:
-        """One answer of the current policy to each conversation; None where it leaves no room for one."""
+        """One answer of the current policy per conversation; None if the conversation fills the context."""
         policy = self.policy(await self.client.sampler())
 
         async def answer(index: int, conversation: Sequence[Message]) -> Turn | None:
@@ -122,11 +123,11 @@ class OnPolicyAlgorithm(BaseAlgorithm):
             except ContextFullError:
                 return None
 
-        return await asyncio.gather(*(answer(index, asked) for index, asked in enumerate(conversations)))
+        return await asyncio.gather(*(answer(index, conversation) for index, conversation in enumerate(conversations)))
 
 
 class RolloutAlgorithm(OnPolicyAlgorithm):
-    """Base of recipes that roll out the current policy on tasks."""
+    """Base of recipes with rollouts of the current policy on tasks."""
 
     Config = RolloutConfig
     selection_metric: ClassVar[str] = "reward/mean"
@@ -135,12 +136,12 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
 
     @classmethod
     def check_params(cls, params: Any) -> None:
-        """Refuse an agent that cannot be imported before anything is spent; asked by deep validation."""
+        """Refuse an agent that cannot be imported; called by deep validation."""
         if params.agent_import_path is not None:
             import_agent(params.agent_import_path)
 
     def harness(self) -> Harness:
-        """The agent and environment that the policy is trained in, and must be evaluated in."""
+        """The agent and environment of training and evaluation."""
         return build_harness(self.cfg.agent, self.cfg.environment, agent_import_path=self.cfg.agent_import_path)
 
     def traits(self) -> AlgorithmTraits:
@@ -158,7 +159,7 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
     async def plan(self, n_rows: int) -> PlannedWork:
         work = await super().plan(n_rows)
         has_agent = self.cfg.agent is not None or self.cfg.agent_import_path is not None
-        note = "an agent may take several turns for a task; one is counted" if has_agent else ""
+        note = "an agent may take several turns per task; one is counted" if has_agent else ""
         return replace(work, note=note)
 
     async def setup(self) -> None:
@@ -174,19 +175,19 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
         return len(self.tasks)
 
     async def roll_out(self, tasks: Sequence[HarborTask], n_samples: int, *, iteration: int) -> list[list[Rollout]]:
-        """Attempts of the current policy at some tasks, grouped by task."""
+        """Rollouts of the current policy on some tasks, grouped by task."""
         return await self.roll_out_with(await self.client.sampler(), tasks, n_samples, iteration=iteration)
 
     async def roll_out_with(
         self, sampler: SamplingClient, tasks: Sequence[HarborTask], n_samples: int, *, iteration: int
     ) -> list[list[Rollout]]:
-        """The same for a sampler that was taken earlier."""
+        """`roll_out` with an earlier sampler."""
         policy = self.policy(sampler)
         requests = [
             RolloutRequest(
                 task=task,
                 sample=sample,
-                # By what is sampled and not by when: which rollout ends first must not change another.
+                # The seed must not depend on the order in which rollouts end.
                 policy=policy.with_seed(iteration, task.task_id, sample),
                 harness=self._harness,
                 verify=self.services.verify,
@@ -210,36 +211,36 @@ class RolloutAlgorithm(OnPolicyAlgorithm):
 
 
 def row_name(rows: Sequence[Row], index: int) -> str:
-    """How the record calls a row: by the id of its task, else by its number."""
+    """A row's name in the record: its task id, else its number."""
     return str(rows[index].get("task_id") or f"row{index + 1}")
 
 
 def _report_failures(rollouts: Sequence[Rollout]) -> None:
-    """Failures are not trained on, so they must not go unseen; where nothing else is left, there is no run."""
+    """Warn about failed rollouts, which are excluded; raise AllFailedError if all failed."""
     failures = [rollout for rollout in rollouts if rollout.status == "infra"]
     if failures:
         first = failures[0]
         if len(failures) == len(rollouts):
             at = f" (at {first.error_at})" if first.error_at else ""
             raise AllFailedError(
-                f"all {len(rollouts)} rollouts of a step failed, so that there is nothing to learn from. The first, of "
+                f"all {len(rollouts)} rollouts of a step failed, so there is nothing to learn from. First error, "
                 f"task '{first.task_id}': {first.error}{at}",
                 rollouts,
             )
         get_logger(__name__).warning(
-            "%d of %d rollouts failed and are left out; the first, of task %s: %s",
+            "%d of %d rollouts failed and are excluded; first error, task %s: %s",
             len(failures), len(rollouts), first.task_id, first.error,
         )  # fmt: skip
 
 
 _NOT_A_METRIC = ("usage", "cost_usd")
-"""What `info` holds for the accounts."""
+"""Keys of `info` for cost accounting."""
 _MOST_INFO = 50
-"""More names than that are records, not metrics."""
+"""Maximum number of metrics from `info`."""
 
 
 def rollout_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
-    """How the rollouts of a batch went; failures are counted, never averaged in as zeros."""
+    """Statistics of a batch of rollouts; failures are counted, never averaged as zeros."""
     rollouts = [rollout for group in groups for rollout in group]
     scored = [rollout for rollout in rollouts if rollout.reward is not None]
     rewards = [rollout.reward for rollout in scored if rollout.reward is not None]
@@ -259,9 +260,9 @@ def rollout_metrics(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
 
 
 def info_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Means of the numbers that agents and verifiers put into `info`, each over the rollouts that have it.
+    """Means of numbers in `info`, each over the rollouts that have it.
 
-    `components` and `rewards`, the parts of a reward, become `reward/components/...`; others become `info/...`.
+    `components` and `rewards` (parts of a reward) become `reward/components/...`; others become `info/...`.
     """
     found: dict[str, list[float]] = {}
     for rollout in rollouts:

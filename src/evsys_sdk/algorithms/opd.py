@@ -1,4 +1,4 @@
-"""On-policy distillation: learn from another model's opinion of one's own answers."""
+"""On-policy distillation: learn from a teacher's distribution over the student's answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .on_policy import prompt_of
 
 
 class OPD(DistillationAlgorithm):
-    """On-policy distillation from a teacher that shares the tokenizer."""
+    """On-policy distillation from a teacher with the same tokenizer."""
 
     name: ClassVar[str] = "opd"
     teacher_is = "the teacher, and training with it"
@@ -24,7 +24,7 @@ class OPD(DistillationAlgorithm):
         """Parameters of `opd`."""
 
         teacher: str = Field(min_length=1)
-        """Checkpoint or sampler of the teacher, as the backend names it."""
+        """Checkpoint or sampler of the teacher, by the backend's name."""
 
     cfg: Config
 
@@ -38,7 +38,7 @@ class OPD(DistillationAlgorithm):
 
 
 def _question(row: Row, number: int) -> list[Message]:
-    """What the student is asked: a task's opening, or a conversation up to its last answer."""
+    """The student's prompt: a task's opening, or a conversation up to its last answer."""
     question = prompt_of(row)
     if question[-1]["role"] == "assistant":
         raise DataError(f"row {number} has an answer but no question. Add the message it answers.")

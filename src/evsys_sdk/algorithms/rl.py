@@ -1,8 +1,8 @@
-"""Reinforcement learning: several attempts at each task, and a push towards those that did better than the others.
+"""Reinforcement learning: policy gradient on groups of rollouts per task.
 
-Each step rolls out the current policy in groups, one group per task. An attempt's advantage is how far its reward lies
-above its group; a group whose rewards are all the same says nothing and is dropped, and counted. With `max_refills`,
-groups of other tasks take its place.
+Each step rolls out the current policy in groups, one group per task. A rollout's advantage is its reward relative to
+its group. A group with equal rewards has no gradient; it is dropped and counted. `max_refills` replaces it by groups of
+other tasks.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 type Advantage = Literal["mean", "std", "rloo"]
 type Normalisation = Literal["token", "sequence", "fixed"]
 _SPEND = frozenset({"tokens_sampled", "cost_usd"})
-"""Metrics that say what the rollouts of a step took."""
+"""Metrics of the cost of a step's rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What one iteration of rollouts gives to learn from."""
+    """The training data of one iteration of rollouts."""
 
     data: list[Datum]
     metrics: dict[str, float]
@@ -59,28 +59,29 @@ class RL(RolloutAlgorithm):
         """Parameters of `rl`."""
 
         group_size: int = Field(default=8, ge=2, json_schema_extra=searched(scale="log"))
-        """Attempts per task; below 4 most groups say nothing."""
+        """Rollouts per task; below 4, most groups have equal rewards."""
         advantage: Advantage = "mean"
-        """What a reward is measured against: the group's mean, the same in standard deviations, or the others' mean."""
+        """Baseline of a reward: the group's mean, the mean scaled by standard deviation, or the mean of the others."""
         loss_fn: Literal["importance_sampling", "ppo", "cispo", "gspo"] = "importance_sampling"
-        """How the policy gradient is limited when the policy has moved since it sampled."""
+        """How the policy gradient is corrected for the change of the policy since sampling."""
         clip_low: float | None = Field(default=None, ge=0)
         """Lower clip threshold of the ratio, for losses that clip; by default the loss's own."""
         clip_high: float | None = Field(default=None, gt=0)
-        """Upper clip threshold of the ratio; above 1.2 it leaves rare tokens room to rise."""
+        """Upper clip threshold of the ratio; above 1.2, rare tokens can rise faster."""
         normalise: Normalisation = "token"
-        """Whether each token, each rollout, or each rollout at full length counts the same."""
+        """Weigh each token, each rollout, or each rollout at full length equally."""
         updates_per_batch: int = Field(default=1, ge=1)
-        """Optimiser steps on the same rollouts; use a clipping loss above 1."""
+        """Optimiser steps on the same rollouts; above 1, use a loss that clips."""
         kl_coefficient: float = Field(default=0.0, ge=0, json_schema_extra=searched(scale="log"))
-        """Penalty on moving away from the starting policy, taken from the advantages."""
+        """Penalty on divergence from the initial policy, subtracted from the advantages."""
         overlong_penalty: float = Field(default=0.0, ge=0)
-        """Taken from the reward of an attempt that was cut off."""
+        """Subtracted from the reward of a truncated rollout."""
         max_refills: int = Field(default=0, ge=0, json_schema_extra=NOT_SEARCHED)
-        """Groups of other tasks that a step may sample in place of groups whose rewards are all the same (dynamic
-        sampling); they cost as much as any other."""
+        """Groups of other tasks that replace groups with equal rewards in a step (dynamic sampling); they cost as much
+        as others.
+        """
         max_staleness: int = Field(default=0, ge=0, json_schema_extra=NOT_SEARCHED)
-        """Iterations that rollouts may lag behind the policy; above 0 sampling overlaps training."""
+        """Iterations that rollouts may lag behind the policy; above 0, sampling overlaps training."""
 
         @model_validator(mode="after")
         def _clips_where_it_can(self) -> Self:
@@ -120,11 +121,11 @@ class RL(RolloutAlgorithm):
     def close(self) -> None:
         for task in self._pending:
             if not task.cancel() and not task.cancelled():
-                task.exception()  # it is over and has failed like the one before it, which was heard
+                task.exception()  # marks the exception as retrieved
         super().close()
 
     def settings(self) -> LoopSettings:
-        # Rollouts belong to an iteration: a checkpoint between two updates on them could not be resumed.
+        # A checkpoint between two updates on the same rollouts could not be resumed.
         settings, updates = super().settings(), self.cfg.updates_per_batch
         total = settings.total_steps
         fractions = (_up_to_multiple(max(round(part * total), 1), updates) for part in settings.save_at_fractions)
@@ -151,12 +152,12 @@ class RL(RolloutAlgorithm):
         iteration = step_idx // self.cfg.updates_per_batch
         if self._experience is None or self._experience[0] != iteration:
             groups = await self._rollouts(iteration)
-            # Kept for the other updates on the same rollouts, which come as further steps.
+            # Kept for further updates on the same rollouts.
             self._experience = (iteration, await self._learnable(groups))
             self._check_saturation(step_idx + 1, self._experience[1])
         experience = self._experience[1]
         metrics, rollouts = dict(experience.metrics), experience.rollouts
-        if step_idx % self.cfg.updates_per_batch:  # these rollouts were paid for, and recorded, with an earlier step
+        if step_idx % self.cfg.updates_per_batch:  # these rollouts were counted and recorded with an earlier step
             metrics, rollouts = metrics | dict.fromkeys(_SPEND & metrics.keys(), 0.0), ()
         return TrainingBatch(
             experience.data,
@@ -176,24 +177,24 @@ class RL(RolloutAlgorithm):
     def compute_advantages(self, groups: Sequence[Sequence[Rollout]]) -> Sequence[Sequence[float]]:
         """The advantage of each rollout; override it for another estimator.
 
-        Each group holds the rollouts of one task that have a reward, see `reward_of`. A group whose advantages are all
-        zero is dropped and counted as `groups/constant`.
+        Each group has the rewarded rollouts of one task, see `reward_of`. A group with only zero advantages is dropped
+        and counted as `groups/constant`.
         """
-        return [group_advantages([self.reward_of(one) for one in group], self.cfg.advantage) for group in groups]
+        return [group_advantages(list(map(self.reward_of, group)), self.cfg.advantage) for group in groups]
 
     def reward_of(self, rollout: Rollout) -> float:
-        """What a rollout earns: its reward, less `overlong_penalty` where it was cut off."""
+        """The reward of a rollout, less `overlong_penalty` if truncated."""
         assert rollout.reward is not None
         return rollout.reward - (self.cfg.overlong_penalty if rollout.status == "truncated" else 0.0)
 
     async def sample_groups(self, iteration: int) -> list[list[Rollout]]:
-        """The rollouts of one iteration, one group per task; override it for another choice of tasks."""
+        """The rollouts of one iteration, one group per task; override it to select other tasks."""
         sampler = await self.client.sampler()
         size, chosen = self.cfg.group_size, list(self.order().indices(iteration))
         roll_out = partial(self.roll_out_with, sampler, n_samples=size, iteration=iteration)
         groups = await roll_out([self.tasks[index] for index in chosen])
         others = [index for index in range(len(self.tasks)) if index not in set(chosen)]
-        # By the iteration and not by what was sampled before: a resumed run refills with the same tasks.
+        # Seeded by the iteration, so that a resumed run refills with the same tasks.
         Random(f"{self.seed}:{iteration}").shuffle(others)
         others = others[: self.cfg.max_refills]
         while others and (missing := len(chosen) - sum(map(self._has_differences, groups))):
@@ -202,19 +203,19 @@ class RL(RolloutAlgorithm):
         return groups
 
     def _check_saturation(self, step: int, experience: Experience) -> None:
-        """End a run whose rewards have stopped to differ, with its weights saved and scored."""
+        """End a run whose rewards no longer differ, with its weights saved and scored."""
         now = StepSummary.of(step, experience.rollouts)
-        found = self._saturation.update(replace(now, constant=not experience.data))
-        self._why_empty = found.text if found is not None else "The rewards do not differ within any group."
-        if found is not None and found.ends_run:
-            self.services.control.stop(found.text, stage=True)
+        saturation = self._saturation.update(replace(now, constant=not experience.data))
+        self._why_empty = saturation.text if saturation is not None else "The rewards do not differ within any group."
+        if saturation is not None and saturation.ends_run:
+            self.services.control.stop(saturation.text, stage=True)
 
     async def _rollouts(self, iteration: int) -> list[list[Rollout]]:
-        """This iteration's rollouts, with those of the next ones under way as far as staleness allows."""
+        """The rollouts of this iteration; those of the next ones are started as far as staleness allows."""
         last = (self.total_steps() - 1) // self.cfg.updates_per_batch
-        # A run that resumes does not begin with iteration 0.
+        # A resumed run does not start at iteration 0.
         self._next_iteration = max(self._next_iteration, iteration)
-        # As far ahead as rollouts may be stale; with 0 that is this iteration alone.
+        # With max_staleness 0, only this iteration.
         while self._next_iteration <= min(iteration + self.cfg.max_staleness, last):
             self._pending.append(asyncio.create_task(self.sample_groups(self._next_iteration)))
             self._next_iteration += 1
@@ -227,10 +228,10 @@ class RL(RolloutAlgorithm):
         return replace(work, answers_sampled=work.answers_sampled + refills)
 
     def _has_differences(self, group: Sequence[Rollout]) -> bool:
-        return len({self.reward_of(one) for one in group if one.reward is not None}) > 1
+        return len({self.reward_of(rollout) for rollout in group if rollout.reward is not None}) > 1
 
     async def _learnable(self, groups: Sequence[Sequence[Rollout]]) -> Experience:
-        """Advantages and datums of the groups that say something."""
+        """Advantages and datums of the groups with a gradient."""
         learnable: list[list[Datum]] = []
         metrics: dict[str, float] = {}
         constant = 0
@@ -252,20 +253,24 @@ class RL(RolloutAlgorithm):
         return Experience(data, metrics, tuple(rollout for group in groups for rollout in group))
 
     def _advantages(self, groups: Sequence[Sequence[Rollout]]) -> list[list[float]]:
-        """What `compute_advantages` returns, once it is one finite number for each rollout."""
-        returned = [[float(one) for one in group] for group in self.compute_advantages(groups)]
+        """The result of `compute_advantages`, validated: one finite number per rollout."""
+        returned = [list(map(float, group)) for group in self.compute_advantages(groups)]
         if [len(group) for group in returned] != [len(group) for group in groups]:
-            wanted, found = [len(group) for group in groups], [len(group) for group in returned]
-            raise TrainingError(f"compute_advantages returned {found} numbers for groups of {wanted}. Return one each.")
-        if not all(math.isfinite(one) for group in returned for one in group):
-            raise TrainingError("compute_advantages returned a number that is not finite. Guard its divisions by zero.")
+            expected, lengths = [len(group) for group in groups], [len(group) for group in returned]
+            raise TrainingError(
+                f"compute_advantages returned {lengths} numbers for groups of {expected}. Return one per rollout."
+            )
+        if not all(math.isfinite(advantage) for group in returned for advantage in group):
+            raise TrainingError(
+                "compute_advantages returned a number that is not finite. Guard against division by zero."
+            )
         return returned
 
     async def _with_kl_penalty(
         self, base: FrozenModel, rollouts: Sequence[Sequence[Datum]]
     ) -> tuple[list[list[Datum]], float]:
-        """Advantages less what each token costs in divergence from the starting policy, and the mean of that."""
-        total, found = 0.0, iter(await base.logprobs_async([datum for data in rollouts for datum in data]))
+        """Advantages with a KL penalty per token, and the mean divergence from the initial policy."""
+        total, base_logprobs = 0.0, iter(await base.logprobs_async([datum for data in rollouts for datum in data]))
 
         def penalise(datum: Datum) -> Datum:
             nonlocal total
@@ -273,7 +278,7 @@ class RL(RolloutAlgorithm):
             assert before is not None
             assert advantages is not None
             divergence = np.zeros_like(before)
-            divergence[sampled] = before[sampled] - next(found)
+            divergence[sampled] = before[sampled] - next(base_logprobs)
             total += float(divergence.sum())
             return replace(datum, advantages=advantages - np.float32(self.cfg.kl_coefficient) * divergence)
 
@@ -289,9 +294,9 @@ class RL(RolloutAlgorithm):
 
 
 def group_advantages(rewards: Sequence[float], kind: Advantage = "mean") -> list[float]:
-    """How much better each attempt did than its group; all zero when they did the same, or when there is only one."""
+    """Advantages relative to the group; all zero for equal rewards or a single rollout."""
     values = np.asarray(rewards, dtype=np.float64)
-    # Exactly zero and not a rounding error away from it, which a standard deviation would blow up.
+    # Exactly zero: dividing by the standard deviation would amplify rounding errors.
     if len(values) < 2 or np.ptp(values) == 0:
         return [0.0] * len(values)
     centred = values - values.mean()
@@ -303,10 +308,10 @@ def group_advantages(rewards: Sequence[float], kind: Advantage = "mean") -> list
 
 
 def normalise_advantages(rollouts: Sequence[Sequence[Datum]], kind: Normalisation, max_tokens: int) -> list[Datum]:
-    """Advantages scaled so that the backend's sum over tokens becomes the mean that was asked for."""
+    """Scale advantages so that the backend's sum over tokens becomes the requested mean."""
     lengths = [sum(int((datum.weights > 0).sum()) for datum in data) for data in rollouts]
     sizes = {
-        # What each rollout's sum is divided by: all tokens, its own tokens in its share of the batch, or a full length.
+        # Divisors: all tokens, own tokens times rollouts, or maximum length times rollouts.
         "token": [sum(lengths)] * len(lengths),
         "sequence": [len(lengths) * length for length in lengths],
         "fixed": [len(lengths) * max_tokens] * len(lengths),
@@ -315,7 +320,7 @@ def normalise_advantages(rollouts: Sequence[Sequence[Datum]], kind: Normalisatio
 
 
 def _spent_on(groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
-    """What the rollouts took: tokens of the policy, and dollars that a judge reports without having been metered."""
+    """The cost of rollouts: sampled tokens, and dollars reported by unmetered judges."""
     rollouts = [rollout for group in groups for rollout in group]
     costs = [rollout.info.get("cost_usd") for rollout in rollouts if "usage" not in rollout.info]
     dollars = sum(float(cost) for cost in costs if isinstance(cost, int | float))

@@ -1,12 +1,12 @@
-"""A training loop in its own file, as a recipe: `algorithm: { kind: script, params: { file: loop.py } }`.
+"""A training loop in a file, as a recipe: `algorithm: { kind: script, params: { file: loop.py } }`.
 
-    # loop.py, which runs by itself as well: python loop.py
+    # loop.py, which also runs directly: python loop.py
     with evsys_sdk.record("my-loop", model="tiny", backend="mock") as experiment:
         for run in experiment.runs():
             for step in run.steps(100): ...
 
-The file runs in the process of the arm, as if it were started from the command line. `record` gives it the arm's run;
-everything else is up to the config: arms, seeds, launcher, time limit, budget.
+The file runs in the arm's process, as from the command line. `record` gives it the arm's run; the config sets arms,
+seeds, launcher, time limit and budget.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .loop_run import LoopConfig, LoopRun
 type TakeRun = Callable[[LoopRun], None]
 
 INTERACTIVE = "(interactive)"
-"""Stands for the file of a loop that was typed: in a notebook, a shell, or with `python -c`."""
+"""File name of a loop typed in a notebook, a shell, or with `python -c`."""
 
 _current: list[LoopRun] = []
 _takers: list[TakeRun] = []
 
 
 class Script:
-    """Your own training loop, in a file."""
+    """A custom training loop in a file."""
 
     name: ClassVar[str] = "script"
 
@@ -42,30 +42,30 @@ class Script:
         """Parameters of `script`."""
 
         file: str = Field(min_length=1)
-        """The file, from the project's root."""
+        """The file, relative to the project root."""
         sha256: str | None = None
-        """What it held when it was recorded; another content is another experiment."""
+        """Hash of its content when recorded; other content is another experiment."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
 
     @classmethod
     def check_params(cls, params: Any) -> None:
-        """Refuse a file that is not there or that is not Python, before anything is spent."""
+        """Refuse a missing file or invalid Python."""
         if params.file == INTERACTIVE and _takers:
             return
         path = in_project(params.file)
         try:
             compile(path.read_bytes(), str(path), "exec")
         except (OSError, SyntaxError, ValueError) as error:
-            hint = "Name a Python file, from the project's root."
+            hint = "Name a Python file, relative to the project root."
             raise ConfigError(Problem(f"the loop cannot be read: {error}", "file", params.file, hint)) from None
 
     def traits(self) -> AlgorithmTraits:
         return AlgorithmTraits(lora_rank=self.cfg.lora_rank)
 
     def train(self, ctx: RunContext) -> RunResult:
-        """Let the loop train: the one that is running in this process, or the one in the file."""
+        """Run the loop: the one running in this process, or the one in the file."""
         run = LoopRun(ctx, self.cfg)
         try:
             if _takers:
@@ -81,7 +81,7 @@ class Script:
         path = in_project(self.cfg.file).resolve()
         before = (sys.argv, list(sys.path))
         sys.argv = [str(path)]
-        sys.path.insert(0, str(path.parent))  # as Python does for a file that it is given
+        sys.path.insert(0, str(path.parent))  # as Python does for a script
         try:
             runpy.run_path(str(path), run_name="__main__")
         finally:
@@ -89,21 +89,21 @@ class Script:
 
 
 def current_run() -> LoopRun | None:
-    """The run whose script is being executed in this process."""
+    """The run whose script is executed in this process."""
     return _current[-1] if _current else None
 
 
 @contextmanager
 def taking_runs(take: TakeRun) -> Generator[None]:
-    """Give runs of scripts to a loop that is running in this process already; `take` returns when it has trained."""
+    """Pass runs of scripts to a loop already running in this process; `take` returns when it has trained."""
     with _held(_takers, take):
         yield
 
 
 @contextmanager
-def _held[T](where: list[T], one: T) -> Generator[None]:
-    where.append(one)
+def _held[T](stack: list[T], item: T) -> Generator[None]:
+    stack.append(item)
     try:
         yield
     finally:
-        where.remove(one)
+        stack.remove(item)

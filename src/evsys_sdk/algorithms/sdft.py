@@ -1,11 +1,10 @@
-"""Self-distillation fine-tuning: learn a demonstration without leaving one's own distribution.
+"""Self-distillation fine-tuning: learn from demonstrations while staying on-policy.
 
-The student answers on its own. The teacher is the same model shown the demonstration, and says at each position of the
-student's answer what it would have written. Learning from that, rather than from the demonstration itself, is meant to
-disturb what the model already knows less than `sft` does; measure it, it is not a given.
+The student answers without the demonstration. The teacher is the same model with the demonstration in its prompt; its
+distribution over the student's answer is the target. This should forget less than `sft` does; measure it.
 
-The teacher stays as it was at the start or is renewed every so often. A moving average of the weights, as in the
-literature, would need an operation that the training protocol does not have.
+The teacher is the initial model or is renewed every `sync_every` steps. A moving average of the weights, as in the
+literature, would need an operation that the training protocol lacks.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TEACHER_TEMPLATE = (
 
 
 class SDFT(DistillationAlgorithm):
-    """Self-distillation: the model, shown a demonstration, teaches itself."""
+    """Self-distillation: the model with a demonstration in its prompt teaches itself."""
 
     name: ClassVar[str] = "sdft"
     teacher_is = "the teacher, the model before training"
@@ -40,20 +39,20 @@ class SDFT(DistillationAlgorithm):
         """Parameters of `sdft`."""
 
         teacher: Literal["static", "synced"] = "static"
-        """The model as it was at the start, or renewed every `sync_every` steps."""
+        """The initial model, or renewed every `sync_every` steps."""
         sync_every: int = Field(default=20, ge=1, json_schema_extra=searched(scale="log", when={"teacher": ["synced"]}))
-        """Steps between renewals of a synced teacher."""
+        """Steps between updates of a synced teacher."""
         teacher_template: str = _TEACHER_TEMPLATE
-        """The last user message as the teacher sees it, with {question} and {demonstration}."""
+        """The last user message for the teacher, with {question} and {demonstration}."""
         skip_tokens: int = Field(default=0, ge=0)
-        """First tokens of each answer that carry no loss."""
+        """Number of initial tokens of each answer without loss."""
 
         @model_validator(mode="after")
         def _shows_the_demonstration(self) -> Self:
             for name in ("{question}", "{demonstration}"):
                 if name not in self.teacher_template:
                     raise ValueError(
-                        f"teacher_template must hold {name}, or the teacher knows no more than the student."
+                        f"teacher_template must contain {name}; without it the teacher equals the student."
                     )
             return self
 
@@ -62,7 +61,7 @@ class SDFT(DistillationAlgorithm):
     async def setup(self) -> None:
         await super().setup()
         pairs = [_demonstration(row, number) for number, row in enumerate(self.rows, start=1)]
-        self.questions, self._demonstrations = [one for one, _ in pairs], [other for _, other in pairs]
+        self.questions, self._demonstrations = [question for question, _ in pairs], [answer for _, answer in pairs]
         self._generation = 0
         self._teacher: SamplingClient | None = await self.client.sampler()
         self._teacher_ref = ""
@@ -75,16 +74,16 @@ class SDFT(DistillationAlgorithm):
         return self.renderer.prompt(self._show_teacher(self.questions[index], self._demonstrations[index]))
 
     def _show_teacher(self, messages: Sequence[Message], demonstration: str) -> list[Message]:
-        """The conversation as the teacher sees it: the demonstration is part of the question."""
+        """The teacher's conversation, with the demonstration in the question."""
         parts = {"{question}": text_of(messages[-1]), "{demonstration}": demonstration}
-        # In one pass, because a question may itself hold what looks like a placeholder.
-        text = re.sub(r"\{question\}|\{demonstration\}", lambda found: parts[found[0]], self.cfg.teacher_template)
+        # In one pass, because a question may contain text that looks like a placeholder.
+        text = re.sub(r"\{question\}|\{demonstration\}", lambda match: parts[match[0]], self.cfg.teacher_template)
         return [*messages[:-1], {**messages[-1], "content": text}]
 
     async def teacher_at(self, step: int) -> SamplingClient:
         generation = step // self.cfg.sync_every if self.cfg.teacher == "synced" else 0
         if generation != self._generation:
-            # A stage of the run, or an attempt that was killed, may have stored a teacher of this number before.
+            # Unique across stages and killed attempts of the run.
             name = f"teacher-{self.run_dir.name}-{generation:04d}-attempt{self.services.attempt}"
             self._generation = generation
             self._teacher = await self.client.sampler(name)
@@ -94,7 +93,7 @@ class SDFT(DistillationAlgorithm):
         return self._teacher
 
     def state(self) -> dict[str, Any]:
-        # The teacher of the start is made again by `setup`; only a later one has to be found again.
+        # `setup` recreates the initial teacher; only a later one is stored.
         return {"generation": self._generation, "teacher": self._teacher_ref} if self._generation else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -103,7 +102,7 @@ class SDFT(DistillationAlgorithm):
 
 
 def _demonstration(row: dict[str, Any], number: int) -> tuple[list[Message], str]:
-    """The question and the answer to learn from, out of a prompt example or a conversation."""
+    """The question and the demonstrated answer of a prompt example or a conversation."""
     if detect_format(row) == "prompt_dataset":
         [example] = parse_rows([row], TargetFormat.PROMPT_DATASET)
         context: list[Message] = list(example.metadata.get("context_messages", ()))
@@ -112,10 +111,8 @@ def _demonstration(row: dict[str, Any], number: int) -> tuple[list[Message], str
     [chat] = parse_rows([row], TargetFormat.CHAT_MESSAGES)
     messages = row_messages(chat)
     if len(messages) < 2 or messages[-1]["role"] != "assistant":
-        raise DataError(
-            f"row {number} does not end with an assistant turn to learn from. Add one, or target_assistant."
-        )
+        raise DataError(f"row {number} does not end with an assistant turn. Add one, or target_assistant.")
     answer = text_of(dict(messages[-1]))
     if not answer.strip():
-        raise DataError(f"row {number}: its last turn has no text to learn from, only tool calls or nothing.")
+        raise DataError(f"row {number}: the last turn has no text to train on. Fill its content, or drop the row.")
     return [dict(message) for message in messages[:-1]], answer

@@ -14,9 +14,9 @@ from ..training.examples import LengthLimit, render_chats, to_datums, write_prev
 from .base import BaseAlgorithm, TrainingConfig
 
 
-# Every recipe reads like this one: `Config` says what may be set, and the text under each field is its documentation;
-# `setup` runs once and turns rows into examples; `build_batch` picks the examples of a step and the loss they get. The
-# loop, the schedule, checkpoints and scores are the same for all of them.
+# Every recipe has this structure: `Config` has the params, with their documentation below each field; `setup` runs once
+# and turns rows into examples; `build_batch` selects the examples and the loss of a step. The loop, the schedule,
+# checkpoints and evaluation are shared by all recipes.
 class SFT(BaseAlgorithm):
     """Supervised fine-tuning on chat rows."""
 
@@ -28,9 +28,9 @@ class SFT(BaseAlgorithm):
         supervise: Literal["all_assistant", "last_assistant"] = "all_assistant"
         """Which turns carry loss."""
         max_length: int | None = Field(default=None, ge=2, json_schema_extra=NOT_SEARCHED)
-        """Longest example in tokens; by default what the model can take."""
+        """Maximum example length in tokens; by default the context length."""
         too_long: Literal["error", "skip", "truncate"] = Field(default="error", json_schema_extra=NOT_SEARCHED)
-        """What to do with an example that is longer."""
+        """Treatment of longer examples."""
 
     cfg: Config
 
@@ -47,7 +47,7 @@ class SFT(BaseAlgorithm):
         order = self.order()  # a function of the seed and the step, so that a resumed run sees the same batches
         chosen = [self.examples[index] for index in order.indices(step_idx)]
         supervised = float(sum(example.weights.sum() for example in chosen))
-        # Backends sum over tokens. Dividing here makes the loss a mean, and a learning rate mean the same everywhere.
+        # Backends sum over tokens. Dividing here makes the loss a mean, so learning rates are comparable.
         return TrainingBatch(
             mean_per_token(chosen), metrics={"epoch": order.epoch(step_idx), "supervised_tokens": supervised}
         )

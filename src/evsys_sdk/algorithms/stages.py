@@ -1,8 +1,8 @@
 """Training in stages: one for a plain recipe, several for `combo` and `continual`.
 
-Each stage begins with the weights of the one before and a fresh optimizer. All stages share one `checkpoints.jsonl`, so
-a killed run resumes in the stage and at the step it had reached. `setup` always sees the weights its stage began with,
-also when the run resumes: a reference model must not drift.
+Each stage starts with the previous stage's weights and a new optimizer. All stages share one `checkpoints.jsonl`, so a
+killed run resumes at its stage and step. `setup` always has the stage's initial weights, even on resume, so that
+reference models do not drift.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Stage:
     algorithm: BaseAlgorithm
     rows: Sequence[Row]
     at_end: Score | None = None
-    """Scores the model when the stage is finished; the metrics go into its final checkpoint."""
+    """Scores the model after the stage; the metrics go into its final checkpoint."""
 
 
 def train_stages(ctx: RunContext, stages: Sequence[Stage]) -> RunResult:
-    """Train all stages in order and say how it went. Works inside and outside of a running event loop."""
+    """Train all stages in order and return the result. Works inside and outside a running event loop."""
     return run_blocking(lambda: StagedRun.of(ctx, stages).train())
 
 
 def stage_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseAlgorithm:
-    """A recipe that can be one of several stages; `path` is where the config names it."""
+    """A recipe that can be one of several stages; `path` is its place in the config."""
     algorithm: object = get_algorithm(kind)(**params)
     if not isinstance(algorithm, BaseAlgorithm):
         hint = "Subclass BaseAlgorithm and define build_batch, or train it as a separate run."
@@ -57,7 +57,7 @@ def stage_algorithm(kind: str, params: Mapping[str, Any], *, path: str) -> BaseA
 
 
 def stage_traits(stages: Sequence[Algorithm], *, lora_rank: int) -> AlgorithmTraits:
-    """What is known about stages as a whole: they train one adapter, on the backend that one of them insists on."""
+    """The traits of several stages: one adapter, on the backend that a stage requires."""
     each = [traits_of(stage) for stage in stages]
     lengths = [traits.max_steps for traits in each if traits.max_steps is not None]
     return AlgorithmTraits(
@@ -65,7 +65,7 @@ def stage_traits(stages: Sequence[Algorithm], *, lora_rank: int) -> AlgorithmTra
         lora_rank=lora_rank,
         max_steps=sum(lengths) if len(lengths) == len(each) else None,
         stages=tuple(stages),
-        # A benchmark is scored after the last stage, so in the harness of the last that has one.
+        # Benchmarks are scored after the last stage, in the last harness.
         rollouts=next((traits.rollouts for traits in reversed(each) if traits.rollouts), None),
         selection_metric=each[-1].selection_metric,
         selection_mode=each[-1].selection_mode,
@@ -74,7 +74,7 @@ def stage_traits(stages: Sequence[Algorithm], *, lora_rank: int) -> AlgorithmTra
 
 @dataclass(slots=True)
 class StagedRun:
-    """A run of stages: what it resumes from, its loops, and its result."""
+    """A run of stages: its resume point, loops and result."""
 
     ctx: RunContext
     stages: Sequence[Stage]
@@ -84,7 +84,7 @@ class StagedRun:
     services: RunServices
     resumed_from: Checkpoint | None = None
     resumed_at_end: bool = False
-    """Whether training had finished before: only its weights are needed, for scoring."""
+    """Whether training had already finished: only its weights are needed, for scoring."""
     finals: list[Checkpoint] = field(default_factory=list[Checkpoint])
 
     @classmethod
@@ -92,12 +92,12 @@ class StagedRun:
         services, checkpoints = services_of(ctx), CheckpointLog.in_dir(ctx.output_dir)
         client, renderer = _model(ctx, services)
         run = cls(ctx, stages, client, renderer, checkpoints, services)
-        # The runner has told of the run's own rows; of those that stages load themselves no one has heard yet.
+        # The runner has reported the run's own rows, but not those loaded by stages.
         if any(stage.rows is not ctx.extras["train_rows"] for stage in stages):
             services.observers.on_data([row for stage in stages for row in stage.rows])
         if services.resume:
             checkpoints.repair()
-            run._take_up(checkpoints.read())
+            run._resume_from(checkpoints.read())
         return run
 
     async def train(self) -> RunResult:
@@ -116,11 +116,11 @@ class StagedRun:
             if control.stage_only:
                 get_logger(__name__).info("stage '%s' ends early: %s", stage.name, control.stop_reason)
             elif control.stop_reason is not None:
-                break  # a stop ends the run; a stage of no steps must not look like a trained one
+                break  # a stop ends the run; later stages are reported as untrained
         return await self.finish()
 
     async def finish(self) -> RunResult:
-        """How it went; a run that had ended before gets the weights it ended with, to be scored."""
+        """The result; a run that had already ended gets its final weights loaded, for scoring."""
         if self.resumed_at_end:
             await self.client.load_state(self.finals[-1].state, with_optimizer=True)
         return self._result()
@@ -145,15 +145,18 @@ class StagedRun:
     async def _set_up_and_run(self, index: int, stage: Stage, algorithm: BaseAlgorithm, offset: int) -> Checkpoint:
         await algorithm.setup()
         if algorithm.cfg.eval_every is not None and self.services.evaluate is None:
-            get_logger(__name__).warning("eval_every is set for '%s', but `eval` names nothing to score", stage.name)
-        # After `setup`, which had to see the weights that the stage began with.
+            get_logger(__name__).warning(
+                "eval_every is set for '%s', but `eval` has nothing to score. Set eval.eval_data and metrics.",
+                stage.name,
+            )
+        # After `setup`, which needs the stage's initial weights.
         loop, start = await self.open_loop(index, stage, algorithm, offset)
         return await loop.run(start=start)
 
     async def open_loop(
         self, index: int, stage: Stage, builder: BaseAlgorithm, offset: int = 0
     ) -> tuple[TrainingLoop, int]:
-        """The loop of a stage, brought back to the checkpoint it resumes from, and its first step."""
+        """The loop of a stage, restored to its checkpoint, and its first step."""
         services = self.services
         loop = TrainingLoop(
             client=self.client,
@@ -169,14 +172,14 @@ class StagedRun:
             offset=offset,
             attempt=services.attempt,
             renderer=self.renderer.name,
-            after_save=lambda: self._make_room(index),
+            after_save=lambda: self._delete_old_weights(index),
         )
         if self.finals:
             loop.tokens |= self.finals[-1].tokens
         return loop, await self._restore(loop, index, offset)
 
     async def _restore(self, loop: TrainingLoop, stage: int, offset: int) -> int:
-        """Bring the stage back to the checkpoint it resumes from; returns its first step."""
+        """Restore the stage from its checkpoint; returns its first step."""
         checkpoint = self.resumed_from
         if checkpoint is None or checkpoint.stage != stage:
             return 0
@@ -189,26 +192,27 @@ class StagedRun:
             await loop.scoring.start_again(checkpoint.scoring, self.client)
         return checkpoint.next_step - offset
 
-    def _take_up(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Find out which stages are finished and where the current one continues."""
+    def _resume_from(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Determine the finished stages and the checkpoint of the current one."""
         if not checkpoints:
             return
         last = checkpoints[-1]
         if last.renderer != self.renderer.name:
             raise TrainingError(
-                f"the run was trained with the renderer '{last.renderer}' and would resume with "
-                f"'{self.renderer.name}'. Set model.renderer_name back, or start a new run."
+                f"the run was trained with the renderer '{last.renderer}' but would resume with "
+                f"'{self.renderer.name}'. Restore model.renderer_name, or start a new run."
             )
-        # What a deadline ended continues from there, unless there is again only time to score it.
+        # A stage ended by a deadline continues, unless there is again only time to score it.
         at_deadline = self.services.control.stop_reason is not None
         self.finals = [
-            one
-            for one in checkpoints
-            if one.final and (not is_deadline_stop(one.stop_reason) or (at_deadline and one is last))
+            checkpoint
+            for checkpoint in checkpoints
+            if checkpoint.final
+            and (not is_deadline_stop(checkpoint.stop_reason) or (at_deadline and checkpoint is last))
         ]
         self.services.observers.restore(last.observers)
         self.resumed_from = None if last in self.finals else last
-        # The last stage has ended, or somebody stopped the run for good: there is nothing left to train.
+        # Nothing is left to train: the last stage has ended, or the run was stopped for good.
         self.resumed_at_end = last in self.finals and (
             len(self.finals) == len(self.stages) or last.stop_reason is not None
         )
@@ -222,7 +226,7 @@ class StagedRun:
             artifacts |= {"best_checkpoint": best.state, "best_sampler": best.sampler}
         stop_reason = control.stop_reason if control.interrupted else last.stop_reason
         untrained = [stage.name for stage in self.stages[last.stage + 1 :]]
-        # Of the last step alone, which the name says where one could take it for the whole run.
+        # The prefix marks values of the last step that could be mistaken for those of the run.
         final = ("loss", "grad_norm")
         metrics = {f"final_{key}" if key in final else key: value for key, value in last.metrics.items()}
         metrics["steps"] = float(last.next_step)
@@ -243,39 +247,42 @@ class StagedRun:
         )
 
     def _selection(self, stage: int) -> tuple[str, Literal["min", "max"]]:
-        """What chooses among checkpoints, and which end of it is better: the config's choice, else the recipe's own."""
+        """Metric and direction for selecting a checkpoint: the config's, else the recipe's."""
         algorithm, chosen = self.stages[stage].algorithm, self.services.selection
-        own = traits_of(algorithm)
+        traits = traits_of(algorithm)
         cfg = algorithm.cfg
-        metric = cfg.selection_metric or (chosen.metric if chosen else own.selection_metric)
+        metric = cfg.selection_metric or (chosen.metric if chosen else traits.selection_metric)
         if cfg.selection_mode is not None:
             return metric, cfg.selection_mode
         if chosen is not None and metric == chosen.metric and chosen.mode is not None:
             return metric, chosen.mode
-        if metric == own.selection_metric:
-            return metric, own.selection_mode
+        if metric == traits.selection_metric:
+            return metric, traits.selection_mode
         return metric, "min" if "loss" in metric else "max"
 
-    def _make_room(self, stage: int) -> None:
-        """Remove the weights of checkpoints that are neither among the newest nor among the best."""
+    def _delete_old_weights(self, stage: int) -> None:
+        """Delete the weights of checkpoints that are neither among the newest nor the best."""
         keep = self.stages[stage].algorithm.cfg.keep_checkpoints
         if keep is None:
             return
-        there = self.checkpoints.read_kept()
+        kept = self.checkpoints.read_kept()
         pending = self.services.scoring.pending if self.services.scoring else None
-        # The end of a stage is where the next one begins, also when the run is resumed.
-        wanted = {one.name for one in there[-keep.last :]} | {one.name for one in there if one.final}
-        # One that is being scored may still turn out to be the best.
-        wanted |= {one.name for one in there if pending and one.next_step == pending["step"]}
-        wanted |= {one.name for one in self.checkpoints.rank(*self._selection(stage), stage=stage)[: keep.best]}
-        for one in there:
-            if one.name not in wanted and all(_is_below(ref, self.ctx.output_dir) for ref in (one.state, one.sampler)):
-                self.checkpoints.drop(one)  # first, so that no one looks for what is half removed
-                for ref in (one.state, one.sampler):
+        needed = kept[-keep.last :]
+        # The next stage starts from the final checkpoint of a stage, even on resume.
+        needed += [checkpoint for checkpoint in kept if checkpoint.final]
+        # A checkpoint being scored may become the best one.
+        needed += [checkpoint for checkpoint in kept if pending and checkpoint.next_step == pending["step"]]
+        needed += self.checkpoints.rank(*self._selection(stage), stage=stage)[: keep.best]
+        names = {checkpoint.name for checkpoint in needed}
+        for checkpoint in kept:
+            refs = (checkpoint.state, checkpoint.sampler)
+            if checkpoint.name not in names and all(_is_below(ref, self.ctx.output_dir) for ref in refs):
+                self.checkpoints.drop(checkpoint)  # first, so that no one reads partly deleted weights
+                for ref in refs:
                     shutil.rmtree(ref, ignore_errors=True)
 
     def _best(self, stage: int, metric: str, mode: Literal["min", "max"]) -> Checkpoint | None:
-        """The checkpoint that the selection metric prefers, among those of the last stage."""
+        """The checkpoint of the last stage that is best by the selection metric."""
         best = self.checkpoints.best(metric, mode, stage=stage)
         if best is None and not self.services.control.interrupted:
             known = sorted({key for checkpoint in self.checkpoints.read() for key in checkpoint.metrics})
@@ -288,12 +295,12 @@ class StagedRun:
 def _model(ctx: RunContext, services: RunServices) -> tuple[TrainingClient, Renderer]:
     if services.client is None or services.renderer is None:
         raise BackendError(
-            f"the backend '{ctx.backend.name}' gives no training_client, which this recipe trains through. "
+            f"the backend '{ctx.backend.name}' has no training_client, which this recipe needs. "
             "Return one from prepare(), or choose another backend."
         )
     return services.client, services.renderer
 
 
 def _is_below(ref: str, folder: Path) -> bool:
-    """Whether weights are stored in a folder of this machine; those of a service are its own to remove."""
+    """Whether weights are in a local folder; those of a service are not ours to delete."""
     return "://" not in ref and Path(ref).resolve().is_relative_to(folder.resolve())

@@ -1,1 +1,1 @@
-"""Room 12: who watches a run: callbacks, log stores, progress on the screen."""
+"""Observers of a run: callbacks, log stores and progress displays."""

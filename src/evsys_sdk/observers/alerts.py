@@ -1,13 +1,13 @@
-"""Alerts: what needs a person, sent to webhooks and commands that `.evsys/alerts.yaml` names.
+"""Alerts: events that need a person, sent to the webhooks and commands of `.evsys/alerts.yaml`.
 
     alerts:
       - webhook: ${SLACK_WEBHOOK}            # Slack, Discord, ntfy, or JSON to any address
       - command: notify-send evsys "$EVSYS_ALERT"
         events: [waiting, failed]
 
-The outbox is not stored: it is `read_attention()` less what was delivered, so that nothing is lost with a process. Each
-alert has an id, and is sent again under it until its target has accepted it. Sending is the work of a process of its
-own (`evsys alerts --watch`), which runs of experiments start and never wait for.
+The outbox is computed: `read_attention()` minus delivered alerts, so nothing is lost with a process. Each alert is
+retried under its id until its target accepts it. A separate process (`evsys alerts --watch`) sends them; experiments
+start it and never wait for it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _POLL_S = 2.0
 _PATIENCE_S = 10.0
 _COMMAND_S = 30.0
 _LONGEST_WAIT_S = 60.0
-"""Between two attempts at a target that does not accept; they begin at the polling interval and double."""
+"""Maximum wait between attempts at a failing target; it starts at the polling interval and doubles."""
 _GIVE_UP_S = 3600.0
-"""How long a watcher continues after everything has ended, while something is not delivered."""
+"""How long a watcher keeps trying after everything has ended."""
 _FORMATS = {"hooks.slack.com": "slack", "discord.com": "discord", "discordapp.com": "discord", "ntfy.sh": "ntfy"}
 
 type AlertKind = Literal[
@@ -52,31 +52,31 @@ type AlertKind = Literal[
 
 
 class AlertTarget(Strict):
-    """One place that alerts go to."""
+    """One destination of alerts."""
 
     webhook: str | None = Field(default=None, min_length=1)
-    """Address that gets a POST; `${NAME}` is an environment variable."""
+    """URL that receives a POST; `${NAME}` is an environment variable."""
     command: str | None = Field(default=None, min_length=1)
     """Shell command with the text in `EVSYS_ALERT`, the id in `EVSYS_ALERT_ID`, and everything as JSON on stdin."""
     format: Literal["auto", "slack", "discord", "ntfy", "json"] = "auto"
-    """Form of the message; by default told from the address, else JSON."""
+    """Format of the message; by default detected from the URL, else JSON."""
     events: list[AlertKind] = []
-    """Which alerts; by default all."""
+    """Kinds of alerts to send; by default all."""
     per_hour: int = Field(default=60, ge=1)
-    """Most alerts in an hour; others wait."""
+    """Maximum alerts per hour; others wait."""
 
     @model_validator(mode="after")
     def _has_one_place(self) -> Self:
         if (self.webhook is None) == (self.command is None):
-            raise ValueError("an alert goes to a 'webhook' or to a 'command'. Set one of them.")
+            raise ValueError("an alert needs either 'webhook' or 'command'. Set exactly one of them.")
         return self
 
 
 class AlertsConfig(Strict):
-    """Where alerts go."""
+    """Destinations of alerts."""
 
     alerts: list[AlertTarget]
-    """Each gets all alerts that it asks for."""
+    """Each receives all alerts of its `events`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,57 +86,59 @@ class Delivery:
     target: str
     item: AttentionItem
     problem: str = ""
-    """Why it was not accepted; empty when it was."""
+    """Why it was not accepted; empty on success."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"target": self.target, "problem": self.problem, **self.item.to_dict()}
 
 
 def load_alerts() -> AlertsConfig | None:
-    """The targets of this project; None where it has none."""
+    """The project's alert targets; None without any."""
     path = workspace_dir() / f"{ALERTS}.yaml"
     return load_settings(path, AlertsConfig) if path.is_file() else None
 
 
 def send_due(config: AlertsConfig, *, skip: Sequence[str] = ()) -> tuple[list[Delivery], int]:
-    """Deliver what is due, except to the targets in `skip`: the attempts, and how many alerts are due after them."""
+    """Deliver due alerts, except to the targets in `skip`; returns the attempts and the number still due."""
     delivered, items, now = read_delivered(), read_attention(), time.time()
-    made: list[Delivery] = []
-    left = 0
+    attempts: list[Delivery] = []
+    remaining = 0
     for at, target in enumerate(config.alerts):
         name = _name(at, target)
-        due = [one for one in items if _wants(target, one) and (name, one.id) not in delivered]
+        due = [item for item in items if _wants(target, item) and (name, item.id) not in delivered]
         recent = sum(to == name and when > now - 3600 for (to, _), when in delivered.items())
-        left += len(due)
-        for one in due[: 0 if name in skip else max(target.per_hour - recent, 0)]:
-            made.append(Delivery(name, one, _send(target, one)))
-            if made[-1].problem:
-                break  # the others would fail as well; they are tried at the next look
-            note_delivered(name, one.id)
-            left -= 1
-    return made, left
+        remaining += len(due)
+        for item in due[: 0 if name in skip else max(target.per_hour - recent, 0)]:
+            attempts.append(Delivery(name, item, _send(target, item)))
+            if attempts[-1].problem:
+                break  # the others would fail too; retry in the next round
+            note_delivered(name, item.id)
+            remaining -= 1
+    return attempts, remaining
 
 
 def send_test(config: AlertsConfig) -> list[Delivery]:
-    """Send every target a message that is not about anything."""
-    one = AttentionItem(f"test/{time.time():.0f}", "test", "test", "", "this is a test of evsys alerts", "evsys status")
-    return [Delivery(_name(at, target), one, _send(target, one)) for at, target in enumerate(config.alerts)]
+    """Send a test message to every target."""
+    item = AttentionItem(
+        f"test/{time.time():.0f}", "test", "test", "", "this is a test of evsys alerts", "evsys status"
+    )
+    return [Delivery(_name(at, target), item, _send(target, item)) for at, target in enumerate(config.alerts)]
 
 
 def watch_alerts() -> None:
-    """Deliver alerts as long as anything runs in the project, and until all are delivered; one process at a time."""
+    """Deliver alerts while anything runs in the project, and until all are delivered; one process at a time."""
     while (config := load_alerts()) is not None:
         try:
             with folder_lock(workspace_dir() / ALERTS, what="the watcher of alerts", patience_s=0.0):
                 _watch(config)
         except FolderBusy:
             return
-        if not _is_anything_running():  # asked again without the lock: who began meanwhile found a watcher
+        if not _is_anything_running():  # checked again after releasing the lock, for runs that started meanwhile
             return
 
 
 def start_watcher() -> None:
-    """Start a watcher in the background where the project has alerts; whatever happens to it holds up nothing."""
+    """Start a background watcher if the project has alerts; failures are only logged."""
     try:
         if load_alerts() is None:
             return
@@ -159,13 +161,14 @@ def _watch(config: AlertsConfig) -> None:
     while True:
         if running := _is_anything_running():
             quiet_since = time.monotonic()
-        held = [name for name, (_, until) in tries.items() if time.monotonic() < until]
-        made, left = send_due(config, skip=held)
-        for one in made:
-            count = tries.get(one.target, (0, 0.0))[0] + 1
+        paused = [name for name, (_, until) in tries.items() if time.monotonic() < until]
+        attempts, remaining = send_due(config, skip=paused)
+        for attempt in attempts:
+            count = tries.get(attempt.target, (0, 0.0))[0] + 1
             pause = min(_POLL_S * 2 ** (count - 1), _LONGEST_WAIT_S)
-            tries[one.target] = (count, time.monotonic() + pause) if one.problem else (0, 0.0)
-        if not running and (not left or time.monotonic() - quiet_since > _GIVE_UP_S):
+
+            tries[attempt.target] = (count, time.monotonic() + pause) if attempt.problem else (0, 0.0)
+        if not running and (not remaining or time.monotonic() - quiet_since > _GIVE_UP_S):
             return
         time.sleep(_POLL_S)
 
@@ -175,52 +178,54 @@ def _is_anything_running() -> bool:
     return any(find_owned(folder) for folder in folders if folder.is_dir())
 
 
-def _wants(target: AlertTarget, one: AttentionItem) -> bool:
-    return not target.events or one.kind in target.events
+def _wants(target: AlertTarget, item: AttentionItem) -> bool:
+    return not target.events or item.kind in target.events
 
 
 def _name(at: int, target: AlertTarget) -> str:
-    """What the list of deliveries and messages call a target, without what may be secret in its address."""
+    """A target's name in records and messages, without its possibly secret URL."""
     return f"{at + 1}:{'command' if target.command else 'webhook'}"
 
 
-def _send(target: AlertTarget, one: AttentionItem) -> str:
-    """Why a target did not accept an alert; empty when it did."""
-    text = redact_text(f"{project_root().name}: {one.experiment}: {one.what}. Start with: {one.command}")
-    about = {**one.to_dict(), "what": redact_text(one.what), "project": project_root().name, "text": text}
+def _send(target: AlertTarget, item: AttentionItem) -> str:
+    """Send an alert; returns the problem, empty on success."""
+    text = redact_text(f"{project_root().name}: {item.experiment}: {item.what}. Start with: {item.command}")
+    details = {**item.to_dict(), "what": redact_text(item.what), "project": project_root().name, "text": text}
     try:
-        return _run(target.command, one, text, about) if target.command else _post(target, one, text, about)
+        return _run(target.command, item, text, details) if target.command else _post(target, item, text, details)
     except EvsysError as error:
         return str(error)
 
 
-def _run(command: str, one: AttentionItem, text: str, about: dict[str, Any]) -> str:
+def _run(command: str, item: AttentionItem, text: str, details: dict[str, Any]) -> str:
     import json
 
-    own = {"EVSYS_ALERT": text, "EVSYS_ALERT_ID": one.id, "EVSYS_ALERT_KIND": one.kind}
-    given = json.dumps(about, ensure_ascii=False).encode()
+    variables = {"EVSYS_ALERT": text, "EVSYS_ALERT_ID": item.id, "EVSYS_ALERT_KIND": item.kind}
+    stdin = json.dumps(details, ensure_ascii=False).encode()
     try:
         done = subprocess.run(
-            command, shell=True, input=given, env={**os.environ, **own}, capture_output=True, timeout=_COMMAND_S
+            command, shell=True, input=stdin, env={**os.environ, **variables}, capture_output=True, timeout=_COMMAND_S
         )
     except subprocess.TimeoutExpired:
         return f"the command took longer than {_COMMAND_S:g} s"
     return f"the command ended with {done.returncode}" if done.returncode else ""
 
 
-def _post(target: AlertTarget, one: AttentionItem, text: str, about: dict[str, Any]) -> str:
+def _post(target: AlertTarget, item: AttentionItem, text: str, details: dict[str, Any]) -> str:
     import httpx
 
     address = str(expand_variables(target.webhook, "webhook"))
     host = urlsplit(address).hostname or ""
     form = target.format if target.format != "auto" else _FORMATS.get(host, "json")
-    headers = {"Idempotency-Key": one.id, "X-Evsys-Alert-Id": one.id}
-    content: dict[str, Any] = {"json": {"slack": {"text": text}, "discord": {"content": text[:2000]}}.get(form, about)}
+    headers = {"Idempotency-Key": item.id, "X-Evsys-Alert-Id": item.id}
+    content: dict[str, Any] = {
+        "json": {"slack": {"text": text}, "discord": {"content": text[:2000]}}.get(form, details)
+    }
     if form == "ntfy":
-        headers |= {"Title": f"evsys: {one.kind}"}
+        headers |= {"Title": f"evsys: {item.kind}"}
         content = {"content": text.encode()}
     try:
         answer = httpx.post(address, headers=headers, timeout=_PATIENCE_S, **content)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return f"{host}: {type(error).__name__}"
-    return "" if answer.is_success else f"{host}: it answered with {answer.status_code}"
+    return "" if answer.is_success else f"{host} answered with status {answer.status_code}"

@@ -1,4 +1,4 @@
-"""Stops a run that no longer gets better.
+"""Stops a run that no longer improves.
 
 callbacks:
   - { kind: early_stopping, params: { metric: val/loss, patience: 3 } }
@@ -24,19 +24,19 @@ class EarlyStoppingConfig(Strict):
     """Params of the `early_stopping` callback."""
 
     metric: str = Field(min_length=1)
-    """What to watch: a training metric (`loss`) or a score (`val/pass@1`, `val/<benchmark>/pass@1`)."""
+    """Metric to watch: a training metric (`loss`) or a score (`val/pass@1`, `val/<benchmark>/pass@1`)."""
     mode: Literal["min", "max"] = "min"
-    """Whether smaller or larger is better."""
+    """Whether lower or higher is better."""
     patience: int = Field(default=3, ge=1)
-    """How many values in a row may fail to improve on the best one."""
+    """Number of consecutive values without an improvement."""
     min_delta: float = Field(default=0.0, ge=0)
-    """By how much a value must beat the best one to count as better."""
+    """Minimum change that counts as an improvement."""
     min_steps: int = Field(default=0, ge=0)
     """Never stop before this step."""
 
 
 class EarlyStopping(Callback):
-    """Stops the run when a metric has not improved for a while."""
+    """Stops the run when a metric stops improving."""
 
     name = "early_stopping"
     Config = EarlyStoppingConfig
@@ -54,24 +54,24 @@ class EarlyStopping(Callback):
         self._control = control
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._look(step, metrics)
+        self._check(step, metrics)
 
     def on_eval(self, record: EvalRecord) -> None:
         named = record.named_metrics
         if self.cfg.metric not in named:
-            # `val/pass@1` also finds the score of a benchmark that has its own name.
+            # `val/pass@1` also matches the score of a named benchmark.
             short = {f"{record.split}/{name}": full for name, full in zip(record.metrics, named, strict=True)}
             full = short.get(self.cfg.metric)
             if full is not None and self._follows(full):
                 named = {**named, self.cfg.metric: named[full]}
-        self._look(record.step, named)
+        self._check(record.step, named)
 
     def on_run_end(self, result: RunResult) -> None:
-        """Say so when there was nothing to watch: the run was not protected as its config promises."""
+        """Warn if the metric was never logged, so the callback had no effect."""
         if self._seen and self.cfg.metric not in self._seen:
             guess = closest(self.cfg.metric, self._seen)
             get_logger(__name__).warning(
-                "early_stopping never saw the metric '%s'%s This run logged: %s.",
+                "early_stopping: the metric '%s' was never logged%s Logged metrics: %s.",
                 self.cfg.metric,
                 f"; did you mean '{guess}'?" if guess else ".",
                 ", ".join(sorted(self._seen)),
@@ -90,10 +90,10 @@ class EarlyStopping(Callback):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._best, self._best_step = state["best"], state["best_step"]
         self._since_best, self._followed = state["since_best"], state["followed"]
-        self._seen.add(self.cfg.metric)  # by the attempt before this one, so its end must not say that no one did
+        self._seen.add(self.cfg.metric)  # seen in an earlier attempt, so do not warn at the end
 
     def _follows(self, full: str) -> bool:
-        """Whether this is the score to watch; where several benchmarks share a split, the first one is."""
+        """Whether to watch this score; of several benchmarks in a split, the first one."""
         if self._followed is None:
             self._followed = full
         elif self._followed != full and full not in self._seen:
@@ -105,7 +105,7 @@ class EarlyStopping(Callback):
             )
         return self._followed == full
 
-    def _look(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _check(self, step: int, metrics: Mapping[str, float]) -> None:
         self._seen.update(metrics)
         if self.cfg.metric not in metrics:
             return
@@ -118,7 +118,7 @@ class EarlyStopping(Callback):
             self._control.stop(self._reason())
 
     def _improves(self, value: float) -> bool:
-        if not math.isfinite(value):  # uses up patience: a run that diverged does not get better by itself
+        if not math.isfinite(value):  # counts against patience: a diverged run does not recover
             return False
         if self._best is None:
             return True

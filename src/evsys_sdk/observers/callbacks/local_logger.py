@@ -1,16 +1,16 @@
-"""The research record of a run on disk, by concern, with no dashboard needed:
+"""The log files of a run, readable without a dashboard:
 
     <run_dir>/logs/
-      hypothesis.md                 what the run was meant to show
-      conclusion.md                 what happened in it
-      data/training_data.jsonl      the rows it was trained on
-      training/metrics.jsonl        one line a step; what measures the machine is in timing.jsonl next to it
-      validation/metrics.jsonl      one line a scoring ...
-      validation/rollouts.jsonl     ... and one line for each of its predictions
-      test/                         as validation/; train_fit/ where training rows were scored
+      hypothesis.md                 the hypothesis of the run
+      conclusion.md                 the outcome of the run
+      data/training_data.jsonl      the training rows
+      training/metrics.jsonl        one line per step; system metrics are in timing.jsonl
+      validation/metrics.jsonl      one line per evaluation ...
+      validation/rollouts.jsonl     ... and one line per prediction
+      test/                         like validation/; train_fit/ for training rows
 
-Files grow line by line. A resumed run drops the lines of the steps it repeats, so what can be reproduced ends up byte
-for byte as in an undisturbed run.
+Files grow line by line. A resumed run drops the lines of repeated steps, so reproducible content equals that of an
+uninterrupted run byte for byte.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class LocalLoggerConfig(Strict):
     """Params of the `local_logger` callback."""
 
     training_data: bool = True
-    """Whether to keep a copy of the rows that were trained on."""
+    """Whether to copy the training rows."""
     predictions: bool = True
-    """Whether to keep the single predictions behind each score."""
+    """Whether to store the predictions behind each score."""
 
 
 class LocalLogger(Callback):
@@ -49,20 +49,20 @@ class LocalLogger(Callback):
         self._control = RunControl()
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        """Make the tree, or continue the one of an earlier attempt."""
+        """Create the folder, or continue that of an earlier attempt."""
         self._info, self._control = info, control
         self._logs = RunLogs(RunFiles(info.run_dir).logs)
-        said = (info.hypothesis or "").strip() or "None was given for this run."
-        page = f"# Hypothesis of experiment `{info.experiment}`\n\n{said}\n"
+        hypothesis = (info.hypothesis or "").strip() or "None was given for this run."
+        page = f"# Hypothesis of experiment `{info.experiment}`\n\n{hypothesis}\n"
         self._logs.write_page(self._logs.files.hypothesis, page)
-        self._logs.write_page(self._logs.files.conclusion, None)  # the run continues, so it is no longer true
+        self._logs.write_page(self._logs.files.conclusion, None)  # outdated once the run continues
         self._logs.rewind(info.next_step, below=True)
         for scoring in info.repeats:
-            own = self._logs.files.of_split(scoring.split)
-            self._logs.drop([own.metrics, own.timing, own.rollouts], partial(_is_about, scoring))
+            files = self._logs.files.of_split(scoring.split)
+            self._logs.drop([files.metrics, files.timing, files.rollouts], partial(_is_about, scoring))
 
     def on_data(self, rows: Sequence[Row]) -> None:
-        """Keep the rows; a later call, as from a later stage of the run, adds to the first."""
+        """Store the rows; a later call, e.g. of a later stage, appends."""
         if self.cfg.training_data:
             self._logs.add_rows(rows)
 
@@ -70,12 +70,12 @@ class LocalLogger(Callback):
         self._logs.add_metrics(self._training, step, metrics)
 
     def on_eval(self, record: EvalRecord) -> None:
-        own = self._logs.files.of_split(record.split)
-        self._logs.add_metrics(own, record.step, record.metrics, name=record.name, split=record.split)
+        files = self._logs.files.of_split(record.split)
+        self._logs.add_metrics(files, record.step, record.metrics, name=record.name, split=record.split)
         for prediction in record.predictions if self.cfg.predictions else ():
             where = {"step": int(record.step), "name": record.name}
-            # in front for the order of the keys, and behind so that no prediction says something else
-            self._logs.append(own.rollouts, where | dict(prediction) | where)
+            # Twice: first for the order of keys, last so that a prediction cannot override it.
+            self._logs.append(files.rollouts, where | dict(prediction) | where)
 
     def on_run_end(self, result: RunResult) -> None:
         if self._info is None:
@@ -85,7 +85,7 @@ class LocalLogger(Callback):
             result,
             stop_reason=self._control.stop_reason,
             steps=(last_step(self._training) or {"step": 0})["step"],
-            scores=list(last_scores(self._logs.files)),  # read from disk, because an earlier attempt may have some
+            scores=list(last_scores(self._logs.files)),  # from disk, including earlier attempts
         )
         self._logs.write_page(self._logs.files.conclusion, page)
 
@@ -99,7 +99,7 @@ class LocalLogger(Callback):
 
 
 def _is_about(scoring: EvalRecord, line: Mapping[str, Any]) -> bool:
-    """Whether a line is a score or a prediction of a scoring."""
+    """Whether a line is a score or a prediction of an evaluation."""
     same_split = line.get("split", scoring.split) == scoring.split
     return (line.get("step"), line.get("name")) == (scoring.step, scoring.name) and same_split
 
@@ -112,12 +112,12 @@ def write_page(
     steps: int,
     scores: Sequence[Mapping[str, Any]],
 ) -> str:
-    """What happened in one run, as Markdown. Whether the hypothesis holds is decided over all arms and seeds."""
+    """The outcome of one run, as Markdown. The hypothesis is decided over all arms and seeds."""
     planned = "" if info.total_steps is None else f" of {info.total_steps}"
     verb = {"completed": "It completed", "failed": "It failed", "cancelled": "It was cancelled"}[result.status]
     story = [f"{verb} after {steps}{planned} steps."]
     story += [f"It was stopped before its planned end: {stop_reason}."] if stop_reason else []
-    story += [] if scores else ["Nothing was scored, so this run says nothing about task performance."]
+    story += [] if scores else ["Nothing was scored, so this run shows nothing about task performance."]
     error = "\n".join(f"    {line}" for line in (result.error or "").splitlines())
     parts = [
         f"# Conclusion of run `{info.run_id}`: {result.status}",

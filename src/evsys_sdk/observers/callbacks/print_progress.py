@@ -1,4 +1,4 @@
-"""Reports the progress of a run in plain lines on stderr. `evsys run` shows a board on a terminal instead.
+"""Prints the progress of a run as plain lines on stderr. On a terminal, `evsys run` shows a live board instead.
 
 [run-a] 120/200 (60%)  loss 0.4123  lr 0.0001  12.3k tok/s  28s left
 """
@@ -21,9 +21,9 @@ from ...record.values import part, text
 from ...training.callback import Callback, EvalRecord, RunControl, RunInfo
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0
-"""A quick run that saves at every step must not flood the screen; scores are all shown."""
+"""Minimum interval between lines about checkpoints."""
 _SHARE_OF_ELAPSED = 1 / 50
-"""The longer a run, the rarer its lines: a day of training has a few hundred."""
+"""Interval of lines as a share of elapsed time: a day of training has a few hundred lines."""
 _MEASURES = ("loss", "reward", "reward/mean", "score")
 """The first of these that a run logs is shown, unless the recipe names another metric."""
 
@@ -32,15 +32,15 @@ class PrintProgressConfig(Strict):
     """Params of the `print_progress` callback."""
 
     every_seconds: float = Field(default=10.0, gt=0)
-    """Lines are at least this far apart, and further as the run gets longer."""
+    """Minimum interval between lines; it grows with elapsed time."""
     every_steps: int | None = Field(default=None, ge=1)
-    """Write a line every this many steps instead."""
+    """Print a line every this many steps instead."""
     metrics: list[str] = []
-    """Further metrics to show next to the one that the recipe improves (loss, reward, ...), e.g. [grad_norm]."""
+    """Metrics to show besides the recipe's own (loss, reward, ...), e.g. [grad_norm]."""
 
 
 class PrintProgress(Callback):
-    """Shows steps, loss or reward, speed, scores and checkpoints while the run continues."""
+    """Prints steps, loss or reward, speed, scores and checkpoints."""
 
     name = "print_progress"
     Config = PrintProgressConfig
@@ -55,7 +55,7 @@ class PrintProgress(Callback):
         self._measure, self._value, self._first = "", math.nan, math.nan
         self._scores: dict[str, Mapping[str, float]] = {}
         self._shown: set[tuple[str, int]] = set()
-        """Scorings by label and step."""
+        """Label and step of printed evaluations."""
         self._saved_at = -math.inf
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
@@ -68,10 +68,10 @@ class PrintProgress(Callback):
         self._follow_measure(metrics)
         if self._is_due(now):
             self._line_at, self._lines = now, self._lines + 1
-            self._write("  ".join(one for one in self._describe_step(metrics, now - self._began) if one))
+            self._write("  ".join(filter(None, self._describe_step(metrics, now - self._began))))
 
     def on_scored(self, record: EvalRecord) -> None:
-        """Show a score when it is there; the run itself hears of it at a fixed step."""
+        """Print a score as soon as it exists; `on_eval` comes at a fixed step."""
         label = f"{record.split}/{record.name}" if record.name else record.split
         before, self._scores[label] = self._scores.get(label, {}), record.metrics
         self._shown.add((label, record.step))
@@ -103,7 +103,7 @@ class PrintProgress(Callback):
         return self._info.total_steps if self._info else None
 
     def _is_due(self, now: float) -> bool:
-        """The first step, the last one, and in between as often as was asked for."""
+        """Whether to print: at the first and last step, and at the configured interval."""
         if not self._lines or self._done == self._total:
             return True
         if self.cfg.every_steps is not None:
@@ -111,12 +111,12 @@ class PrintProgress(Callback):
         return now - self._line_at >= max(self.cfg.every_seconds, (now - self._began) * _SHARE_OF_ELAPSED)
 
     def _follow_measure(self, metrics: Mapping[str, float]) -> None:
-        """The best known name so far; a step without it, as after an empty batch, keeps the last value."""
+        """Update the shown metric to the best known name so far; an absent metric keeps its last value."""
         known = [name for name in ((self._info.measure if self._info else ""), *_MEASURES) if name]
-        found = next((name for name in (*known, *metrics) if name in metrics and not name.startswith(TIMING)), "")
+        candidate = next((name for name in (*known, *metrics) if name in metrics and not name.startswith(TIMING)), "")
         rank = {name: at for at, name in enumerate(known)}
-        if not self._measure or rank.get(found, len(known)) < rank.get(self._measure, len(known)):
-            self._measure, self._first = found, math.nan
+        if not self._measure or rank.get(candidate, len(known)) < rank.get(self._measure, len(known)):
+            self._measure, self._first = candidate, math.nan
         if self._measure in metrics:
             self._value = float(metrics[self._measure])
             self._first = self._value if math.isnan(self._first) else self._first
@@ -141,27 +141,27 @@ class PrintProgress(Callback):
 
 
 def describe_start(info: RunInfo) -> str:
-    """`arithmetic, sft on mock, Qwen/Qwen3-4B, 200 steps`."""
+    """A summary such as `arithmetic, sft on mock, Qwen/Qwen3-4B, 200 steps`."""
     algorithm, backend = (text(part(info.config, block).get("kind")) for block in ("algorithm", "backend"))
     parts = [
         info.experiment,
-        " on ".join(one for one in (algorithm, backend) if one),
+        " on ".join(filter(None, (algorithm, backend))),
         text(part(info.config, "model").get("name")),
         "" if info.total_steps is None else f"{info.total_steps} steps",
         f"resumed after step {info.steps_done}" if info.steps_done else "",
     ]
-    return ", ".join(one for one in parts if one)
+    return ", ".join(filter(None, parts))
 
 
 def describe_scores(record: EvalRecord, before: Mapping[str, float]) -> str:
-    """`pass@1 0.4120 (+0.0310)  48 tasks`: the scores, their change since the last time, and the number of tasks."""
+    """A summary such as `pass@1 0.4120 (+0.0310)  48 tasks`: scores, changes and number of tasks."""
     texts: list[str] = []
     for name, value in record.metrics.items():
-        if "/" in name or name == "tasks":  # standard errors and parts of a breakdown are for the record
+        if "/" in name or name == "tasks":  # standard errors and breakdowns are only in the record
             continue
         change = value - before.get(name, math.nan)
-        moved = f" ({'+' if change >= 0 else '-'}{score_text(abs(change))})" if math.isfinite(change) else ""
-        texts.append(f"{name} {score_text(value)}{moved}")
+        change_text = f" ({'+' if change >= 0 else '-'}{score_text(abs(change))})" if math.isfinite(change) else ""
+        texts.append(f"{name} {score_text(value)}{change_text}")
     tasks = record.metrics.get("tasks")
     counted = [] if tasks is None else [f"{tasks:.0f} task{'' if tasks == 1 else 's'}"]
     return "  ".join([*(texts or ["no score"]), *counted])

@@ -21,7 +21,7 @@ class TensorBoardLoggerConfig(Strict):
     """Params of the `tensorboard_logger` callback."""
 
     log_dir: str = Field(default="logs/tensorboard_logger", min_length=1)
-    """Folder of the event files, relative to the run's folder; not that of the log store `tensorboard`."""
+    """Folder of the event files, relative to the run's folder; must differ from that of the log store `tensorboard`."""
 
 
 class TensorBoardLogger(Callback):

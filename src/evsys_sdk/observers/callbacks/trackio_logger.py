@@ -1,10 +1,10 @@
-"""Runs in Trackio, the local-first tracker of Hugging Face.
+"""Logs runs to Trackio, the local-first tracker of Hugging Face.
 
     callbacks:
       - { kind: trackio_logger, params: { project: my-project } }
 
-Without `space_id` and `server_url` everything stays on this machine, in the folder of Trackio (`TRACKIO_DIR`); look at
-it with `trackio show`. A resumed run continues under the same name.
+Without `space_id` and `server_url` everything stays on this machine, in Trackio's folder (`TRACKIO_DIR`); view it with
+`trackio show`. A resumed run continues under the same name.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class TrackioLoggerConfig(Strict):
     """Params of the `trackio_logger` callback."""
 
     project: str | None = Field(default=None, min_length=1)
-    """Trackio project; by default the name of the experiment."""
+    """Trackio project; by default the experiment's name."""
     name: str | None = Field(default=None, min_length=1)
-    """How the run is called there; by default its id here."""
+    """Name of the run in Trackio; by default its id."""
     group: str | None = Field(default=None, min_length=1)
-    """Runs of one group are shown together; by default the name of the experiment."""
+    """Group of the run; by default the experiment's name."""
     space_id: str | None = Field(default=None, min_length=1)
-    """Hugging Face Space to upload to, such as `me/trackio`; by default nothing leaves this machine."""
+    """Hugging Face Space to upload to, such as `me/trackio`; by default nothing is uploaded."""
     server_url: str | None = Field(default=None, min_length=1)
-    """Address of an own Trackio server to upload to."""
+    """Address of your own Trackio server to upload to."""
     enabled: bool = True
     """Whether anything is logged."""
 
@@ -54,7 +54,7 @@ class TrackioLogger(Callback):
         self._run: Any = None
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        """Open the run there; without a connection to its server the run does not start."""
+        """Open the Trackio run; without a connection to its server the run does not start."""
         if not self.cfg.enabled:
             return
         trackio = import_extra("trackio", extra="trackio", needed_by="callback 'trackio_logger'")
@@ -72,11 +72,11 @@ class TrackioLogger(Callback):
                     auto_log_gpu=False,
                     auto_log_cpu=False,
                 )
-        except Exception as error:  # it raises whatever its HTTP client and its hub client do
+        except Exception as error:  # errors of its HTTP and hub clients
             message = redact_text(" ".join(str(error).split()))
             raise EvsysError(
                 f"trackio_logger cannot start a run: {type(error).__name__}: {message}. "
-                "Check space_id, server_url and HF_TOKEN, or leave the first two out."
+                "Check space_id, server_url and HF_TOKEN, or remove the first two."
             ) from None
         get_logger(__name__).info("Trackio: trackio show --project %s", self.cfg.project or info.experiment)
 
@@ -87,8 +87,8 @@ class TrackioLogger(Callback):
         self._log(record.step, record.named_metrics)
 
     def on_run_end(self, result: RunResult) -> None:
-        """Send the results that are numbers, as the last step."""
-        self._log(int(result.metrics.get("steps", 0)), {f"final/{key}": one for key, one in result.metrics.items()})
+        """Log numeric results as the last step."""
+        self._log(int(result.metrics.get("steps", 0)), {f"final/{key}": value for key, value in result.metrics.items()})
 
     def close(self) -> None:
         run, self._run = self._run, None
@@ -102,5 +102,5 @@ class TrackioLogger(Callback):
 
 
 def _silent() -> contextlib.AbstractContextManager[Any]:
-    """Keep what the package prints away from stdout, where results go."""
+    """Keep the package's prints out of stdout, which is for results."""
     return contextlib.redirect_stdout(io.StringIO())

@@ -1,10 +1,10 @@
-"""Runs in Weights & Biases.
+"""Logs runs to Weights & Biases.
 
     callbacks:
       - { kind: wandb_logger, params: { project: my-project, mode: offline } }
 
-Steps are logged as their own metric, not as W&B's counter: that one only grows, so a resumed run would lose every
-step it repeats. A resumed run continues under the same W&B id, which is kept in `wandb.json` in the run's folder.
+Steps are logged as a metric, not as W&B's step counter, which only grows: a resumed run would lose repeated steps. A
+resumed run continues under the same W&B id, stored in `wandb.json` in the run's folder.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class WandbLoggerConfig(Strict):
     """Params of the `wandb_logger` callback."""
 
     project: str | None = Field(default=None, min_length=1, max_length=128)
-    """W&B project; by default the name of the experiment."""
+    """W&B project; by default the experiment's name."""
     entity: str | None = Field(default=None, min_length=1)
     """W&B user or team; by default that of the API key."""
     name: str | None = Field(default=None, min_length=1)
-    """How the run is called there; by default its id here."""
+    """Name of the run in W&B; by default its id."""
     group: str | None = Field(default=None, min_length=1)
-    """Runs of one group are shown together; by default the name of the experiment."""
+    """Group of the run; by default the experiment's name."""
     tags: list[str] = []
-    """Labels to find the run by."""
+    """Tags of the run."""
     mode: Literal["online", "offline", "disabled"] = "online"
     """`online` uploads, `offline` writes files for a later `wandb sync`, `disabled` does nothing."""
     timeout_seconds: float = Field(default=30.0, gt=0)
-    """How long to wait for the server at the start and for uploads at the end; `wandb sync` sends what is left."""
+    """Time limit for the server at the start and for uploads at the end; `wandb sync` uploads the rest."""
 
 
 class WandbLogger(Callback):
@@ -66,16 +66,16 @@ class WandbLogger(Callback):
         self._run: Any = None
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        """Open the run there; without a key or a connection the run does not start."""
+        """Open the W&B run; without a key or a connection the run does not start."""
         if self.cfg.mode == "disabled":
             return
         self._wandb = import_extra("wandb", extra="wandb", needed_by="callback 'wandb_logger'")
         try:
-            with _nobody_to_ask():
+            with _no_prompts():
                 self._run = self._init(info)
         except (self._wandb.errors.UsageError, self._wandb.errors.AuthenticationError) as error:
             raise EvsysAuthError(
-                f"wandb_logger was turned away by Weights & Biases: {_one_line(error)} "
+                f"wandb_logger: Weights & Biases rejected the login: {_one_line(error)} "
                 "Set WANDB_API_KEY, run `wandb login`, or set `mode: offline`."
             ) from None
         except (self._wandb.errors.Error, TimeoutError, OSError) as error:
@@ -83,7 +83,7 @@ class WandbLogger(Callback):
                 f"wandb_logger cannot start a run at Weights & Biases: {_one_line(error)} Check the network, "
                 "WANDB_BASE_URL and WANDB_API_KEY, or set `mode: offline` and upload later with `wandb sync`."
             ) from None
-        # Scores may come after later steps were logged, and W&B drops what is for its own step that has passed.
+        # Scores may be logged after later steps, and W&B drops values for past steps of its counter.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         url: str | None = self._run.url if self.cfg.mode == "online" else None
@@ -101,7 +101,7 @@ class WandbLogger(Callback):
         self._log(record.step, record.named_metrics)
 
     def on_run_end(self, result: RunResult) -> None:
-        """Record how it ended; a failed run is shown as failed there too."""
+        """Log the outcome; a failed run is marked as failed."""
         if self._run is None:
             return
         self._run.summary.update({"status": result.status, **redact(jsonable({"artifacts": result.artifacts}))})
@@ -110,11 +110,11 @@ class WandbLogger(Callback):
         self._finish(0 if result.status == "completed" else 1)
 
     def close(self) -> None:
-        self._finish(1)  # only what never reached its end is still open
+        self._finish(1)  # still open only if the run did not end
 
     def _init(self, info: RunInfo) -> Any:
         settings = self._wandb.Settings(
-            console="off",  # what the program prints is not ours to upload
+            console="off",  # do not upload the program's output
             silent=True,
             init_timeout=self.cfg.timeout_seconds,
             finish_timeout=self.cfg.timeout_seconds,
@@ -142,18 +142,18 @@ class WandbLogger(Callback):
             self._run.log({**metrics, "step": step})
 
     def _finish(self, exit_code: int) -> None:
-        run, self._run = self._run, None  # `close` follows `on_run_end`, and must not call a completed run failed
+        run, self._run = self._run, None  # `close` follows `on_run_end` and must not mark the run as failed
         if run is not None:
             run.finish(exit_code=exit_code)
 
 
 def _project_name(experiment: str) -> str:
-    """The experiment's name as one that W&B accepts."""
+    """The experiment's name without characters that W&B rejects."""
     return re.sub(r"[/\\#?%:]", "-", experiment)[:128]
 
 
 def _read_id(run_dir: Path) -> str | None:
-    """The W&B id that an earlier attempt at this run was logged under."""
+    """The W&B id of an earlier attempt at this run."""
     path = run_dir / _ID_FILE
     if not path.exists():
         return None
@@ -161,12 +161,12 @@ def _read_id(run_dir: Path) -> str | None:
         return str(json.loads(path.read_text(encoding="utf-8"))["id"])
     except (ValueError, KeyError, TypeError) as error:
         remedy = "Remove it to log this run under a new id."
-        raise EvsysError(f"{path}: it does not hold the W&B id of this run ({error!r}). {remedy}") from None
+        raise EvsysError(f"{path}: no W&B id of this run ({error!r}). {remedy}") from None
 
 
 @contextlib.contextmanager
-def _nobody_to_ask() -> Generator[None]:
-    """On a terminal wandb would ask for a key and wait; a run must never wait for an answer."""
+def _no_prompts() -> Generator[None]:
+    """Prevent wandb from prompting for a key on a terminal, which would block the run."""
     terminal = sys.stdin
     with open(os.devnull, encoding="utf-8") as nothing:
         sys.stdin = nothing

@@ -1,11 +1,11 @@
-"""The default log store: JSONL files that people, agents and the dashboard read as they grow.
+"""The default log store: JSONL files, readable while they grow.
 
-| file | holds |
+| file | content |
 |---|---|
-| `metrics.jsonl` | one object for each call: `{"step": 3, "loss": 0.5}` |
+| `metrics.jsonl` | one object per call: `{"step": 3, "loss": 0.5}` |
 | `timing.jsonl` | the metrics below `time/` and `system/`, which differ from run to run |
-| `hyperparams.json` | what the run was started with, without secrets |
-| `artifacts.jsonl` | name and path of what the run produced |
+| `hyperparams.json` | the run's config, without secrets |
+| `artifacts.jsonl` | name and path of each artifact |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class JsonlConfig(Strict):
     """Params of the `jsonl` log store."""
 
     log_dir: str | None = None
-    """Folder of the files; by default `logs` in the run's own folder."""
+    """Folder of the files; by default `logs` in the run's folder."""
 
 
 class JsonlLogStore:
@@ -40,28 +40,28 @@ class JsonlLogStore:
         self._opened: RunLogs | None = None
 
     def log_scalar(self, key: str, value: float, step: int) -> None:
-        """Record one number."""
+        """Log one number."""
         self.log_metrics({key: value}, step)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Record the numbers of one step as one line."""
+        """Log the numbers of one step as one line."""
         self._logs.add_metrics(self._logs.files, step, metrics)
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """Record what the run was started with; a second call adds to the first."""
+        """Log the run's config; a second call merges into the first."""
         self._hyperparams |= params
         self._logs.write_hyperparams(self._hyperparams)
 
     def log_artifact(self, name: str, path: str) -> None:
-        """Record where something the run produced can be found; a resumed run may say it again."""
+        """Log the path of an artifact; repetitions by a resumed run are ignored."""
         self._logs.add_once(self._logs.files.artifacts, {"name": name, "path": str(path)})
 
     def rewind(self, next_step: int) -> None:
-        """Forget every step from `next_step` on, because the run continues from there."""
+        """Drop every step from `next_step` on, because the run continues from there."""
         self._logs.rewind(next_step)
 
     def forget(self, scoring: EvalRecord) -> None:
-        """Forget one scoring, because it will be recorded again."""
+        """Drop one evaluation, because it will be recorded again."""
         self._logs.drop([self._logs.files.metrics], scoring.is_of)
 
     def close(self) -> None:
@@ -77,8 +77,8 @@ class JsonlLogStore:
 
 
 def log_folder(log_dir: str | None, kind: str) -> Path:
-    """The folder a log store writes to; outside of a run it has to be named."""
+    """The folder of a log store; outside a run it must be set."""
     if log_dir is None:
-        hint = "Runs fill it in; elsewhere give the folder to write to."
+        hint = "Runs set it; elsewhere name the folder."
         raise ConfigError(Problem(f"log store '{kind}' has no folder", path="log_store.params.log_dir", hint=hint))
     return Path(log_dir)

@@ -29,13 +29,13 @@ class MultiplexConfig(Strict):
     """Params of the `multiplex` log store."""
 
     children: list[LogStoreSpec] = Field(min_length=1)
-    """The log stores that each record goes to."""
+    """The log stores that receive each record."""
     log_dir: str | None = None
-    """Children without a folder of their own get `<log_dir>/<kind>`; by default `logs` in the run's own folder."""
+    """Children without their own folder use `<log_dir>/<kind>`; by default `logs` in the run's folder."""
 
 
 class MultiplexLogStore:
-    """Hands each record to several log stores; one that fails does not keep the others from getting it."""
+    """Sends each record to several log stores; a failing one does not affect the others."""
 
     name = "multiplex"
     Config = MultiplexConfig
@@ -47,52 +47,52 @@ class MultiplexLogStore:
             label = _choose_name(spec.kind, self._children)
             self._children[label] = _build(spec, self.cfg.log_dir, label)
         self.failures: dict[str, list[str]] = {label: [] for label in self._children}
-        """What went wrong first, by child."""
+        """The first errors of each child."""
 
     def log_scalar(self, key: str, value: float, step: int) -> None:
-        """Record one number everywhere."""
-        self._tell("log_scalar", key, value, step)
+        """Log one number to all children."""
+        self._call_all("log_scalar", key, value, step)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Record the numbers of one step everywhere."""
-        self._tell("log_metrics", metrics, step)
+        """Log the numbers of one step to all children."""
+        self._call_all("log_metrics", metrics, step)
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """Record everywhere what the run was started with."""
-        self._tell("log_hyperparams", params)
+        """Log the run's config to all children."""
+        self._call_all("log_hyperparams", params)
 
     def log_artifact(self, name: str, path: str) -> None:
-        """Record everywhere where something can be found."""
-        self._tell("log_artifact", name, path)
+        """Log an artifact's path to all children."""
+        self._call_all("log_artifact", name, path)
 
     def rewind(self, next_step: int) -> None:
-        """Let every child that can forget the steps from `next_step` on."""
-        self._tell("rewind", next_step)
+        """Drop the steps from `next_step` on in every child with this method."""
+        self._call_all("rewind", next_step)
 
     def forget(self, scoring: EvalRecord) -> None:
-        """Let every child that can forget one scoring."""
-        self._tell("forget", scoring)
+        """Drop one evaluation in every child with this method."""
+        self._call_all("forget", scoring)
 
     def close(self) -> None:
         """Close all of them."""
-        self._tell("close")
+        self._call_all("close")
 
-    def _tell(self, message: str, *args: Any) -> None:
-        """Call every child that has the method; only when none of them took the record is that an error."""
+    def _call_all(self, name: str, *args: Any) -> None:
+        """Call a method of every child that has it; an error only if all children fail."""
         errors: dict[str, Exception] = {}
         for label, child in self._children.items():
             try:
-                if (method := getattr(child, message, None)) is not None:
+                if (method := getattr(child, name, None)) is not None:
                     method(*args)
             except Exception as error:
                 errors[label] = error
-                said = f"{type(error).__name__}: {error}"
-                if len(self.failures[label]) < _NOTED_FAILURES:  # else a full disk would be reported at every step
-                    self.failures[label].append(said)
-                    get_logger(__name__).warning("log store '%s' failed, the others continue: %s", label, said)
+                message = f"{type(error).__name__}: {error}"
+                if len(self.failures[label]) < _NOTED_FAILURES:  # a full disk would otherwise be reported at every step
+                    self.failures[label].append(message)
+                    get_logger(__name__).warning("log store '%s' failed, the others continue: %s", label, message)
         if len(errors) == len(self._children):
             reasons = "; ".join(f"{label}: {error}" for label, error in errors.items())
-            raise EvsysError(f"no log store took the record. {reasons}") from next(iter(errors.values()))
+            raise EvsysError(f"every log store failed. {reasons}") from next(iter(errors.values()))
 
 
 def _build(spec: LogStoreSpec, log_dir: str | None, label: str) -> LogStore:

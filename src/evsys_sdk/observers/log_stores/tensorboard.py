@@ -1,7 +1,7 @@
-"""TensorBoard event files, written with the `tensorboard` package alone: no torch, no tensorflow.
+"""TensorBoard event files, written with the `tensorboard` package only: no torch, no tensorflow.
 
-Every call is one record and is flushed, so the curves are live and a killed process loses nothing. A resumed run writes
-a new file that begins with the step it continues from; TensorBoard then drops what the older file has beyond it.
+Every call writes and flushes one record, so curves are live and a killed process loses nothing. A resumed run writes a
+new file that starts with its first step; TensorBoard then drops later steps of the older file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TensorBoardConfig(Strict):
     """Params of the `tensorboard` log store."""
 
     log_dir: str | None = None
-    """Folder of the event files; by default `logs` in the run's own folder."""
+    """Folder of the event files; by default `logs` in the run's folder."""
 
 
 class TensorBoardLogStore:
@@ -44,17 +44,17 @@ class TensorBoardLogStore:
         self._writer: Any = None
 
     def log_scalar(self, key: str, value: float, step: int) -> None:
-        """Record one number."""
+        """Log one number."""
         self.log_metrics({key: value}, step)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Record the numbers of one step as one event; NaN and infinities are kept."""
+        """Log the numbers of one step as one event, including NaN and infinities."""
         value = self._summary.Summary.Value
         values = [value(tag=key, simple_value=as_number(key, number)) for key, number in metrics.items()]
         self._write(step=int(step), summary=self._summary.Summary(value=values))
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """Record what the run was started with, for the HPARAMS tab; nested names are joined by dots."""
+        """Log the run's config for the HPARAMS tab; nested names are joined by dots."""
         hparams = self._import("plugins.hparams.summary_v2")
         self._write(summary=hparams.hparams_pb(flatten(redact(jsonable(params)))))
 
@@ -72,7 +72,7 @@ class TensorBoardLogStore:
         self._write(summary=self._summary.Summary(value=[value]))
 
     def rewind(self, next_step: int) -> None:
-        """Make TensorBoard forget every step from `next_step` on."""
+        """Make TensorBoard drop every step from `next_step` on."""
         start = self._event.SessionLog(status=self._event.SessionLog.START)
         self._write(step=int(next_step), session_log=start)
 
@@ -91,13 +91,13 @@ class TensorBoardLogStore:
             raise cannot_write(log_folder(self.cfg.log_dir, self.name), error) from error
 
     def _open(self) -> Any:
-        """Begin an event file; the names of later ones sort after it, which is the order TensorBoard reads them in."""
+        """Open an event file; names of later files sort after it, as TensorBoard expects."""
         folder: Path = log_folder(self.cfg.log_dir, self.name)
         folder.mkdir(parents=True, exist_ok=True)
         seconds, fraction = divmod(time.time_ns(), 10**9)
         name = f"events.out.tfevents.{seconds:010d}.{fraction:09d}.{socket.gethostname()}.{os.getpid()}"
-        # The package's own EventFileWriter queues records for a thread and would import tensorflow if it finds it.
-        # "x": two writers in one file would leave neither of them readable.
+        # The package's own EventFileWriter uses a thread and imports tensorflow if installed.
+        # "x": two writers would corrupt the file.
         writer = self._import("summary.writer.record_writer").RecordWriter((folder / name).open("xb"))
         writer.write(self._event.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         return writer
@@ -108,10 +108,10 @@ class TensorBoardLogStore:
 
 def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
     """Nested params as `run.model.name: value`, with lists and null as JSON text."""
-    found: dict[str, bool | int | float | str] = {}
+    flat: dict[str, bool | int | float | str] = {}
     for key, value in params.items():
         if isinstance(value, Mapping) and value:
-            found |= flatten(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+            flat |= flatten(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
         else:
-            found[f"{prefix}{key}"] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
-    return found
+            flat[f"{prefix}{key}"] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
+    return flat

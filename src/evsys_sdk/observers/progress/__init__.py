@@ -1,1 +1,1 @@
-"""The board of running arms, and how numbers are written on it."""
+"""The board of running arms, and its number formats."""

@@ -1,13 +1,12 @@
-"""All arms of an experiment on one screen: who is done, who is running, how well, how long still.
+"""All arms of an experiment on one screen: states, metrics and remaining time.
 
     words: 3 of 6 arms done, 1 failed, 2 running, about 2m 40s left, 1m 12s so far
     sft__seed1 ━━━━━━━━━━╺━━━━━  120/200  28s left  loss 0.4123  val/words/pass@1 0.41
     rl__seed1  ━━━━━╺━━━━━━━━━━   60/200  1m 10s left  reward/mean 0.2031
 
-Arms may run in other processes or on other machines, so everything is read from the record. Scores and ends scroll past
-above, and so does whatever anybody prints meanwhile: standard output and error of this process, and of the processes it
-starts, are led through a pipe while the board owns the bottom of the screen. Without a terminal to redraw, each arm
-that ends is a line that says how many are left.
+Arms may run in other processes or on other machines, so everything is read from the record. Scores and finished arms
+scroll above the board, together with stdout and stderr of this process and its children, which pass through a pipe.
+Without a terminal, each finished arm is one line with the number of remaining arms.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from ...history.text import clip, duration_text, score_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_SECONDS_BETWEEN_LOOKS, _REST_AFTER_LOOKS = 0.5, 30
-"""How often it looks; and how many times as long as a look it rests, because the machine is there for training."""
+_SECONDS_BETWEEN_READS, _REST_AFTER_READS = 0.5, 30
+"""Minimum interval of reads; and minimum pause as a multiple of a read's duration, to leave the machine to training."""
 _BAR_WIDTH, _WIDTH_WITH_BARS = 24, 80
 _LINES_FOR_OTHERS = 3
-"""Of the screen's height: the head of the board, and room for what scrolls past."""
+"""Lines for the board's head and for scrolling output."""
 _SENTENCE = 40
-"""A line of at least so many characters does not come twice by chance."""
+"""Minimum length of lines to deduplicate; shorter ones may repeat by chance."""
 _MOST_SENTENCES = 1000
 
 _MARKS = {"eval": ("◆", "cyan"), "completed": ("✔", "green"), "failed": ("✖", "red")}
@@ -46,38 +45,38 @@ type Look = Callable[[Path], LiveStatus]
 
 @dataclass(slots=True)
 class Changes:
-    """Tells what has happened since the last look."""
+    """Detects changes since the last read."""
 
     _ended: set[str] = field(default_factory=set[str])
     _scores: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict[tuple[str, str], tuple[int, float]])
 
     def tell(self, status: LiveStatus) -> Iterator[tuple[str, str, str]]:
-        """Each moment as (kind, label, text), scores before ends."""
+        """Each change as (kind, label, text), scores before ends."""
         for arm in status.arms:
             for metric, value in arm.scores.items():
                 at, before = arm.scored_at[metric], self._scores.get((arm.arm, metric))
                 self._scores[arm.arm, metric] = (at, value)
                 if before is None or before[0] != at:
                     change = None if before is None else value - before[1]
-                    moved = "" if change is None else f" ({'-' if change < 0 else '+'}{score_text(abs(change))})"
-                    yield "eval", arm.arm, f"step {at}  {metric} {score_text(value)}{moved}"
+                    change_text = "" if change is None else f" ({'-' if change < 0 else '+'}{score_text(abs(change))})"
+                    yield "eval", arm.arm, f"step {at}  {metric} {score_text(value)}{change_text}"
         for arm in status.arms:
             if arm.has_ended and arm.arm not in self._ended:
                 self._ended.add(arm.arm)
                 yield arm.state, arm.arm, _outcome(arm)
             elif not arm.has_ended:
-                self._ended.discard(arm.arm)  # it is tried again
+                self._ended.discard(arm.arm)  # it was restarted
 
 
 @dataclass(slots=True)
 class Repeats:
-    """Knows the sentences that were printed: what every arm reports is shown once."""
+    """Deduplicates printed sentences, so that a message of every arm is shown once."""
 
     count: int = 0
     _known: set[str] = field(default_factory=set[str])
 
     def knows(self, line: str) -> bool:
-        """Whether this very sentence was there before; short lines, as of a table or a counter, never count."""
+        """Whether this line was printed before; short lines, as in tables or counters, do not count."""
         if len(line.strip()) < _SENTENCE:
             return False
         if line in self._known:
@@ -89,7 +88,7 @@ class Repeats:
 
 
 def headline(status: LiveStatus, seconds: float) -> str:
-    """`3 of 6 arms done, 1 failed, 2 running, about 2m 40s left, 1m 12s so far`; the end is what narrow windows cut."""
+    """A line such as `3 of 6 arms done, 1 failed, 2 running, about 2m 40s left, 1m 12s so far`."""
     counts, left = status.counts, status.seconds_left
     parts = [
         f"{status.done} of {len(status.arms)} arms done",
@@ -101,7 +100,7 @@ def headline(status: LiveStatus, seconds: float) -> str:
 
 
 def arm_facts(arm: ArmStatus) -> list[str]:
-    """How far, how long still, how well: the most important first."""
+    """Progress, remaining time and metrics, the most important first."""
     left = arm.seconds_left
     width = len(str(arm.total_steps))
     return [
@@ -122,7 +121,7 @@ def _outcome(arm: ArmStatus) -> str:
 
 @contextmanager
 def watch_plain(path: Path, look: Look | None = None) -> Generator[None]:
-    """Write a line whenever an arm has ended."""
+    """Print a line whenever an arm has ended."""
     began, known = time.monotonic(), -1
 
     def show(status: LiveStatus) -> None:
@@ -131,13 +130,13 @@ def watch_plain(path: Path, look: Look | None = None) -> Generator[None]:
             _write(f"[{path.name}] {headline(status, time.monotonic() - began)}\n")
         known = status.done
 
-    with _look_regularly(path, look or partial(StatusReader().read, to_count=True), show):
+    with _poll(path, look or partial(StatusReader().read, to_count=True), show):
         yield
 
 
 @contextmanager
 def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
-    """Keep the board at the bottom of the terminal, and everything that is printed above it."""
+    """Show the board at the bottom of the terminal, with all other output above it."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -158,15 +157,15 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
             console.width = width
             for kind, label, text in changes.tell(status):
                 mark, style = _MARKS.get(kind, ("■", "yellow"))
-                said = label if kind == "eval" else f"{label} {kind}"
-                console.print(Text.assemble((f"{mark} {said}", style), "  ", text))
+                title = label if kind == "eval" else f"{label} {kind}"
+                console.print(Text.assemble((f"{mark} {title}", style), "  ", text))
             live.update(_board(path.name, status, time.monotonic() - began, width, height), refresh=True)
 
         live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
-        with live, _look_regularly(path, look or StatusReader().read, show):
+        with live, _poll(path, look or StatusReader().read, show):
             yield
     if repeated.count:
-        _write(f"({repeated.count} lines that several arms repeated word for word were shown once.)\n")
+        _write(f"({repeated.count} repeated lines of several arms were shown once.)\n")
 
 
 def _board(name: str, status: LiveStatus, seconds: float, width: int, height: int) -> RenderableType:
@@ -192,19 +191,19 @@ def _board(name: str, status: LiveStatus, seconds: float, width: int, height: in
 
 
 @contextmanager
-def _look_regularly(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Generator[None]:
-    """Look now and then, and once more at the end; a look that fails is made again."""
+def _poll(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Generator[None]:
+    """Read and show the status regularly and once at the end; a failed read is retried."""
     over = threading.Event()
 
-    def keep_looking() -> None:
+    def poll() -> None:
         took = 0.0
-        while not over.wait(max(_SECONDS_BETWEEN_LOOKS, took * _REST_AFTER_LOOKS)):
+        while not over.wait(max(_SECONDS_BETWEEN_READS, took * _REST_AFTER_READS)):
             began = time.monotonic()
-            with suppress(Exception):  # a file may be half-written; the run must not hear of it
+            with suppress(Exception):  # a file may be partly written; the run must not fail
                 show(look(path))
             took = time.monotonic() - began
 
-    thread = threading.Thread(target=keep_looking, name="evsys-board", daemon=True)
+    thread = threading.Thread(target=poll, name="evsys-board", daemon=True)
     thread.start()
     try:
         yield
@@ -217,34 +216,34 @@ def _look_regularly(path: Path, look: Look, show: Callable[[LiveStatus], None]) 
 
 @contextmanager
 def _terminal_behind_a_pipe() -> Generator[tuple[Any, Callable[[Callable[[str], None]], None]]]:
-    """The terminal as a file, while everything written to stdout and stderr comes out line by line.
+    """The terminal as a file, while stdout and stderr are captured line by line.
 
-    The second value takes the function that gets each line.
+    The second value registers the function for captured lines.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    descriptors = [2, 1] if os.isatty(1) else [2]  # results that go to a file or a pipe must still arrive there
-    # Descriptors and not `sys.stdout`: libraries in C and other processes write to them without asking Python.
+    descriptors = [2, 1] if os.isatty(1) else [2]  # leave stdout alone if it is redirected
+    # Descriptors, not `sys.stdout`: C libraries and child processes write to them directly.
     saved = {descriptor: os.dup(descriptor) for descriptor in descriptors}
     read, write = os.pipe()
     for descriptor in descriptors:
         os.dup2(write, descriptor)
-    os.close(write)  # now only those descriptors hold it: the reader comes to its end when they are given back
+    os.close(write)  # the reader ends when the descriptors are restored
     reader: threading.Thread | None = None
 
-    def follow(tell: Callable[[str], None]) -> None:
+    def follow(show_line: Callable[[str], None]) -> None:
         nonlocal reader
 
         def pass_on() -> None:
             with open(read, "rb", closefd=False) as lines:
                 for line in lines:
-                    with suppress(Exception):  # writers would block if no one read any more
-                        tell(line.decode("utf-8", "replace").rstrip("\n"))
+                    with suppress(Exception):  # keep reading, or writers would block
+                        show_line(line.decode("utf-8", "replace").rstrip("\n"))
 
         reader = threading.Thread(target=pass_on, name="evsys-terminal", daemon=True)
         reader.start()
 
-    # a copy, because what was saved is closed before this file is
+    # a copy, because the saved descriptor is closed first
     with open(os.dup(saved[2]), "w", encoding="utf-8", errors="replace") as terminal:
         try:
             yield terminal, follow
@@ -252,20 +251,20 @@ def _terminal_behind_a_pipe() -> Generator[tuple[Any, Callable[[Callable[[str], 
             sys.stdout.flush()
             sys.stderr.flush()
             for descriptor, original in saved.items():
-                os.dup2(original, descriptor)  # the last writers of this process are gone, so that the reader ends
+                os.dup2(original, descriptor)  # closes this process's last writers, so the reader ends
                 os.close(original)
             if reader is not None:
-                reader.join(timeout=1.0)  # a process that was left behind may still hold the other end
+                reader.join(timeout=1.0)  # a remaining child process may keep the pipe open
             with suppress(OSError):
                 os.close(read)
 
 
 def _size(terminal: Any) -> tuple[int, int]:
     try:
-        found = os.get_terminal_size(terminal.fileno())
+        size = os.get_terminal_size(terminal.fileno())
     except OSError:
         return 100, 24
-    return found.columns or 100, found.lines or 24
+    return size.columns or 100, size.lines or 24
 
 
 def _write(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a terminal can be redrawn."""
+"""Detection of live terminals."""
 
 from __future__ import annotations
 
