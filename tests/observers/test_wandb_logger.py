@@ -127,8 +127,8 @@ def test_online_without_a_key_fails_at_once_and_says_what_to_do(tmp_path: Path) 
     done = run(tmp_path, "online")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "EvsysAuthError: wandb_logger: Weights & Biases rejected the login: No API key configured. Use `wandb login` to "
-        "log in. Set WANDB_API_KEY, run `wandb login`, or set `mode: offline`."
+        "EvsysAuthError: wandb_logger: Weights & Biases rejected the login: No API key configured. "
+        "Use `wandb login` to log in. Set WANDB_API_KEY, run `wandb login`, or set `mode: offline`."
     )
 
 

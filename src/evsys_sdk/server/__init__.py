@@ -1,6 +1,6 @@
 """A Tinker-protocol server over the in-process backends: `evsys serve`.
 
-Read in this order: `settings` (what can be set), `tinker/routes` (what is answered), `service` (how), `state/model` (a
-model in training: its requests in their order, none twice), `tinker/protobuf` (bytes <-> arrays), `weights/checkpoints`
-(what survives), `openai/routes` (the same models for everybody else).
+Reading order: `settings` (options), `tinker/routes` (endpoints), `service` (request handling), `state/model` (a model
+in training, with ordered and deduplicated requests), `tinker/protobuf` (bytes <-> arrays), `weights/checkpoints` (saved
+weights), `openai/routes` (OpenAI's and Anthropic's APIs on the same models).
 """

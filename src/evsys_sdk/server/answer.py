@@ -1,4 +1,4 @@
-"""Responses of the routes, refusals, and who may call."""
+"""Responses, refusals and authentication."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PROTOBUF = "application/x-protobuf"
 
 
 def answer_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer in JSON; Starlette's own refuses NaN, which the metrics of a diverged model hold."""
+    """A JSON response; Starlette's own refuses NaN, which metrics of a diverged model contain."""
     return Response(json.dumps(value, separators=(",", ":")).encode(), status, headers, JSON)
 
 
 def answer_failure(message: str, category: str) -> Response:
-    """The result of an operation that failed; the request for it succeeded, hence the status 200."""
+    """The result of a failed operation; the request succeeded, so the status is 200."""
     return answer_json({"error": message, "category": category})
 
 
 class Refusal(Exception):
-    """A request that is not served, with the reason for the client."""
+    """A refused request, with the reason for the client."""
 
     def __init__(self, status: int, message: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -45,16 +45,16 @@ class Refusal(Exception):
 
 
 def check_key(given: bytes, keys: Iterable[str]) -> None:
-    """Refuse a request whose key is none of these."""
-    # Constant time: the duration of a comparison must not show how much of a guess is right.
+    """Refuse a request with a missing or wrong key."""
+    # Constant-time comparison, against timing attacks.
     if not any(hmac.compare_digest(given, key.encode()) for key in keys):
         raise Refusal(401, "the API key is missing or wrong. Send the server's key as X-API-Key, or as a bearer token.")
 
 
 def check_caller(scope: Scope, address: str) -> None:
-    """Refuse pages of a browser on this machine, for a server without a key that listens on `address`.
+    """Refuse requests of web pages, for a server without a key that listens on `address`.
 
-    A page could reach it by a name that resolves to this machine, or by sending a form; `Host` or `Origin` shows it.
+    A page could reach the server by a name that resolves to this machine, or by a form; `Host` and `Origin` reveal it.
     """
     headers = dict(scope["headers"])
     host = headers.get(b"host", b"").decode("latin-1")
@@ -70,7 +70,7 @@ def check_caller(scope: Scope, address: str) -> None:
 
 
 def _name(url: str) -> str:
-    """The host in a URL; empty if it has none that can be read."""
+    """The host of a URL; empty if there is none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""HTTP: what every request passes before it reaches its route. Who may ask, how long, and every error as a sentence."""
+"""The ASGI application: authentication, limits and error responses around the routes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .tinker.routes import ROOT, ROUTES, Unknown
 from .weights import external
 
 _OPEN: Final = f"{ROOT}/healthz"
-"""Needs no key."""
+"""Path without authentication."""
 
 
 class App:
@@ -67,7 +67,7 @@ class App:
     def _admit(self, scope: Scope) -> None:
         settings, path = self.service.settings, scope["path"]
         keys = [settings.api_key] if settings.api_key else []
-        if path == openai.FEEDBACK and settings.feedback_key:  # opens nothing else, so that it may be given away
+        if path == openai.FEEDBACK and settings.feedback_key:  # valid for this path only, so it may be shared
             keys.append(settings.feedback_key)
         if not settings.api_key:
             check_caller(scope, settings.host)

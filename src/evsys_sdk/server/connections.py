@@ -1,6 +1,6 @@
-"""Connections before any key is seen: a head of a request must arrive within some seconds and some kilobytes.
+"""Limits on connections before authentication: the head of a request must arrive in limited time and size.
 
-uvicorn reads a head of any length for any time.
+uvicorn has no such limits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .settings import ServeSettings
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """One connection, within limits."""
+    """A connection with limits on time and size of request heads."""
 
     settings: ServeSettings
     """Set by `limit_connections`."""
@@ -25,7 +25,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._deadline: asyncio.TimerHandle | None = None
         self._head_bytes = 0
-        """What has come since the last head ended."""
+        """Bytes received since the last head ended."""
         self._in_head = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -37,7 +37,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # Counted before it is parsed: the parser does not report a head that never ends.
+        # Counted before parsing: the parser does not report an endless head.
         self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
         super().data_received(data)
         if not self._in_head:
@@ -63,8 +63,8 @@ class LimitedConnection(HttpToolsProtocol):
 
 
 def limit_connections(settings: ServeSettings) -> type[LimitedConnection]:
-    """The protocol that uvicorn gives to each connection of one server."""
-    # Every request for a result holds a connection, and systems allow 1024 files unless asked for more.
+    """The protocol class of uvicorn for the connections of one server."""
+    # Every request for a result holds a connection, and the default limit is 1024 open files.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):

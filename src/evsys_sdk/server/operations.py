@@ -1,8 +1,8 @@
-"""What an operator needs of a server: health, readiness, metrics, an access log, and an id for each request.
+"""Operations of a server: health, readiness, metrics, an access log, and request ids.
 
     app = Operations(app, ready=lambda: "draining" if service.draining else "", gauges=service.gauges)
 
-`/health`, `/ready` and `/metrics` need no key: they tell counts, and nothing that was asked or answered.
+`/health`, `/ready` and `/metrics` need no key: they contain only counts, no requests or responses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEADER: Final = b"x-request-id"
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _CLIENT_LEFT: Final = 499
-"""What nginx calls the status of a request whose client did not wait."""
+"""nginx's status for a client that disconnected."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Durations:
 
 
 class Operations:
-    """Stands before an application."""
+    """ASGI middleware around an application."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Operations:
 
 
 def _route(scope: MutableMapping[str, Any]) -> str:
-    """The path with the names of its parameters, so that there are as many series as routes."""
+    """The path with parameter names, to limit the number of metric series."""
     if "endpoint" not in scope:
         return "other"
     path = str(scope["path"])

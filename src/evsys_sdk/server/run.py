@@ -1,4 +1,4 @@
-"""Starting and stopping a server: the socket, signals, and a shutdown that finishes what it has."""
+"""Starts and stops a server: the socket, signals, and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .weights.catalog import Catalog
 
 _CLOSE_S: Final = 10.0
 _FETCH_S: Final = 3.0
-"""After the last operation has ended, clients have this long to fetch results."""
+"""Time for clients to fetch results after the last operation has ended."""
 
 
 def serve(
@@ -29,16 +29,14 @@ def serve(
     catalog: Catalog | None = None,
     log: TraceLog | None = None,
 ) -> None:
-    """Serve until a signal asks to stop; `announce` gets the URL once clients can connect, `log` the messages."""
+    """Serve until a stop signal; `announce` gets the URL once clients can connect, `log` the messages."""
     if any(find_spec(name) is None for name in EXTRA_MODULES["server"]):
         raise MissingExtraError("evsys serve", "server")
     from .service import Service
     from .tinker.protobuf import messages
 
-    messages()  # what is missing should show before a client connects
-    listening = listen(
-        settings.host, settings.port
-    )  # before the models are loaded: that a port is taken should show at once
+    messages()  # report a missing package before a client connects
+    listening = listen(settings.host, settings.port)  # before loading models, to report a used port immediately
     try:
         asyncio.run(_serve(Service.start(settings, catalog, log), listening, announce))
     finally:
@@ -66,7 +64,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=75,  # longer than clients keep an idle connection, so that none is closed under a request
+        timeout_keep_alive=75,  # longer than clients keep idle connections, so that none closes during a request
         timeout_graceful_shutdown=5,
     )
 
@@ -74,15 +72,15 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
     server: Any = uvicorn.Server(config)
     start = server.startup
 
-    # uvicorn calls no one when it begins to listen, and an earlier client may be refused.
+    # uvicorn has no hook for the start of listening.
     async def start_and_announce(sockets: list[socket.socket] | None = None) -> None:
         await start(sockets)
         host, port = listening.getsockname()[:2]
         announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
 
-    # uvicorn's own would close the server at the first signal; while it drains, results must still be fetched.
+    # uvicorn's handler would close the server at the first signal, before clients fetch results.
     def stop(number: int, frame: FrameType | None) -> None:
-        if service.draining:  # asked twice
+        if service.draining:  # second signal
             server.should_exit = server.force_exit = True
         service.draining = True
         loop.call_soon_threadsafe(stopping.set)
@@ -93,7 +91,7 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
     try:
         await server.serve(sockets=[listening])
     finally:
-        for task in (house, drain):  # before the models go: both look at them
+        for task in (house, drain):  # before the models are released
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -101,17 +99,17 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
 
 
 async def _close(service: Any, *, at_once: bool) -> None:
-    """Release the models; if they do not end, leave without them. Nothing on disk is ever half written."""
+    """Release the models, or exit after a time limit. Files on disk are never partial."""
     try:
         async with asyncio.timeout(0 if at_once else _CLOSE_S):
             await service.close()
     except TimeoutError:
         get_logger(__name__).warning("left while the backend was still working")
-        os._exit(130 if at_once else 1)  # its threads would keep the process alive
+        os._exit(130 if at_once else 1)  # backend threads would keep the process alive
 
 
 async def _drain(service: Any, server: Any, stopping: asyncio.Event) -> None:
-    """Once asked to stop: wait for what is being worked on, let clients fetch it, then close."""
+    """After a stop signal: finish operations, let clients fetch results, then close."""
     await stopping.wait()
     futures, settings = service.futures, service.settings
     service.give_up_waiting()
@@ -129,11 +127,11 @@ async def _drain(service: Any, server: Any, stopping: asyncio.Event) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; an address that cannot be bound is an error that names the options."""
+    """A bound socket; an error names the options to change."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends at once (TCP_NODELAY) only where the protocol is named; otherwise each answer waits 40 ms
+    # asyncio sets TCP_NODELAY only for an explicit protocol; otherwise each response waits 40 ms
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # without it, a restart waits for the last connections of the server before it to time out
+    # allows a restart before old connections have timed out
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))

@@ -1,4 +1,4 @@
-"""What the server does for each training request, apart from HTTP. Runs on one event loop; the backend has threads."""
+"""Handles training requests, independently of HTTP. Runs on one event loop; the backend has threads."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from .weights.engine import Engine
 from .weights.external import Signer, encrypt_folder, read_recipients
 
 _LARGE_BODY = 1 << 18
-"""Longer requests are read on a thread, so that others need not wait."""
+"""Longer requests are parsed on a thread, so that others do not wait."""
 
 
 @dataclass(slots=True)
 class Service:
-    """One server's state and what clients can ask of it."""
+    """The state of one server and the operations of its clients."""
 
     settings: ServeSettings
     engine: Engine
@@ -51,20 +51,20 @@ class Service:
     samples: FairShare = field(init=False)
     offered: OfferedModels = field(init=False)
     catalog: Catalog | None = None
-    """Names that OpenAI's API answers to next to models and saved weights."""
+    """Additional model names of OpenAI's API."""
     log: TraceLog | None = None
-    """Keeps conversations, if configured."""
+    """Stores conversations, if configured."""
     feedback_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Who holds it sends feedback."""
+    """Serialises feedback."""
     signer: Signer = field(default_factory=Signer)
     draining: bool = False
-    """Whether the server is shutting down: it finishes what it has and takes nothing new."""
+    """Whether the server is shutting down: it finishes operations and refuses new ones."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     prompt_tokens: int = 0
-    """Of all answers so far."""
+    """Prompt tokens of all answers so far."""
     sampled_tokens: int = 0
     _sampling: int = 0
-    """Requests of OpenAI's API that are being answered."""
+    """Active requests of OpenAI's API."""
 
     def __post_init__(self) -> None:
         self.memory = Memory(self.settings.max_held_bytes)
@@ -74,7 +74,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def admit_sampling(self) -> AsyncGenerator[None]:
-        """Work for a request of OpenAI's API; a shutdown waits for it, and too much of it at once is refused."""
+        """Admit a request of OpenAI's API up to the limit; a shutdown waits for it."""
         self.check_sampling_room()
         self._sampling += 1
         try:
@@ -83,13 +83,13 @@ class Service:
             self._sampling -= 1
 
     def check_sampling_room(self) -> None:
-        """Refuse a request beyond what may wait."""
+        """Refuse a request beyond the limit of waiting ones."""
         most = self.settings.max_samples
         if self._sampling >= most:
             raise Refusal(429, f"{most} requests are waiting here. Ask again, or raise --max-samples.", retry_after_s=1)
 
     def gauges(self) -> dict[str, float]:
-        """What `/metrics` tells next to requests."""
+        """The gauges of `/metrics`."""
         models = [model for session in self.sessions.all() for model in session.models.values()]
         return {
             "evsys_prompt_tokens_total": self.prompt_tokens,
@@ -101,18 +101,18 @@ class Service:
         }
 
     def count_tokens(self, prompt: int, sampled: int) -> None:
-        """Note what an answer has read and written."""
+        """Count the tokens of an answer."""
         self.prompt_tokens += prompt
         self.sampled_tokens += sampled
 
     @property
     def running(self) -> int:
-        """What has been accepted and has not ended."""
+        """Number of accepted operations that have not ended."""
         return self.futures.running + self._sampling
 
     @classmethod
     def start(cls, settings: ServeSettings, catalog: Catalog | None = None, log: TraceLog | None = None) -> Service:
-        """Load the models; a folder that cannot be written shows here, not when the first weights are saved."""
+        """Load the models and check that the state folder is writable."""
         (settings.state_dir / "runs").mkdir(parents=True, exist_ok=True)
         checkpoints = Checkpoints(settings.state_dir)
         return cls(settings, Engine.start(settings), checkpoints, catalog=catalog, log=log)
@@ -125,10 +125,10 @@ class Service:
         session = self.sessions.get(request.session_id)
         model_id = f"{session.session_id}:train:{request.model_seq_id}"
         request_id = f"{model_id}:0"
-        if model_id not in session.models:  # a request that is sent again makes no second model
+        if model_id not in session.models:  # a repeated request creates no second model
             self._check_new_model(request)
             lora = request.lora_config or requests.Lora()
-            # Drawn here and not left to the backend, because the record of the run has it.
+            # Drawn here, because the run's record needs it.
             seed = secrets.randbelow(2**31) if lora.seed is None else lora.seed
             model = TrainedModel(
                 model_id,
@@ -151,7 +151,7 @@ class Service:
         """Train on data of `size` bytes, or refuse them."""
         model = self.sessions.model(request.model_id)
         if isinstance(data, EvsysError):
-            if model.turns.seen(request.seq_id):  # raises again what it was refused with; else there is a result
+            if model.turns.seen(request.seq_id):  # raises its earlier refusal; else the result exists
                 return {"request_id": model.request_id(request.seq_id)}
             raise model.refuse(request.seq_id, data)
         client, config = model.client, request.loss_fn_config or None
@@ -167,7 +167,7 @@ class Service:
         return {"request_id": model.submit(request.seq_id, start, check, size=size)}
 
     async def read_training(self, body: bytes) -> tuple[TrainingRequest, list[Datum] | EvsysError]:
-        """A request and its data, or what is wrong with them."""
+        """A request and its data, or its error."""
 
         def read() -> tuple[TrainingRequest, list[Datum] | EvsysError]:
             request = read_training_request(body)
@@ -197,7 +197,7 @@ class Service:
         return self._save(request, SAMPLER, lambda client, name: client.sampler(name).then(lambda made: made.ref))
 
     def save_external(self, request: requests.SaveExternal) -> dict[str, Any]:
-        """Weights as files, which other programs fetch by signed addresses."""
+        """Save weights as files for other programs, fetched through signed URLs."""
         model = self.sessions.model(request.model_id)
         recipients: list[Any] = []
         if request.age_encryption_recipients and not model.turns.seen(request.seq_id):
@@ -221,14 +221,14 @@ class Service:
         *,
         overwrite: bool = False,
     ) -> dict[str, Any]:
-        """Keep what `write` writes under a name of a kind."""
+        """Save through `write` under a name."""
         model, name = self.sessions.model(request.model_id), request.path or f"{request.seq_id:06d}"
         place = CheckpointPlace(model.model_id, kind, name)
 
         def start() -> Operation[Response]:
-            # Before anything is written; asked again by `_publish`, because an earlier save may still be under way.
+            # Checked before writing, and again by `_publish`, because an earlier save may still be running.
             self._check_free(place, overwrite=overwrite)
-            # With the number, because files that are overwritten are removed only when the new ones have the name.
+            # Unique, because overwritten files are deleted only after the new ones are published.
             return write(model.client, f"{request.seq_id:06d}-{name}").then(
                 lambda ref: self._publish(place, ref, model, request, overwrite=overwrite)
             )
@@ -246,37 +246,37 @@ class Service:
         return {"request_id": model.submit(request.seq_id, start)}
 
     def use_up(self, body: bytes, refusal: Refusal) -> None:
-        """Note that a request of a model was refused before it could be read, because its client counts on."""
+        """Consume the number of a request that was refused before parsing, because its client has advanced."""
         try:
             found: Any = json.loads(body)
             model_id, seq_id = found["model_id"], found["seq_id"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return
         if isinstance(model_id, str) and type(seq_id) is int and seq_id >= 1:
-            with contextlib.suppress(Refusal):  # a model or number that is not there: the first refusal says more
+            with contextlib.suppress(Refusal):  # an unknown model or number: keep the first refusal
                 self.sessions.model(model_id).refuse(seq_id, refusal)
 
     def follow(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run something on the side; the loop alone would not keep it alive."""
+        """Run a background task and keep a reference to it."""
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def end_session(self, session: ClientSession) -> None:
-        """Release everything a session holds, after what it has submitted is done."""
-        self.sessions.end(session.session_id)  # first, so that nothing is submitted while we wait
+        """Release everything of a session after its submitted operations have ended."""
+        self.sessions.end(session.session_id)  # first, so that nothing more is submitted
         self.samples.forget(session.session_id)
         for model in session.models.values():
             await model.wait_until_settled()
             if model.handles is not None:
                 await self.engine.release(model.handles)
-        # Last, because what was waited for still delivers its results there.
+        # Last, because ending operations deliver results there.
         self.futures.end_session(session.session_id)
 
     async def run_maintenance(self) -> None:
-        """End idle sessions, give up what waits in vain, delete what has expired; until cancelled."""
+        """End idle sessions, give up overdue requests and delete expired checkpoints, until cancelled."""
         while True:
-            # a quarter, so that nothing outstays its time by more than that
+            # a quarter of the limit, which bounds the delay
             await asyncio.sleep(min(self.settings.idle_s, self.settings.gap_s, 60.0) / 4)
             try:
                 for session in self.sessions.idle(self.settings.idle_s):
@@ -284,11 +284,11 @@ class Service:
                     await self.end_session(session)
                 self.give_up_waiting(self.settings.gap_s)
                 await asyncio.to_thread(self.checkpoints.delete_expired)
-            except Exception:  # must continue, or nothing is ever tidied up again
+            except Exception:  # keep the maintenance loop alive
                 get_logger(__name__).exception("tidying up failed")
 
     def give_up_waiting(self, after_s: float = 0.0) -> None:
-        """End requests that wait for an earlier one for so long. Behind a shutdown none comes any more."""
+        """End requests that have waited this long for an earlier one."""
         for session in self.sessions.all():
             for model in session.models.values():
                 model.give_up_overdue(after_s)
@@ -304,7 +304,7 @@ class Service:
         lora = request.lora_config or requests.Lora()
         if not (lora.train_mlp and lora.train_attn and lora.train_unembed):
             raise Refusal(400, "this server trains all layers: leave train_mlp, train_attn and train_unembed at true.")
-        # one that could not be made has no weights that take room
+        # failed models use no memory
         models = [model for session in self.sessions.all() for model in session.models.values() if not model.broken]
         if len(models) >= self.settings.max_models:
             raise Refusal(
@@ -329,7 +329,7 @@ class Service:
         try:
             model.handles = await asyncio.to_thread(prepare)
             answer = answer_json({"model_id": model.model_id, "type": "create_model"})
-        except Exception as error:  # of any kind: somebody was promised an answer and waits for it
+        except Exception as error:  # any error: a client waits for the result
             get_logger(__name__).exception("the model %s could not be made", model.model_id)
             model.broken = True
             answer = answer_failure(str(error), "user" if isinstance(error, EvsysError) else "server")
@@ -342,7 +342,7 @@ class Service:
     def _publish(
         self, place: CheckpointPlace, ref: str, model: TrainedModel, request: requests.Saved, *, overwrite: bool
     ) -> Response:
-        """Give what the backend has written its public name; on the backend's thread, one after another."""
+        """Publish written weights under their name; runs on the backend's thread, in order."""
         self._check_free(place, overwrite=overwrite)
         self.checkpoints.add(
             place,
@@ -354,7 +354,7 @@ class Service:
         return answer_json({"path": place.path})
 
     def _snapshot(self, model: TrainedModel, request: requests.SaveForSampler) -> Operation[Response]:
-        """Weights that live as long as their session, for one sampler."""
+        """Weights for one sampler that live as long as their session."""
         sampler_id = f"{model.session_id}:sample:{request.sampling_session_seq_id}"
         session = self.sessions.get(model.session_id)
 
@@ -362,7 +362,7 @@ class Service:
 
         def keep(client: SamplingClient) -> Response:
             sampler = Sampler(sampler_id, session.session_id, model.base_model, None, client)
-            loop.call_soon_threadsafe(session.keep, sampler)  # before the answer, which takes the same way
+            loop.call_soon_threadsafe(session.keep, sampler)  # ordered before the response
             return answer_json({"sampling_session_id": sampler_id, "type": "save_weights_for_sampler"})
 
         return model.client.sampler().then(keep)

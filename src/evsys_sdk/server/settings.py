@@ -1,4 +1,4 @@
-"""What a server is started with. Every limit is finite, so that no client can make it grow without end."""
+"""Options of a server. Every limit is finite, so that clients cannot exhaust it."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ _MOCK_MODEL: Final = "tiny"
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """One server."""
+    """Options of one server."""
 
     state_dir: Path
-    """Where saved weights are kept; they survive a restart."""
+    """Folder of saved weights; they survive a restart."""
     models: tuple[str, ...] = ()
-    """Base models that clients may ask for; the mock backend has its own."""
+    """Base models on offer; the mock backend has its own."""
     backend: str = "mock"
     backend_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     host: str = "127.0.0.1"
     port: int = 8000
-    """0 takes a free one."""
+    """0 selects a free port."""
     api_key: str | None = None
-    """Clients must send it; None lets everyone in who can connect."""
+    """Required key of clients; None admits everyone who can connect."""
     feedback_key: str | None = None
-    """A key that only sends feedback; what it is given to can do nothing else here."""
+    """A key that may only send feedback."""
     allow_anyone: bool = False
-    """Serve other machines although there is no key."""
+    """Serve other machines without a key."""
     tokenizer: str | None = None
-    """Name or folder of the tokenizer that the `tinker` package loads on the client's machine."""
+    """Name or folder of the tokenizer for the client's `tinker` package."""
     delay_ms: float = 0.0
-    """Time that every operation takes at least: for benchmarks and tests only."""
+    """Minimum duration of every operation; for benchmarks and tests only."""
     max_models: int = 16
-    """Models in training at once."""
+    """Maximum number of models in training."""
     max_queue: int = 256
-    """Requests of one model that wait or whose result was not fetched yet."""
+    """Maximum number of a model's requests that wait or whose result was not fetched."""
     max_samples: int = 2000
-    """Sampling requests of all clients that wait or whose result was not fetched yet; one session may have half."""
+    """Maximum number of sampling requests that wait or whose result was not fetched; one session may have half."""
     samples_at_once: int = 40
-    """Samples that the backend draws at the same time, of all clients."""
+    """Samples drawn concurrently for all clients."""
     max_tokens: int = 1024
-    """Length of a sample for which the client sets no limit."""
+    """Default length of a sample."""
     max_request_mb: float = 64.0
     idle_s: float = 300.0
-    """A session without any heartbeat for so long is ended."""
+    """Sessions without a heartbeat for this long are ended."""
     gap_s: float = 120.0
-    """How long a request waits for an earlier one of the same model that has not arrived."""
+    """How long a request waits for an earlier one of its model."""
     grace_s: float = 60.0
-    """How long a shutdown waits for what is being worked on."""
+    """How long a shutdown waits for running operations."""
     poll_s: float = 30.0
-    """How long a client that asks for a result is kept waiting before it has to ask again."""
+    """How long a request for a result waits before the client must repeat it."""
     read_s: float = 60.0
-    """How long a request may take to arrive."""
+    """Time limit for receiving a request."""
     head_s: float = 10.0
-    """How long a connection may be open without the head of a request, which is what says who sends it."""
+    """Time limit for the head of a request, before authentication."""
     max_connections: int = 4096
-    """Connections at once; requests beyond are refused."""
+    """Maximum number of connections; more are refused."""
     max_head_bytes: int = 65_536
 
     def __post_init__(self) -> None:
@@ -83,22 +83,22 @@ class ServeSettings:
 
     @property
     def max_samples_of_one(self) -> int:
-        """Sampling requests of one session."""
-        # half, so that no session alone keeps all others out
+        """Maximum number of sampling requests of one session."""
+        # half, so that one session cannot block all others
         return max(1, self.max_samples // 2)
 
     @property
     def max_held_bytes(self) -> int:
-        """Of all requests that are read, wait or are worked on."""
+        """Maximum bytes of all requests being read, waiting or running."""
         return 16 * self.max_request_bytes
 
 
-@functools.lru_cache(maxsize=256)  # asked for every request, about a few names
+@functools.lru_cache(maxsize=256)  # called for every request, with few names
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to `host`."""
+    """Whether `host` accepts connections from this machine only."""
     if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name may mean anything
+        return False  # other names may resolve to anything

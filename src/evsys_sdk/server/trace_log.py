@@ -1,4 +1,4 @@
-"""Who keeps what a server is asked and answers: what the server tells it, and what it takes on its behalf."""
+"""The interface of a log of served conversations and feedback."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class ServedAnswer:
-    """A conversation and how it was continued."""
+    """A conversation and its continuation."""
 
     id: str
     model: str
-    """The name that was asked for."""
+    """The requested model name."""
     messages: list[dict[str, Any]]
     metadata: dict[str, Any]
     response: dict[str, Any]
-    """The answer as a chat completion, whatever API it was asked by."""
+    """The response as a chat completion, for every API."""
     time: float = field(default_factory=time.time)
 
 
 class TraceLog(Protocol):
-    """Keeps conversations."""
+    """Stores conversations."""
 
     def keep(self, answer: ServedAnswer, size: int) -> None:
-        """Keep an answer to a request of `size` bytes."""
+        """Store a response to a request of `size` bytes."""
         ...
 
     def take_feedback(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Keep what somebody thought of an answer, and say what became of it; None where no answer has that id.
+        """Store feedback about an answer and return its status; None for an unknown answer id.
 
-        Takes its time, so it is asked on a thread.
+        May block, so it is called on a thread.
         """
         ...

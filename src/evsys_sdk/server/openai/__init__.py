@@ -1,1 +1,1 @@
-"""OpenAI's API on the same models: requests, drawing in turn with all others, and answers in its shapes."""
+"""OpenAI's and Anthropic's APIs on the same models, with fair shares of sampling."""

@@ -1,4 +1,4 @@
-"""Drawing an answer, whole or as it is sampled: in turn with all other clients, cut where it is to stop."""
+"""Samples answers, complete or streamed: in turn with other clients, cut at stop sequences."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 
 
 type _Scored = tuple[int, float | None, list[tuple[int, float]]]
-"""A token, its log-probability, and the most probable tokens in its place."""
+"""A token, its log-probability, and the most probable tokens at its position."""
 
 
 @dataclass(slots=True)
 class DrawnAnswer:
-    """One continuation, perhaps not at its end yet."""
+    """One continuation, possibly incomplete."""
 
     tokens: list[int] = field(default_factory=list[int])
     scored: list[_Scored] = field(default_factory=list[_Scored])
     reason: str = ""
-    """`stop` or `length`; empty while it continues."""
+    """`stop` or `length`; empty while incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """What is asked of a model about one prompt."""
+    """A request for continuations of one prompt."""
 
     service: Service
     model: OfferedModel
     prompt: list[int]
     params: SamplingParams
     client: str
-    """Whose turn it takes; no one's where it is drawn only while no one waits."""
+    """The client for fair sharing; empty for requests that run only when no one waits."""
     query: Query
 
     @classmethod
     def of_chat(cls, service: Service, model: OfferedModel, query: ChatQuery, client: str) -> AnswerRequest:
-        """A conversation to continue."""
+        """A request to continue a conversation."""
         try:
             prompt = model.renderer.prompt(query.messages, query.tools)
         except EvsysError as error:
@@ -70,7 +70,7 @@ class AnswerRequest:
     def of(
         cls, service: Service, model: OfferedModel, query: Query, prompt: Sequence[int], client: str
     ) -> AnswerRequest:
-        """Check everything that can be wrong, so that it is refused before anything is drawn."""
+        """Create a request; validates everything before sampling."""
         room = model.context_length - len(prompt)
         is_scored_only = query.max_tokens == 0
         if room < (0 if is_scored_only else 1):
@@ -98,7 +98,7 @@ class AnswerRequest:
         return cls(service, model, list(prompt), params, client, query)
 
     async def draw(self, count: int) -> list[DrawnAnswer]:
-        """Several continuations, whole."""
+        """Several complete continuations."""
         if self.query.max_tokens == 0:
             return [DrawnAnswer(reason="length") for _ in range(count)]
         turns = self.service.samples
@@ -134,16 +134,16 @@ class AnswerRequest:
         ]
 
     def shown(self, answer: DrawnAnswer) -> str:
-        """The text of an answer so far that nothing can take back: neither a stop nor a call may begin in it."""
+        """The final part of an answer so far, excluding the possible start of a stop or call."""
         return show_growing(self._text(answer), self.model.renderer.tool_parser, self._tools, self.query.stops)
 
     def reply(self, answer: DrawnAnswer, prompt: Sequence[_Scored] = ()) -> Reply:
-        """An answer at its end; `prompt` is what it repeats before it."""
+        """The reply of a complete answer; `prompt` is echoed before it."""
         text, stop = _cut(self._text(answer), self.query.stops)
         calls: list[FunctionCall] = []
         if self._tools and stop is None:
             message = self.model.renderer.parse(answer.tokens, self._tools)
-            # Ids of nine letters and digits, which is all that Mistral's templates take.
+            # Mistral's templates accept only ids of nine letters and digits.
             calls = [replace(call, id=secrets.token_hex(5)[:9]) for call in calls_of(message)]
             text = str(message["content"])
             if isinstance(self.query, ChatQuery) and not self.query.parallel:
@@ -156,11 +156,11 @@ class AnswerRequest:
         return reply(text, reason, len(answer.tokens), calls, stop, scores)
 
     def scores(self, answer: DrawnAnswer, start: int = 0) -> list[TokenScore]:
-        """The log-probabilities of an answer's tokens from `start` on, if they are asked for."""
+        """Log-probabilities of an answer's tokens from `start` on, if requested."""
         return self._describe(answer.scored[start : self.count_text_tokens(answer)])
 
     def count_text_tokens(self, answer: DrawnAnswer) -> int:
-        """How many tokens of an answer are text, and not the mark that ends it."""
+        """Number of tokens of an answer without its end mark."""
         ends = [end for end in self.model.renderer.stop if isinstance(end, int)] if self._is_chat else []
         return next((at for at, token in enumerate(answer.tokens) if token in ends), len(answer.tokens))
 
@@ -173,7 +173,7 @@ class AnswerRequest:
         return self.query.tools if isinstance(self.query, ChatQuery) else ()
 
     def _text(self, answer: DrawnAnswer) -> str:
-        """What an answer says so far, without the mark that ends it."""
+        """The text of an answer so far, without its end mark."""
         if self._is_chat:
             return str(self.model.renderer.parse(answer.tokens)["content"])
         return decode(self.model.client.tokenizer, answer.tokens, skip_special_tokens=True)
@@ -201,7 +201,7 @@ def _extend(answer: DrawnAnswer, sample: Sample) -> DrawnAnswer:
 
 
 def _grammar(model: OfferedModel, query: ChatQuery, prompt: Sequence[int]) -> Callable[[], TokenFilter]:
-    """The form that an answer must have: a call where one is forced, else JSON, or a call where there are tools."""
+    """The grammar of an answer: a call if forced, else JSON, or a call if there are tools."""
     tokenizer, renderer = model.client.tokenizer, model.renderer
     return answer_grammar(
         tokenizer,
@@ -214,18 +214,18 @@ def _grammar(model: OfferedModel, query: ChatQuery, prompt: Sequence[int]) -> Ca
 
 
 def _cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """The text before the first stop in it, and which one that is."""
+    """The text before the first stop, and that stop."""
     found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return (text[: min(found)[0]], min(found)[1]) if found else (text, None)
 
 
 def _ends(model: OfferedModel, query: Query) -> Sequence[str] | Sequence[int] | None:
-    """Where the backend stops: at the end of a turn, or at one of the given texts."""
+    """Stops for the backend: the end of a turn, and any requested texts."""
     is_chat = isinstance(query, ChatQuery)
     ends = model.renderer.stop if is_chat else []
     if not query.stops:
         return ends if is_chat else None
-    # A backend stops at texts or at tokens, not at both: next to texts, the marks that end a turn are texts, too.
+    # A backend accepts texts or tokens, not both: with texts, the end marks are texts too.
     tokenizer = model.client.tokenizer
     if not is_chat:
         eos = getattr(tokenizer, "eos_token_id", None)

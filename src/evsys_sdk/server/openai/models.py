@@ -1,4 +1,4 @@
-"""Which model a name means: a base model, weights that were saved here, or what a catalog offers."""
+"""Resolves model names: a base model, weights saved here, or an offer of the catalog."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..weights.checkpoints import EXTERNAL, CheckpointPlace, Checkpoints
 from ..weights.engine import Engine
 
 _MOST: Final = 16
-"""Opened weights that are kept."""
+"""Maximum number of open weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedModel:
-    """Weights that are open."""
+    """Open weights."""
 
     name: str
-    """As answers have it."""
+    """The model name in responses."""
     base_model: str
     client: SamplingClient
     renderer: Renderer
@@ -34,7 +34,7 @@ class OfferedModel:
 
 @dataclass(slots=True)
 class OfferedModels:
-    """All names that OpenAI's API answers to."""
+    """All model names of OpenAI's API."""
 
     engine: Engine
     checkpoints: Checkpoints
@@ -44,14 +44,14 @@ class OfferedModels:
     )
 
     async def describe_all(self) -> list[dict[str, Any]]:
-        """As `GET /v1/models` shows them."""
+        """The models in the form of `GET /v1/models`."""
         return [
             {"id": name, "object": "model", "created": 0, "owned_by": "evsys"}
             for name in await asyncio.to_thread(self._names)
         ]
 
     def _names(self) -> list[str]:
-        """All that can be asked: what belongs to another backend or base is left out, and what is only downloaded."""
+        """All usable names: without weights of other backends or bases, and without downloads."""
         settings = self.engine.settings
         catalog = self.catalog
         deployed = [name for name in catalog.names() if self._can_serve(catalog.find(name))] if catalog else []
@@ -68,8 +68,8 @@ class OfferedModels:
         return offer is not None and offer.backend == settings.backend and offer.base_model in settings.models
 
     async def open(self, name: str) -> OfferedModel:
-        """The model of a name; refused as OpenAI's clients expect it where there is none."""
-        # On a thread: deployments and saved weights are looked up in files.
+        """The model of a name; raises OpenAI's error for an unknown one."""
+        # On a thread, because deployments and saved weights are files.
         offer = await asyncio.to_thread(self._find, name)
         key = (offer.base_model, offer.ref, offer.renderer or "", offer.system_prompt)
         try:
@@ -80,7 +80,7 @@ class OfferedModels:
         except EvsysError as error:
             raise RequestRefused(f"the weights of {show(name)} cannot be opened: {error}", status=500) from error
         self._open.move_to_end(key)
-        while len(self._open) > _MOST:  # the one that was not used for longest; who draws from it keeps it alive
+        while len(self._open) > _MOST:  # the least recently used; running requests keep it alive
             self._open.popitem(last=False)
         client, renderer = self._open[key]
         able = self.engine.capabilities(offer.base_model)

@@ -1,4 +1,4 @@
-"""Programs that ask for answers: the APIs of OpenAI and Anthropic on the models of this server."""
+"""The routes of OpenAI's and Anthropic's APIs on the models of this server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def model(service: Service, request: Request, body: bytes) -> Response:
 
 
 async def chat(kind: type[Exchange[ChatQuery]], service: Service, request: Request, body: bytes) -> Response:
-    """A conversation to continue, by any of the APIs for it."""
+    """Continue a conversation, for all chat APIs."""
     exchange = kind.read(read_object(body))
     query = exchange.query
     offered = await service.offered.open(query.model)
@@ -54,7 +54,7 @@ async def chat(kind: type[Exchange[ChatQuery]], service: Service, request: Reque
         drawing = AnswerRequest.of_chat(service, offered, query, _client(request))
 
     def keep(replies: Sequence[Reply]) -> None:
-        if service.log is not None:  # as a chat completion, whatever API it was asked by
+        if service.log is not None:  # as a chat completion, for every API
             written = ChatCompletion(query)
             written.model, written.id = exchange.model, exchange.id
             answer = written.answer(replies, len(drawing.prompt))
@@ -84,14 +84,14 @@ async def completions(service: Service, request: Request, body: bytes) -> Respon
 
 
 async def feedback(service: Service, request: Request, body: bytes) -> Response:
-    """`POST /v1/feedback`: what somebody thought of an answer, by its id."""
+    """`POST /v1/feedback`: feedback about an answer, by its id."""
     if service.log is None:
         raise RequestRefused(
             "this server keeps no traces that feedback could be about. Start it with --traces.", status=404
         )
     fields = read_object(body)
     try:
-        async with service.feedback_turn:  # it may wait, and threads are few
+        async with service.feedback_turn:  # one at a time, because it may block a thread
             taken = await asyncio.to_thread(service.log.take_feedback, fields)
     except EvsysError as error:
         raise RequestRefused(str(error)) from None
@@ -102,20 +102,20 @@ async def feedback(service: Service, request: Request, body: bytes) -> Response:
 
 
 def _client(request: Request) -> str:
-    """Who asks, for fair turns: the key where clients have their own, else the machine."""
+    """The client for fair sharing: its key if clients have keys, else its address."""
     host = request.client.host if request.client else "?"
     return f"openai:{request.headers.get('authorization', '')[-64:]}:{host}"
 
 
 type FollowUp = Callable[[Sequence[Reply]], None]
-"""What else is done with whole answers."""
+"""Called with complete answers."""
 
 
 async def _answer(
     service: Service, exchange: Exchange[Any], drawings: list[AnswerRequest], follow_up: FollowUp = lambda replies: None
 ) -> Response:
     if exchange.query.stream:
-        service.check_sampling_room()  # before the status has gone out
+        service.check_sampling_room()  # before the status is sent
         return StreamingResponse(_stream(service, exchange, drawings, follow_up), media_type=_FORMAT)
     async with service.admit_sampling():
         replies = await _complete(exchange, drawings)
@@ -124,14 +124,14 @@ async def _answer(
 
 
 def _count(service: Service, drawings: list[AnswerRequest], replies: Sequence[Reply]) -> int:
-    """The tokens of all prompts; they and those of the answers are metered."""
+    """Count the tokens of prompts and answers."""
     prompt_tokens = sum(len(drawing.prompt) for drawing in drawings)
     service.count_tokens(prompt_tokens, sum(reply.tokens for reply in replies))
     return prompt_tokens
 
 
 async def _complete(exchange: Exchange[Query], drawings: list[AnswerRequest]) -> list[Reply]:
-    """Whole answers: of each prompt as many samples as are asked for."""
+    """Complete answers: the requested number of samples per prompt."""
     found = await asyncio.gather(*(drawing.draw(exchange.query.samples) for drawing in drawings))
     repeats = isinstance(exchange.query, TextQuery) and exchange.query.echo
     scored = await asyncio.gather(
@@ -148,7 +148,7 @@ async def _complete(exchange: Exchange[Query], drawings: list[AnswerRequest]) ->
 async def _stream(
     service: Service, exchange: Exchange[Any], drawings: list[AnswerRequest], follow_up: FollowUp
 ) -> AsyncIterator[bytes]:
-    """The events of a stream; what goes wrong after the first is an event, too, because the status has gone out."""
+    """The events of a stream; later errors are events too, because the status has been sent."""
     try:
         async with service.admit_sampling():
             async for part in _grow(service, exchange, drawings, follow_up):
@@ -179,13 +179,13 @@ async def _grow(
         for part in parts:
             yield part
     ended = [replies[at] for at in range(len(owners))]
-    follow_up(ended)  # before the last event, after which the client may hang up
+    follow_up(ended)  # before the last event, after which the client may disconnect
     for part in exchange.finish(_count(service, drawings, ended), sum(reply.tokens for reply in ended)):
         yield part
 
 
 async def _interleave[T](sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
-    """What several streams give, as it comes."""
+    """Merge several streams in order of arrival."""
     waiting = {asyncio.ensure_future(anext(source)): at for at, source in enumerate(sources)}
     try:
         while waiting:
@@ -195,7 +195,7 @@ async def _interleave[T](sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[t
                 with contextlib.suppress(StopAsyncIteration):
                     yield at, task.result()
                     waiting[asyncio.ensure_future(anext(sources[at]))] = at
-    finally:  # who asked may have gone, and nothing more is to be drawn for no one
+    finally:  # stop sampling if the client has disconnected
         for task in waiting:
             task.cancel()
 
@@ -210,4 +210,4 @@ TABLE: Final[list[tuple[str, str, Handler]]] = [
     ("GET", "/v1/models/{name:path}", model),
 ]
 PREFIXES: Final = ("/v1/",)
-"""Paths whose errors are in the shape of their API."""
+"""Paths whose errors have the format of their API."""

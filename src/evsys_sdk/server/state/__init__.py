@@ -1,1 +1,1 @@
-"""What a server holds between requests: sessions, models in training, results that wait, turns and memory."""
+"""Server state between requests: sessions, models in training, pending results, fair sharing and memory."""

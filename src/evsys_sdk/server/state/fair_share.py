@@ -1,8 +1,8 @@
-"""Whose samples are drawn next: clients take turns, so that one who asks for much does not keep the others waiting.
+"""Fair sharing of sampling: clients take turns, so that large requests do not block others.
 
-The backend draws a number of samples at once. What is asked for is cut into pieces; the clients take turns in having a
-piece of theirs started, and none holds more than its share of the room. The share is that of one client more than there
-are, so that the next client finds some room at once.
+The backend draws a limited number of samples concurrently. Requests are cut into pieces, which start in turn by client;
+no client uses more than its share of the slots. The share is computed for one client more than are active, so that a
+new client gets slots immediately.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from ...backends.seeds import seed_of_later
 from ..answer import Refusal
 
 type Start = Callable[[int, int], Awaitable[Sequence[Any]]]
-"""Draws samples: the number of the first and how many."""
+"""Draws samples: the number of the first and their count."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """What one request asks for."""
+    """One request."""
 
     start: Start
     results: list[Any]
-    """One place for each sample."""
+    """One slot per sample."""
     done: asyncio.Future[None]
     begun: int = 0
-    """Samples that were handed to the backend."""
+    """Samples passed to the backend."""
     ended: int = 0
 
 
 @dataclass(slots=True)
 class FairShare:
-    """Room for a number of samples at once."""
+    """Slots for concurrent samples."""
 
     room: int
     _waiting: dict[str, deque[_Job]] = field(default_factory=dict[str, deque[_Job]])
-    """Of each client, the one whose turn is next first."""
+    """Waiting requests by client, in order of turn."""
     _running: dict[str, int] = field(default_factory=dict[str, int])
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def run[T](self, client: str, count: int, start: Callable[[int, int], Awaitable[Sequence[T]]]) -> list[T]:
-        """Draw `count` samples in as many pieces as it takes; their order is that of their numbers."""
+        """Draw `count` samples in pieces, ordered by number."""
         job = _Job(start, [None] * count, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(client, deque()).append(job)
         self._hand_out()
@@ -55,7 +55,7 @@ class FairShare:
     async def draw(
         self, client: str, sampler: SamplingClient, prompt: list[int], params: SamplingParams, count: int
     ) -> list[Sample]:
-        """Samples of a prompt, which are the same as if all were drawn at once."""
+        """Samples of a prompt, equal to those of a single draw."""
 
         async def start(first: int, n: int) -> Sequence[Sample]:
             seed = None if params.seed is None else seed_of_later(params.seed, first)
@@ -64,7 +64,7 @@ class FairShare:
         return await self.run(client, count, start)
 
     async def ask[T](self, client: str, submit: Callable[[], Awaitable[T]]) -> T:
-        """Anything else that takes its turn like a sample."""
+        """Run another operation in turn, like one sample."""
 
         async def start(first: int, n: int) -> Sequence[T]:
             return [await submit()]
@@ -72,18 +72,18 @@ class FairShare:
         return (await self.run(client, 1, start))[0]
 
     def forget(self, client: str) -> None:
-        """Drop what a client waits for; what has begun is left to end."""
+        """Drop a client's waiting requests; running ones end normally."""
         for job in self._waiting.pop(client, ()):
             if not job.done.done():
                 job.done.set_exception(Refusal(410, "the session has ended."))
 
     @property
     def share(self) -> int:
-        """How much of the room one client may hold."""
+        """Maximum number of slots of one client."""
         return max(1, self.room // (len(self._waiting.keys() | self._running.keys()) + 1))
 
     def _hand_out(self) -> None:
-        # The share is asked for anew with each piece: it shrinks with every client that comes.
+        # Recomputed for each piece: it shrinks with every new client.
         while (free := self.room - sum(self._running.values())) > 0:
             share = self.share
             client = next((name for name in self._waiting if self._running.get(name, 0) < share), None)
@@ -99,7 +99,7 @@ class FairShare:
         if job.begun == len(job.results):
             jobs.popleft()
         if jobs:
-            self._waiting[client] = jobs  # at the end of the line
+            self._waiting[client] = jobs  # at the end of the queue
         self._running[client] = self._running.get(client, 0) + count
         task = asyncio.ensure_future(self._run_piece(client, job, first, count))
         self._tasks.add(task)
@@ -123,7 +123,7 @@ class FairShare:
         if not job.done.done():
             job.done.set_exception(error)
         jobs = self._waiting.get(client)
-        if jobs and jobs[0] is job:  # its other pieces would be drawn for no one
+        if jobs and jobs[0] is job:  # drop its remaining pieces
             jobs.popleft()
             if not jobs:
                 del self._waiting[client]

@@ -1,8 +1,7 @@
-"""Results that clients come back for: each request has an id, and its result waits here until it is fetched.
+"""Results of requests, stored by request id until the client fetches them.
 
-A result that was fetched stays for a while, because the answer may have been lost on its way and is then asked for
-again. The ids follow from the request, so a request that is sent twice has one result. Until its result is there, a
-request takes up memory, which all of them share.
+A fetched result stays for a while, because a response may be lost and requested again. Ids are derived from the
+request, so a repeated request has one result. Pending requests share a limit of memory.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..answer import Refusal, answer_failure, answer_json
 
 @dataclass(slots=True)
 class Memory:
-    """Room for the requests that a server holds at once: many long ones together must not fill it."""
+    """Memory limit for the requests that a server holds."""
 
     limit: int
     """Bytes in all."""
@@ -44,12 +43,12 @@ class Memory:
 
 @dataclass(slots=True)
 class ResultReading:
-    """Room for one request as long as it is read and answered."""
+    """Memory of one request while it is read and handled."""
 
     memory: Memory
     most: int
     hint: str
-    """What to do about one that is longer."""
+    """What to do about a request that is too long."""
     size: int = 0
 
     def __enter__(self) -> Self:
@@ -59,12 +58,12 @@ class ResultReading:
         self.memory.give_back(self.size)
 
     def check_announced(self, size: int) -> None:
-        """Refuse what says that it is too long. Nothing is kept for it: it may never come."""
+        """Refuse a too large Content-Length. It reserves no memory, because the body may never arrive."""
         if size > self.most:
             raise Refusal(413, f"the request is longer than {self.most / 1e6:g} MB. {self.hint}")
 
     def grow(self, size: int) -> None:
-        """See to it that the `size` bytes that have come fit."""
+        """Reserve memory for `size` received bytes."""
         self.check_announced(size)
         if size > self.size:
             self.memory.check(size - self.size)
@@ -72,7 +71,7 @@ class ResultReading:
             self.size = size
 
 
-# Results that were fetched are kept for so long and within so many bytes, for a client whose connection broke.
+# Fetched results are kept within these limits, for clients whose connection broke.
 _KEEP_S: Final = 120.0
 _KEEP_BYTES: Final = 64_000_000
 _UNLIMITED: Final = 1 << 62
@@ -103,14 +102,14 @@ class Futures:
         return request_id in self._entries
 
     def open(self, request_id: str, *queues: str, session_id: str, size: int = 0) -> None:
-        """Promise a result to a request of `size` bytes."""
+        """Register a pending result for a request of `size` bytes."""
         result = asyncio.get_running_loop().create_future()
         self._entries[request_id] = _Entry(session_id, queues, result, size)
         self.memory.hold(size)
         self._waiting.update(queues)
 
     def finish(self, request_id: str, answer: Response) -> None:
-        """Keep the promise; nothing happens if the session has ended meanwhile."""
+        """Store the result; ignored if the session has ended."""
         entry = self._entries.get(request_id)
         if entry is not None and not entry.result.done():
             self.memory.give_back(entry.size)
@@ -118,19 +117,19 @@ class Futures:
 
     @property
     def running(self) -> int:
-        """How many operations have been accepted and have not ended."""
+        """Number of accepted operations that have not ended."""
         return sum(not entry.result.done() for entry in self._entries.values())
 
     def count_waiting(self, queue: str) -> int:
-        """Results of a queue that are not there yet or were not fetched."""
+        """Number of pending or unfetched results of a queue."""
         return self._waiting[queue]
 
     def count_unfetched(self) -> int:
-        """Results that no one has fetched yet."""
+        """Number of unfetched results."""
         return sum(not entry.fetched for entry in self._entries.values())
 
     async def fetch(self, request_id: str, wait_s: float) -> Response:
-        """The result, or after `wait_s` the answer that there is none yet."""
+        """The result, or a try-again response after `wait_s`."""
         entry = self._entries.get(request_id)
         if entry is None:
             raise Refusal(
@@ -138,7 +137,7 @@ class Futures:
                 f"there is no request {request_id!r}: its session has ended, its result was fetched long ago, or the "
                 "server was restarted. Saved weights are still there: continue from them with a new client.",
             )
-        # Not `wait_for`: when the time is up it would cancel the result, for everybody who waits for it.
+        # Not `wait_for`, which would cancel the result at the time limit for all waiting clients.
         done, _ = await asyncio.wait([entry.result], timeout=wait_s)
         if not done:
             return answer_json({"type": "try_again", "request_id": request_id, "queue_state": "active"}, 408)
@@ -149,11 +148,11 @@ class Futures:
         return entry.result.result()
 
     def end_session(self, session_id: str) -> None:
-        """Forget everything a session was promised."""
+        """Drop all results of a session."""
         for request_id in [key for key, entry in self._entries.items() if entry.session_id == session_id]:
             entry = self._entries.pop(request_id)
             if not entry.fetched:
-                entry.fetched = True  # a waiting client must not count it again
+                entry.fetched = True  # counted once for all waiting clients
                 self._close(entry)
             if not entry.result.done():
                 self.memory.give_back(entry.size)
@@ -172,5 +171,5 @@ class Futures:
         while self._fetched and (self._fetched[0][0] < now - _KEEP_S or self._fetched_bytes > _KEEP_BYTES):
             _, old, old_size = self._fetched.popleft()
             self._fetched_bytes -= old_size
-            if old != request_id:  # this one may be asked for again, however long it is
+            if old != request_id:  # keep the current one, whatever its size
                 self._entries.pop(old, None)

@@ -1,4 +1,4 @@
-"""A model in training: its requests in their order, each applied once, none beyond what fits."""
+"""A model in training: requests in order, each applied once, within limits."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ...log import get_logger
 from ..answer import Refusal, answer_failure
 from .futures import Futures
 
-# The requests of one model in the order of their numbers, each applied once.
+# The requests of one model by number, each applied once.
 #
-# Parts of one batch arrive in any order, and a request whose answer was lost arrives twice. So each carries a number,
-# counted by the client from 1: it waits until all before it have started, and a number that was seen is not taken
-# again. A refused request uses up its number, because the client has counted on.
+# Parts of a batch arrive in any order, and a request whose response was lost arrives twice. So the client numbers them
+# from 1: a request waits until all earlier ones have started, and a repeated number is not applied again. A refused
+# request consumes its number, because the client has advanced.
 
 _FARTHEST: Final = 10_000
-"""No client has that many requests under way; a number beyond is a mistake, and waiting for it would be endless."""
+"""Maximum gap between numbers; a larger one is an error."""
 _REMEMBERED: Final = 1000
-"""Refusals kept to be repeated to a client that asks again."""
+"""Refusals stored for repeated requests."""
 
 
 @dataclass(slots=True)
 class OperationTurns:
-    """Who is next."""
+    """Orders the requests of a model."""
 
     next: int = 1
     _held: dict[int, Callable[[], None] | None] = field(default_factory=dict[int, Callable[[], None] | None])
@@ -40,7 +40,7 @@ class OperationTurns:
     _missing_since: float | None = None
 
     def seen(self, number: int) -> bool:
-        """Whether a request of this number was taken already; raises what it was or must be refused with."""
+        """Whether this number was already taken; raises its refusal if it was or must be refused."""
         if number > self.next + _FARTHEST:
             raise Refusal(400, f"seq_id is {number}, but the next request of this model is number {self.next}.")
         if number in self._refused:
@@ -49,25 +49,25 @@ class OperationTurns:
 
     @property
     def held(self) -> int:
-        """How many wait for one before them."""
+        """Number of requests that wait for an earlier one."""
         return len(self._held)
 
     def take(self, number: int, start: Callable[[], None]) -> None:
-        """Call `start` when it is this number's turn, which may be now."""
+        """Call `start` at this number's turn, possibly now."""
         self._held[number] = start
         self._advance()
 
     def refuse(self, number: int, refusal: Refusal) -> None:
-        """Use up a number without doing anything."""
+        """Consume a number without an operation."""
         self._refused[number] = refusal
         while len(self._refused) > _REMEMBERED:
-            del self._refused[next(iter(self._refused))]  # dicts keep their order: the oldest
+            del self._refused[next(iter(self._refused))]  # the oldest
         if number >= self.next:
-            self._held[number] = None  # takes its turn, so that those behind it do not wait for it
+            self._held[number] = None  # takes its turn, so that later ones do not wait
             self._advance()
 
     def overdue(self, after_s: float) -> list[int]:
-        """Numbers that have not arrived for so long that those behind them must be given up, which happens here."""
+        """Give up numbers missing for `after_s`; returns those that waited for them."""
         if self._missing_since is None or time.monotonic() - self._missing_since < after_s:
             return []
         last = max(self._held)
@@ -90,7 +90,7 @@ class OperationTurns:
 
 
 type Start = Callable[[], Operation[Response]]
-"""Hands an operation to the backend; the operation's result is the answer to the client."""
+"""Submits an operation to the backend; its result is the response to the client."""
 
 
 @dataclass(slots=True)
@@ -106,9 +106,9 @@ class TrainedModel:
     max_queue: int
     delay_s: float = 0.0
     handles: dict[str, Any] | None = None
-    """What the backend prepared; None until it has."""
+    """The backend's handles; None until prepared."""
     broken: bool = False
-    """Whether the backend could not prepare it."""
+    """Whether the backend failed to prepare it."""
     turns: OperationTurns = field(default_factory=OperationTurns)
     _last: asyncio.Task[None] | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -127,9 +127,9 @@ class TrainedModel:
         return f"{self.model_id}:{seq_id}"
 
     def submit(self, seq_id: int, start: Start, check: Callable[[], None] | None = None, *, size: int = 0) -> str:
-        """Do this when it is its turn; refuses at once what `start` or, if others come first, `check` refuses.
+        """Run an operation in turn; raises at once what `start` or, if it must wait, `check` refuses.
 
-        `size` is what it takes to remember until then, in bytes.
+        `size` is the memory it holds until then, in bytes.
         """
         request_id = self.request_id(seq_id)
         if self.turns.seen(seq_id):
@@ -147,14 +147,14 @@ class TrainedModel:
         return request_id
 
     def refuse(self, seq_id: int, error: EvsysError | Refusal) -> Refusal:
-        """Use up a number and give back what to tell the client."""
+        """Consume a number and return the refusal for the client."""
         refusal = error if isinstance(error, Refusal) else Refusal(400, str(error))
         if not self.turns.seen(seq_id):
             self.turns.refuse(seq_id, refusal)
         return refusal
 
     def give_up_overdue(self, after_s: float) -> None:
-        """End the requests that wait for one that does not come."""
+        """End requests that wait for a missing one."""
         first = self.turns.next
         if not (missing := self.turns.overdue(after_s)):
             return
@@ -167,7 +167,7 @@ class TrainedModel:
 
     def _make_room(self, seq_id: int, size: int) -> None:
         if seq_id == self.turns.next and self.turns.held:
-            return  # those that fill the queue wait for this one
+            return  # the waiting requests need this one
         if self.futures.count_waiting(self.model_id) < self.max_queue:
             self.futures.memory.check(size)
             return
@@ -186,7 +186,7 @@ class TrainedModel:
         request_id = self.request_id(seq_id)
         self._promise(request_id, size)
         self.follow(self._finish(request_id, operation))
-        # Last: it starts those that wait for this one, and the backend must have got this one before them.
+        # Last: it starts waiting requests, which must reach the backend after this one.
         self.turns.take(seq_id, lambda: None)
         return request_id
 
@@ -194,16 +194,16 @@ class TrainedModel:
         self.futures.open(request_id, self.model_id, session_id=self.session_id, size=size)
 
     def _run(self, request_id: str, start: Start) -> None:
-        """Start what was promised earlier; whatever happens, the promise is kept."""
+        """Start a registered operation; every outcome becomes its result."""
         if self.delay_s:
             self._last = self.follow(self._run_after(self._last, request_id, start))
         else:
             self.follow(self._finish(request_id, _start(start)))
 
     async def _run_after(self, before: asyncio.Task[None] | None, request_id: str, start: Start) -> None:
-        """With an artificial service time, one operation ends before the next begins."""
+        """With an artificial delay, operations run one after another."""
         if before is not None:
-            await asyncio.wait([before])  # unlike `await before`, it does not raise what became of that
+            await asyncio.wait([before])  # unlike `await before`, does not raise its error
         await asyncio.sleep(self.delay_s)
         await self._finish(request_id, _start(start))
 
@@ -211,20 +211,20 @@ class TrainedModel:
         self.futures.finish(request_id, await outcome(operation, request_id))
 
     async def wait_until_settled(self) -> None:
-        """Wait until everything submitted so far has ended."""
-        while self._tasks:  # what ends may start what waited for it
+        """Wait until all submitted operations have ended."""
+        while self._tasks:  # ending operations may start waiting ones
             await asyncio.wait(self._tasks)
 
     def follow(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something that belongs to this model."""
+        """Run a task of this model and keep a reference to it."""
         task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)  # an event loop keeps no task alive by itself
+        self._tasks.add(task)  # the event loop keeps only weak references
         task.add_done_callback(self._tasks.discard)
         return task
 
 
 def _start(start: Start) -> Operation[Response]:
-    """The operation, or one that has failed already."""
+    """The operation, or a failed one."""
     try:
         return start()
     except Exception as error:
@@ -234,7 +234,7 @@ def _start(start: Start) -> Operation[Response]:
 
 
 async def outcome(operation: Awaitable[Response], request_id: str) -> Response:
-    """The answer of an operation, also when it fails."""
+    """The response of an operation, including failures."""
     try:
         return await operation
     except (EvsysError, Refusal) as error:

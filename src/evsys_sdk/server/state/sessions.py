@@ -1,4 +1,4 @@
-"""Sessions: what one client has made, and when it last gave a heartbeat."""
+"""Sessions: the models and samplers of a client, and its last heartbeat."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ...backends.client import SamplingClient
 from ..answer import Refusal
 from .model import TrainedModel
 
-# Of sessions that ended: their clients get that reason, not "unknown".
+# Ids of ended sessions, for a precise error message.
 _REMEMBERED: Final = 10_000
 _MOST_SESSIONS: Final = 10_000
 _MOST_SAMPLERS: Final = 64
-"""Frozen weights that one session can hold: a run that makes a sampler at every step would fill the memory."""
+"""Maximum number of samplers per session: one per step would exhaust memory."""
 
 
 @dataclass(slots=True)
 class Sampler:
-    """Frozen weights that a session samples from."""
+    """Frozen weights of a session's sampler."""
 
     sampler_id: str
     session_id: str
@@ -31,7 +31,7 @@ class Sampler:
 
 @dataclass(slots=True)
 class ClientSession:
-    """One client."""
+    """The session of one client."""
 
     session_id: str
     display_name: str | None
@@ -41,7 +41,7 @@ class ClientSession:
     samplers: dict[str, Sampler] = field(default_factory=dict[str, Sampler])
 
     def keep(self, sampler: Sampler) -> None:
-        """Hold on to a sampler, and release the one that was not used for longest if there are too many."""
+        """Store a sampler, and release the least recently used one beyond the limit."""
         self.samplers[sampler.sampler_id] = sampler
         while len(self.samplers) > _MOST_SAMPLERS:
             del self.samplers[next(iter(self.samplers))]
@@ -53,13 +53,13 @@ class ClientSession:
 
 @dataclass(slots=True)
 class Sessions:
-    """All clients."""
+    """All sessions."""
 
     _open: dict[str, ClientSession] = field(default_factory=dict[str, ClientSession])
     _ended: dict[str, None] = field(default_factory=dict[str, None])
 
     def create(self, *, display_name: str | None, user_metadata: dict[str, Any] | None) -> ClientSession:
-        """A session with an id that no other server ever gave."""
+        """A session with a globally unique id."""
         if len(self._open) >= _MOST_SESSIONS:
             raise Refusal(429, f"{_MOST_SESSIONS} sessions are open here. Close some.", retry_after_s=5)
         session = ClientSession(uuid.uuid4().hex, display_name, user_metadata)
@@ -67,7 +67,7 @@ class Sessions:
         return session
 
     def get(self, session_id: str) -> ClientSession:
-        """A session; asking for it is a heartbeat."""
+        """A session; counts as a heartbeat."""
         if session := self._session_of(session_id):
             return session
         status = 410 if session_id in self._ended else 404
@@ -84,9 +84,9 @@ class Sessions:
         )
 
     def sampler(self, sampler_id: str) -> Sampler:
-        """Weights to sample from."""
+        """The sampler of an id."""
         if (session := self._session_of(sampler_id)) and (sampler := session.samplers.pop(sampler_id, None)):
-            session.samplers[sampler_id] = sampler  # the last in line is the last used
+            session.samplers[sampler_id] = sampler  # most recently used last
             return sampler
         raise Refusal(
             404,
@@ -95,25 +95,25 @@ class Sessions:
         )
 
     def _session_of(self, name: str) -> ClientSession | None:
-        """The session that something was made in, with whose id its name begins; asking for it is a heartbeat."""
+        """The session whose id starts this name; counts as a heartbeat."""
         if session := self._open.get(name.partition(":")[0]):
             session.last_seen = time.monotonic()
         return session
 
     def touch(self, request_id: str) -> None:
-        """A client that asks for a result is alive."""
+        """Count a request for a result as a heartbeat."""
         self._session_of(request_id)
 
     def all(self) -> list[ClientSession]:
         return list(self._open.values())
 
     def idle(self, for_s: float) -> list[ClientSession]:
-        """Sessions without a heartbeat whose work is done."""
+        """Sessions without a heartbeat and without running operations."""
         before = time.monotonic() - for_s
         return [session for session in self._open.values() if session.last_seen < before and not session.busy]
 
     def end(self, session_id: str) -> ClientSession | None:
-        """Forget a session; its id is remembered as ended."""
+        """Remove a session; its id is remembered as ended."""
         self._ended[session_id] = None
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]

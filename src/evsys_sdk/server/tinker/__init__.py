@@ -1,1 +1,1 @@
-"""Tinker's protocol: which path is answered by what, requests as JSON and as protobuf, and their answers."""
+"""Tinker's protocol: routes, JSON and protobuf requests, and responses."""

@@ -1,4 +1,4 @@
-"""What can be asked about a server and what it holds, without changing it."""
+"""Read-only queries about a server and its content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import requests
 
 
 def client_config(service: Service) -> dict[str, Any]:
-    """What the `tinker` package must know before it starts."""
+    """The config that the `tinker` package fetches at its start."""
     return {
         "sample_max_concurrent_requests": service.settings.max_samples_of_one,
         "fwdbwd_max_chunk_bytes_count": min(5_000_000, service.settings.max_request_bytes // 2),
@@ -21,7 +21,7 @@ def client_config(service: Service) -> dict[str, Any]:
 
 
 def capabilities(service: Service) -> dict[str, Any]:
-    """The models on offer."""
+    """The offered models."""
     return {
         "supported_models": [
             {
@@ -36,7 +36,7 @@ def capabilities(service: Service) -> dict[str, Any]:
 
 
 def evsys_model(service: Service, base_model: str | None) -> dict[str, Any]:
-    """What a client of this SDK wants to know beyond the protocol: the vocabulary and all capabilities of a model."""
+    """Facts for clients of this SDK beyond the protocol: vocabulary and capabilities of a model."""
     name = base_model or service.settings.models[0]
     service.engine.check_name(name)
     found = service.engine.capabilities(name)
@@ -80,7 +80,7 @@ def model_info(service: Service, request: requests.ModelOnly) -> dict[str, Any]:
 
 
 def describe_run(service: Service, run_id: str, record: ServedRunRecord | None = None) -> dict[str, Any]:
-    """One model that was ever trained here."""
+    """One model that was trained here."""
     record = record or service.checkpoints.run(run_id)
     if record is None:
         raise Refusal(404, f"there is no training run {show(run_id)} here.")
@@ -102,14 +102,14 @@ def describe_run(service: Service, run_id: str, record: ServedRunRecord | None =
 
 
 def list_runs(service: Service, *, limit: int, offset: int) -> dict[str, Any]:
-    """All models that were ever trained here, the latest first."""
+    """All models that were trained here, the latest first."""
     records = service.checkpoints.runs()
     shown = [describe_run(service, run.training_run_id, run) for run in records[offset : offset + limit]]
     return {"training_runs": shown, "cursor": _cursor(limit, offset, len(records))}
 
 
 def checkpoints(service: Service, run_id: str | None, *, limit: int, offset: int) -> dict[str, Any]:
-    """Everything that was saved, of one run or of all."""
+    """All saved weights, of one run or of all."""
     if run_id is not None and service.checkpoints.run(run_id) is None:
         raise Refusal(404, f"there is no training run {show(run_id)} here.")
     found = service.checkpoints.describe_all(run_id)
@@ -117,19 +117,19 @@ def checkpoints(service: Service, run_id: str | None, *, limit: int, offset: int
 
 
 def weights_info(service: Service, request: requests.WeightsInfo) -> dict[str, Any]:
-    """What must be known to continue from saved weights."""
+    """Facts needed to continue from saved weights."""
     record = service.checkpoints.get(request.tinker_path)
     flags = {"train_unembed": True, "train_mlp": True, "train_attn": True}
     return {"base_model": record.base_model, "is_lora": True, "lora_rank": record.lora_rank, **flags}
 
 
 def sessions(service: Service) -> dict[str, Any]:
-    """Who is there."""
+    """The open sessions."""
     return {"sessions": [found.session_id for found in service.sessions.all()]}
 
 
 def session(service: Service, session_id: str) -> dict[str, Any]:
-    """What a session has made."""
+    """The models and samplers of a session."""
     found = service.sessions.get(session_id)
     return {
         "training_run_ids": list(found.models),
@@ -140,13 +140,13 @@ def session(service: Service, session_id: str) -> dict[str, Any]:
 
 
 def sampler(service: Service, sampler_id: str) -> dict[str, Any]:
-    """What a sampler samples from."""
+    """The weights of a sampler."""
     found = service.sessions.sampler(sampler_id)
     return {"sampler_id": sampler_id, "base_model": found.base_model, "model_path": found.model_path}
 
 
 def health(service: Service) -> dict[str, Any]:
-    """Whether the server takes requests, and how much it holds."""
+    """Whether the server accepts requests, and its load."""
     sessions = service.sessions.all()
     return {
         "status": "ok",

@@ -1,8 +1,7 @@
-"""Training requests and results as bytes, by the message types that the `tinker` package ships.
+"""Training requests and results as protobuf, with the message types of the `tinker` package.
 
-Arrays are viewed in the bytes that arrived, never walked through in Python. Everything a client sends is suspect:
-lengths, shapes and indices are checked here, because numpy would guess or crash; what the numbers mean is checked by
-the backend.
+Arrays are views of the received bytes, without Python loops. Input is untrusted: lengths, shapes and indices are
+checked here, because numpy would guess or crash; the backend checks the values.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from ...errors import DataError, MissingExtraError, show
 from ..answer import PROTOBUF, Refusal
 
 _LARGEST_TOP_K_GAP: Final = -99999.0
-"""What the protocol writes where there is no token to report."""
+"""The protocol's log-probability for a missing token."""
 
 _INPUTS: Final = ("target_tokens", "weights", "advantages", "logprobs", "sequence_ratio_mask")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRequest:
-    """A forward_backward request whose data are still to be read."""
+    """A forward_backward request whose data are not yet parsed."""
 
     message: Any
     model_id: str
@@ -44,8 +43,8 @@ class TrainingRequest:
     forward_only: bool
 
     def data(self) -> list[Datum]:
-        """What to train on; raises `DataError` that names what is wrong with it."""
-        # protobuf skips what it does not know, and what a newer client says there may change what is to be trained.
+        """The training data; raises `DataError` for invalid ones."""
+        # protobuf ignores unknown fields, which may matter in requests of newer clients.
         fields: Any = import_module("google.protobuf.unknown_fields").UnknownFieldSet(self.message)
         if unknown := sorted({field.field_number for field in fields}):
             raise DataError(f"the request has fields that this server does not know: numbers {unknown}.")
@@ -54,7 +53,7 @@ class TrainingRequest:
 
 @cache
 def messages() -> Any:
-    """The message types, from their file alone: the package around it takes a second to import."""
+    """The message types, loaded from their file: importing the package takes a second."""
     package = find_spec("tinker")
     if package is None or package.origin is None:
         raise MissingExtraError("the Tinker protocol", "server")
@@ -68,11 +67,11 @@ def messages() -> Any:
 
 
 def read_training_request(body: bytes) -> TrainingRequest:
-    """Parse a request as far as its head; raises `Refusal` for bytes that are none."""
+    """Parse the head of a request; raises `Refusal` for invalid bytes."""
     message = messages().ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
-    except Exception:  # protobuf's own DecodeError, which differs between its implementations
+    except Exception:  # protobuf's DecodeError differs between implementations
         raise Refusal(400, f"the {len(body)} bytes sent are not a ForwardBackwardRequest.") from None
     if message.seq_id < 1:
         raise Refusal(400, f"seq_id must be 1 or more (got {message.seq_id}): it gives each request its place.")
@@ -94,7 +93,7 @@ def write_training_answer(output: ForwardBackwardOutput) -> Response:
         field = record.fields["logprobs"]
         field.dtype = pb.DTYPE_FLOAT32
         field.data = b"".join([np.ascontiguousarray(row, np.float32).tobytes() for row in rows])
-        # where each row begins, in bytes
+        # byte offset of each row
         field.offsets = np.cumsum([0, *(4 * row.size for row in rows)], dtype=np.int64).tobytes()
         field.trailing_shape.extend(rows[0].shape[1:])
     return Response(message.SerializeToString(), media_type=PROTOBUF)
@@ -133,7 +132,7 @@ def _write_top(message: Any, top: TopLogprobs) -> None:
 
 
 def _name_reductions(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics as the protocol names them: after the colon stands how parts of a batch are put together."""
+    """Metrics with the protocol's names: the suffix after the colon is the reduction over parts of a batch."""
     named: dict[str, float] = {}
     for key, value in metrics.items():
         reduction = "sum" if key == "loss" else "mean"
@@ -161,7 +160,7 @@ def _datum(message: Any, where: str) -> Datum:
 
 
 def _default_weights(targets: NDArray[Any], advantages: Floats | None, logprobs: Floats | None) -> Floats:
-    """Everything counts; in policy data, what was sampled, which has a logprob or an advantage."""
+    """Default weights: all positions; in policy data, positions with a logprob or an advantage."""
     if advantages is None or logprobs is None or targets.ndim != 1 or advantages.shape != logprobs.shape:
         return np.ones(targets.shape, np.float32)
     return ((advantages != 0) | (logprobs != 0)).astype(np.float32)
@@ -192,16 +191,16 @@ def _tokens(chunks: Sequence[Any], where: str) -> NDArray[np.int64]:
     return (parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(np.int64)
 
 
-# The protocol's tensors as numpy arrays: dense or in compressed rows, checked before numpy sees them.
+# The protocol's tensors as numpy arrays: dense or compressed rows, validated first.
 
 _FLOAT32, _INT64, _INT32, _BFLOAT16 = 1, 2, 3, 4
 _STORED: Final = {_FLOAT32: np.float32, _INT64: np.int64, _INT32: np.int32, _BFLOAT16: np.uint16}
 _MOST_ELEMENTS: Final = 1 << 26
-"""A sparse tensor may claim any shape; beyond this it is not unfolded."""
+"""Maximum size of a sparse tensor, which may claim any shape."""
 
 
 def tensor(message: Any, where: str, *, rows: int) -> NDArray[Any]:
-    """The array in a message: float32 or int64, (rows,) or (rows, K)."""
+    """The array of a message: float32 or int64, (rows,) or (rows, K)."""
     if message.dtype not in _STORED:
         raise DataError(f"{where} have the data type {message.dtype}; use float32 or int64.")
     encoding = message.WhichOneof("encoding")
@@ -210,13 +209,13 @@ def tensor(message: Any, where: str, *, rows: int) -> NDArray[Any]:
         return _unfold(message, shape, where, rows=rows)
     values = _values(message.dense, message.dtype, where)
     shape = shape or values.shape
-    if math.prod(shape) != values.size or min(shape) < 0:  # of two negative numbers the product is positive
+    if math.prod(shape) != values.size or min(shape) < 0:  # the product of two negative numbers is positive
         raise DataError(f"{where}: {values.size} values do not fill the shape {list(shape)}.")
     return values.reshape(shape)
 
 
 def group_by_width(arrays: Sequence[Floats]) -> Iterator[Sequence[Floats]]:
-    """Neighbours that are equally wide, because one batch in the protocol has one width."""
+    """Group neighbours of equal width, because a batch of the protocol has one width."""
     for _, group in itertools.groupby(arrays, key=lambda array: array.shape[1:]):
         yield list(group)
 
@@ -242,6 +241,6 @@ def _values(content: bytes, dtype: int, where: str) -> NDArray[Any]:
     if len(content) % stored.itemsize:
         raise DataError(f"{where}: {len(content)} bytes are no number of {stored.name} values.")
     values = np.frombuffer(content, stored)
-    if dtype == _BFLOAT16:  # numpy has no such type; it is the upper half of a float32
+    if dtype == _BFLOAT16:  # numpy lacks bfloat16; it is the upper half of a float32
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.int64) if dtype == _INT32 else values

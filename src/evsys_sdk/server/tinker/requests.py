@@ -1,4 +1,4 @@
-"""The JSON requests of the protocol. What they do not know is refused, so nothing a client asks for is dropped."""
+"""The JSON requests of the protocol. Unknown fields are refused, so that no option is silently ignored."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LONGEST_TTL_S = 10 * 366 * 24 * 3600
 _LONGEST_METADATA = 16_384
 
 type Id = Annotated[str, StringConstraints(max_length=160)]
-"""Of a session, a model, a sampler or a request."""
+"""Id of a session, model, sampler or request."""
 type Number = Annotated[int, Field(ge=0, lt=10**9)]
-"""Counts what a client makes; it becomes part of a name, and names have nine digits."""
+"""A client's counter; it becomes part of a name of nine digits."""
 type Text = Annotated[str, StringConstraints(max_length=1000)]
 
 
@@ -36,7 +36,7 @@ type Labels = Annotated[dict[str, str], AfterValidator(_short)]
 
 
 class Typed(Strict):
-    """Every request may name its type."""
+    """Base: every request may name its type."""
 
     type: Text | None = None
 
@@ -85,20 +85,20 @@ class CreateModel(Typed):
 
 
 class ModelOnly(Typed):
-    """Anything that concerns a whole model."""
+    """A request about a whole model."""
 
     model_id: Id
 
 
 class Numbered(Typed):
-    """A request that has its place in the order of a model's requests."""
+    """A request with its number in the order of a model's requests."""
 
     model_id: Id
     seq_id: int = Field(ge=1, lt=2**31)
 
 
 class AdamSettings(Strict):
-    """One step; the values are checked by the backend."""
+    """Adam's parameters; the backend checks the values."""
 
     learning_rate: float = 1e-4
     beta1: float = 0.9
@@ -115,7 +115,7 @@ class OptimStep(Numbered):
 
 
 class Saved(Numbered):
-    """What all ways of saving share."""
+    """Fields shared by all save requests."""
 
     path: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=150)
     ttl_seconds: int | None = Field(default=None, ge=3600, le=_LONGEST_TTL_S)
@@ -141,7 +141,7 @@ class SaveExternal(Saved):
 
 
 class LoadWeights(Numbered):
-    """Go back to stored weights."""
+    """Load stored weights."""
 
     path: Text
     optimizer: bool
@@ -165,7 +165,7 @@ class TextChunk(Strict):
 
 
 class Prompt(Strict):
-    """What is continued."""
+    """The prompt to continue."""
 
     chunks: list[TextChunk] = Field(min_length=1)
 
@@ -177,7 +177,7 @@ type Stops = Annotated[list[Text] | list[int], Field(max_length=64)]
 
 
 class SamplingSettings(Strict):
-    """How to sample; the values are checked by the backend."""
+    """Sampling options; the backend checks the values."""
 
     max_tokens: int | None = Field(default=None, lt=2**31)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
@@ -205,26 +205,26 @@ class AsampleRequest(Typed):
 
 
 class Retrieve(Strict):
-    """Ask for a result."""
+    """Fetch a result."""
 
     request_id: Id
     allow_metadata_only: bool = False
 
 
 class WeightsInfo(Strict):
-    """Ask what a checkpoint holds."""
+    """Query a checkpoint."""
 
     tinker_path: Text
 
 
 class Ttl(Strict):
-    """Change how long a checkpoint is kept."""
+    """Change the lifetime of a checkpoint."""
 
     ttl_seconds: int | None = Field(ge=3600, le=_LONGEST_TTL_S)
 
 
 def read[R: Strict](kind: type[R], body: bytes) -> R:
-    """The request in `body`, or a refusal that names what is wrong with it."""
+    """Parse the request in `body`; raises a refusal that names the invalid field."""
     try:
         return kind.model_validate_json(body or b"{}")
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Which path is answered by what. The whole surface of the server is this table."""
+"""The routing table of the server."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ type Result = dict[str, Any] | Response
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Reads a request, asks the handler, sends the answer."""
+    """Parses a request, calls the handler, sends the response."""
 
     handler: Callable[..., Result | Awaitable[Result]]
-    """Called with the service and what `reads` says, else with the HTTP request and its body."""
+    """Called with the service and the parsed request, else with the HTTP request and its body."""
     reads: type[requests.Strict] | None = None
-    """The JSON request, where it is all that the handler needs."""
+    """The type of the JSON request, if the handler needs only that."""
     in_files: bool = False
-    """Whether the handler looks up or changes files, which happens away from the event loop."""
+    """Whether the handler accesses files, which runs off the event loop."""
     takes_work: bool = False
-    """Whether it is refused while the server shuts down."""
+    """Whether it is refused during a shutdown."""
     large: bool = False
-    """Whether requests may be as long as the server allows; otherwise a megabyte is too much."""
+    """Whether requests may have the server's maximum length instead of a megabyte."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["service"]
@@ -73,7 +73,7 @@ class Endpoint:
 
 
 class Unknown(Endpoint):
-    """Answers every path that is not in the table."""
+    """Handles every path that is not in the table."""
 
     def __init__(self) -> None:
         super().__init__(_refuse_unknown)
@@ -83,7 +83,7 @@ async def _read_body(request: Request, service: Service, room: ResultReading) ->
     headers = dict(request.scope["headers"])
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise Refusal(415, "compressed requests are not taken. Send the body as it is.")
-    # What cannot be read as a number announces nothing; what really comes is counted as it comes.
+    # An invalid Content-Length is ignored; received bytes are counted.
     announced = headers.get(b"content-length", b"0")
     room.check_announced(int(announced) if announced.isdigit() and len(announced) < 16 else 0)
     try:
@@ -95,7 +95,7 @@ async def _read_body(request: Request, service: Service, room: ResultReading) ->
 
 async def _receive_all(request: Request, room: ResultReading) -> bytes:
     message = await request.receive()
-    # Most requests come in one piece, which need not be copied.
+    # Avoid a copy for requests that arrive in one piece.
     if message["type"] == "http.request" and not message["more_body"]:
         room.grow(len(message["body"]))
         return message["body"]
@@ -110,7 +110,7 @@ async def _receive_all(request: Request, room: ResultReading) -> bytes:
 
 
 def _refuse_unknown(service: Service, request: Request, body: bytes) -> Result:
-    """A request that has a number among those of its model uses it up, also when no one here knows what it asks."""
+    """Refuse an unknown request; one with a model's number consumes the number."""
     path = show(request.scope["path"])
     refusal = Refusal(404, f"this server does not answer {request.method} {path}. docs/serve.md lists what it does.")
     service.use_up(body, refusal)
@@ -133,7 +133,7 @@ async def _forward_backward(service: Service, request: Request, body: bytes) -> 
 
 
 def _end_session(service: Service, request: Request, body: bytes) -> Result:
-    # Not awaited: it waits for everything that the session has submitted.
+    # Not awaited, because it waits for all operations of the session.
     service.follow(service.end_session(service.sessions.get(request.path_params["session_id"])))
     return {}
 
@@ -176,7 +176,7 @@ type _Answer = Callable[[Service, Request], Result]
 
 
 def _work(path: str, reads: type[requests.Strict], handler: Callable[..., Any], *, large: bool = False) -> _Row:
-    """A request that is refused while the server shuts down."""
+    """A route that is refused during a shutdown."""
     return "POST", path, Endpoint(handler, reads, takes_work=True, large=large)
 
 
@@ -195,7 +195,7 @@ def _checkpoints(service: Service, request: Request) -> Result:
 
 
 _KEPT: Final = "training_runs/{run_id}/checkpoints/{kind}/{name}"
-# Starlette looks from the top, so what is asked most often stands there.
+# Starlette searches from the top, so the most frequent routes come first.
 _TABLE: Final[list[_Row]] = [
     ("POST", "retrieve_future", Endpoint(_retrieve, requests.Retrieve)),
     _work("asample", requests.AsampleRequest, sampling.sample, large=True),

@@ -1,4 +1,4 @@
-"""Sampling requests: opening weights, and answering what is asked about a prompt and its continuations."""
+"""Sampling requests: opens weights, samples continuations and computes log-probabilities."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .protobuf import sample_answer
 
 _ALL: Final = "samples"
 _MOST_NUMBERS: Final = 1 << 24
-"""What one answer may hold, or be read from, in log-probabilities."""
+"""Maximum number of log-probabilities in, or computed for, one response."""
 
 
 async def create_sampling_session(service: Service, request: requests.CreateSamplingSession) -> dict[str, Any]:
     """Open saved weights, or those of a base model."""
     session = service.sessions.get(request.session_id)
     sampler_id = f"{session.session_id}:sample:{request.sampling_session_seq_id}"
-    if sampler_id not in session.samplers:  # a request that is sent again opens nothing anew
+    if sampler_id not in session.samplers:  # a repeated request opens nothing
         base_model, ref = request.base_model, None
         if request.model_path is not None:
             record = await asyncio.to_thread(service.checkpoints.get, request.model_path)
@@ -46,14 +46,14 @@ async def create_sampling_session(service: Service, request: requests.CreateSamp
 
 
 def sample(service: Service, request: requests.AsampleRequest) -> dict[str, Any]:
-    """Take a sampling request; it is worked on when its session's turn comes."""
+    """Accept a sampling request; it runs at its session's turn."""
     sampler = service.sessions.sampler(request.sampling_session_id)
     request_id = f"{sampler.sampler_id}:{request.seq_id}"
-    if request_id not in service.futures:  # one that is sent again has its result waiting, or under way
+    if request_id not in service.futures:  # a repeated request already has a result or is running
         queues = (f"{sampler.session_id}:samples", _ALL)
         _check_room(service, *queues)
         try:
-            # Checked before a result is promised: what is refused takes up no place among those that wait.
+            # Checked first, so that a refused request takes no place in the queue.
             drawing = _Drawing.of(service, sampler, request)
         except EvsysError as error:
             raise Refusal(400, str(error)) from None
@@ -78,7 +78,7 @@ def _check_room(service: Service, of_session: str, of_all: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """One request: what is asked about its prompt, and its samples, each in turn with what other clients ask for."""
+    """One request: its samples and log-probabilities, each in turn with other clients."""
 
     client: SamplingClient
     request: requests.AsampleRequest
@@ -89,9 +89,9 @@ class _Drawing:
 
     @classmethod
     def of(cls, service: Service, sampler: Sampler, request: requests.AsampleRequest) -> _Drawing:
-        """Check everything that can be wrong with a request, so that it is refused at once."""
+        """Validate a request, so that it is refused immediately."""
         prompt, capabilities = request.prompt.tokens(), service.engine.capabilities(sampler.base_model)
-        # at least 1: of a prompt that fills the context, the check below says what is wrong
+        # at least 1: the check below reports a prompt that fills the context
         room = max(1, min(capabilities.context_length - len(prompt), service.settings.max_tokens))
         params = replace(_params(request.sampling_params, room), top_logprobs=request.topk_sample_logprobs)
         _check_logprobs(request, len(prompt), params.max_tokens, capabilities)
@@ -104,7 +104,7 @@ class _Drawing:
         k = request.topk_prompt_logprobs
         top = await turns.ask(who, lambda: client.topk_logprobs(prompt, k)) if k else None
         logprobs = None
-        if request.prompt_logprobs:  # from the same pass as the alternatives, where those are asked for
+        if request.prompt_logprobs:  # from the same pass as requested alternatives
             same = None if top is None else top.given
             logprobs = await turns.ask(who, lambda: client.logprobs(prompt)) if same is None else same
         drawn = await turns.draw(who, client, prompt, self.params, request.num_samples)
@@ -136,13 +136,13 @@ def _check_logprobs(request: requests.AsampleRequest, prompt: int, max_tokens: i
 
 
 def _only_last(count: int, logprobs: Floats, top: TopLogprobs | None) -> tuple[Floats, TopLogprobs | None]:
-    """Nothing but the log-probabilities of the last tokens of a prompt."""
-    # Blanked and not cut off, because a token's number is found by its position in the prompt.
+    """Keep only the log-probabilities of the last prompt tokens."""
+    # Blanked rather than cut, because values are indexed by position in the prompt.
     skipped = slice(0, len(logprobs) - count)
     logprobs = logprobs.copy()
     logprobs[skipped] = np.nan
     if top is not None:
-        best = top.logprobs.copy()  # the table is the backend's, which may keep it
+        best = top.logprobs.copy()  # the backend may keep its array
         best[skipped] = np.nan
         top = TopLogprobs(top.tokens, best)
     return logprobs, top

@@ -1,1 +1,1 @@
-"""Weights: the backend that has them, saved ones by their public names, and names that others decide."""
+"""Weights: the backend, saved weights by public name, and the catalog of other names."""

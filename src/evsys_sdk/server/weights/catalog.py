@@ -1,7 +1,7 @@
-"""Models beyond those that were trained here: what a server offers under names that others decide.
+"""Further models of a server, under names defined elsewhere, e.g. by deployments.
 
-A catalog is asked at every request, so that a name can be given to other weights while requests continue: each is
-answered by the weights that had the name when it came.
+The catalog is queried at every request, so a name can move to other weights during operation; each request uses the
+weights of its arrival.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ class Offer:
     base_model: str
     backend: str
     ref: str
-    """Where they are, as the backend opens them."""
+    """The backend's reference."""
     renderer: str | None = None
     system_prompt: str = ""
     """Put before conversations without a system message."""
     version: str = ""
-    """What answers call the model: of a name that changes hands, who had it."""
+    """The model name in responses, which identifies the weights behind a moving name."""
 
 
 class Catalog(Protocol):
-    """Knows names; may read files, so it is asked on a thread."""
+    """Resolves names; may read files, so it is called on a thread."""
 
     def names(self) -> Sequence[str]: ...
     def find(self, name: str) -> Offer | None: ...

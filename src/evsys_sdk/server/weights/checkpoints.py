@@ -1,12 +1,12 @@
-"""Saved weights by their public names, on disk, so that they outlive the server.
+"""Saved weights by public name, on disk, so that they survive a restart.
 
     <state_dir>/runs/<run>/run.json                     the model: base model, rank, seed
     <state_dir>/runs/<run>/weights/<name>.json          weights and optimizer, saved under a name
     <state_dir>/runs/<run>/sampler_weights/<name>.json  weights to sample from
-    <state_dir>/runs/<run>/external_weights/<name>.json weights for programs that do not speak the protocol
-    <state_dir>/runs/<run>/engine/                      what the backend wrote
+    <state_dir>/runs/<run>/external_weights/<name>.json weights for other programs
+    <state_dir>/runs/<run>/engine/                      files of the backend
 
-A name exists once its file does, which is written last; so a server that is killed leaves no half checkpoint behind.
+The file of a name is written last, so a killed server leaves no partial checkpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlace:
-    """Where a checkpoint is: `tinker://<run>/<kind>/<name>`."""
+    """The public path of a checkpoint: `tinker://<run>/<kind>/<name>`."""
 
     run_id: str
     kind: str
@@ -44,7 +44,7 @@ class CheckpointPlace:
 
     @classmethod
     def parse(cls, path: str) -> CheckpointPlace:
-        """Read a tinker path; refuses what cannot be one, so that no path leads out of the folder."""
+        """Parse a tinker path; refuses invalid ones, including paths outside the folder."""
         run_id, _, rest = path.removeprefix("tinker://").partition("/")
         return cls.of(run_id, rest) if path.startswith("tinker://") else cls.of("", path)
 
@@ -66,7 +66,7 @@ class CheckpointPlace:
 
 
 class ServedRunRecord(Strict):
-    """A model that was trained here, as its file describes it."""
+    """The record of a model trained here."""
 
     training_run_id: str = Field(pattern=f"^{_RUN.pattern}$")
     created: str
@@ -77,13 +77,13 @@ class ServedRunRecord(Strict):
 
 
 class CheckpointRecord(Strict):
-    """Saved weights, as their file describes them."""
+    """The record of saved weights."""
 
     tinker_path: str
     ref: str
-    """Where the backend keeps them."""
+    """The backend's reference."""
     inside: bool
-    """Whether `ref` is relative to the backend's folder of the run, which can then be moved."""
+    """Whether `ref` is relative to the run's backend folder, which can then be moved."""
     time: str
     expires_at: AwareDatetime | None
     user_metadata: dict[str, str] | None
@@ -100,7 +100,7 @@ class CheckpointRecord(Strict):
         return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
 
     def describe(self) -> dict[str, Any]:
-        """As the protocol describes a checkpoint."""
+        """The protocol's description of a checkpoint."""
         place = self.place
         shown = {"time", "tinker_path", "size_bytes", "user_metadata", "expires_at"}
         about = {"checkpoint_id": f"{place.kind}/{place.name}", "checkpoint_type": _TYPES[place.kind]}
@@ -109,11 +109,11 @@ class CheckpointRecord(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """All that was saved below one folder. Reads and writes files; not for the event loop where there are many."""
+    """All saved weights below one folder. Reads and writes files, so not for the event loop."""
 
     state_dir: Path
     _unreadable: set[Path] = field(default_factory=set[Path])
-    """Files that were complained about."""
+    """Unreadable files that were already logged."""
 
     def run_dir(self, run_id: str) -> Path:
         return self.state_dir / "runs" / run_id.replace(":", "_")
@@ -122,12 +122,12 @@ class Checkpoints:
         return self.run_dir(run_id) / "engine"
 
     def add_run(self, run_id: str, about: dict[str, Any]) -> None:
-        """Record a model that is going to be trained."""
+        """Record a new model."""
         record = ServedRunRecord(training_run_id=run_id, created=_now(), **about)
         write_json(self.run_dir(run_id) / "run.json", record.model_dump())
 
     def run(self, run_id: str) -> ServedRunRecord | None:
-        """What was recorded about a model."""
+        """The record of a model."""
         return _read(ServedRunRecord, self.run_dir(run_id) / "run.json") if _RUN.fullmatch(run_id) else None
 
     def runs(self) -> list[ServedRunRecord]:
@@ -147,10 +147,10 @@ class Checkpoints:
         user_metadata: dict[str, str] | None,
         about: dict[str, Any],
     ) -> None:
-        """Give what the backend wrote its name; a checkpoint that had it before is removed."""
+        """Publish written weights under a name; an earlier checkpoint of that name is deleted."""
         before = _read(CheckpointRecord, self._file(place))
         engine = self.engine_dir(place.run_id)
-        inside = Path(ref).is_relative_to(engine)  # then the folder can be moved
+        inside = Path(ref).is_relative_to(engine)  # relative, so that the folder can be moved
         size = sum(path.stat().st_size for path in Path(ref).rglob("*") if path.is_file()) if inside else None
         self._write(
             CheckpointRecord(
@@ -164,34 +164,34 @@ class Checkpoints:
                 **about,
             )
         )
-        if before is not None:  # only now: whenever the process dies, the name stands for something whole
+        if before is not None:  # last, so that the name always refers to a complete checkpoint
             self._discard(before)
 
     def get(self, path: str) -> CheckpointRecord:
-        """The record of a checkpoint, with `ref` as the backend takes it."""
+        """The record of a checkpoint, with an absolute `ref`."""
         place = CheckpointPlace.parse(path)
         record = self._read_kept(place)
-        # a `ref` that is not inside is absolute, and joined to any folder it stays what it is
+        # an absolute `ref` stays unchanged when joined
         return record.model_copy(update={"ref": str(self.engine_dir(place.run_id) / record.ref)})
 
     def describe_all(self, run_id: str | None = None) -> list[dict[str, Any]]:
-        """Checkpoints of a run or of all, the latest first, as the protocol describes them."""
+        """Checkpoints of a run or of all, the latest first, in the protocol's form."""
         folders = [self.run_dir(run_id)] if run_id else self._folders()
         found = [record for folder in folders for record in self._records(folder) if not record.expired]
         return [record.describe() for record in sorted(found, key=lambda record: record.time, reverse=True)]
 
     def set_ttl(self, place: CheckpointPlace, ttl_seconds: int | None) -> None:
-        """Change how long it is kept; None keeps it for good."""
+        """Change the lifetime; None keeps it permanently."""
         self._write(self._read_kept(place).model_copy(update={"expires_at": expiry(ttl_seconds)}))
 
     def delete(self, place: CheckpointPlace) -> None:
-        """Remove a checkpoint: first its name, then its content."""
+        """Delete a checkpoint: first its name, then its content."""
         record = self._read_kept(place)
         self._file(place).unlink(missing_ok=True)
         self._discard(record)
 
     def delete_expired(self) -> None:
-        """Remove what has outlived its time."""
+        """Delete expired checkpoints."""
         for record in [record for folder in self._folders() for record in self._records(folder) if record.expired]:
             self._file(record.place).unlink(missing_ok=True)
             self._discard(record)
@@ -209,13 +209,13 @@ class Checkpoints:
         write_json(self._file(record.place), record.model_dump(mode="json"))
 
     def _discard(self, record: CheckpointRecord) -> None:
-        # A record is a file that anybody may have edited: only what really lies in the run's own folder is removed.
+        # Records may have been edited: delete only files inside the run's folder.
         engine = self.engine_dir(record.place.run_id)
         folder = (engine / record.ref).resolve()
         if not record.inside or engine.resolve() not in folder.parents:
-            return  # not ours to remove
+            return  # not in our folder
         shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # not empty: another kind of checkpoint lies next to it
+        with contextlib.suppress(OSError):  # not empty: has another kind of checkpoint
             if folder.parent != engine.resolve():
                 folder.parent.rmdir()
 
@@ -229,11 +229,11 @@ class Checkpoints:
     def _readable[R: ServedRunRecord | CheckpointRecord](
         self, kind: type[R], folder: Path, pattern: str
     ) -> Iterator[R]:
-        """What can be read; what cannot is named in the log once, because a listing must not fail for it."""
+        """The readable records; unreadable ones are logged once, so that listings do not fail."""
         for path in sorted(folder.glob(pattern)):
             try:
                 record = _read(kind, path)
-                # A copy under another name: to delete what is listed would delete the original.
+                # A copied record: deleting it would delete the original.
                 if isinstance(record, CheckpointRecord) and self._file(record.place) != path:
                     raise Refusal(400, f"{path} on the server is the record of {record.tinker_path}.")
                 if record is not None:
@@ -245,7 +245,7 @@ class Checkpoints:
 
 
 def expiry(ttl_seconds: int | None) -> datetime | None:
-    """When something ends that is to be kept for so long."""
+    """The time at which something with this lifetime expires."""
     return None if ttl_seconds is None else datetime.now(UTC) + timedelta(seconds=ttl_seconds)
 
 

@@ -1,4 +1,4 @@
-"""The backend behind a server: makes the models that clients train, and samplers of what was saved."""
+"""The backend of a server: creates models to train and samplers of saved weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Engine:
     settings: ServeSettings
     backend: Any
     _hosts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """For each base model one client that is never trained: it knows what the model can do and opens saved weights."""
+    """Base model -> a client that is never trained, for capabilities and for opening saved weights."""
     _samplers: WeakValueDictionary[tuple[str, str], SamplingClient] = field(
         default_factory=WeakValueDictionary[tuple[str, str], SamplingClient]
     )
@@ -35,25 +35,25 @@ class Engine:
 
     @classmethod
     def start(cls, settings: ServeSettings) -> Engine:
-        """Load the base models, so that a mistake shows before the first client connects."""
+        """Load the base models, so that errors occur before the first client connects."""
         engine = cls(settings, _make_backend(settings))
         for model in settings.models:
             engine.host(model)
         return engine
 
     def host(self, base_model: str) -> TrainingClient:
-        """The client of a base model that is never trained."""
+        """The untrained client of a base model."""
         self.check_name(base_model)
         with self._lock:
             if base_model not in self._hosts:
-                # With the lock held, so that two who ask at once do not load the same weights twice.
+                # With the lock held, so that concurrent requests do not load the same weights twice.
                 self._hosts[base_model] = self.backend.prepare(
                     model=ModelSpec(base_model), run_dir=self.settings.state_dir / "base" / _folder(base_model)
                 )
             return self._hosts[base_model]["training_client"]
 
     def check_name(self, base_model: str) -> None:
-        """Refuse a model that this server does not have."""
+        """Refuse an unknown base model."""
         known = self.settings.models
         if base_model not in known:
             guess = closest(base_model, known)
@@ -63,24 +63,24 @@ class Engine:
             )
 
     def capabilities(self, base_model: str) -> Capabilities:
-        """What a base model can do."""
+        """The capabilities of a base model."""
         return self.host(base_model).capabilities
 
     def prepare(self, base_model: str, *, run_dir: Path, rank: int, seed: int) -> dict[str, Any]:
-        """A model to train; may take as long as loading weights takes, so not on the event loop."""
+        """Create a model to train; blocks while weights load, so not on the event loop."""
         return self.backend.prepare(model=ModelSpec(base_model, lora_rank=rank, seed=seed), run_dir=run_dir)
 
     async def open_sampler(self, base_model: str, ref: str | None) -> SamplingClient:
-        """A sampler of saved weights, or of the base model: one for all who ask, so that they are drawn together."""
+        """A sampler of saved weights, or of the base model, shared by all clients for joint batches."""
         key = (base_model, ref or "")
         if (found := self._samplers.get(key)) is None:
             host = self.host(base_model)
-            # `setdefault`, because somebody else may have opened the same while this one waited
+            # `setdefault`, because another task may have opened it meanwhile
             found = self._samplers.setdefault(key, await (host.sampler() if ref is None else host.open_sampler(ref)))
         return found
 
     async def release(self, handles: dict[str, Any]) -> None:
-        """Release a model; waits for what it is working on, so on a thread."""
+        """Release a model after its running operations, on a thread."""
         await asyncio.to_thread(self.backend.teardown, handles)
 
     async def close(self) -> None:

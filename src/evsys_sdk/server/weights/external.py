@@ -1,7 +1,7 @@
-"""External weights: saved for programs that do not speak the protocol, and fetched by addresses that need no key.
+"""External weights: saved for other programs and downloaded through signed URLs without a key.
 
-`tinker checkpoint download` asks for one address per file and opens it with a plain HTTP client. So an address carries
-its own permission: until when it holds, and a signature that only this server can make.
+`tinker checkpoint download` requests one URL per file and opens it with a plain HTTP client. So a URL contains its
+expiry and a signature of this server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOLDS_S: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs addresses for as long as the server runs; after a restart they are asked for anew."""
+    """Signs URLs; the key changes with each server start."""
 
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
@@ -42,8 +42,8 @@ class Signer:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
     def check(self, place: CheckpointPlace, file: str, until: int, signature: str) -> None:
-        # The signature before the time: who has none learns nothing about an address. Compared
-        # as bytes, because of two texts only ASCII can be.
+        # Check the signature before the expiry, to reveal nothing without one. Compared as bytes, because
+        # compare_digest accepts only ASCII text.
         if not hmac.compare_digest(self.sign(place, file, until).encode(), signature.encode("utf-8", "replace")):
             raise Refusal(403, _NOT_SIGNED)
         if until < time.time():
@@ -51,7 +51,7 @@ class Signer:
 
 
 def read_recipients(texts: Sequence[str]) -> list[Any]:
-    """Whom files are encrypted to, by their public keys of the `age` format."""
+    """The public keys (`age` format) to encrypt files for."""
     try:
         pyrage: Any = import_module("pyrage")
     except ImportError:
@@ -66,7 +66,7 @@ def read_recipients(texts: Sequence[str]) -> list[Any]:
 
 
 def encrypt_folder(folder: Path, recipients: Sequence[Any]) -> None:
-    """Leave nothing but encrypted files; one that is half written is never listed under the name of a whole one."""
+    """Replace all files by encrypted ones; partly written files are never listed."""
     pyrage: Any = import_module("pyrage")
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         pyrage.encrypt_file(str(path), f"{path}.age", list(recipients))
@@ -74,7 +74,7 @@ def encrypt_folder(folder: Path, recipients: Sequence[Any]) -> None:
 
 
 def addresses(checkpoints: Checkpoints, signer: Signer, place: CheckpointPlace, root: str) -> dict[str, Any]:
-    """One address for each file, and until when they hold."""
+    """One URL per file, and their expiry."""
     folder, until = _folder(checkpoints, place), int(time.time()) + _HOLDS_S
     urls: dict[str, str] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -85,15 +85,15 @@ def addresses(checkpoints: Checkpoints, signer: Signer, place: CheckpointPlace, 
 
 
 def download(checkpoints: Checkpoints, signer: Signer, request: Request) -> FileResponse:
-    """The file that a signed address means."""
+    """The file of a signed URL."""
     parts = request.path_params
     try:
         place, file = CheckpointPlace.of(parts["run_id"], f"{EXTERNAL}/{parts['name']}"), parts["file"]
-    except Refusal:  # what names no place was never signed
+    except Refusal:  # an invalid path was never signed
         raise Refusal(403, _NOT_SIGNED) from None
     until, _, signature = parts["permission"].partition("-")
     signer.check(place, file, int(until) if until.isdecimal() and len(until) < 16 else 0, signature)
-    path = _folder(checkpoints, place) / file  # it was signed, so it is one that was listed
+    path = _folder(checkpoints, place) / file  # signed, so it was listed
     if not path.is_file():
         raise Refusal(404, f"{place.path} has no file {file!r} any more.")
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
