@@ -212,7 +212,7 @@ def test_a_plan_says_what_a_search_may_take() -> None:
     assert (run.each.steps, run.each.tokens_sampled) == (0, 0), "another model answers"
     [note] = [one for one in run.notes if "prompt" in one]
     assert "at most 150 answers; mentor writes at most 23 prompts" in note
-    assert "pupil for at most 150 answers of at most 256" in note
+    assert "pupil at most 150 answers of at most 256" in note
     Experiment(config(budget=150)).run()
     assert Mentor.calls <= 23
     own = plan_experiment(config(budget=150, task=None, max_tokens=10)).runs[0]
