@@ -1,14 +1,14 @@
-"""Room 4: where weights live.
+"""Backends: training and sampling of weights.
 
-client   the protocol every backend speaks: TrainingClient and SamplingClient
-datum    what is trained on
-losses   what every named loss means, as formulas on log-probabilities
-checks   what is refused before it reaches a backend
+client   the protocol of all backends: TrainingClient and SamplingClient
+datum    one training sequence
+losses   formulas of the named losses on log-probabilities
+checks   validation before a call reaches a backend
 future   operations that are submitted now and awaited later
 mock/    a small, real language model in numpy
-local/   a model of transformers with an adapter, on torch in this process
-tinker/  any server that speaks the Tinker protocol; fireworks/ is one with its own client
-probes/  what a server really does, found out by asking it
+local/   a transformers model with an adapter, on torch in this process
+tinker/  any server with the Tinker protocol; fireworks/ uses its own client
+probes/  tests of a server's actual behaviour
 """
 
 from __future__ import annotations

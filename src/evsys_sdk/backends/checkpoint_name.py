@@ -1,4 +1,4 @@
-"""Names of checkpoints, and the folders that belong to them."""
+"""Names and folders of checkpoints."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from ..errors import BackendError, show
 
 MANIFEST: Final = "manifest.json"
-"""Written last, so that a folder without it holds no checkpoint."""
+"""Written last; a folder without it has no complete checkpoint."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def checkpoint_folder(run_dir: Path, name: str, kind: str) -> Path:
-    """Where a checkpoint of a name goes; refuses names that are taken or are no file names."""
+    """The folder of a new checkpoint; refuses existing and invalid names."""
     if not _NAME.fullmatch(name):
         raise BackendError(f"a checkpoint cannot be called {show(name)}. Use letters, digits, '.', '_' and '-'.")
     folder = run_dir / "checkpoints" / name / kind
@@ -23,6 +23,6 @@ def checkpoint_folder(run_dir: Path, name: str, kind: str) -> Path:
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that holds a checkpoint. Ask when it is named and when it is written: both may be far apart."""
+    """Refuse a folder with a checkpoint. Call it on naming and on writing, which may be far apart."""
     if (folder / MANIFEST).exists():
         raise BackendError(f"the checkpoint '{folder.parent.name}' exists already in {folder}. Use another name.")

@@ -1,7 +1,7 @@
-"""What is refused before it reaches a backend, so that a mistake costs nothing and changes nothing.
+"""Validation before a call reaches a backend, so that an error has no cost or effect.
 
-Servers answer some of these mistakes with silence and a NaN, so they are looked for here, once for every backend.
-Each error names the datum, the position, the value and the remedy.
+Some servers return NaN for these errors instead of failing, so all backends share these checks. Each error names the
+datum, the position, the value and the remedy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_loss(name: str, config: Mapping[str, Any] | None, capabilities: Capabilities) -> None:
-    """Refuse a loss that does not exist, that this backend lacks, or that does not take these parameters."""
+    """Refuse a loss that is unknown, unsupported by this backend, or has wrong parameters."""
     if name not in capabilities.losses:
         offered = ", ".join(sorted(capabilities.losses))
         if name in LOSSES:
@@ -38,10 +38,10 @@ def check_loss(name: str, config: Mapping[str, Any] | None, capabilities: Capabi
 def check_recipe(
     capabilities: Capabilities, *, path: str, sums: str | None = None, snapshots: str | None = None
 ) -> None:
-    """Refuse a recipe that this backend would corrupt without an error.
+    """Refuse a recipe that this backend would silently corrupt.
 
-    `sums` says what depends on losses that are sums, `snapshots` what depends on samplers that keep their weights;
-    `path` is where the config asks for it.
+    `sums` describes what depends on summed losses, `snapshots` what depends on frozen samplers; `path` is the place in
+    the config.
     """
     backend = capabilities.backend
     if sums and not capabilities.summed_losses:
@@ -67,7 +67,7 @@ def _check_summed(capabilities: Capabilities, what: str) -> None:
 
 
 def check_data(data: Sequence[Datum], capabilities: Capabilities, loss_fn: str | None = None) -> None:
-    """Refuse data that cannot be trained on; `loss_fn` is None for a loss of the user's own."""
+    """Refuse invalid training data; `loss_fn` is None for a custom loss."""
     if not len(data):
         raise DataError("there is no data to pass through the model. Give at least one datum, or skip the step.")
     if loss_fn is None:
@@ -94,7 +94,7 @@ def check_data(data: Sequence[Datum], capabilities: Capabilities, loss_fn: str |
 
 
 def check_tokens(tokens: Sequence[int] | NDArray[Any], capabilities: Capabilities, *, where: str) -> None:
-    """Refuse tokens that the model does not have, none at all, or more than fit into its context."""
+    """Refuse no tokens, tokens outside the vocabulary, and sequences beyond the context length."""
     array = np.asarray(tokens)
     if array.ndim != 1 or not array.size:
         raise DataError(f"{where}: tokens are shaped {array.shape}; they must be one row of at least one token.")
@@ -107,7 +107,7 @@ def check_tokens(tokens: Sequence[int] | NDArray[Any], capabilities: Capabilitie
 
 
 def check_adam(adam: AdamParams) -> None:
-    """Refuse an optimiser step that would ruin the weights."""
+    """Refuse optimiser parameters that would ruin the weights."""
     for name in ("learning_rate", "weight_decay", "grad_clip_norm"):
         if not (np.isfinite(value := getattr(adam, name)) and value >= 0):
             raise BackendError(f"{name} must be 0 or more and finite (got {show(value)}).")
@@ -119,7 +119,7 @@ def check_adam(adam: AdamParams) -> None:
 
 
 def check_sampling(prompt: Sequence[int], num_samples: int, params: SamplingParams, capabilities: Capabilities) -> None:
-    """Refuse a request that cannot be sampled."""
+    """Refuse an invalid sampling request."""
     check_tokens(prompt, capabilities, where="prompt")
     counts = {"num_samples": num_samples, "max_tokens": params.max_tokens, "top_k": params.top_k, "seed": params.seed}
     for name, value in counts.items():
@@ -130,7 +130,7 @@ def check_sampling(prompt: Sequence[int], num_samples: int, params: SamplingPara
         f"on_token follows one sample (got num_samples {show(num_samples)})": params.on_token is not None
         and num_samples != 1,
         f"max_tokens must be 1 or more (got {show(params.max_tokens)})": params.max_tokens < 1,
-        # Below, the logits divided by it overflow.
+        # Smaller values overflow the logits.
         f"temperature must be 0 or 0.0001 to 1000000 (got {show(params.temperature)})": params.temperature != 0
         and not 1e-4 <= params.temperature <= 1e6,
         f"top_k must be -1 (all tokens) or at least 1 (got {show(params.top_k)})": params.top_k < 1
@@ -157,7 +157,7 @@ def check_sampling(prompt: Sequence[int], num_samples: int, params: SamplingPara
 
 
 def _check_changes(bias: Mapping[int, float] | None, processors: Sequence[Any], capabilities: Capabilities) -> None:
-    """Refuse changes of logits that the backend cannot make or that have no meaning."""
+    """Refuse changes of logits that are invalid or unsupported by the backend."""
     if not bias and not processors:
         return
     if not capabilities.filters:
@@ -176,7 +176,7 @@ def _check_changes(bias: Mapping[int, float] | None, processors: Sequence[Any], 
 
 
 def run_processors(row: NDArray[Any], tokens: Sequence[int], processors: Sequence[LogitsProcessor]) -> NDArray[Any]:
-    """Log-probabilities (V,) as processors change them; refuses a result of another shape, or without a choice."""
+    """Log-probabilities (V,) changed by processors; refuses results of another shape or without any choice."""
     for processor in processors:
         found = np.asarray(processor(tokens, row), row.dtype)
         if found.shape != row.shape or np.isnan(found).any() or found.max() in (np.inf, -np.inf):
@@ -192,7 +192,7 @@ def run_processors(row: NDArray[Any], tokens: Sequence[int], processors: Sequenc
 def check_top_k(
     k: int, capabilities: Capabilities, bias: Mapping[int, float] | None = None, processors: Sequence[Any] = ()
 ) -> None:
-    """Refuse more alternatives per position than the backend reports, and changes of logits that it cannot make."""
+    """Refuse more alternatives per position than the backend reports, and unsupported changes of logits."""
     _check_changes(bias, processors, capabilities)
     if not 1 <= k <= capabilities.top_k_logprobs:
         raise BackendError(

@@ -1,4 +1,4 @@
-"""What is trained on: one sequence of tokens, and for each position what it should predict and how much that counts."""
+"""A training sequence: tokens with targets and weights per position."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ type Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Datum:
-    """One sequence. Position i, having read tokens[0..i], predicts target_tokens[i]."""
+    """One sequence. Position i, given tokens[0..i], predicts target_tokens[i]."""
 
     tokens: Ints
-    """What the model reads, (N,)."""
+    """Input tokens, (N,)."""
     target_tokens: Ints
-    """What it should predict, (N,); or (N, K) for soft targets."""
+    """Targets, (N,); or (N, K) for soft targets."""
     weights: Floats
-    """How much each prediction counts, shaped like the targets; 0 where nothing is learned."""
+    """Loss weights, shaped like the targets; 0 where nothing is trained."""
     advantages: Floats | None = None
     """(N,), for policy-gradient losses."""
     logprobs: Floats | None = None
-    """(N,), log-probabilities of the targets when they were sampled, for policy-gradient losses."""
+    """(N,), log-probabilities of the targets at sampling time, for policy-gradient losses."""
 
     @classmethod
     def supervised(cls, tokens: Sequence[int], weights: Sequence[float]) -> Datum:
-        """From a whole sequence and the weight of predicting each of its tokens: shifted by one position."""
+        """A datum of a whole sequence with a weight per token, shifted by one position."""
         if len(tokens) != len(weights) or len(tokens) < 2:
             raise DataError(
                 f"{len(tokens)} tokens and {len(weights)} weights: a sequence needs two tokens or more, "
@@ -49,13 +49,13 @@ class Datum:
         logprobs: Sequence[float],
         advantage: float | Sequence[float],
     ) -> Datum:
-        """From a prompt and what was sampled after it; the prompt's positions count for nothing."""
+        """A datum of a prompt and its sampled completion; prompt positions have weight 0."""
         if not len(prompt) or not len(completion):
             raise DataError(
                 f"a prompt of {len(prompt)} and a completion of {len(completion)} tokens: both need one token or more."
             )
         full = np.asarray([*prompt, *completion], dtype=np.int64)
-        # A token is predicted at the position before it.
+        # Position i predicts token i + 1.
         sampled = slice(len(prompt) - 1, None)
         n = len(full) - 1
 
@@ -67,9 +67,9 @@ class Datum:
         return cls(full[:-1], full[1:], over_completion(1.0), over_completion(advantage), over_completion(logprobs))
 
     def soften(self, tokens: Ints, logprobs: Floats, *, renormalise: bool = True) -> Datum:
-        """Soft targets where a prediction counts: these tokens, (N, K), weighted by their probabilities.
+        """Replace targets with loss by soft targets: tokens (N, K) weighted by their probabilities.
 
-        Without `renormalise`, what the K tokens lack to 1 stays missing from the weights.
+        Without `renormalise`, the weights of the K tokens may sum to less than 1.
         """
         probabilities = np.exp(logprobs)
         if renormalise:
@@ -83,9 +83,9 @@ class Datum:
 
 
 def mean_per_token(data: Sequence[Datum]) -> list[Datum]:
-    """The same data, divided by the tokens that count, so that the backend's sum over tokens becomes their mean.
+    """The data divided by the number of tokens with loss, which turns the backend's sum into a mean.
 
-    Advantages are divided where all data have them, weights otherwise.
+    Divides the advantages if all data have them, else the weights.
     """
     if all(datum.advantages is not None for datum in data):
         count = np.float32(sum(int((datum.weights != 0).sum()) for datum in data) or 1)

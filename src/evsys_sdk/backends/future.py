@@ -17,7 +17,7 @@ from ..errors import BackendError
 
 
 class Operation[T]:
-    """The future result of something a backend was asked to do."""
+    """The future result of a backend operation."""
 
     __slots__ = ("_future", "_what")
 
@@ -26,20 +26,20 @@ class Operation[T]:
 
     @classmethod
     def done(cls, value: T) -> Operation[T]:
-        """An operation that has already finished."""
+        """A finished operation."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_result(value)
         return cls(future)
 
     @classmethod
     def failed(cls, error: BaseException) -> Operation[T]:
-        """An operation that has ended with an error."""
+        """A failed operation."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_exception(error)
         return cls(future)
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the result, or raise what went wrong."""
+        """Wait for the result, or raise the error."""
         try:
             return self._future.result(timeout)
         except concurrent.futures.TimeoutError:
@@ -50,19 +50,19 @@ class Operation[T]:
             ) from None
 
     def wait(self) -> None:
-        """Wait until it has ended, well or badly, and forget which."""
+        """Wait for the end, ignoring the outcome."""
         concurrent.futures.wait([self._future])
 
     def on_end(self, note: Callable[[Operation[T]], object]) -> None:
-        """Call a function when it has ended, well or badly."""
+        """Call a function at the end, for any outcome."""
         self._future.add_done_callback(lambda _: note(self))
 
     def then[U](self, convert: Callable[[T], U]) -> Operation[U]:
-        """The same operation with its result converted."""
+        """The operation with its result converted."""
         return self.follow(lambda value: Operation[U].done(convert(value)))
 
     def follow[U](self, start: Callable[[T], Operation[U]]) -> Operation[U]:
-        """The operation that `start` submits once this one has its result."""
+        """The operation that `start` submits with this one's result."""
         following: concurrent.futures.Future[U] = _begin()
 
         def begin(future: concurrent.futures.Future[T]) -> None:
@@ -79,7 +79,7 @@ class Operation[T]:
 
 
 def gather[T](operations: Sequence[Operation[T]]) -> Operation[list[T]]:
-    """All results in order, once every operation has ended; the first error, if there is one."""
+    """All results in order, after every operation has ended; or the first error."""
     ended = count(1)
     found: concurrent.futures.Future[list[T]] = _begin()
 

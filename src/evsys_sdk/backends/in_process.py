@@ -1,4 +1,4 @@
-"""What training clients that compute in this process share: calls are checked at once and run in turn on one thread."""
+"""Base of training clients in this process: calls are validated immediately and run in order on one thread."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class ModelInTraining(Protocol):
     def forward_backward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput: ...
 
     def forward_backward_whole(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
-        """The same for a loss that may depend on all data at once."""
+        """`forward_backward` for a loss that may depend on all data together."""
         ...
 
     def step(self, adam: AdamParams) -> dict[str, float]: ...
 
 
 class InProcessClient[S: ModelInTraining]:
-    """The part of a training client that computes; saving and sampling belong to each backend."""
+    """Computation of a training client; each backend adds saving and sampling."""
 
     capabilities: Capabilities
     _state: S
@@ -44,19 +44,19 @@ class InProcessClient[S: ModelInTraining]:
     def forward_backward(
         self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
-        """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
+        """Accumulate the gradient of a named loss."""
         data, loss = self._check(data, loss_fn, loss_fn_config)
         return self._worker.submit("forward_backward", lambda: self._state.forward_backward(data, loss))
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
-        """The same for your own loss, which is called on the worker's thread."""
+        """Accumulate the gradient of a custom loss, which runs on the worker's thread."""
         data = list(data)
         checks.check_data(data, self.capabilities)
         loss = custom_loss(loss_fn)
         return self._worker.submit("forward_backward_custom", lambda: self._state.forward_backward_whole(data, loss))
 
     def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
-        """Apply the accumulated gradient and forget it."""
+        """Apply and reset the accumulated gradient."""
         checks.check_adam(adam)
         return self._worker.submit("optim_step", lambda: OptimStepOutput(self._state.step(adam)))
 

@@ -1,4 +1,4 @@
-"""What each named loss means: formulas on the log-probabilities of the targets, with their gradients.
+"""The named losses: formulas on the log-probabilities of the targets, with gradients.
 
 All are **sums over tokens and data**. With r = exp(logprob - logprob at sampling time) and A the advantage:
 
@@ -10,10 +10,10 @@ All are **sums over tokens and data**. With r = exp(logprob - logprob at samplin
     gspo                  ppo with one ratio per sequence, the geometric mean of r over its sampled positions; the
                           gradient is that of the token's own logprob
 
-For the policy losses a position is sampled where its weight is not 0; scale them through the advantages.
+In policy losses, sampled positions have a weight other than 0; scale through the advantages.
 
-A backend that can differentiate a weighted cross-entropy can therefore train with any of them: the weights are minus
-the gradient computed here. So it is for losses of your own, see `LossCallable`.
+A backend with a weighted cross-entropy can train with any of them and with custom losses (see `LossCallable`): the
+weights are minus the gradient computed here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .datum import Datum, Floats
 type LossCallable = Callable[[Sequence[Datum], Sequence[Any]], Any]
 """(data, logprobs) -> (loss, metrics).
 
-Where torch is installed, logprobs are torch tensors and the gradient is derived from the loss. A function marked with
-`numpy_loss` gets numpy arrays and returns (loss, metrics, gradients) itself.
+With torch installed, logprobs are torch tensors and autograd computes the gradient. A function marked with `numpy_loss`
+gets numpy arrays and returns (loss, metrics, gradients).
 """
 
 type LossResult = tuple[float, dict[str, float], list[Floats]]
@@ -56,17 +56,17 @@ LOSSES: frozenset[str] = frozenset(_CONFIG)
 
 
 _LARGEST_LOG_RATIO = 60.0
-"""Beyond this a ratio has lost all meaning, and its product with an advantage of 0 must stay 0."""
+"""Clip for log-ratios, so that the product with an advantage of 0 stays 0."""
 
 
 def numpy_loss[F: LossCallable](function: F) -> F:
-    """Mark a loss that works on numpy arrays and returns its own gradients."""
+    """Mark a loss that takes numpy arrays and returns its gradients."""
     function.returns_gradients = True  # pyright: ignore[reportFunctionMemberAccess]
     return function
 
 
 def find_loss(name: str, config: Mapping[str, Any] | None = None) -> Loss:
-    """The loss of a name, ready to be applied to data and their logprobs."""
+    """The named loss as a function of data and logprobs."""
     return partial(_apply, name, check_config(name, config))
 
 
@@ -77,14 +77,14 @@ def _apply(name: str, params: Mapping[str, float], data: Sequence[Datum], logpro
 
 
 def custom_loss(function: LossCallable) -> Loss:
-    """A loss of the user's own in the same form, with the gradient from torch or from the function itself."""
+    """A custom loss in the same form, with the gradient from torch or from the function itself."""
     if getattr(function, "returns_gradients", False) or not _has_torch():
         return lambda data, logprobs: _from_numpy(function, data, logprobs)
     return lambda data, logprobs: _from_torch(function, data, logprobs)
 
 
 def _from_numpy(function: LossCallable, data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
-    # Copies: what a loss does to them in place must not reach the log-probabilities that are reported.
+    # Copies, so that in-place changes do not reach the reported log-probabilities.
     returned: Any = function(data, [lp.copy() for lp in logprobs])
     _check_returned(function, returned, (2, 3))
     if len(returned) != 3:
@@ -128,7 +128,7 @@ def _from_torch(function: LossCallable, data: Sequence[Datum], logprobs: Sequenc
             "Return a tensor with one number, computed from the log-probabilities without detach() or item()."
         )
     loss.backward()
-    # A loss may leave a datum out, which then has no gradient.
+    # A loss may ignore a datum, which then has no gradient.
     gradients = [
         np.zeros_like(lp) if t.grad is None else t.grad.numpy() for t, lp in zip(tensors, logprobs, strict=True)
     ]
@@ -156,16 +156,16 @@ def _cross_entropy(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tup
 
 
 def _importance_sampling(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
-    # Sums are taken in float64 here and below: the loss of a long batch is the small difference of large parts.
+    # Sums in float64 here and below: the loss of a long batch is a small difference of large terms.
     surrogate = _ratio(datum, lp) * _advantages(datum)
-    return -float(surrogate.sum(dtype=np.float64)), -surrogate  # d ratio / d logprob is the ratio itself
+    return -float(surrogate.sum(dtype=np.float64)), -surrogate  # d ratio / d logprob = ratio
 
 
 def _ppo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
     ratio, advantages = _ratio(datum, lp), _advantages(datum)
     clipped = np.clip(ratio, params["clip_low_threshold"], params["clip_high_threshold"]) * advantages
     surrogate = np.minimum(ratio * advantages, clipped)
-    # Where the clipped term is the smaller one it does not depend on the policy any more: no gradient.
+    # No gradient where the clipped term is the minimum: it does not depend on the policy.
     gradient = np.where(ratio * advantages <= clipped, -ratio * advantages, 0.0)
     return -float(surrogate.sum(dtype=np.float64)), gradient.astype(np.float32)
 
@@ -176,8 +176,7 @@ def _gspo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float,
     ratio = np.exp(np.minimum(log_ratio.mean(), _LARGEST_LOG_RATIO)) if log_ratio.size else np.float32(1)
     unclipped = ratio * _advantages(datum)
     clipped = np.clip(ratio, params["clip_low_threshold"], params["clip_high_threshold"]) * _advantages(datum)
-    # Not divided by the length, although each logprob moves the mean by 1 / length: so every sampled token gets the
-    # gradient that its own ratio would give it.
+    # Not divided by the length: every sampled token gets the gradient of its own ratio.
     gradient = np.where(unclipped <= clipped, -unclipped, 0.0)
     return -float(np.minimum(unclipped, clipped).sum(dtype=np.float64)), gradient.astype(np.float32)
 
@@ -191,7 +190,7 @@ def _cispo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float
 
 def _dro(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float, Floats]:
     log_ratio = lp - _sampled_logprobs(datum)
-    active = datum.weights != 0  # the penalty must not touch the prompt
+    active = datum.weights != 0  # no penalty on the prompt
     penalty = np.where(active, 0.5 * params["beta"] * log_ratio**2, 0.0)
     gradient = -_advantages(datum) + np.where(active, params["beta"] * log_ratio, 0.0)
     loss = -float((_advantages(datum) * lp - penalty).sum(dtype=np.float64))
@@ -209,7 +208,7 @@ _FORMULAS: dict[str, _Formula] = {
 
 
 def check_config(name: str, config: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """The parameters of a named loss with the defaults filled in; refuses what it does not take."""
+    """The parameters of a named loss with defaults; refuses unknown ones."""
     if name not in _CONFIG:
         hint = suggest(name, _CONFIG) or f"Known: {', '.join(sorted(_CONFIG))}."
         raise BackendError(f"there is no loss called '{name}'. {hint}")
@@ -242,7 +241,7 @@ def _advantages(datum: Datum) -> Floats:
 
 
 def _policy_metrics(data: Sequence[Datum], logprobs: Sequence[Floats], params: Mapping[str, float]) -> dict[str, float]:
-    """How far the policy has moved from the one that sampled, over the sampled positions."""
+    """Divergence of the policy from the sampling policy, over the sampled positions."""
     log_ratio = np.concatenate(
         [(lp - _sampled_logprobs(d))[d.weights != 0] for d, lp in zip(data, logprobs, strict=True)]
     )
@@ -251,7 +250,7 @@ def _policy_metrics(data: Sequence[Datum], logprobs: Sequence[Floats], params: M
     ratio = np.exp(np.minimum(log_ratio, _LARGEST_LOG_RATIO))
     metrics = {
         "policy/ratio": float(ratio.mean()),
-        # r - 1 - log r: without bias like -log r, but never negative and with less variance.
+        # r - 1 - log r: unbiased like -log r, but non-negative and with less variance.
         "policy/kl": float((ratio - 1 - log_ratio).mean()),
         "policy/kl_k1": -float(log_ratio.mean()),
     }

@@ -1,7 +1,7 @@
-"""Random numbers by counting: every sample has its own stream, whatever else is computed next to it.
+"""Counter-based random numbers: every sample has its own stream, independent of its batch.
 
-A stream is a 64-bit number made from a seed and a number; the n-th number of a stream is found without the ones before
-it. So a resumed run and a run that was cut up differently draw the same.
+A stream is a 64-bit number derived from a seed and a number; its n-th value is computed directly. So a resumed or
+differently batched run draws the same numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNDO_FIRST, _UNDO_SECOND = pow(_FIRST, -1, 1 << 64), pow(_SECOND, -1, 1 << 64)
 
 
 def mix(values: Hashes) -> Hashes:
-    """Scramble 64-bit values so that similar inputs land far apart (the finaliser of splitmix64)."""
+    """Scramble 64-bit values (the finaliser of splitmix64)."""
     values = values ^ (values >> np.uint64(30))  # a new array, which the rest changes in place
     values *= np.uint64(_FIRST)
     values ^= values >> np.uint64(27)
@@ -31,24 +31,24 @@ def mix(values: Hashes) -> Hashes:
 
 
 def stream_of(seed: int, number: int) -> int:
-    """The stream of one of several things that share a seed."""
-    # Mixed twice, so that neither neighbouring seeds nor neighbouring numbers have streams that are alike.
+    """The stream of one of several items with the same seed."""
+    # Mixed twice, so that neighbouring seeds and numbers have unrelated streams.
     scrambled = int(mix(np.array([int(seed) & _MASK], np.uint64))[0])
     return int(mix(np.array([(scrambled + number * _GOLDEN) & _MASK], np.uint64))[0])
 
 
 def seed_of_later(seed: int, first: int) -> int:
-    """The seed whose things 0, 1, ... have the streams of the things `first`, `first` + 1, ... of `seed`.
+    """The seed whose items 0, 1, ... have the streams of items `first`, `first` + 1, ... of `seed`.
 
-    So a request can be cut into pieces that draw what the whole would have drawn.
+    So a request can be split into pieces that draw the same samples.
     """
     scrambled = int(mix(np.array([int(seed) & _MASK], np.uint64))[0])
     return _unmix((scrambled + first * _GOLDEN) & _MASK)
 
 
 def _unmix(value: int) -> int:
-    """What `mix` makes `value` from: all its steps can be undone."""
-    # x ^ (x >> n) is undone by shifting by n, 2n, ... until nothing is left of 64 bits; a factor by its inverse.
+    """The inverse of `mix`."""
+    # x ^ (x >> n) is undone by shifts of n, 2n, ... below 64 bits; a factor by its inverse.
     value ^= (value >> 31) ^ (value >> 62)
     value = value * _UNDO_SECOND & _MASK
     value ^= (value >> 27) ^ (value >> 54)
@@ -57,14 +57,14 @@ def _unmix(value: int) -> int:
 
 
 def uniforms(streams: Sequence[int], places: Sequence[int]) -> NDArray[np.float64]:
-    """A number in [0, 1) of each stream, the one at its place; places count from 1."""
+    """A number in [0, 1) of each stream at its place; places count from 1."""
     counters = [(stream + place * _GOLDEN) & _MASK for stream, place in zip(streams, places, strict=True)]
-    # The upper 53 bits, which are all that a float64 holds: never rounded up to 1.
+    # The upper 53 bits, the precision of a float64, are never rounded up to 1.
     return (mix(np.array(counters, np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class RequestSeeds:
-    """Seeds for requests that bring none: counted, so that a run repeats itself and a resumed run continues."""
+    """Seeds of requests without one: counted, so that runs are reproducible and resumable."""
 
     def __init__(self, run_seed: int) -> None:
         self._run_seed, self.used, self._lock = run_seed, 0, threading.Lock()

@@ -1,9 +1,8 @@
 """One thread that works through operations in the order they were submitted.
 
-The caller gets an `Operation` at once and continues, for instance with building the next batch. An operation that fails
-says so in its own result; the thread carries on with the next. Requests that may be answered together (`submit_many`)
-are, when they stand next to each other in the queue. One that takes long may be worked on for a while, answer
-`UNFINISHED` and is then continued when all that were waiting have had their turn.
+The caller immediately gets an `Operation` and continues, for instance with the next batch. A failed operation raises
+from its result; the thread continues with the next. Adjacent requests of one group (`submit_many`) run in one call. A
+long request may return `UNFINISHED` after a while and continues after the other waiting requests.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .future import Operation
 type _Together = Callable[[Sequence[Any]], Sequence[Any]]
 
 UNFINISHED: Final = object()
-"""In place of a result: call again with the same request."""
+"""Returned instead of a result: call again with the same request."""
 
 
 @dataclass(slots=True)
@@ -48,39 +47,39 @@ class _Queue:
 
 
 class CallWorker:
-    """Runs operations one after another on its own thread, which starts with the first operation."""
+    """Runs operations in order on one thread, which starts with the first operation."""
 
     def __init__(self, name: str, *, latency_s: float = 0.0) -> None:
         self._name = name
         self._queue = _Queue(latency_s=latency_s)
         self._thread: threading.Thread | None = None
-        weakref.finalize(self, _close, self._queue)  # a client that is dropped unclosed leaves no thread behind
+        weakref.finalize(self, _close, self._queue)  # stops the thread of a client that is never closed
 
     def submit[T](self, what: str, work: Callable[[], T]) -> Operation[T]:
-        """Run `work` after everything submitted before it."""
+        """Run `work` after everything submitted before."""
         return self._add(what, None, lambda requests: [work() for _ in requests], group=None)
 
     def submit_many[Q, T](
         self, what: str, request: Q, run: Callable[[Sequence[Q]], Sequence[T]], *, group: object
     ) -> Operation[T]:
-        """Answer `request` with `run`, together with its neighbours of the same group."""
+        """Handle `request` with `run`, together with adjacent requests of the same group."""
         return self._add(what, request, run, group=group)
 
     def close(self) -> None:
-        """Finish what was submitted, then end the thread. Closing twice does nothing."""
+        """Finish submitted operations, then stop the thread. Closing twice has no effect."""
         _close(self._queue)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _add(self, what: str, request: Any, run: _Together, *, group: object | None) -> Operation[Any]:
         future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # a cancelled task must not drop an optimiser step unnoticed
+        future.set_running_or_notify_cancel()  # a cancelled task must not silently drop an optimiser step
         with self._queue.changed:
             if self._queue.closed:
                 raise BackendError(f"{what} was asked of a client that is closed. Prepare the backend again.")
             self._queue.tasks.append(_Task(future, request, run, group))
             if self._thread is None:
-                # The thread knows the queue and not the worker, which could otherwise never be dropped and end it.
+                # The thread references only the queue, so that the worker can be garbage-collected.
                 queue = self._queue
                 self._thread = start_thread(lambda: _serve(queue), name=self._name, give_up=lambda: _give_up(queue))
             self._queue.changed.notify()
@@ -93,11 +92,11 @@ _LAST_WORK_S = 30.0
 
 
 def start_thread(work: Callable[[], None], *, name: str, give_up: Callable[[], None]) -> threading.Thread:
-    """A thread that is asked to stop, and waited for, before the interpreter ends.
+    """A thread that is stopped and joined before the interpreter exits.
 
-    One that computes on in a library while Python is torn down takes the process with it.
+    A thread that still computes in a library during interpreter shutdown crashes the process.
     """
-    ended = threading.Event()  # a thread whose `join` was interrupted no longer tells whether it is alive
+    ended = threading.Event()  # `is_alive` is unreliable after an interrupted `join`
 
     def run() -> None:
         try:
@@ -115,8 +114,8 @@ def start_thread(work: Callable[[], None], *, name: str, give_up: Callable[[], N
 def _end_threads() -> None:
     running = [(give_up, ended) for give_up, ended in _running.values() if not ended.is_set()]
     if running and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would end the waiting and then the process
-    # All are asked to stop before the first is waited for, so that they end together.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would abort the wait
+    # Stop all threads before joining the first, so that they end together.
     for give_up, _ in running:
         give_up()
     for _, ended in running:
@@ -124,7 +123,7 @@ def _end_threads() -> None:
 
 
 def _give_up(queue: _Queue) -> None:
-    """No one waits any more for what has not begun."""
+    """Drop operations that have not started."""
     with queue.changed:
         queue.tasks.clear()
         queue.given_up = True
@@ -153,7 +152,7 @@ def _serve(queue: _Queue) -> None:
                 if result is not UNFINISHED:
                     task.future.set_result(result)
             del unfinished
-        del tasks  # an idle thread must not keep the last batch alive
+        del tasks  # an idle thread must not hold the last batch in memory
 
 
 def _continue_later(queue: _Queue, tasks: list[_Task]) -> None:
@@ -166,7 +165,7 @@ def _continue_later(queue: _Queue, tasks: list[_Task]) -> None:
 
 
 def _next_tasks(queue: _Queue) -> list[_Task]:
-    """The next task and the neighbours that can be run with it; empty when the queue is closed and done."""
+    """The next task and its neighbours of the same group; empty when the queue is closed."""
     with queue.changed:
         while not queue.tasks:
             if queue.closed:

@@ -1,8 +1,7 @@
-"""The data surface: raw rows -> typed rows.
+"""Data: raw rows -> typed rows.
 
-In the order of the flow: `sources` (where rows come from), `stores/`, `transforms/` and `pipeline` (what happens to
-them), `rows` and `types` (what they become), `workspace/` (where versions of them are kept). Names are loaded on first
-use.
+In order of data flow: `sources` and `stores/` read rows, `transforms/` and `pipeline` change them, `rows` and `types`
+define typed rows, `workspace/` stores versions. Names are loaded on first use.
 """
 
 from __future__ import annotations

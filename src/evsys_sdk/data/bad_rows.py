@@ -1,4 +1,4 @@
-"""Rows that cannot be used: gathered over one pass, then reported together or left out and counted.
+"""Invalid rows: collected over one pass, then reported together or skipped and counted.
 
 bad = BadRows(skip=data.on_bad_row == "skip")
 rows = list(apply_transforms(load_rows(data, store=store, bad=bad), transforms, bad=bad))
@@ -13,13 +13,13 @@ from ..errors import DataError
 from ..protocols import Row
 
 _SHOWN = 5
-"""How many row numbers, and how many different reasons, a report names."""
+"""Maximum number of row numbers and of different reasons in a report."""
 _REMEDY = "Correct them, or leave them out with `on_bad_row: skip` in the data block."
 _UNREAD = "cannot be read: "
 
 
 class MissingValueError(DataError):
-    """A row has no value in a field that is needed."""
+    """A required field of a row has no value."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -32,18 +32,18 @@ class BadRows:
     def __init__(self, *, skip: bool = False) -> None:
         self.skip = skip
         self.number: int | None = None
-        """Number of the raw row being read; None where all rows were read before the first was changed."""
+        """Number of the raw row being read; None if all rows are read before transforms."""
         self._read = 0
         self._first: DataError | None = None
         self._numbers: dict[tuple[str, str], list[int]] = {}
-        """(place, what is wrong) -> the rows."""
+        """(place, problem) -> row numbers."""
 
     @property
     def count(self) -> int:
         return sum(map(len, self._numbers.values()))
 
     def watch(self, rows: Iterable[tuple[int, Row]]) -> Iterator[Row]:
-        """The rows of a source, which has numbered them."""
+        """The numbered rows of a source, with the current number recorded."""
         for number, row in rows:
             self.number = number
             self._read += 1
@@ -51,7 +51,7 @@ class BadRows:
         self.number = None
 
     def note_unread(self, number: int, error: DataError) -> None:
-        """Note a row that its source could not read; the error names the place."""
+        """Record a row that its source could not read; the error names the place."""
         self._read += 1
         self._first = self._first or error
         place, found, reason = str(error).partition(f":{number}: ")
@@ -59,28 +59,28 @@ class BadRows:
         self._numbers.setdefault(key, []).append(number)
 
     def note(self, place: str, error: Exception, whole: DataError, number: int) -> None:
-        """Note a row that something refused; `whole` is the error if no other row is bad."""
+        """Record a refused row; `whole` is the error if no other row is bad."""
         has_none = isinstance(error, MissingValueError)
         reason = f"have no `{error.field}`" if has_none else f"are refused: {str(error).rstrip('.')}"
         self._first = self._first or whole
         self._numbers.setdefault((place, reason), []).append(number)
 
     def finish(self) -> None:
-        """Raise the report, unless bad rows are left out and others remain."""
+        """Raise the report, unless bad rows are skipped and others remain."""
         if self._first is None or (self.skip and self.count < self._read):
             return
         if self.count == 1:
             raise self._first
-        if self.count == self._read and len(self._numbers) == 1:  # a mistake in the config and not in the rows
+        if self.count == self._read and len(self._numbers) == 1:  # an error of the config, not of the rows
             raise DataError(f"{self._first} The same holds for all {self._read} rows.")
         raise DataError(f"{self.report()}. {_REMEDY}")
 
     def report(self) -> str:
-        """What is wrong with how many rows, and with which."""
+        """The problems with their row counts and numbers."""
         parts: list[str] = []
         last = ""
         for (place, reason), numbers in list(self._numbers.items())[:_SHOWN]:
-            if not place:  # a message that names its row
+            if not place:  # the message names its row
                 parts.append(reason.rstrip("."))
                 continue
             if reason.startswith(_UNREAD) and len(numbers) == 1:

@@ -1,7 +1,7 @@
-"""Conversations: the questions that several transforms ask about them, and content that is more than plain text.
+"""Helpers for conversations: images, text content, and the questions and answers of rows.
 
-Two shapes of image are understood everywhere, `image_url` (OpenAI) and `image` with a `source` (Anthropic). Blocks
-are plain dicts, so that a row goes to JSONL and back unchanged. Nothing here loads or decodes an image.
+Two kinds of image blocks are supported, `image_url` (OpenAI) and `image` with a `source` (Anthropic). Blocks are plain
+dicts, so rows round-trip through JSONL. Images are not loaded or decoded.
 
     {"role": "user", "content": [text_block("What is this?"), image_url_block("images/cat.png")]}
 """
@@ -18,27 +18,27 @@ from .types import Block, ChatMessagesRow, HarborTask, Message, PromptExample, T
 
 
 def text_block(text: str) -> Block:
-    """Text next to images."""
+    """A text block next to images."""
     return {"type": "text", "text": text}
 
 
 def image_url_block(url: str, detail: Literal["auto", "low", "high"] | None = None) -> Block:
-    """An image by address (or data URL, or path), in OpenAI's shape."""
+    """An image block with a URL, data URL or path, in OpenAI's form."""
     image = {"url": url} if detail is None else {"url": url, "detail": detail}
     return {"type": "image_url", "image_url": image}
 
 
 def image_base64_block(media_type: str, b64: str) -> Block:
-    """An image inside the row, in Anthropic's shape."""
+    """An embedded image block in Anthropic's form."""
     if not media_type.startswith("image/"):
         raise DataError(f"media_type must look like 'image/png', not {show(media_type)}.")
     return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": b64}}
 
 
 def block_to_image_src(block: Mapping[str, Any]) -> str | None:
-    """What a browser can show for an image block, whichever its shape; None when it is not an image."""
+    """The URL of an image block of any form; None for other blocks."""
     kind = block.get("type")
-    if kind in ("image_url", "input_image"):  # the latter is of OpenAI's Responses, where the address stands alone
+    if kind in ("image_url", "input_image"):  # OpenAI's Responses API has the URL without an object
         image = block.get("image_url")
         url = cast(Mapping[str, Any], image).get("url") if isinstance(image, Mapping) else image
         return url if isinstance(url, str) else None
@@ -49,7 +49,7 @@ def block_to_image_src(block: Mapping[str, Any]) -> str | None:
 
 
 def has_images(row: TypedRow | Mapping[str, Any]) -> bool:
-    """Whether any message, instruction or input of a row (typed or raw) holds an image."""
+    """Whether any message, instruction or input of a row (typed or raw) has an image."""
     return any(block_to_image_src(block) is not None for part in _contents(row) for block in _blocks(part))
 
 
@@ -79,7 +79,7 @@ def _contents(row: TypedRow | Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _blocks(content: Any) -> Iterator[Mapping[str, Any]]:
-    """The blocks of a content, with those inside tool results (which nest their own content)."""
+    """The blocks of a content, including those nested in tool results."""
     for block in _dicts(content):
         yield block
         yield from _blocks(block.get("content"))
@@ -91,13 +91,13 @@ def _dicts(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 PROMPT_FIELDS = ("prompt", "query", "question", "instruction", "input", "problem")
-"""Where datasets keep what was asked, in the order they are looked for."""
+"""Common names of the prompt column, in order of precedence."""
 ANSWER_FIELDS = ("completion", "response", "answer", "output", "solution")
-"""Where datasets keep what should be answered."""
+"""Common names of the answer column."""
 
 
 def messages_of(row: Row) -> list[Message]:
-    """The messages of a row that must be a conversation."""
+    """The messages of a row; refuses a row without a conversation."""
     messages = row.get("messages")
     if not is_list(messages):
         remedy = "Put a transform before this one that makes conversations, e.g. jsonl_to_chat"
@@ -109,12 +109,12 @@ def messages_of(row: Row) -> list[Message]:
 
 
 def last_index(messages: Sequence[Message], role: str) -> int | None:
-    """Position of the last message of a role."""
+    """Index of the last message of a role."""
     return next((index for index in range(len(messages) - 1, -1, -1) if messages[index].get("role") == role), None)
 
 
 def text_of(content: Any) -> str:
-    """The words of a content, without its images."""
+    """The text of a content, without images."""
     if isinstance(content, str):
         return content
     blocks = content if is_list(content) else []
@@ -123,7 +123,7 @@ def text_of(content: Any) -> str:
 
 
 def change_text(message: Message, change: Callable[[str], str]) -> Message:
-    """The message with its text changed, whether it is plain or stands between images."""
+    """The message with its text changed, in plain text or text blocks."""
     content = message.get("content")
     if isinstance(content, str):
         return {**message, "content": change(content)}
@@ -133,7 +133,7 @@ def change_text(message: Message, change: Callable[[str], str]) -> Message:
 
 
 def answer_of(row: Row) -> str | None:
-    """The answer a conversation leads to: `target_assistant`, or else the assistant's last turn."""
+    """The answer of a conversation: `target_assistant`, else the last assistant turn."""
     target = row.get("target_assistant")
     if isinstance(target, str):
         return target
@@ -143,7 +143,7 @@ def answer_of(row: Row) -> str | None:
 
 
 def first_field(row: Row, names: Sequence[str]) -> str | None:
-    """The first of `names` that the row has with a value."""
+    """The first of `names` with a value in the row."""
     return next((name for name in names if row.get(name) is not None), None)
 
 

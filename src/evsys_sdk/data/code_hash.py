@@ -1,7 +1,7 @@
-"""One hash for the code behind a class or function, so that rows made by other code are never taken for the same.
+"""A hash of the code behind a class or function, to detect that derived rows are outdated.
 
-The hash covers the definition and everything it uses: helpers and constants of its module, base classes, and what it
-imports from its own package. It does not follow other packages, and it does not change when unrelated code does.
+The hash covers the definition and everything it uses: helpers and constants of its module, base classes, and imports
+from its own package. It ignores other packages and unrelated code.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ type Code = type | Callable[..., Any]
 
 
 def code_hash(target: Code) -> str:
-    """Sixteen hex digits that change when the code of `target`, or code it relies on, changes."""
-    if not hasattr(target, "__qualname__"):  # an object that can be called
+    """Sixteen hex digits that change with the code of `target` or code it uses."""
+    if not hasattr(target, "__qualname__"):  # a callable object
         target = type(target)
     digest = hashlib.sha256()
     for part in _parts(target):
-        digest.update(len(part).to_bytes(8))  # so that moving text from one part to the next is a change
+        digest.update(len(part).to_bytes(8))  # length prefix: moving text between parts changes the hash
         digest.update(part)
     return digest.hexdigest()[:16]
 
@@ -39,7 +39,7 @@ def _parts(target: Code) -> list[bytes]:
         own = inspect.getsource(target)
         reached = _Reach(module_name).follow(module_name, target.__qualname__.partition(".")[0])
         return [name, own.encode(), *(text.encode() for text in reached)]
-    except (OSError, TypeError, SyntaxError):  # no source: typed at a prompt, or shipped without it
+    except (OSError, TypeError, SyntaxError):  # no source available
         file = _file_of(module_name)
         return [name, file.read_bytes()] if file else [name, *map(marshal.dumps, _code_objects(target))]
 
@@ -52,14 +52,14 @@ def _code_objects(target: Code) -> Iterator[CodeType]:
 
 
 class _Reach:
-    """Walks from one top-level name to all the statements it needs, across the modules of one package."""
+    """Collects all statements that a top-level name needs, across the modules of one package."""
 
     def __init__(self, module_name: str) -> None:
         self._package = module_name.partition(".")[0]
         self._seen: set[tuple[str, int]] = set()
 
     def follow(self, module_name: str, name: str | None) -> list[str]:
-        """Source of the statements that `name` needs (all of them when None), in a stable order."""
+        """Source of the statements that `name` needs (all if None), in a stable order."""
         file = _file_of(module_name)
         if file is None:
             return []
@@ -70,14 +70,14 @@ class _Reach:
         queue = list(range(len(module.statements))) if name is None else list(module.binders.get(name, ()))
         while queue:
             index = queue.pop()
-            if (module_name, index) in self._seen:  # names that need each other would lead in a circle
+            if (module_name, index) in self._seen:  # break cycles of mutual references
                 continue
             self._seen.add((module_name, index))
             statement = module.statements[index]
             found[index] = [module.text(statement), *self._follow_import(statement, module_name)]
-            # Whatever is reached through a dot begins with a name.
+            # Attribute access starts with a name.
             used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-            # Sorted, because a set of text has another order in each process, and the hash must be the same in all.
+            # Sorted, because the order of a set of strings differs between processes.
             queue.extend(binder for each in sorted(used) for binder in module.binders.get(each, ()))
         return [text for index in sorted(found) for text in found[index]]
 
@@ -96,10 +96,10 @@ class _Reach:
 
 
 class _Module:
-    """A module's top-level statements, and which of them give a name its meaning."""
+    """A module's top-level statements, and the statements that define each name."""
 
     def __init__(self, source: str) -> None:
-        # Not `splitlines`, which also ends a line at a form feed and others; `ast` counts line feeds alone.
+        # Not `splitlines`, which also splits at form feeds and others; `ast` counts only line feeds.
         self._lines = list(io.StringIO(source))
         self.statements = ast.parse(source).body
         self.binders: dict[str, list[int]] = {}
@@ -109,12 +109,12 @@ class _Module:
 
     def text(self, statement: ast.stmt) -> str:
         decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-        # A definition begins after its decorators, as far as `ast` is concerned, and they change what it does.
+        # In `ast`, a definition starts after its decorators, which belong to its code.
         first = min([statement.lineno, *(decorator.lineno for decorator in decorators)])
         return "".join(self._lines[first - 1 : statement.end_lineno])
 
 
-_parsed = lru_cache(maxsize=64)(_Module)  # by the text itself: a file that changed is parsed anew
+_parsed = lru_cache(maxsize=64)(_Module)  # keyed by the text, so changed files are parsed again
 
 
 def _bound_names(statement: ast.stmt) -> set[str]:
@@ -132,16 +132,16 @@ def _bound_names(statement: ast.stmt) -> set[str]:
 
 
 def _module_or_name(origin: str, name: str) -> tuple[str, str | None]:
-    """What `from origin import name` means: its own module, or a name in one."""
+    """The target of `from origin import name`: a module, or a name in one."""
     module_name = f"{origin}.{name}"
-    # Looking for a module inside one that is no package would import that one.
+    # Searching for a submodule of a non-package would import it.
     return (module_name, None) if _is_package(origin) and _file_of(module_name) else (origin, name)
 
 
 def _absolute(node: ast.ImportFrom, module_name: str) -> str:
     if not node.level:
         return node.module or ""
-    # One level is the module's own package; a package is its own, and `or None` keeps all of it.
+    # One level is the module's package; `or None` keeps a package's whole name.
     parts = module_name.split(".")[: (1 if _is_package(module_name) else 0) - node.level or None]
     return ".".join([*parts, node.module] if node.module else parts)
 
@@ -152,7 +152,7 @@ def _is_package(module_name: str) -> bool:
 
 
 def _file_of(module_name: str) -> Path | None:
-    """Where a module's code is. It need not be imported: the hash must not depend on what happens to be."""
+    """The file of a module, which is not imported, so the hash does not depend on loaded modules."""
     try:
         module = sys.modules.get(module_name)
         spec = None if module else find_spec(module_name)

@@ -1,4 +1,4 @@
-"""Fingerprints of values: the same for equal JSON in any process, and small enough to keep by the million."""
+"""Compact fingerprints of JSON values, equal in every process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 def digest(value: Any, salt: bytes = b"") -> bytes:
-    """16 bytes that stand for a JSON value; the order of keys does not matter, types do (1 is not "1")."""
-    if value.__class__ is str and not salt:  # what most keys are; JSON around it would take longer than the hash
+    """A 16-byte hash of a JSON value; independent of key order, dependent on types (1 is not "1")."""
+    if value.__class__ is str and not salt:  # fast path for most keys
         try:
             return blake2b(value.encode(), digest_size=16).digest()
-        except UnicodeEncodeError:  # half of a surrogate pair, which no file holds but a transform may make
+        except UnicodeEncodeError:  # a lone surrogate, e.g. from a transform
             pass
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-    # `person` tells a value from a text that reads like its JSON.
+    # `person` distinguishes a value from the text of its JSON.
     return blake2b(text.encode(), digest_size=16, salt=salt, person=b"json").digest()
 
 
 def unit_interval(fingerprint: bytes) -> float:
-    """A fingerprint as a number in [0, 1), evenly spread."""
-    return (int.from_bytes(fingerprint[:8]) >> 11) / (1 << 53)  # as many bits as a float holds: 64 could round to 1
+    """A fingerprint as an evenly distributed number in [0, 1)."""
+    return (int.from_bytes(fingerprint[:8]) >> 11) / (1 << 53)  # 53 bits, the precision of a float: 64 could round to 1

@@ -1,8 +1,8 @@
-"""Reaching into a row by dotted path, in one way everywhere.
+"""Access to fields of a row by dotted path.
 
 A path is a key (`query`), or keys and list positions joined by dots (`messages.-1.content`, `user.profile.age`).
-Readers look into the row first and into its `metadata` second, because rows move their fields there once they are
-typed. A key that itself has dots wins over the path of the same spelling.
+Readers search the row first and its `metadata` second, where typed rows keep additional fields. A key with dots takes
+precedence over a path of the same spelling.
 
     query = reader("query")
     query({"query": "hi"})              # 'hi'
@@ -35,7 +35,7 @@ def reader(path: str) -> Reader:
 
 
 def require(path: str) -> Reader:
-    """Like `reader`, but a row without the field is an error that says which fields it has."""
+    """Like `reader`, but a missing field is an error that lists the existing ones."""
     parts = _parts(path)
 
     def read(row: Mapping[str, Any]) -> Any:
@@ -58,12 +58,12 @@ def no_such_field(path: str, row: Mapping[str, Any]) -> DataError:
     shown = ", ".join(names[:15]) + (" ..." if names[15:] else "")
     meant = f"; did you mean '{guess}'?" if guess else "."
     text = f"the row has no field '{path}'{meant} It has: {shown or 'nothing'}."
-    # A field that the row only spells otherwise is no gap in the data, and the message names it.
+    # A misspelt field is an error of the config, not a missing value.
     return DataError(text) if guess else MissingValueError(text, path)
 
 
 def with_field(row: Row, path: str, value: Any) -> Row:
-    """A copy of the row with a field set; what is not on the path is shared."""
+    """A copy of the row with a field set; unaffected parts are shared."""
     head, *rest = (path,) if path in row else _parts(path)
     if not rest:
         return {**row, head: value}
@@ -74,7 +74,7 @@ def with_field(row: Row, path: str, value: Any) -> Row:
 
 
 def without_field(row: Row, path: str) -> Row:
-    """A copy of the row without a field; the row itself when it has none of that path."""
+    """A copy of the row without a field; the row itself if it has none."""
     if path in row:
         return {key: value for key, value in row.items() if key != path}
     head, _, rest = path.partition(".")
@@ -86,16 +86,16 @@ def without_field(row: Row, path: str) -> Row:
 
 
 def read_exactly(row: Mapping[str, Any], path: str) -> Any:
-    """A field of the row itself, never of its metadata unless the path says so."""
+    """A field of the row itself; of its metadata only if the path says so."""
     value = row.get(path, MISSING)
     return _walk(row, _parts(path)) if value is MISSING else value
 
 
 def _look_further(row: Mapping[str, Any], path: str, parts: tuple[str, ...]) -> Any:
-    """A field that is not simply a key of the row: of its metadata, or below a key of either."""
+    """A field that is not a plain key of the row: nested, or in its metadata."""
     metadata = row.get("metadata")
     value = metadata.get(path, MISSING) if is_object(metadata) else MISSING
-    # A key as it is spelled comes before a path of the same spelling, in the metadata as well.
+    # A literal key takes precedence over a path, in the metadata too.
     if value is MISSING and parts[1:]:
         value = _walk(row, parts)
         if value is MISSING:

@@ -1,7 +1,7 @@
 """Hermes tool format: definitions listed in the system message, calls and results as tags around JSON.
 
-It is the format of the mock backend's chat template, and the one that `renderer_name: chat_template+hermes` adds to
-templates that show no tools. Models of the Qwen and Hermes families use the same tags; vLLM calls its parser `hermes`.
+The mock backend's chat template uses this format, and `renderer_name: chat_template+hermes` adds it to templates
+without tools. Models of the Qwen and Hermes families use the same tags; vLLM's parser is named `hermes`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def list_tools(tools: Sequence[ToolDefinition]) -> str:
 
 
 def add_tools(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[Message]:
-    """The conversation with the tools in its system message, which is made where there is none."""
+    """The conversation with the tools in its system message, which is created if missing."""
     if not tools:
         return list(messages)
     if messages and messages[0].get("role") in ("system", "developer"):
@@ -46,7 +46,7 @@ def write_calls(message: Mapping[str, Any]) -> str:
 
 
 def as_plain_text(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[Message]:
-    """The conversation without anything that only a template with tools could write."""
+    """The conversation with tools and calls as plain text, for templates without tool support."""
     return [_plain(message) for message in add_tools(messages, tools)]
 
 

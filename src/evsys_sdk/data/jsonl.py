@@ -1,9 +1,8 @@
 """JSON and JSONL files, strictly: one object a line, UTF-8, and every failure names the file and the line.
 
-What rows mean is not known here; see `rows.py`. Blank lines, CRLF, a byte-order mark and `.gz` are accepted; `NaN`,
-`Infinity`, lone surrogates and nesting beyond 200 levels are refused, because other readers of the same file would
-disagree about them. As in any reader, of a key that stands twice the last counts, and a number too large to hold
-(1e400) becomes infinite; writing it is refused.
+Blank lines, CRLF, a byte-order mark and `.gz` are accepted; `NaN`, `Infinity`, lone surrogates and nesting beyond 200
+levels are refused, because other readers handle them differently. As usual, the last of repeated keys counts, and a
+number beyond the float range (1e400) becomes infinite, which cannot be written.
 
     for row in read_jsonl("data/train.jsonl"): ...
 """
@@ -50,16 +49,16 @@ def read_jsonl(path: str | Path) -> Iterator[Row]:
 def iter_numbered_rows(
     path: str | Path, on_error: Callable[[int, DataError], None] | None = None
 ) -> Iterator[tuple[int, Row]]:
-    """Line number and row. A line that is no row is handed to `on_error`; without one, it ends the reading."""
+    """Line number and row. An invalid line is passed to `on_error`; without it, reading stops with the error."""
     number = 0
     try:
         with open_bytes(Path(path)) as file:
             for number, line in enumerate(file, 1):
                 try:
-                    # Keys are the same in every row and worth remembering; the texts differ.
+                    # Share equal keys between rows; values differ.
                     row = from_json(line, allow_inf_nan=False, cache_strings="keys")
                 except ValueError as error:
-                    if not line.strip():  # looked at only now: stripping every line would be a second pass
+                    if not line.strip():  # checked only on errors: stripping every line costs time
                         continue
                     problem = _not_json(line, error, f"{path}:{number}", _LINE_REMEDIES)
                 else:
@@ -75,7 +74,7 @@ def iter_numbered_rows(
 
 
 def read_json(path: str | Path) -> Any:
-    """The value a JSON file holds."""
+    """The value of a JSON file."""
     try:
         with open_bytes(Path(path)) as file:
             text = file.read()
@@ -85,7 +84,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: bytes, where: str) -> Any:
-    """A JSON value, as strictly as a file of them is read."""
+    """A JSON value, parsed as strictly as a file."""
     try:
         return from_json(text, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
@@ -93,20 +92,20 @@ def parse_json(text: bytes, where: str) -> Any:
 
 
 def write_jsonl(path: Path, rows: Iterable[Row]) -> int:
-    """Write rows atomically and say how many there were; a path ending in `.gz` is compressed."""
+    """Write rows atomically and return their number; a path ending in `.gz` is compressed."""
     count = 0
     with atomic_write(path) as file:
-        # A fixed mtime and no name keep equal rows equal bytes.
+        # A fixed mtime and no name make equal rows equal bytes.
         out = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if path.suffix == ".gz" else file
         for count, row in enumerate(rows, 1):
             out.write(dump_line(row, f"{path}: row {count}"))
         if out is not file:
-            out.close()  # writes the end of the gzip data; the file beneath stays open
+            out.close()  # writes the gzip trailer; the underlying file stays open
     return count
 
 
 def cannot_read(path: str | Path, error: Exception, *, after_line: int = 0) -> DataError:
-    """Why a file could not be read, and what to do."""
+    """The error for an unreadable file, with a remedy."""
     place = f"{path} (after line {after_line})" if after_line else str(path)
     if isinstance(error, FileNotFoundError):
         return DataError(f"{path}: there is no such file. {_nearby(Path(path))}")
@@ -121,7 +120,7 @@ def cannot_read(path: str | Path, error: Exception, *, after_line: int = 0) -> D
 
 @contextmanager
 def open_bytes(path: Path) -> Generator[IO[bytes]]:
-    """The file as bytes, past its byte-order mark if it has one."""
+    """The file as bytes, without a byte-order mark."""
     if "\x00" in str(path):
         raise DataError(f"{show(str(path))}: this is not a usable path: it holds a NUL character.")
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
@@ -137,7 +136,7 @@ def _not_json(text: bytes, error: ValueError, where: str, remedies: Mapping[str,
     found = _COLUMN.search(message)
     reason = _COLUMN.sub("", message)
     column = _offset(text, found) if found else 0
-    # Of `-Infinity` the parser complains behind the sign.
+    # For `-Infinity`, the parser's position is after the sign.
     bad = _NOT_A_NUMBER.match(text, column - 1 if text[column - 1 : column] == b"-" else column)
     if bad:
         literal = bad.group().decode()
@@ -154,7 +153,7 @@ def _not_json(text: bytes, error: ValueError, where: str, remedies: Mapping[str,
 
 
 def _offset(text: bytes, found: re.Match[str]) -> int:
-    """Where in `text` the parser stopped; it counts lines and columns from one, and columns in bytes."""
+    """The parser's position as an offset in `text`; lines and columns count from one, columns in bytes."""
     line, column = int(found[1]), int(found[2])
     start = 0
     for _ in range(line - 1):
@@ -163,7 +162,7 @@ def _offset(text: bytes, found: re.Match[str]) -> int:
 
 
 def not_an_object(value: Any, where: str) -> DataError:
-    """The error for a JSON value that stands where a row should."""
+    """The error for a JSON value that is not a row."""
     names: dict[type, str] = {list: "a list", str: "text", bool: "true or false", type(None): "null"}
     kind = names.get(value.__class__, "a number")
     hint = "For a file that is one JSON list, use source_kind: json" if kind == "a list" else "Write {...}"
@@ -171,7 +170,7 @@ def not_an_object(value: Any, where: str) -> DataError:
 
 
 def _nearby(path: Path) -> str:
-    """The most likely file that was meant instead."""
+    """The most similar existing file."""
     folder = path.absolute().parent
     if not folder.is_dir():
         return f"Its folder {folder} does not exist either; check the path."

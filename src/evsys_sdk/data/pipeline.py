@@ -1,7 +1,6 @@
 """Transforms in order: built from their specs, then applied to a stream of rows.
 
-Nothing is held in memory unless a transform asks for all rows at once (`shuffle`, or one of your own that returns a
-list).
+Rows are streamed unless a transform needs all of them (`shuffle`, or a custom one that returns a list).
 
     transforms = build_transforms(config.data.transforms, path="run.data.transforms")
     rows = apply_transforms(rows, transforms)
@@ -21,7 +20,7 @@ from .rows import detect_format, parse_rows
 
 
 class _Spec(Protocol):
-    """What a `TransformSpec` looks like."""
+    """The fields of a `TransformSpec`."""
 
     @property
     def kind(self) -> str: ...
@@ -30,7 +29,7 @@ class _Spec(Protocol):
 
 
 def build_transforms(specs: Sequence[_Spec], *, path: str = "transforms") -> list[Transform]:
-    """The transforms of a pipeline; all problems of all specs are reported at once, below `path`."""
+    """The transforms of a pipeline; the problems of all specs are reported together, below `path`."""
     built: list[Transform] = []
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
@@ -46,10 +45,10 @@ def build_transforms(specs: Sequence[_Spec], *, path: str = "transforms") -> lis
 def apply_transforms(
     rows: Iterable[Row], transforms: Iterable[Transform], *, bad: BadRows | None = None
 ) -> Iterator[Row]:
-    """Rows after all transforms, lazily. A failure names the transform and, where it is known, the row.
+    """Rows after all transforms, lazily. An error names the transform and, if known, the row.
 
-    Rows that row-wise transforms refuse are noted in `bad`, which `load_rows` was given too, and reported together
-    after the last row.
+    Rows refused by row-wise transforms are recorded in `bad`, the same as for `load_rows`, and reported together after
+    the last row.
     """
     from .transform import is_rowwise
 
@@ -58,14 +57,14 @@ def apply_transforms(
         bad = BadRows()
         stream = bad.watch(enumerate(rows, 1))
     for transform in transforms:
-        # Row-wise transforms number and check their rows themselves; only the others need a guard around them.
+        # Row-wise transforms number and check their rows themselves.
         stream = transform.change_rows(stream, bad) if is_rowwise(transform) else _guard(transform, stream)
     yield from _usable(stream, bad) if bad.skip else stream
     bad.finish()
 
 
 def _usable(rows: Iterable[Row], bad: BadRows) -> Iterator[Row]:
-    """The rows without those that no recipe could read as the format that they seem to have."""
+    """The rows without those that are invalid in their apparent format."""
     for number, row in enumerate(rows, 1):
         try:
             if detect_format(row) != "unknown":
@@ -77,9 +76,9 @@ def _usable(rows: Iterable[Row], bad: BadRows) -> Iterator[Row]:
 
 
 class _Stream:
-    """The rows handed to a transform: read once and counted, or all at once where a list is asked for.
+    """The rows for a transform: read once and counted, or as a list if requested.
 
-    It also remembers its own failure, so that a transform is not blamed for what happened before it.
+    It also stores its own failure, so that the transform is not blamed for earlier errors.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -87,11 +86,11 @@ class _Stream:
         self._list: list[Row] | None = None
         self._begun = False
         self.current: int | None = None
-        """Number of the row being worked on; None before the first and after the last."""
+        """Number of the current row; None before the first and after the last."""
         self.error: BaseException | None = None
 
     def __iter__(self) -> Iterator[Row]:
-        # Nothing happens before the first row is asked for: list(rows) asks for the length in between.
+        # Starts at the first row, because list(rows) asks for the length in between.
         if self.error is not None:
             raise self.error
         if self._list is None and self._begun:
@@ -101,7 +100,7 @@ class _Stream:
             for number, row in enumerate(self._rows if self._list is None else self._list, 1):
                 self.current = number
                 yield row
-        except GeneratorExit:  # the reader has enough, which is not a failure
+        except GeneratorExit:  # the reader stopped early, which is not an error
             raise
         except BaseException as error:
             self.error = error
@@ -120,7 +119,7 @@ class _Stream:
     def _all(self) -> list[Row]:
         if self._list is None:
             rows: list[Row] = []
-            rows.extend(iter(self))  # not list(self), which asks for the length first and would end up here again
+            rows.extend(iter(self))  # not list(self), which would ask for the length and recurse
             self._list = rows
         return self._list
 

@@ -1,4 +1,4 @@
-"""What a file of rows holds, in figures, and the `data:` block that would train on it.
+"""Statistics of a file of rows, and a suggested `data:` block for training on it.
 
 profile = profile_rows(read_row_file(path), source="tickets.csv", count_tokens=len)
 profile.problems     # nulls, duplicates, spellings of a label, prompts with two answers
@@ -25,7 +25,7 @@ from .transforms.rows import normalize
 _MOST_ROWS = 100_000
 _MOST_LABELS = 50
 _ROWS_A_LABEL = 4
-"""A column is one of labels if each of them has this many rows on average."""
+"""Minimum mean number of rows per distinct value of a label column."""
 _SHOWN = 5
 _NO_VALUE = frozenset({"null", "none", "nan", "n/a", "na", "nil", "-", "?"})
 _SHAREGPT = "conversations"
@@ -38,19 +38,19 @@ class ColumnProfile:
 
     name: str
     filled: int
-    """Rows that have a value in it."""
+    """Rows with a value."""
     distinct: int
     labels: Mapping[str, int]
-    """How often each label occurs, spellings taken together; empty unless the column holds labels."""
+    """Count of each label, spellings merged; empty unless the column has labels."""
     spellings: Mapping[str, Mapping[str, int]]
-    """Label -> its other spellings (case, whitespace) and how often each occurs."""
+    """Label -> its other spellings (case, whitespace) with counts."""
     null_words: Mapping[str, int]
-    """Texts such as N/A that probably stand for null."""
+    """Texts such as N/A that probably mean null."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLengths:
-    """Lengths of one side of the conversation, in tokens."""
+    """Token lengths of prompts or answers."""
 
     shortest: int
     median: int
@@ -60,21 +60,21 @@ class TokenLengths:
 
 @dataclass(frozen=True, slots=True)
 class DatasetProfile:
-    """One file of rows."""
+    """Statistics of one file of rows."""
 
     source: str
     rows: int
     complete: bool
-    """Whether these are all rows; of very long files only the first are read."""
+    """Whether all rows were read; of very long files only the first are."""
     format: str
     columns: Sequence[ColumnProfile]
     lengths: Mapping[str, TokenLengths]
-    """`prompt` and `answer`, where it is known which they are."""
+    """For `prompt` and `answer`, if their columns are known."""
     examples: Mapping[str, Mapping[str, Any]]
     """`shortest` and `longest`: row number, prompt and answer."""
     problems: Sequence[str]
     suggestion: Mapping[str, Any]
-    """The `data:` block of a config."""
+    """The suggested `data:` block."""
 
 
 def profile_rows(
@@ -112,7 +112,7 @@ def profile_rows(
 
 
 def suggest_transforms(rows: Sequence[Row], where: str) -> list[dict[str, Any]]:
-    """What makes conversations of raw rows, for the user to correct; nothing where they are typed rows."""
+    """Suggested transforms from raw rows to conversations; empty for typed rows."""
     if not rows:
         raise WorkspaceError(f"{where}: there are no rows. Check the file.")
     numbered = list(enumerate(rows, 1))
@@ -135,7 +135,7 @@ def _column(name: str, rows: Sequence[tuple[int, Row]]) -> ColumnProfile:
     is_label = all(isinstance(value, str | int) for value in values) and 1 < len(groups) <= _MOST_LABELS
     if not is_label or len(groups) * _ROWS_A_LABEL > len(values):
         return ColumnProfile(name, len(values), len(counts), {}, {}, null_words)
-    # The most frequent spelling, and of equals one without spaces around it.
+    # The most frequent spelling, preferring one without surrounding spaces.
     best = {max(group, key=lambda one: (group[one], one == one.strip(), one)): group for group in groups.values()}
     labels = {label.strip(): group.total() for label, group in best.items()}
     spellings: dict[str, dict[str, int]] = {}
@@ -151,7 +151,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _prompt_and_answer(rows: Sequence[Row], columns: Sequence[ColumnProfile]) -> tuple[str, str] | None:
-    """The columns that ask and answer: by their names, else the longest text and the labels (or the next text)."""
+    """The prompt and answer columns: by name, else the longest text and the labels (or the next text)."""
     if not rows or _SHAREGPT in rows[0]:
         return None
     sample = rows[:200]
@@ -169,7 +169,7 @@ def _prompt_and_answer(rows: Sequence[Row], columns: Sequence[ColumnProfile]) ->
 
 
 def _sides(row: Row, names: tuple[str, str] | None) -> tuple[str, str]:
-    """What a row asks, and what it answers."""
+    """The prompt and the answer of a row."""
     if names is not None:
         return _text(row.get(names[0])), _text(row.get(names[1]))
     if detect_format(row) == "chat_messages":
@@ -189,7 +189,7 @@ def _lengths(counts: list[int]) -> TokenLengths:
 
 
 def _repeats(rows: Sequence[tuple[int, Row]]) -> list[int]:
-    """Numbers of the rows that equal an earlier one but for case and whitespace."""
+    """Numbers of rows that equal an earlier one, ignoring case and whitespace."""
     seen: set[str] = set()
     found: list[int] = []
     for number, row in rows:
@@ -243,13 +243,13 @@ def _transforms(
     format: str,
     has_repeats: bool,
 ) -> list[dict[str, Any]]:
-    """Spellings joined, rows without a value and repeated rows left out, and conversations made of the rest."""
+    """Merge spellings, drop rows without a value and duplicates, and convert the rest to conversations."""
     if rows and "chosen" in rows[0][1] and "rejected" in rows[0][1]:
-        return []  # preferences: `dpo` takes them as they are
+        return []  # preference rows for `dpo` need no transforms
     if names is None:
         return [{"kind": "sharegpt_to_chat"}] if format == "unknown" and rows and _SHAREGPT in rows[0][1] else []
     used = [one for one in columns if one.name in names]
-    # A template takes names of letters, digits and underscores.
+    # Template placeholders allow letters, digits and underscores.
     new = {name: re.sub(r"\W+", "_", name).strip("_").lower() or "column" for name in names if not name.isidentifier()}
     found: list[dict[str, Any]] = [{"kind": "rename_fields", "params": {"fields": new}}] if new else []
     used = [replace(one, name=new.get(one.name, one.name)) for one in used]

@@ -1,6 +1,6 @@
 """Files of rows by their ending: JSONL, JSON, CSV, Parquet, Arrow, and folders of them as Hugging Face writes them.
 
-Cells of a CSV file are text, and an empty cell is null. Nulls and `NaN` of a Parquet file are null, dates are text.
+CSV cells are text, and empty cells are null. Nulls and `NaN` of Parquet files become null, dates become text.
 
     for number, row in read_row_file(Path("data/tickets.csv")): ...
 """
@@ -24,7 +24,7 @@ from .jsonl import cannot_read, iter_numbered_rows, open_bytes, parse_json, read
 from .shapes import is_list, is_object
 
 type OnError = Callable[[int, DataError], None]
-"""Takes the number of a row that cannot be read, and why; without one, the first ends the reading."""
+"""Receives the number of an unreadable row and its error."""
 
 KINDS = {
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
@@ -40,14 +40,14 @@ _LARGEST_CELL = 1 << 30
 
 
 def kind_of(path: str | Path) -> str | None:
-    """The source_kind that a path's ending stands for."""
+    """The source_kind of a path's ending."""
     return KINDS.get(Path(str(path).removesuffix(".gz")).suffix.lower())
 
 
 def read_row_file(
     path: Path, kind: str = "jsonl", *, split: str = "train", on_error: OnError | None = None
 ) -> Iterator[tuple[int, Row]]:
-    """The numbered rows of a file, or of a split of a folder. `jsonl` stands for whatever the ending says."""
+    """The numbered rows of a file, or of a split of a folder. `jsonl` accepts any ending."""
     if path.is_dir():
         return _numbered(row for file in _files_of_split(path, split) for _, row in read_row_file(file))
     kind = kind_of(path) or kind if kind == "jsonl" else kind
@@ -61,7 +61,7 @@ def read_row_file(
 
 
 def list_in(value: Any, path: str) -> list[Any]:
-    """The rows of a JSON file: a list, or an object that holds one under `rows` or `data`."""
+    """The rows of a JSON file: a list, or an object with one under `rows` or `data`."""
     found = (
         next((value[key] for key in ("rows", "data") if is_list(value.get(key))), None) if is_object(value) else value
     )
@@ -73,7 +73,7 @@ def list_in(value: Any, path: str) -> list[Any]:
 
 
 def check_rows(rows: list[Any], where: str) -> Iterator[tuple[int, Row]]:
-    """Numbered rows, each of which must be an object."""
+    """Numbered rows; refuses rows that are not objects."""
     for number, row in enumerate(rows, 1):
         if not is_object(row):
             raise DataError(f"{where}: row {number} must be an object, not {show(row)}.")
@@ -85,7 +85,7 @@ def _numbered(rows: Iterator[Row]) -> Iterator[tuple[int, Row]]:
 
 
 def _is_one_value(path: Path, kind: str) -> bool:
-    """Whether a file holds one JSON value. Some `.json` files have one object a line, some `.jsonl` files one list."""
+    """Whether a file is one JSON value. Some `.json` files have one object per line, some `.jsonl` files one list."""
     with _explained(path), open_bytes(path) as file:
         first, second = file.readline(), file.readline()
     try:
@@ -112,7 +112,7 @@ def _explained(path: Path) -> Generator[None]:
 def _read_csv(path: Path, on_error: OnError | None) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(_LARGEST_CELL)
     with _explained(path), open_bytes(path) as file:
-        lines = io.TextIOWrapper(file, encoding="utf-8", newline="")  # quoted cells may hold line breaks
+        lines = io.TextIOWrapper(file, encoding="utf-8", newline="")  # quoted cells may have line breaks
         head = lines.readline()
         cells = csv.reader(chain([head], lines), delimiter=_delimiter(path, head), strict=True)
         names: list[str] = []
@@ -159,7 +159,7 @@ def _check_names(path: Path, names: list[str]) -> list[str]:
 
 
 def _not_utf8(path: Path) -> DataError:
-    """Which line is not UTF-8, and how the file is converted."""
+    """The error for a line that is not UTF-8, with the conversion command."""
     with open_bytes(path) as file:
         for number, line in enumerate(file, 1):
             if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -195,14 +195,14 @@ def _batches(pyarrow: Any, path: Path) -> Iterator[Any]:
         return
     with pyarrow.memory_map(str(path)) as source:
         try:
-            yield from pyarrow.ipc.open_stream(source)  # what the `datasets` library writes
+            yield from pyarrow.ipc.open_stream(source)  # the format of the `datasets` library
         except pyarrow.ArrowInvalid:
             file = pyarrow.ipc.open_file(source)
             yield from map(file.get_batch, range(file.num_record_batches))
 
 
 def _plain(value: Any, where: str) -> Any:
-    """A value as JSON has it."""
+    """Convert a value to JSON."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -217,7 +217,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _files_of_split(folder: Path, split: str) -> list[Path]:
-    """The files of one split of a folder: as `save_to_disk` writes it, or by the words in their paths."""
+    """The files of one split of a folder: from `save_to_disk`, or by words in their paths."""
     if (folder / "dataset_dict.json").is_file():
         known = read_json(folder / "dataset_dict.json")["splits"]
         if split not in known:

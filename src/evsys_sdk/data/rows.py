@@ -1,8 +1,7 @@
 """Plain dicts <-> typed rows.
 
-`from_dict`, `to_dict` and `iter_jsonl` are strict, for files of typed rows. `parse_rows` is the last step of a data
-pipeline: fields that raw rows had next to the typed row's own become its metadata there, so that nothing a transform
-kept is lost.
+`from_dict`, `to_dict` and `iter_jsonl` are strict, for files of typed rows. `parse_rows` is the last step of a
+pipeline: additional fields of raw rows become metadata of the typed row.
 
     row = from_dict({"messages": [{"role": "user", "content": "hi"}]})
     to_dict(row)
@@ -66,14 +65,14 @@ _FORMAT_OF: dict[type, TargetFormat] = {
     PromptExample: TargetFormat.PROMPT_DATASET,
 }
 _MOST_KEY_SETS = 1000
-"""How many different sets of keys are remembered while parsing; rows of one file rarely have more than a few."""
+"""Maximum number of cached key sets; rows of one file rarely have more than a few."""
 
 type _Builder = Callable[[Mapping[str, Any]], TypedRow]
-"""Checks the shapes of a row whose keys are known to be right, and makes the typed row."""
+"""Validates a row whose keys are known to be correct, and builds the typed row."""
 
 
 def detect_format(row: Mapping[str, Any]) -> Literal["chat_messages", "harbor_task", "prompt_dataset", "unknown"]:
-    """Which typed row a dict would become, judged by its keys and not by its content."""
+    """The typed row of a dict, by its keys only."""
     if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         return "unknown"
     found = _format_by_keys(row)
@@ -87,7 +86,7 @@ def detect_format(row: Mapping[str, Any]) -> Literal["chat_messages", "harbor_ta
 
 
 def from_dict(row: Mapping[str, Any]) -> TypedRow:
-    """The typed row of a dict in one of the three formats; unknown keys and wrong shapes are refused."""
+    """The typed row of a dict in one of the three formats; refuses unknown keys and wrong types."""
     if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DataError(f"a row must be a dict, not {type(row).__name__} ({show(row)}).")
     found = _format_by_keys(row)
@@ -99,7 +98,7 @@ def from_dict(row: Mapping[str, Any]) -> TypedRow:
 
 
 def to_dict(row: TypedRow | VerifierPayload) -> Row:
-    """The JSON form of a typed row, sharing its parts; `from_dict` makes an equal row of it."""
+    """The JSON form of a typed row, sharing its parts; the inverse of `from_dict`."""
     match row:
         case ChatMessagesRow():
             found: Row = {"messages": row.messages, "metadata": row.metadata}
@@ -152,10 +151,10 @@ def parse_rows(
 ) -> Iterator[TypedRow]:
     """Typed rows from the output of a pipeline, lazily; fields next to the row's own go into its metadata.
 
-    With a `target` every row must be of that format; without one, formats may be mixed.
+    With a `target`, every row must have that format; otherwise formats may be mixed.
     """
-    target = TargetFormat(target) if target else None  # a plain "chat_messages" is fine too
-    # Rows of one file share their keys, so what to do about a set of keys is decided once.
+    target = TargetFormat(target) if target else None  # also accepts a plain string
+    # Rows of one file share keys, so builders are cached by key set.
     builders: dict[tuple[str, ...], _Builder] = {}
     for number, row in enumerate(rows, 1):
         try:
@@ -165,7 +164,7 @@ def parse_rows(
                 keys = tuple(row)
                 build = builders.get(keys)
                 if build is None:
-                    if len(builders) >= _MOST_KEY_SETS:  # rows whose keys are data would fill the memory
+                    if len(builders) >= _MOST_KEY_SETS:  # bound the memory for rows with arbitrary keys
                         builders.clear()
                     build = builders[keys] = _builder(row, target)
                 typed = build(row)
@@ -184,7 +183,7 @@ def _metadata(row: Mapping[str, Any], extras: tuple[str, ...]) -> dict[str, Any]
 
 
 def _refuse_hidden_tools(metadata: Mapping[str, Any]) -> None:
-    """Earlier versions of `openai_chat` put definitions into the metadata, where no prompt shows them."""
+    """Refuse tool definitions in the metadata, from earlier versions of `openai_chat`."""
     hidden: Any = metadata.get("tools")
     if is_list(hidden) and hidden and is_object(hidden[0]) and "function" in hidden[0]:
         raise DataError(
@@ -234,7 +233,7 @@ _BUILDERS: dict[TargetFormat, Callable[[tuple[str, ...]], _Builder]] = {
 
 
 def _format_by_keys(row: Mapping[str, Any]) -> TargetFormat | None:
-    # A task first: its keys are the most particular, and a task made from a conversation may still carry the messages.
+    # Tasks first: their keys are the most specific, and they may keep the messages of a conversation.
     if "instruction" in row and "verifier" in row:
         return TargetFormat.HARBOR_TASK
     if "messages" in row:
@@ -249,11 +248,11 @@ def _builder(row: Row, target: TargetFormat | None) -> _Builder:
     _refuse_missing(row, found, wanted=target)
     own = (*_REQUIRED[found], *_OPTIONAL[found])
     extras = tuple(key for key in row if key not in own)
-    # Rows of tool calls often have a column `tool`, which is no misspelt `tools`.
+    # A column `tool` is common in rows of tool calls, and not a misspelt `tools`.
     absent = [key for key in own if key not in row and key != "tools"]
     for key in extras:
         meant = difflib.get_close_matches(str(key).casefold(), absent, n=1, cutoff=0.8)
-        if meant:  # more likely a typing mistake than a field of that name
+        if meant:  # probably a typo
             raise DataError(f"unknown key '{key}'; did you mean '{meant[0]}'? If not, rename it with rename_fields.")
     return _BUILDERS[found](extras)
 
@@ -289,7 +288,7 @@ def _already_typed(row: Any, target: TargetFormat | None) -> TypedRow:
         raise DataError(f"a row must be a dict, not {type(row).__name__} ({show(row)}).")
     if target and found is not target:
         raise DataError(f"a {target} row is needed, but this is a {found} row. Use the transform {_MADE_BY[target]}.")
-    return from_dict(to_dict(row))  # a row that was made by hand is not validated
+    return from_dict(to_dict(row))  # rows built by hand are not yet validated
 
 
 def _explain_unknown_format(row: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""Are the parts of a row what they should be? Messages, content blocks, verifiers and metadata.
+"""Validation of the parts of a row: messages, content blocks, verifiers and metadata.
 
-Every refusal says what stands there, what should, and where inside the row; the caller adds the file and the line.
+Every error names the value, the expectation and the place in the row; the caller adds file and line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OPTIONAL = {"in_process": ("expected", "params"), "e2b": ("test_state_py",), "l
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Whether a JSON value is a list; unlike a bare isinstance, it also tells the type checker of what."""
+    """Whether a JSON value is a list, as a type guard."""
     return isinstance(value, list)
 
 
@@ -42,22 +42,22 @@ def is_object(value: object) -> TypeGuard[dict[str, Any]]:
 
 
 def check_messages(value: Any) -> list[Message]:
-    """A non-empty list of messages, as it came."""
+    """`value` if it is a non-empty list of messages."""
     if value.__class__ is list and value:
         try:
             for message in value:
-                # Plain text is nearly every message there is; anything else is looked at more closely.
+                # Fast path for plain text; other messages are checked in detail.
                 if message["role"] not in ROLES or message["content"].__class__ is not str:
                     break
             else:
                 return value
         except (LookupError, TypeError):
-            pass  # the closer look says what is wrong with it
+            pass  # the detailed check raises the error
     return _messages_closely(value)
 
 
 def check_content(value: Any, where: str) -> Content:
-    """Text, or a list of content blocks."""
+    """`value` if it is text or a list of content blocks."""
     if isinstance(value, str):
         return value
     if not is_list(value) or not value:
@@ -73,7 +73,7 @@ def check_content(value: Any, where: str) -> Content:
 
 
 def check_mapping(value: Any, where: str) -> dict[str, Any]:
-    """An object; null means an empty one, because exports of column stores write null for what is not there."""
+    """`value` if it is an object; null becomes an empty one, as in exports of column stores."""
     if value is None:
         return {}
     if not is_object(value):
@@ -82,14 +82,14 @@ def check_mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 def check_text(value: Any, where: str) -> str:
-    """Text that is not empty."""
+    """`value` if it is non-empty text."""
     if not isinstance(value, str) or not value:
         raise DataError(f"'{where}' must be non-empty text, not {show(value)}.")
     return value
 
 
 def check_tools(value: Any) -> list[ToolDefinition]:
-    """Tool definitions in OpenAI's form; also as JSON text, which column stores need, and without the outer object."""
+    """Tool definitions in OpenAI's form; also accepts JSON text and definitions without the outer object."""
     if value is None or value == []:
         return []
     if isinstance(value, str):
@@ -114,7 +114,7 @@ def _check_tool(tool: Any, index: int) -> ToolDefinition:
 
 
 def verifier_from_dict(value: Any) -> VerifierPayload:
-    """A verifier spec from its JSON form."""
+    """The verifier spec of its JSON form."""
     if isinstance(value, InProcessVerifier | E2BVerifier | LLMJudgeVerifier):
         return value
     if not is_object(value):
@@ -138,7 +138,7 @@ def verifier_from_dict(value: Any) -> VerifierPayload:
 
 
 def refuse_keys(row: Mapping[str, Any], *, known: tuple[str, ...], where: str = "") -> None:
-    """Raise when a row has a key next to the known ones."""
+    """Refuse unknown keys of a row."""
     unknown = [key for key in row if key not in known]
     if not unknown:
         return

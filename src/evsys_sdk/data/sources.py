@@ -1,6 +1,6 @@
-"""Where raw rows come from: a `DataConfig` -> a stream of dicts, raw or after the transforms.
+"""Sources of rows: a `DataConfig` -> a stream of dicts, raw or after transforms.
 
-Nothing is typed yet (`rows.parse_rows` does).
+`rows.parse_rows` converts them to typed rows.
 
     rows = prepare_rows(config.data, store=store, workspace=workspace)
 """
@@ -32,7 +32,7 @@ class _Pulled(Protocol):
 
 
 class DatasetWorkspace(Protocol):
-    """The part of a workspace that rows are loaded from."""
+    """The interface of a workspace for loading rows."""
 
     def pull_dataset(self, *, id: str | None = None, name: str | None = None) -> _Pulled:
         """A cached dataset, by id or by name."""
@@ -42,9 +42,9 @@ class DatasetWorkspace(Protocol):
 def load_rows(
     data: DataConfig, *, store: DataStore, workspace: DatasetWorkspace | None = None, bad: BadRows | None = None
 ) -> Iterator[Row]:
-    """The raw rows of a source, one at a time; a source without rows is an error.
+    """The raw rows of a source, lazily; an empty source is an error.
 
-    A row that cannot be read is noted in `bad`; without it, it ends the reading.
+    An unreadable row is recorded in `bad`; without `bad`, reading stops with the error.
     """
     empty = True
     rows = _rows(data, store, workspace, None if bad is None else bad.note_unread)
@@ -58,14 +58,14 @@ def load_rows(
 def prepare_rows(
     data: DataConfig, *, store: DataStore, workspace: DatasetWorkspace | None = None, bad: BadRows | None = None
 ) -> Iterator[Row]:
-    """The rows of a source after its transforms; what is wrong with rows is one report, or counted in `bad`."""
+    """The rows of a source after its transforms; bad rows are reported together, or counted in `bad`."""
     bad = bad or BadRows(skip=data.on_bad_row == "skip")
     raw = load_rows(data, store=store, workspace=workspace, bad=bad)
     return apply_transforms(raw, build_transforms(data.transforms), bad=bad)
 
 
 def describe_source(data: DataConfig) -> str:
-    """The source in words, for messages about its rows."""
+    """A description of the source for messages."""
     if data.dataset_id or data.dataset_name:
         return f"dataset '{data.dataset_id or data.dataset_name}'"
     if data.source_kind == "hf_dataset":
@@ -80,7 +80,7 @@ def _rows(
         return enumerate(_from_workspace(data, workspace), 1)
     match data.source_kind:
         case "in_memory":
-            # Copied, because these rows belong to the config, and every arm of an experiment reads them again.
+            # Copied, because every arm of an experiment reads the config's rows again.
             return check_rows(copy.deepcopy(_need(data.rows, data, "rows")), "data.rows")
         case "hf_dataset":
             name = _need(data.hf_dataset, data, "hf_dataset")
@@ -102,7 +102,7 @@ def _rows(
 
 
 def _rename(data: DataConfig, rows: Iterator[Row]) -> Iterator[Row]:
-    """The rows under the names of `data.columns`; the first row shows whether a column is there at all."""
+    """The rows with the names of `data.columns`; the first row shows missing columns."""
     if not data.columns:
         yield from rows
         return
@@ -137,13 +137,13 @@ def _from_hugging_face(name: str, split: str) -> Iterator[Row]:
     try:
         found: Iterable[Any] = _open_hugging_face(datasets, name, split)
         yield from map(dict, found)
-    except Exception as error:  # the library raises whatever its loaders and the network raise
+    except Exception as error:  # errors of the library's loaders and the network
         remedy = "Check data.hf_dataset (id, id:config or a local path) and data.hf_split"
         raise DataError(f"hf_dataset '{name}' (split '{split}'): {type(error).__name__}: {error}. {remedy}.") from error
 
 
 def _open_hugging_face(datasets: Any, name: str, split: str) -> Iterable[Any]:
-    # Slices and sums of splits cannot be streamed by the library; everything else can.
+    # The library cannot stream slices and sums of splits.
     streaming = not any(character in split for character in "[]+%")
     dataset, _, config = name.partition(":")
     return datasets.load_dataset(dataset, config or None, split=split, streaming=streaming)

@@ -1,12 +1,12 @@
-"""Task sources: libraries that generate tasks and score answers to them.
+"""Task sources: libraries that generate tasks and score their answers.
 
-A task source is a verifier that can also make the tasks it scores. A path of a config can name it instead of a file:
+A task source is a verifier that also generates its tasks. A config can name it as a path:
 
     data: {path: "reasoning_gym:leg_counting?size=500&max_animals=3"}
     benchmark: {path: "reasoning_gym:leg_counting?split=test&size=100"}
 
-The rows are written once, to `.evsys/tasks/`, so that they are hashed, checked for contamination and audited like the
-rows of any file. Every row names its source and params as its verifier.
+The rows are written once to `.evsys/tasks/`, so they are hashed, checked for contamination and audited like other
+files. Every row names its source and params as its verifier.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NAMED = re.compile(r"(?P<source>[a-z][a-z0-9_]*):(?P<subject>[A-Za-z0-9_][\w./@
 
 @runtime_checkable
 class TaskSource(Protocol):
-    """A verifier that makes its own tasks. The same params give the same rows, with the same ids.
+    """A verifier that generates its tasks. Equal params give equal rows with equal ids.
 
-    Its `Config` has a field `subject` (what stands behind the colon of a path) and `knobs` (keys of a path that are no
-    fields). `version` is part of the name of the file of rows: another version of the library makes other rows.
+    Its `Config` has the fields `subject` (the part of a path after the colon) and `knobs` (keys of a path that are not
+    fields). `version` is part of the name of the rows' file: another version of the library may give other rows.
     """
 
     name: ClassVar[str]
@@ -44,9 +44,9 @@ class TaskSource(Protocol):
 
 
 def locate_rows(path: str, *, train: bool = False) -> Path:
-    """The file that a path of a config means: in the project, or written now by the task source it names.
+    """The file of a config's path: in the project, or generated now by a task source.
 
-    With `train`, tasks that another program solves and scores are refused: there is nothing to train on.
+    With `train`, tasks that another program solves and scores are refused.
     """
     found = _parse(path)
     if found is not None and train and hasattr(get_verifier(found[0]), "run_tasks"):
@@ -55,12 +55,12 @@ def locate_rows(path: str, *, train: bool = False) -> Path:
 
 
 def is_task_source(path: str) -> bool:
-    """Whether a path of a config names a task source instead of a file."""
+    """Whether a config's path names a task source."""
     return _parse(path) is not None
 
 
 def build_task_source(path: str) -> TaskSource:
-    """The task source that a path names, with its params."""
+    """The task source of a path, with its params."""
     found = _parse(path)
     if found is None:
         raise DataError(f"{path}: this is not the path of a task source. Write it as 'SOURCE:SUBJECT?param=value'.")

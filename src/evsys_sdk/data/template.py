@@ -1,9 +1,8 @@
 """Text with `{field}` placeholders, filled from a row.
 
-Only `{name}` and `{name.name}` are placeholders, where a name is letters, digits and underscores. Every other brace
-stays as it is, so that JSON, code and LaTeX can be written down plainly: `{"a": {query}}` has one placeholder. Write
-`{{name}}` for the text `{name}`. Text fills in as it is, numbers as usual, lists and objects as compact JSON; null is
-refused, because "None" is not an answer.
+Only `{name}` and `{name.name}` are placeholders, with names of letters, digits and underscores. Other braces stay
+unchanged, so JSON, code and LaTeX need no escapes: `{"a": {query}}` has one placeholder. Write `{{name}}` for the text
+`{name}`. Lists and objects are inserted as compact JSON; null is refused, because "None" is not an answer.
 
     render = compile_template("Query: {query}")
     render({"query": "hi"})  # 'Query: hi'
@@ -26,10 +25,10 @@ _PLACEHOLDER = re.compile(r"\{\{(" + _NAME + r")\}\}|\{(" + _NAME + r")\}")
 
 
 def compile_template(text: str) -> Render:
-    """A function that fills the template from a row; a field the row lacks is an error."""
+    """A function that fills the template from a row; a missing field is an error."""
     literals, names = _split(text)
     readers = [require(name) for name in names]
-    if len(names) == 1:  # most of them have one, and each row pays for every step of the loop below
+    if len(names) == 1:  # fast path: most templates have one field
         return _render_one(literals[0], names[0], readers[0], literals[1])
     rest = list(zip(names, readers, literals[1:], strict=True))
 
@@ -45,12 +44,12 @@ def compile_template(text: str) -> Render:
 
 
 def fields_of(text: str) -> list[str]:
-    """The fields a template needs, in order of appearance."""
+    """The fields of a template, in order of appearance."""
     return _split(text)[1]
 
 
 def as_text(value: Any, name: str) -> str:
-    """How a field's value appears in text."""
+    """The text of a field's value."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -64,7 +63,7 @@ def as_text(value: Any, name: str) -> str:
 def _render_one(before: str, name: str, read: Reader, after: str) -> Render:
     def render(row: Mapping[str, Any]) -> str:
         value: Any = row.get(name)
-        if value.__class__ is not str:  # also when it is not there, or deeper inside
+        if value.__class__ is not str:  # also if missing or nested
             value = as_text(read(row), name)
         return before + value + after
 

@@ -1,4 +1,4 @@
-"""What a built-in transform is made of. Your own transform may use this or just be a class with `__call__(rows)`.
+"""Base classes of transforms. A custom transform may use them or be a class with `__call__(rows)`.
 
     @register_transform("shout")
     class Shout(RowTransform[NoParams]):
@@ -9,8 +9,7 @@
         def row(self, row: Row) -> Row | None:
             return {**row, "query": row["query"].upper()}
 
-Return a new row, or the same one, or None to drop it; never change the row you were given, other pipelines may hold
-it too.
+Return a new row, the same one, or None to drop it; never modify the given row, which other pipelines may share.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class TransformConfig(Strict):
 
 
 class NoParams(TransformConfig):
-    """Params of a transform that takes none."""
+    """Params of a transform without params."""
 
 
 class BaseTransform[C: BaseModel]:
@@ -52,26 +51,26 @@ class BaseTransform[C: BaseModel]:
 
 
 class RowTransform[C: BaseModel](BaseTransform[C]):
-    """Looks at one row at a time: implement `row`, or `begin` when a pass over the rows has a memory."""
+    """Transforms rows one at a time: implement `row`, or `begin` if a pass over the rows has state."""
 
     def row(self, row: Row) -> Row | None:
         """The new row, or None to drop it."""
         raise NotImplementedError(f"{type(self).__name__} must implement row or begin")
 
     def begin(self) -> RowFunction:
-        """The function for one pass over the rows; called again for every pass."""
+        """The row function for one pass; called again for every pass."""
         return self.row
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
         return self.change_rows(rows, None)
 
     def change_rows(self, rows: Iterable[Row], bad: BadRows | None) -> Iterator[Row]:
-        """The changed rows. A row that is refused is noted in `bad`; without it, it ends the pass."""
+        """The changed rows. A refused row is recorded in `bad`; without `bad`, the pass stops with the error."""
         change = self.begin()
         for number, row in enumerate(rows, 1):
             try:
                 changed = change(row)
-                # By its class, the quickest way to ask: nearly all rows are plain dicts, and each comes by here.
+                # A class comparison is the fastest check; nearly all rows are plain dicts.
                 if changed.__class__ is not dict:
                     if changed is None:
                         continue
@@ -79,7 +78,7 @@ class RowTransform[C: BaseModel](BaseTransform[C]):
             except Exception as error:
                 at = number if bad is None else bad.number or number
                 whole = transform_failed(self.name, error, at)
-                if bad is None or not isinstance(error, DataError):  # a mistake in the code is none in the rows
+                if bad is None or not isinstance(error, DataError):  # an error of the code, not of the row
                     raise whole from error
                 bad.note(f"transform '{self.name}'", error, whole, at)
                 continue
@@ -87,13 +86,13 @@ class RowTransform[C: BaseModel](BaseTransform[C]):
 
 
 def is_rowwise(transform: object) -> TypeGuard[RowTransform[Any]]:
-    """Whether a transform goes through `RowTransform.__call__`, which reports bad rows itself."""
+    """Whether a transform uses `RowTransform.__call__`, which reports bad rows itself."""
     owner = next((cls for cls in type(transform).__mro__ if "__call__" in vars(cls)), None)
     return owner is RowTransform
 
 
 def as_row(value: Any) -> Row:
-    """What a transform put out, as a plain dict; typed rows are welcome."""
+    """A transform's output as a plain dict; accepts typed rows."""
     if isinstance(value, dict):
         return value  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, ChatMessagesRow | HarborTask | PromptExample):
@@ -105,7 +104,7 @@ def as_row(value: Any) -> Row:
 
 
 def transform_failed(name: str, error: Exception, row: int | None = None) -> DataError:
-    """The error for an exception inside a transform."""
+    """The error for an exception in a transform."""
     place = f"transform '{name}'" + (f", row {row}" if row else "")
     if isinstance(error, DataError):
         return DataError(f"{place}: {error}")

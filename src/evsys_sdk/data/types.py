@@ -1,7 +1,6 @@
-"""The typed rows every algorithm consumes, and the verifier specs they carry.
+"""The typed rows of all algorithms, and their verifier specs.
 
-These are data only: nothing here runs a verifier, validates a shape (`rows.py` does) or copies what it is given. Rows
-are treated as immutable; to change a message, make a new one.
+Plain data: `rows.py` validates it. Rows are treated as immutable; to change a message, create a new one.
 
     ChatMessagesRow([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
     HarborTask("t1", "What is 2+2?", InProcessVerifier("exact_match", expected="4"))
@@ -15,10 +14,10 @@ from enum import StrEnum
 from typing import Any, Literal
 
 type Message = dict[str, Any]
-"""One chat turn: `role`, `content` and whatever else its provider adds (`tool_calls`, `name` ...)."""
+"""One chat turn: `role`, `content` and provider-specific fields (`tool_calls`, `name` ...)."""
 
 type Block = dict[str, Any]
-"""One part of multimodal content, see `chat.py`."""
+"""One block of multimodal content, see `chat.py`."""
 
 type Content = str | list[Block]
 
@@ -27,7 +26,7 @@ type ToolDefinition = dict[str, Any]
 
 
 class TargetFormat(StrEnum):
-    """Which typed row an algorithm consumes."""
+    """The typed row that an algorithm consumes."""
 
     CHAT_MESSAGES = "chat_messages"
     """`ChatMessagesRow`: supervised fine-tuning."""
@@ -49,7 +48,7 @@ class InProcessVerifier:
 
 @dataclass(frozen=True, slots=True)
 class E2BVerifier:
-    """Scored by running tests next to the model's output inside a sandbox; the exit code decides."""
+    """Scored by running tests with the model's output in a sandbox; the exit code decides."""
 
     dockerfile: str
     test_sh: str
@@ -67,36 +66,36 @@ class LLMJudgeVerifier:
 
 
 type VerifierPayload = InProcessVerifier | E2BVerifier | LLMJudgeVerifier
-"""How a task is verified; told apart by `kind`."""
+"""The verifier of a task, distinguished by `kind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessagesRow:
-    """One conversation to learn from."""
+    """One conversation to train on."""
 
     messages: list[Message]
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     target_assistant: str | None = None
-    """The answer wanted after `messages`, for rows that keep it apart from them."""
+    """The answer after `messages`, for rows that store it separately."""
     tools: list[ToolDefinition] = field(default_factory=list[ToolDefinition])
-    """What the assistant could call; the model's chat template writes it into the prompt."""
+    """The assistant's available tools; the model's chat template writes them into the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class HarborTask:
-    """One task to attempt and to verify."""
+    """One task to solve and verify."""
 
     task_id: str
     instruction: Content
     verifier: VerifierPayload
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     tools: list[ToolDefinition] = field(default_factory=list[ToolDefinition])
-    """Tools of the policy; an agent that has its own tools offers those instead."""
+    """Tools of the policy; agents with their own tools ignore them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptExample:
-    """Named inputs of a prompt and the output expected for them."""
+    """Named inputs of a prompt and the expected output."""
 
     inputs: dict[str, Any]
     expected: Any = None
@@ -104,4 +103,4 @@ class PromptExample:
 
 
 type TypedRow = ChatMessagesRow | HarborTask | PromptExample
-"""What `parse_rows` yields."""
+"""The output of `parse_rows`."""

@@ -3,11 +3,11 @@
     model: { name: accounts/fireworks/models/qwen3-8b }
     backend: { kind: fireworks, params: { tokenizer: Qwen/Qwen3-8B } }       # key in FIREWORKS_API_KEY
 
-Fireworks speaks an older, JSON form of the Tinker protocol through its own client (`fireworks-ai`), so an address
-alone is not enough. What can be shared with the backend `tinker` is shared. **It was never run against the hosted
-service**: it is tested with the provider's client against a stand-in on the same machine.
+Fireworks uses an older JSON form of the Tinker protocol with its own client (`fireworks-ai`), so an address alone is
+not enough. Other code is shared with the backend `tinker`. **It was never run against the hosted service**: the tests
+use the provider's client with a local stand-in.
 
-Trainers that have to be provisioned by the hour are not used. Full-parameter training, which needs one, is refused.
+Trainers provisioned by the hour are not used, so full-parameter training is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FireworksBackend(TinkerBackend):
 
     @classmethod
     def check_params(cls, params: Any) -> None:
-        """Say in deep validation what would fail later, before anything is spent."""
+        """Refuse invalid params in deep validation."""
         if isinstance(params, FireworksConfig) and params.tokenizer == "auto":
             raise ConfigError(Problem(_NO_TOKENIZER, path="tokenizer", value=params.tokenizer, hint=_NAME_ONE))
 
@@ -87,7 +87,7 @@ class FireworksBackend(TinkerBackend):
         return training
 
     def assumed(self) -> Facts:
-        """What Fireworks' client promises; what it does not say is not relied on."""
+        """The facts that Fireworks' client promises."""
         from ..probes.facts import Facts
 
         return Facts(
@@ -102,7 +102,7 @@ class FireworksBackend(TinkerBackend):
     def quirks(self, facts: Facts) -> Quirks:
         """Soft targets are sent as one datum for each alternative, and seeds are 31 bits wide.
 
-        gspo is computed here: the client has no way to say which positions were sampled.
+        gspo is computed here: the client cannot mark sampled positions.
         """
         from ..tinker.quirks import Quirks
 
@@ -110,5 +110,5 @@ class FireworksBackend(TinkerBackend):
         return replace(found, expand_soft_targets=True, native_losses=found.native_losses - {"gspo"})
 
     def capabilities(self, facts: Facts, served: ServedModel, tokenizer: Any) -> Capabilities:
-        """What recipes may ask; the client cannot report alternatives, whatever a config says."""
+        """The capabilities for recipes; the client cannot report alternatives."""
         return replace(super().capabilities(facts, served, tokenizer), top_k_logprobs=0)

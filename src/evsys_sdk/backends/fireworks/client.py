@@ -1,8 +1,8 @@
-"""Our training client on top of Fireworks' client: what differs from the Tinker protocol, and nothing else.
+"""Our training client on top of Fireworks' client: the differences from the Tinker protocol.
 
-A backward pass may come back without log-probabilities, from which the loss is computed here. So a forward pass goes
-before it until an answer has shown that they are there. Checkpoints have names of lower-case letters, digits and '-',
-and are loaded into the model that is being trained; references begin with `fireworks://`.
+A backward pass may return no log-probabilities, which the loss needs. So a forward pass precedes it until a response
+has included them. Checkpoint names have lower-case letters, digits and '-', and checkpoints are loaded into the model
+in training; references start with `fireworks://`.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from .sampling import SCHEME, check_path
 from .session import Blocking, FireworksSession
 
 _LONGEST_NAME: Final = 40
-"""The service takes 63 characters; nine are added here and nine by the client."""
+"""The service allows 63 characters; we add nine and the client adds nine."""
 
 
 class FireworksTrainingClient(TinkerTrainingClient):
-    """Weights that are being trained at Fireworks."""
+    """Weights in training at Fireworks."""
 
     _session: FireworksSession
     _version: int
     _step_options: Mapping[str, Any] = {"emit_grad_norm_metrics": "basic"}
     _scores_backward: bool = False
-    """Whether backward passes are known to come back with log-probabilities."""
+    """Whether backward passes are known to return log-probabilities."""
 
     def forward_backward(
         self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
-        """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
+        """Accumulate the gradient of a named loss."""
         data = self._check(data, loss_fn, loss_fn_config)
         loss, params = find_loss(loss_fn, loss_fn_config), check_config(loss_fn, loss_fn_config)
         if loss_fn not in self._quirks.native_losses:
             return self._compute_here("forward_backward", data, loss)
-        # Filled by `start`, which may wait, and read by `convert_pass`, when the answer is there.
+        # Filled by `start`, read by `convert_pass`.
         scored: list[list[Floats]] = []
 
         def start() -> Any:
@@ -67,20 +67,20 @@ class FireworksTrainingClient(TinkerTrainingClient):
         return self._scores_backward and super()._answers_at_once(loss_fn)
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
-        """Go back to a stored state; without its optimizer, start the optimizer afresh."""
+        """Load a stored state; without its optimizer, the optimizer is reset."""
         path = check_path(ref)
         state.check_sidecar(self._run_dir, ref, self._adapter)
         loaded = self._pipeline.submit(
             "load_state",
             lambda: self._watch(load_into(self._training, path, with_optimizer)),
             lambda _: None,
-            changes_weights=True,  # into the model itself: a load that is lost leaves it in no known state
+            changes_weights=True,  # a lost load leaves the model in an unknown state
         )
         self._version += 1
         return loaded
 
     def sampler(self, name: str | None = None) -> Operation[TinkerSamplingClient]:
-        """A frozen copy of the weights as they are now; with a name it is stored and can be opened again."""
+        """A frozen copy of the current weights; with a name it is stored and can be reopened."""
         unused, version = make_label(name or "snapshot"), self._version
 
         def snapshot() -> TinkerSamplingClient:
@@ -100,17 +100,17 @@ class FireworksTrainingClient(TinkerTrainingClient):
         return f"{SCHEME}{path}"
 
     def _watch(self, promise: Any) -> Any:
-        """A future of the client in the one form that can be watched: some of its kinds can only be waited for."""
+        """Convert any of the client's futures to one that can be watched."""
         return self._session.run(promise.result_async())
 
 
 def load_into(training: Any, path: str, with_optimizer: bool) -> Any:
-    """Load a checkpoint into a model; gives the client's future."""
+    """Load a checkpoint into a model; returns the client's future."""
     return training.load_state_with_optimizer(path) if with_optimizer else training.load_state(path)
 
 
 def make_label(name: str) -> str:
-    """A name at the service for a checkpoint, which is never taken; what it would not take becomes '-'."""
+    """A unique name at the service for a checkpoint; invalid characters become '-'."""
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST_NAME].strip("-")
     if not label:
         raise BackendError(f"a checkpoint cannot be called {show(name)}. Use letters, digits and '-'.")

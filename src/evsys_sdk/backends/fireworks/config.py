@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 from ..tinker.config import TinkerConfig
 
 FIREWORKS: Final = "https://api.fireworks.ai"
-"""Where Fireworks' client connects to when no one says otherwise."""
+"""Default address of Fireworks' client."""
 SERVERLESS: Final = "/training/v1/serverless"
-"""Below the address: the gateway to trainers that are shared and already running."""
+"""Path of the gateway to shared trainers."""
 
 _REFUSED: Final = {
     "header_env": "Fireworks is asked with its key alone",
@@ -27,13 +27,13 @@ class FireworksConfig(TinkerConfig):
     base_url: str | None = Field(default=FIREWORKS, min_length=1)
     """Address of Fireworks, without a path."""
     api_key_env: str = Field(default="FIREWORKS_API_KEY", min_length=1)
-    """Environment variable that holds the key; keys are never written in a config."""
+    """Environment variable of the key; keys are never written in a config."""
     tokenizer: str = Field(default="auto", min_length=1)
-    """A folder, or the name of a model on the Hugging Face hub; it has to be said, for Fireworks names none."""
+    """A folder, or the name of a model on the Hugging Face hub; required, because Fireworks names none."""
     lora_alpha: int = Field(default=32, ge=1)
-    """Scale of the adapter: what it adds is multiplied by this over its rank."""
+    """LoRA alpha: the adapter's output is scaled by alpha / rank."""
     delete_session: bool = True
-    """Whether the training session is deleted at the end, which frees its place at once; checkpoints stay."""
+    """Whether to delete the training session at the end, which frees its slot; checkpoints stay."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,8 +1,8 @@
 """Our sampling client on top of Fireworks' completions.
 
-Three things differ from the Tinker protocol. Every sample is its own request, and the client would send them all
-with one seed; here each gets its own. Log-probabilities come in two kinds, of the policy that sampled and of the model
-itself; ours are the model's. Stops are texts, four at most.
+Differences from the Tinker protocol: every sample is a separate request, and each gets its own seed, while the client
+would use one for all. Of the two kinds of log-probabilities, of the sampling policy and of the model, we use the
+model's. Stops are texts, four at most.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .session import FireworksSession
 SCHEME: Final = "fireworks://"
 _MOST_STOPS: Final = 4
 _NOT_A_TEXT: Final = "\N{REPLACEMENT CHARACTER}"
-"""What tokenizers write for part of a character."""
+"""Tokenizers' output for a partial character."""
 
 
 class FireworksRequestError(Exception):
-    """A request for completions that was answered with an error."""
+    """An error response to a completion request."""
 
     def __init__(self, status_code: int, text: str) -> None:
         super().__init__(text or f"HTTP {status_code}")
@@ -46,7 +46,7 @@ class _Completion:
 
 
 class FireworksSamplingClient(TinkerSamplingClient):
-    """A frozen copy of the weights at Fireworks, to sample from."""
+    """Frozen weights at Fireworks to sample from."""
 
     def __init__(
         self, session: FireworksSession, sampler: Any, ref: str, context: SamplerContext, version: int = 0
@@ -55,7 +55,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
         self._session = session
 
     def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
-        """Continue a prompt several times."""
+        """Sample several continuations of a prompt."""
         checks.check_sampling(prompt, num_samples, params, self._context.capabilities)
         self._refuse_if_stale("sample")
         stop = self._stop_texts(params.stop)
@@ -64,7 +64,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
         tokens = [int(token) for token in prompt]
 
         async def ask() -> list[_Completion]:
-            # Each its own: with one for all, they would all be the same.
+            # A separate seed for each sample.
             seeds = [stream_of(seed, number) & mask for number in range(num_samples)]
             requests = [_request(params, one, stop, endless) for one in seeds]
             return await asyncio.gather(*(self._complete(tokens, one) for one in requests))
@@ -77,7 +77,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
         return self._ask("sample", lambda: self._session.run(ask()), convert)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
-        """Of each token given those before it, (N,); the first has none and is nan."""
+        """The log-probability of each token given its predecessors, (N,); the first is nan."""
         length, prompt = self._check(tokens, "logprobs"), [int(token) for token in tokens]
 
         def convert(found: _Completion) -> Floats:
@@ -90,7 +90,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
         return self._ask("logprobs", lambda: self._session.run(ask), convert)
 
     def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
-        """Refused: Fireworks' client does not report alternatives for a prompt."""
+        """Not supported: Fireworks' client reports no alternatives for a prompt."""
         checks.check_top_k(k, self._context.capabilities)
         raise BackendError(
             "topk_logprobs was asked of Fireworks, whose client reports no alternatives for a prompt. Leave "
@@ -98,7 +98,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
         )
 
     def _stop_texts(self, stop: Sequence[str] | Sequence[int] | None) -> list[str] | None:
-        """Stops as the service takes them; None for the model's own end of text."""
+        """Stops in the service's form; None for the model's end of text."""
         if stop is None:
             return None
         texts = [one if isinstance(one, str) else str(self.tokenizer.decode([one])) for one in stop]
@@ -109,7 +109,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
         return texts
 
     def _is_control(self, text: str) -> bool:
-        """Whether a stop is a control token: its text may never show in a sample, so the end of text must stop it."""
+        """Whether a stop is a control token, whose text may not appear in a sample."""
         special = {int(one) for one in getattr(self.tokenizer, "all_special_ids", ())}
         return any(int(token) in special for token in self.tokenizer.encode(text, add_special_tokens=False))
 
@@ -120,7 +120,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
         except Exception as error:
             response: Any = getattr(error, "response", None)
             status = getattr(response, "status_code", None)
-            if isinstance(status, int):  # its own errors hold whole requests, of which the status and a line are enough
+            if isinstance(status, int):  # the client's errors contain whole requests; keep the status and one line
                 raise FireworksRequestError(status, _detail(response)) from None
             raise
         tokens = [int(token) for token in found.full_tokens[found.prompt_len :]]
@@ -135,10 +135,10 @@ class FireworksSamplingClient(TinkerSamplingClient):
 
 
 def _detail(response: Any) -> str:
-    """What the service said."""
+    """The service's error message."""
     try:
         return str(response.json()["error"]["message"])
-    except Exception:  # another form, or a stream that was not read
+    except Exception:  # another format, or an unread stream
         return ""
 
 
@@ -158,7 +158,7 @@ def _request(params: SamplingParams, seed: int, stop: list[str] | None, ignore_e
 
 
 def check_path(ref: str) -> str:
-    """The service's own name of a checkpoint, out of our reference."""
+    """The service's name of a checkpoint from our reference."""
     if not ref.startswith(SCHEME) or not ref.removeprefix(SCHEME).strip("/"):
         raise BackendError(
             f"{show(ref)} is not a checkpoint at Fireworks: those begin with {SCHEME}. Take one from the "

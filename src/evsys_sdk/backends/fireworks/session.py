@@ -1,7 +1,7 @@
-"""A serverless training session at Fireworks, opened with the provider's own client.
+"""A serverless training session at Fireworks, opened with the provider's client.
 
-The session is the gateway's: no trainer is provisioned and none has to be deleted. It counts against the account's
-sessions until it is deleted, which `close` does. Never run against the hosted service; see docs/tinker.md.
+The session belongs to the gateway; no trainer is provisioned. It counts against the account's limit until `close`
+deletes it. Never run against the hosted service; see docs/tinker.md.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _HOLDER: Final = "fireworks.training.sdk._core.lib.internal_client_holder"
 
 
 def sdk() -> Any:
-    """Fireworks' client; says which extra brings it where it is not installed."""
+    """Fireworks' client; names the extra if it is missing."""
     try:
         found = import_module(_NEEDED)
-        _ = found.FiretitanServiceClient  # loaded when it is first asked for, with all it needs
+        _ = found.FiretitanServiceClient  # lazily loaded; raises if a dependency is missing
     except ImportError:
         raise MissingExtraError("the backend 'fireworks'", "fireworks") from None
     return found
 
 
 def fireworks_key(config: FireworksConfig) -> str:
-    """The key, out of the environment."""
+    """The key from the environment."""
     key = os.environ.get(config.api_key_env, "").strip()
     if not key:
         raise EvsysAuthError(
@@ -51,7 +51,7 @@ def fireworks_key(config: FireworksConfig) -> str:
 
 
 class Blocking:
-    """The future of a call of the client that can only be waited for; its thread never keeps a process from ending."""
+    """The future of a blocking client call; its thread never keeps the process alive."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._future: Future[Any] = Future()
@@ -100,15 +100,15 @@ class FireworksSession(Session):
             )
 
     def model_names(self) -> list[str]:
-        """None: a serverless gateway does not say which models it has."""
+        """Empty: a serverless gateway does not list its models."""
         return []
 
     def model(self, name: str, *, to_train: bool = True) -> ServedModel:
-        """What is known of a model before it is made."""
+        """The known facts about a model before it is created."""
         return ServedModel(None, self.extras(name))
 
     def extras(self, name: str) -> dict[str, Any] | None:
-        """What an evsys server says of a model; the provider itself is never asked."""
+        """An evsys server's facts about a model; the provider itself is not queried."""
         if self.config.tokenizer != "served":
             return None
         found = fetch_extras(self.gateway, self.headers(), name)
@@ -117,7 +117,7 @@ class FireworksSession(Session):
     def sampler(
         self, context: SamplerContext, ref: str, *, model: str | None = None, version: int = 0
     ) -> TinkerSamplingClient:
-        """A sampler of a checkpoint, or of a base model where there is none; blocks."""
+        """A sampler of a checkpoint, else of the base model; blocks."""
         from .sampling import check_path
 
         return self.sampler_at(context, check_path(ref) if ref else None, ref, version, model)
@@ -125,7 +125,7 @@ class FireworksSession(Session):
     def sampler_at(
         self, context: SamplerContext, path: str | None, ref: str, version: int, model: str | None = None
     ) -> TinkerSamplingClient:
-        """A sampler of what the service calls `path`; `ref` is empty where it cannot be opened again."""
+        """A sampler of the service's `path`; `ref` is empty if it cannot be reopened."""
         from .sampling import FireworksSamplingClient
 
         source = {"model_path": path} if path else {"base_model": model}
@@ -133,20 +133,20 @@ class FireworksSession(Session):
         return FireworksSamplingClient(self, sampler, ref, context, version)
 
     def headers(self) -> dict[str, str]:
-        """What authenticates a request that does not go through the client."""
+        """Authentication headers of requests outside the client."""
         return {"X-API-Key": fireworks_key(self.config)}
 
     def run[T](self, work: Coroutine[Any, Any, T]) -> Any:
-        """Start something on the thread of the client; gives its future."""
+        """Run a coroutine on the client's thread; returns its future."""
         return self.service.holder.run_coroutine_threadsafe(work)
 
     def keep(self, sampler: Any) -> Any:
-        """Remember a sampler of the client, whose connections are closed with the session."""
+        """Store a sampler of the client, whose connections close with the session."""
         self._samplers.append(sampler)
         return sampler
 
     def close(self, status: str, timeout_s: float = 10.0) -> None:
-        """Delete the session, so that it no longer counts; a service that does not answer is not waited for."""
+        """Delete the session so that it no longer counts; waits a limited time."""
         service, self._service = self._service, None
         if service is None:
             return
@@ -163,7 +163,7 @@ class FireworksSession(Session):
             )
 
     def _done(self, what: str, work: Callable[[], Any], timeout_s: float) -> bool:
-        """Whether it ended well in time; it continues alone otherwise."""
+        """Whether it succeeded in time; it continues in the background otherwise."""
         errors: list[Exception] = []
 
         def attempt() -> None:

@@ -2,7 +2,7 @@
 
     backend: { kind: mock, params: { context_length: 8192 } }
 
-Any model name is accepted and gives that name's base weights, so the YAML of a large run can be tried out unchanged.
+Any model name is accepted and has its own base weights, so the YAML of a large run works unchanged.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ...log import get_logger
 
 
 class MockBackend:
-    """A small numpy language model that learns, samples and resumes exactly; for trying things out and for tests."""
+    """A small numpy language model that learns, samples and resumes exactly; for tests and trials."""
 
     name: ClassVar[str] = "mock"
     seeded_base: ClassVar[bool] = True
-    """The weights before training are drawn from the seed, so that each seed has another untrained model."""
+    """The initial weights depend on the seed, so every seed has another untrained model."""
 
     class Config(Strict):
         """Params of `backend.kind: mock`."""
@@ -29,11 +29,11 @@ class MockBackend:
         model_config = ConfigDict(strict=False, allow_inf_nan=True)
 
         hidden: int = Field(default=64, ge=8, le=1024)
-        """Width of the hidden layer; wider learns in fewer steps and takes longer for each."""
+        """Width of the hidden layer; wider models learn in fewer, slower steps."""
         context_length: int = Field(default=4096, ge=16)
-        """Most tokens (bytes) of one sequence."""
+        """Maximum tokens (bytes) of one sequence."""
         latency_ms: float = Field(default=0.0, ge=0)
-        """Time to wait before each operation, to see how a run behaves on a distant service."""
+        """Delay before each operation, to simulate a remote service."""
 
     def __init__(self, **params: Any) -> None:
         self.config = self.Config(**params)
@@ -61,6 +61,6 @@ class MockBackend:
         return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name}
 
     def teardown(self, handles: dict[str, Any]) -> None:
-        """Finish what is queued and end the worker's thread."""
+        """Finish queued operations and stop the worker's thread."""
         if (client := handles.get("training_client")) is not None:
             client.close()

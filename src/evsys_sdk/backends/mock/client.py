@@ -1,7 +1,7 @@
-"""The mock backend's training and sampling clients: the protocol in front of the numpy model.
+"""The mock backend's training and sampling clients around the numpy model.
 
-Every call is checked at once and runs on one worker thread in the order of the calls. A sampler holds the weight arrays
-it was made with; training replaces arrays instead of changing them, so a snapshot costs nothing.
+Calls are validated immediately and run in order on one worker thread. A sampler keeps references to its weight arrays;
+training replaces arrays instead of changing them, so snapshots are free.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from .weights import Weights
 
 _SUGGESTED_LEARNING_RATE = 5e-4
 _TOKENS_IN_A_ROW = 16
-"""Samples grow by so many tokens before others have their turn, so that a short one need not wait for a long one."""
+"""Tokens per turn of a sample, so that short samples do not wait for long ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class MockSettings:
-    """What a mock client is made from."""
+    """Options of a mock client."""
 
     model: str
     seed: int = 0
     lora_rank: int = 32
-    """Recorded with every checkpoint; this model trains all its weights whatever the rank."""
+    """Recorded with every checkpoint; this model trains all weights for any rank."""
     hidden: int = 64
     context_length: int = 4096
     latency_ms: float = 0.0
@@ -75,9 +75,9 @@ class MockTrainingClient(InProcessClient[MockState]):
         )
 
     def save_state(self, name: str) -> Operation[str]:
-        """Store weights and optimizer under a name that is not taken; returns the folder."""
+        """Store weights and optimizer under a new name; returns the folder."""
         folder = checkpoint_folder(self._run_dir, name, "state")
-        # As of this call: what is sampled until the worker gets to it belongs to later states.
+        # The seed counter at this call; later samples belong to later states.
         sampled = self._seeds.used
 
         def save() -> str:
@@ -88,7 +88,7 @@ class MockTrainingClient(InProcessClient[MockState]):
         return self._worker.submit("save_state", save)
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
-        """Go back to a stored state; without its optimizer, start the optimizer afresh."""
+        """Load a stored state; without its optimizer, the optimizer is reset."""
 
         def load() -> None:
             arrays, about = self._read(ref)
@@ -101,7 +101,7 @@ class MockTrainingClient(InProcessClient[MockState]):
         return self._worker.submit("load_state", load)
 
     def sampler(self, name: str | None = None) -> Operation[MockSamplingClient]:
-        """A frozen copy of the weights as they are now; with a name it is stored and can be opened again."""
+        """A frozen copy of the current weights; with a name it is stored and can be reopened."""
         folder = None if name is None else checkpoint_folder(self._run_dir, name, "sampler")
 
         def snapshot() -> MockSamplingClient:
@@ -114,7 +114,7 @@ class MockTrainingClient(InProcessClient[MockState]):
         return self._worker.submit("sampler", snapshot)
 
     def open_sampler(self, ref: str) -> Operation[MockSamplingClient]:
-        """A sampler that was stored earlier; the folder of a saved state serves as well."""
+        """Open a stored sampler, or the folder of a saved state."""
 
         def reopen() -> MockSamplingClient:
             arrays, about = self._read(ref)
@@ -124,7 +124,7 @@ class MockTrainingClient(InProcessClient[MockState]):
         return self._worker.submit("open_sampler", reopen)
 
     def close(self) -> None:
-        """Finish what was submitted and release the thread; closing twice does nothing."""
+        """Finish submitted operations and stop the thread; closing twice has no effect."""
         self._worker.close()
 
     def _sampler_of(self, weights: Weights, *, ref: str) -> MockSamplingClient:
@@ -151,7 +151,7 @@ class MockTrainingClient(InProcessClient[MockState]):
 
 
 class MockSamplingClient:
-    """A frozen copy of the weights, to sample from."""
+    """Frozen weights to sample from."""
 
     def __init__(
         self, weights: Weights, ref: str, worker: CallWorker, seeds: RequestSeeds, capabilities: Capabilities
@@ -161,7 +161,7 @@ class MockSamplingClient:
         self.tokenizer = ByteTokenizer()
 
     def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
-        """Continue a prompt several times."""
+        """Sample several continuations of a prompt."""
         checks.check_sampling(prompt, num_samples, params, self._capabilities)
         seed = self._seeds.next() if params.seed is None else params.seed
         sampling = Drawing(SampleRequest(np.asarray(prompt, np.int64), num_samples, params, seed))
@@ -171,11 +171,11 @@ class MockSamplingClient:
             advance(weights, many, _TOKENS_IN_A_ROW)
             return [sampling.samples() if sampling.done else UNFINISHED for sampling in many]
 
-        # Only samples of the same weights can grow together.
+        # Only samples of the same weights are batched.
         return self._worker.submit_many("sample", sampling, grow, group=weights)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
-        """Of each token given those before it, (N,); the first has none and is nan."""
+        """The log-probability of each token given its predecessors, (N,); the first is nan."""
         ids = self._check(tokens)
 
         def score() -> Floats:
@@ -188,7 +188,7 @@ class MockSamplingClient:
         return self._worker.submit("logprobs", score)
 
     def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
-        """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
+        """The most probable tokens at each position; the first row has tokens -1, logprobs nan."""
         ids = self._check(tokens)
         checks.check_top_k(k, self._capabilities, *changes)
 
@@ -202,7 +202,7 @@ class MockSamplingClient:
                 if any(changes):
                     changed = [change_logits(row, ids[: at + 1], *changes) for at, row in enumerate(rows)]
                     rows = model.log_softmax(np.stack(changed))
-                # Stable: of tokens that are equally probable the lower number comes first, always.
+                # Stable: of equally probable tokens, the lower id comes first.
                 best[1:] = np.argsort(-rows, axis=1, kind="stable")[:, :k]
                 logprobs[1:] = np.take_along_axis(rows, best[1:], axis=1)
                 given[1:] = np.take_along_axis(rows, ids[1:, None], axis=1)[:, 0]
@@ -215,11 +215,10 @@ class MockSamplingClient:
         return np.array(tokens, np.int64)
 
 
-# Checkpoints on disk: one folder with the numbers (`weights.npz`) and what they are (`manifest.json`, written last).
+# Checkpoints on disk: a folder with `weights.npz` and `manifest.json`, which is written last.
 #
-# Only what training changed is stored; the rest is rebuilt from the model's name and seed. A folder without a
-# manifest is what a killed process left behind and counts as absent. The manifest holds a checksum, so damage is
-# noticed, not loaded.
+# Only trained values are stored; the rest is rebuilt from the model's name and seed. A folder without a manifest is
+# incomplete and counts as absent. The manifest has a checksum to detect damage.
 
 FORMAT: Final = 1
 _WEIGHTS = "weights.npz"
@@ -228,7 +227,7 @@ type Arrays = Mapping[str, NDArray[Any]]
 
 
 def write_checkpoint(folder: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
-    """Store a checkpoint; until it is complete there is none."""
+    """Store a checkpoint; it does not exist until complete."""
     check_free(folder)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
@@ -240,7 +239,7 @@ def write_checkpoint(folder: Path, arrays: Arrays, about: Mapping[str, Any]) -> 
 
 
 def read_checkpoint(ref: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """The arrays and the manifest of a checkpoint, after checking that it is whole."""
+    """The arrays and the manifest of a checkpoint, with its checksum verified."""
     folder = Path(locate_weights(ref))
     manifest = _read_manifest(folder)
     try:

@@ -1,4 +1,4 @@
-"""The copy head: attention that finds where the context has been here before and proposes what came next.
+"""The copy head: attention that finds earlier matches in the context and proposes their continuations.
 
 It makes the untrained model able to learn from its context, as language models are:
 - *induction*: the last tokens occurred earlier; propose the token that followed. Longer matches count for more.
@@ -67,12 +67,12 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What the matches add to the logits: log(1 + sum of attention * exp(strength)) for each proposed token."""
+    """The matches' contribution to the logits: log(1 + sum of attention * exp(strength)) per proposed token."""
 
     flat: Ints
     """Distinct (query, token) pairs, as indices into the flattened logits."""
     member: Ints
-    """Which of them each match belongs to."""
+    """The pair of each match."""
     attention: Floats
     loudness: Floats
     """exp(strength) of each match."""
@@ -80,12 +80,12 @@ class Proposals:
     """1 + sum, for each distinct pair."""
 
     def add_to(self, logits: Floats) -> None:
-        """Add the proposals to `logits`, in place."""
+        """Add the proposals to `logits` in place."""
         logits.reshape(-1)[self.flat] += np.log(self.total)
 
 
 def find_matches(packed: Packed, queries: Ints) -> Matches:
-    """What the copy head sees at `queries`, positions of `packed`."""
+    """The matches at `queries`, positions of `packed`."""
     folded, headers = _FOLD[packed.tokens], _header_ends(packed)
     induced, quoted = _induction(packed, folded, headers, queries), _quotes(packed, folded, headers, queries)
     return Matches(
@@ -96,8 +96,8 @@ def find_matches(packed: Packed, queries: Ints) -> Matches:
 
 
 def propose(matches: Matches, scores: Floats, strengths: Floats, queries: int) -> Proposals:
-    """Share out the attention of each query among its matches and the sink, whose score is 0, and let them speak."""
-    # The sink has the score 0, so that the largest exponent is never above 0.
+    """Distribute the attention of each query over its matches and the sink, whose score is 0."""
+    # With the sink's score 0, the largest exponent is never above 0.
     top = max(0.0, float(scores.max()))
     drawn = np.exp(scores - top)[matches.kind]
     shared = _sum_by(matches.query, drawn, queries) + np.exp(-top)
@@ -171,7 +171,7 @@ def _quotes(packed: Packed, folded: Ints, headers: Ints, queries: Ints) -> Match
     answered = queries[query] - header_ends[query]
     hashes = SpanHashes(folded)
     said = hashes.of(header_ends[query], queries[query] + 1)
-    # A quote ends where the message of the answer begins: it must not quote itself.
+    # Quotes end before the answer's message, so that it does not quote itself.
     fits = cues[cue] + answered + 1 < message_starts[query]
     quoted = hashes.of(cues[cue], np.where(fits, cues[cue] + answered + 1, cues[cue]))
     keep = fits & (said == quoted)
@@ -185,9 +185,9 @@ def _quotes(packed: Packed, folded: Ints, headers: Ints, queries: Ints) -> Match
 
 
 def _cues(packed: Packed) -> tuple[Ints, Ints]:
-    """White space after which the prompt announces or lists something, and what it announces."""
+    """White space after which the prompt announces or lists something, and the kind of cue."""
     tokens = packed.tokens
-    # The offsets hide what rolls in from the sequence before, or from the other end.
+    # The offsets mask values rolled in from another sequence.
     before = np.where(packed.offset >= 1, np.roll(tokens, 1), 0)
     further = np.where(packed.offset >= 2, np.roll(tokens, 2), ord("\n"))
     after = np.roll(tokens, -1)
@@ -210,7 +210,7 @@ def _header_ends(packed: Packed) -> Ints:
 
 
 def _ends_here(packed: Packed, source: Ints, cue_type: Ints) -> NDArray[np.bool_]:
-    """Whether the announced text is over at `source`."""
+    """Whether the announced text ends at `source`."""
     token, after = packed.tokens[source], packed.tokens[np.minimum(source + 1, len(packed) - 1)]
     blank_line = (token == ord("\n")) & (after == ord("\n"))
     full_stop = (token == ord(".")) & _ENDS_SENTENCE[after]

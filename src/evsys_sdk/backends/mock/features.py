@@ -1,4 +1,4 @@
-"""What the model looks at: which rows of its hashed embedding table are active at each position.
+"""The model's features: the active rows of its hashed embedding table at each position.
 
 Three groups, all of them causal and none of them crossing from one sequence into another:
 - the last 1 to 6 tokens, the current line so far and its length (where in the text are we),
@@ -25,14 +25,14 @@ WORD_ROWS: Final = slice(TABLE_ROWS // 2, TABLE_ROWS)
 
 _ORDERS: Final = (1, 2, 3, 4, 6)
 _BEFORE_TEXT: Final = VOCABULARY
-"""Stands for the tokens before the first one."""
+"""Placeholder of tokens before the first one."""
 _STEM: Final = 6
 _LONGEST_LINE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of a packed batch, in order. A word counts from the position that shows it has ended."""
+    """The words of a packed batch, in order. A word counts from the position after its end."""
 
     shown_at: Ints
     message: Ints
@@ -50,7 +50,7 @@ class Features:
     """(queries, 7)"""
     words: Words
     shown: Ints
-    """Per query, the index of the first word of the batch that is not shown yet."""
+    """Per query, the index of the first word of the batch that is not yet visible."""
     first: Ints
     """Per query, the index of the first word of its sequence."""
     previous: Ints
@@ -87,7 +87,7 @@ def _ngram_rows(packed: Packed, queries: Ints) -> Ints:
 
 
 def _line_starts(packed: Packed) -> Ints:
-    """Where the line begins that the next token continues."""
+    """The start of the line that the next token continues."""
     after_break = np.concatenate(([True], _BREAKS_LINE[packed.tokens[:-1]])) | (packed.offset == 0)
     position = np.arange(len(packed))
     starts = np.maximum.accumulate(np.where(after_break, position, 0))
@@ -103,7 +103,7 @@ def _words(packed: Packed) -> Words:
     begin = np.flatnonzero(begins)
     next_boundary = np.searchsorted(boundaries, begin, side="right")
     end = np.append(boundaries, len(tokens))[next_boundary]
-    # A word at the end of a sequence may still continue: no one has seen that it is over.
+    # A word at the end of a sequence may continue, so it does not count yet.
     complete = end < packed.ends[packed.sequence[begin]]
     begin, end = begin[complete], end[complete]
 

@@ -4,9 +4,8 @@
     h = silu(layer_norm(z) * gain + shift)
     logits = OUTPUT_SCALE * (h @ output + bias) + copy head
 
-It is no imitation: it is trained by its true gradient, written out below by hand and checked against finite differences
-in the tests. It is small enough to learn a task in seconds on one core and says nothing about how well a large model
-would do.
+It is trained with its exact gradient, written by hand below and tested against finite differences. It learns a task in
+seconds on one core; its results do not transfer to large models.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def embed(table: Floats, features: Features, packed: Packed, queries: Ints) -> F
     """The input vectors at `queries`, positions of `packed`."""
     words = features.words
     running = _sum_prefixes(table[words.context_row], _word_bounds(features, packed))
-    # One row more than there are messages: the last one, of zeros, is what "no message before" (-1) picks.
+    # An additional zero row, which index -1 ("no previous message") selects.
     per_message = _sum_groups(table[words.message_row], words.message, len(packed.message_starts) + 1)
     context_scale, message_scale = _scales(features, packed, table)
     z = _sum_rows(table, features.ngram_rows)
@@ -61,7 +60,7 @@ def embed_backward(
     rows = np.concatenate((ngrams.ravel(), words.context_row, words.message_row))
     of_ngrams = np.repeat(np.arange(len(grad_z)), ngrams.shape[1])
     source = np.concatenate((of_ngrams, len(grad_z) + np.arange(2 * count)))
-    # Sorted, so that each row of the table is summed in one stretch, always in the same order.
+    # Sorted, so that each table row is summed contiguously in a fixed order.
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
     first = _first_of_runs(rows)
@@ -78,7 +77,7 @@ def _sum_rows(table: Floats, rows: Ints) -> Floats:
 def _scales(features: Features, packed: Packed, like: Floats) -> tuple[Floats, Floats]:
     in_message = np.append(np.bincount(features.words.message, minlength=len(packed.message_starts)), 0)
     shown, asked = features.shown - features.first, in_message[features.previous]
-    share = np.where(features.previous < 0, _MESSAGE_SHARE, _CONTEXT_SHARE)  # plain text is its own question
+    share = np.where(features.previous < 0, _MESSAGE_SHARE, _CONTEXT_SHARE)  # plain text has no previous message
     context, message = share / np.sqrt(1.0 + shown), _MESSAGE_SHARE / np.sqrt(1.0 + asked)
     return context.astype(like.dtype)[:, None], message.astype(like.dtype)[:, None]
 
@@ -191,7 +190,7 @@ def backward(weights: Weights, run: Pass, targets: Ints, grad_logprobs: Floats) 
         return Gradient(dense, active, np.zeros((0, weights[TABLE].shape[1]), weights[TABLE].dtype))
     grad_logprobs, targets = grad_logprobs[active], targets.reshape(len(targets), -1)[active]
     grad_logits = -np.exp(log_softmax(run.logits(weights, active))) * grad_logprobs.sum(axis=1, keepdims=True)
-    # Not +=, which would count a token that stands twice among the targets of a row only once.
+    # np.add.at, because += would count repeated targets of a row only once.
     np.add.at(grad_logits, (np.arange(len(active))[:, None], targets), grad_logprobs)
 
     matches = run.matches.among(active, len(run.queries))
@@ -214,7 +213,7 @@ def backward(weights: Weights, run: Pass, targets: Ints, grad_logprobs: Floats) 
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """Row by row, without overflow."""
+    """Numerically stable log-softmax by row."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
@@ -222,8 +221,8 @@ def log_softmax(logits: Floats) -> Floats:
 def _matmul(rows: Floats, matrix: Floats) -> Floats:
     """`rows @ matrix` in blocks too small for BLAS to spread over threads.
 
-    Waiting for threads on a busy machine costs more than they save here. And as every block has the same shape, a row
-    gets the same bits whatever it is batched with and however many threads BLAS has.
+    Threads cost more than they save on a busy machine. With blocks of one shape, a row's result is bit-identical for
+    any batch and number of BLAS threads.
     """
     fits = max(1, _SINGLE_THREADED // max(1, matrix.size))
     block = 1 << (fits.bit_length() - 1)
@@ -266,5 +265,5 @@ def _activate_backward(grad_h: Floats, hidden: Hidden, weights: Weights) -> tupl
 
 
 def _sigmoid(values: Floats) -> Floats:
-    # The same as 1 / (1 + exp(-x)), which would overflow far below zero.
+    # Equals 1 / (1 + exp(-x)) without its overflow for large negative x.
     return 0.5 * (1 + np.tanh(0.5 * values))

@@ -1,4 +1,4 @@
-"""Many token sequences laid end to end, so that the model runs over all of them at once without a loop per token."""
+"""Token sequences packed end to end, for vectorised passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _powers: list[Hashes] = []
 
 @dataclass(frozen=True)
 class Packed:
-    """Sequences end to end; nothing ever looks across a boundary."""
+    """Sequences end to end; no feature crosses a boundary."""
 
     tokens: Ints
     starts: Ints
@@ -49,7 +49,7 @@ class Packed:
 
     @cached_property
     def offset(self) -> Ints:
-        """How far each position is into its sequence."""
+        """The offset of each position in its sequence."""
         return np.arange(len(self)) - self.starts[self.sequence]
 
     @cached_property

@@ -1,7 +1,7 @@
-"""Sampling: many prompts at once, each sample on its own stream of random numbers.
+"""Batched sampling, with a separate random stream per sample.
 
-What a sample holds depends on the weights, the prompt, the parameters, the seed and its number, and on nothing else:
-not on which other requests happened to be answered together with it.
+A sample depends only on the weights, the prompt, the parameters, the seed and its number, not on other requests in its
+batch.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class SampleRequest:
 
 @dataclass(slots=True)
 class _Lane:
-    """One sample in the making."""
+    """One sample in progress."""
 
     tokens: Ints
-    """The prompt and room for the continuation."""
+    """The prompt and space for the continuation."""
     prompt_length: int
     length: int
     params: SamplingParams
@@ -50,7 +50,7 @@ class _Lane:
     stopped: bool = False
     filter: TokenFilter | None = None
     top: list[Ints] = field(default_factory=list[Ints])
-    """The most probable tokens at each place."""
+    """The most probable tokens at each position."""
     top_logprobs: list[NDArray[np.float64]] = field(default_factory=list[NDArray[np.float64]])
 
     @property
@@ -71,7 +71,7 @@ class _Lane:
             self.stopped = not self.params.on_token((token, logprob, best)) or self.stopped
 
     def note_top(self, logprobs: NDArray[np.float64]) -> None:
-        # Stable: of tokens that are equally probable the lower number comes first.
+        # Stable: of equally probable tokens, the lower id comes first.
         best = np.argsort(-logprobs, kind="stable")[: self.params.top_logprobs]
         self.top.append(best)
         self.top_logprobs.append(logprobs[best])
@@ -83,14 +83,14 @@ class _Lane:
 
 
 class Drawing:
-    """The samples of one request in the making."""
+    """The samples of one request in progress."""
 
     def __init__(self, request: SampleRequest) -> None:
         self._request = request
 
     @cached_property
     def lanes(self) -> list[_Lane]:
-        """Made when their turn comes, because they take room for all that may follow."""
+        """Created lazily, because they allocate space for the whole continuation."""
         return [_lane(self._request, number) for number in range(self._request.num_samples)]
 
     @property
@@ -102,7 +102,7 @@ class Drawing:
 
 
 def advance(weights: Weights, many: Sequence[Drawing], tokens: int) -> None:
-    """Let every sample grow by up to so many tokens."""
+    """Extend every sample by up to `tokens` tokens."""
     for together in _batches([lane for sampling in many for lane in sampling.lanes if not lane.done]):
         for _ in range(tokens):
             if not (together := [lane for lane in together if not lane.done]):
@@ -113,26 +113,26 @@ def advance(weights: Weights, many: Sequence[Drawing], tokens: int) -> None:
 def choose(
     logprobs: NDArray[np.float64], params: Sequence[SamplingParams], uniform: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """One token per row, by inverting the distribution function at `uniform`; the best one at temperature 0."""
+    """One token per row, by inverse transform sampling at `uniform`; the argmax at temperature 0."""
     temperature = np.array([p.temperature for p in params])
     greedy = temperature == 0
     scaled = logprobs / np.where(greedy, 1.0, temperature)[:, None]
     scaled = _truncate(scaled - scaled.max(axis=1, keepdims=True), params)
     cumulative = np.exp(scaled).cumsum(axis=1)
-    # Counted and not searched: tokens without any mass have the same sum as the one before, and are stepped over.
+    # Counting skips tokens with zero probability, whose cumulative sum equals the previous one.
     drawn = (cumulative <= (uniform * cumulative[:, -1])[:, None]).sum(axis=1)
     return np.where(greedy, logprobs.argmax(axis=1), np.minimum(drawn, logprobs.shape[1] - 1))
 
 
 def _truncate(scaled: NDArray[np.float64], params: Sequence[SamplingParams]) -> NDArray[np.float64]:
-    """Minus infinity for the tokens that top_k and top_p leave out."""
+    """Minus infinity for the tokens excluded by top_k and top_p."""
     limited = [row for row, p in enumerate(params) if p.top_k != -1 or p.top_p < 1]
     for row in limited:
         order = np.argsort(-scaled[row], kind="stable")
         probability = np.exp(scaled[row][order])
         before = probability.cumsum() - probability
         keep = before < params[row].top_p * probability.sum()
-        # Rounding must not leave nothing to choose from.
+        # Keep at least one token despite rounding.
         keep[0] = True
         if params[row].top_k != -1:
             keep[params[row].top_k :] = False
@@ -153,7 +153,7 @@ def _advance(weights: Weights, lanes: Sequence[_Lane]) -> None:
 
 
 def _change(logprobs: NDArray[np.float64], lanes: Sequence[_Lane]) -> NDArray[np.float64]:
-    """What the tokens are chosen by: log-probabilities with each lane's bias and processors applied."""
+    """The sampling distribution: log-probabilities with each lane's bias and processors applied."""
     if not any(lane.params.logit_bias or lane.params.processors for lane in lanes):
         return logprobs
     rows = zip(logprobs, lanes, strict=True)
@@ -168,7 +168,7 @@ def _change(logprobs: NDArray[np.float64], lanes: Sequence[_Lane]) -> NDArray[np
 def change_logits(
     row: NDArray[Any], tokens: Ints, bias: Mapping[int, float] | None, processors: Sequence[LogitsProcessor] = ()
 ) -> NDArray[Any]:
-    """One row of log-probabilities with a bias and processors applied; the row itself stays as it is."""
+    """A copy of one row of log-probabilities with a bias and processors applied."""
     found = row.copy()
     if bias:
         found[list(bias)] += list(bias.values())
@@ -176,7 +176,7 @@ def change_logits(
 
 
 def _filter(logprobs: NDArray[np.float64], lanes: Sequence[_Lane]) -> NDArray[np.float64]:
-    """Minus infinity for the tokens that a filter does not allow."""
+    """Minus infinity for the tokens that a filter forbids."""
     if all(lane.filter is None for lane in lanes):
         return logprobs
     found = logprobs.copy()
@@ -204,7 +204,7 @@ def _stops(params: SamplingParams) -> list[list[int]]:
 
 
 def _batches(lanes: Sequence[_Lane]) -> Iterator[list[_Lane]]:
-    """Lanes to advance together, so that memory stays bounded."""
+    """Groups of lanes with bounded memory."""
     batch: list[_Lane] = []
     tokens = 0
     for lane in lanes:

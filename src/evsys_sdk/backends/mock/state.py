@@ -1,4 +1,4 @@
-"""Everything about a model in training that changes: weights, optimizer, accumulated gradient. And how it is stored."""
+"""The mutable state of a model in training: weights, optimizer, accumulated gradient; and its storage."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .weights import TABLE, Weights, base_weights
 
 # Adam on the model's weights, in time proportional to the table rows that were ever trained.
 #
-# Rows no gradient has reached have no moments and would not move, so leaving them out changes nothing. Weight decay
-# draws the weights back to the base model, as it does with an adapter that starts at zero.
+# Rows without gradients have zero moments and do not move, so skipping them changes nothing. Weight decay pulls the
+# weights towards the base model, as for an adapter that starts at zero.
 
 
 class GradientSum:
@@ -37,20 +37,20 @@ class GradientSum:
         self.touched[gradient.rows] = True
 
     def norm(self) -> float:
-        """The length of the whole gradient as one vector."""
+        """The norm of the whole gradient."""
         parts = (self.values[TABLE][self.touched], *(value for name, value in self.values.items() if name != TABLE))
         return float(np.sqrt(sum(float(np.square(part, dtype=np.float64).sum()) for part in parts)))
 
     def clear(self) -> None:
-        """Forget everything added."""
+        """Reset the sum."""
         for name, value in self.values.items():
-            # Of the table only the rows that were reached: it is by far the largest array, and all else is zero.
+            # Only the touched table rows: the table is by far the largest array.
             value[self.touched if name == TABLE else slice(None)] = 0
         self.touched[:] = False
 
 
 class Adam:
-    """The optimizer's memory: how often it stepped, and both moments of every weight."""
+    """The optimizer's state: step count and both moments of every weight."""
 
     def __init__(self, like: Weights) -> None:
         self.steps = 0
@@ -99,7 +99,7 @@ _POSITIONS_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the base weights follow from."""
+    """The parameters that determine the base weights."""
 
     model: str
     seed: int
@@ -133,7 +133,7 @@ class MockState:
 
     def _run(self, data: Sequence[Datum], loss: Loss, *, train: bool) -> ForwardBackwardOutput:
         parts = list(_parts(data))
-        # All passes are kept: a loss may look at all data at once, and only then is there a gradient.
+        # Keep all passes: a loss may depend on all data together.
         passes = [model.forward(self.weights, [datum.tokens for datum in part]) for part in parts]
         logprobs: list[Floats] = []
         for part, forward in zip(parts, passes, strict=True):
@@ -148,19 +148,19 @@ class MockState:
         return ForwardBackwardOutput(value, logprobs, metrics)
 
     def step(self, adam: AdamParams) -> dict[str, float]:
-        """Apply the accumulated gradient and forget it."""
+        """Apply and reset the accumulated gradient."""
         self.trained |= self.gradient.touched
         self.weights, metrics = self.adam.step(self.weights, self.base, self.gradient, self.trained, adam)
         self.gradient.clear()
         return metrics
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What a checkpoint stores."""
+        """The arrays of a checkpoint."""
         parts = {"weights": self.weights, "first": self.adam.first, "second": self.adam.second}
         return pack_arrays(parts, np.flatnonzero(self.trained))
 
     def restore(self, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], *, with_optimizer: bool) -> None:
-        """Take over a stored state; the accumulated gradient is dropped."""
+        """Restore a stored state; the accumulated gradient is dropped."""
         identity = Identity(about["model"], about["seed"], about["hidden"])
         base = self.base if identity == self.identity else identity.weights()
         adam = Adam(base)
@@ -194,7 +194,7 @@ def unpack_arrays(packed: Mapping[str, NDArray[Any]], part: str, base: Weights) 
 
 
 def _parts(data: Sequence[Datum]) -> Iterator[Sequence[Datum]]:
-    """The data in parts that fit into memory together."""
+    """The data in parts that fit into memory."""
     begin, positions = 0, 0
     for index, datum in enumerate(data):
         if index > begin and positions + len(datum) > _POSITIONS_AT_ONCE:
@@ -205,7 +205,7 @@ def _parts(data: Sequence[Datum]) -> Iterator[Sequence[Datum]]:
 
 
 def _stack[N: np.generic](arrays: Sequence[NDArray[N]]) -> NDArray[N]:
-    """Arrays (N,) and (N, K) one below the other, as wide as the widest, filled up with zeros."""
+    """Stack arrays (N,) and (N, K), padded with zeros to the widest."""
     columns = [array.reshape(len(array), -1) for array in arrays]
     width = max(array.shape[1] for array in columns)
     wide = [a if a.shape[1] == width else np.pad(a, ((0, 0), (0, width - a.shape[1]))) for a in columns]

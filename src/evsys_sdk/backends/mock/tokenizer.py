@@ -28,10 +28,10 @@ _SPLIT: Final = re.compile("(" + "|".join(re.escape(text) for text in _CONTROL) 
 
 
 class ByteTokenizer:
-    """Text <-> bytes, with the part of the Hugging Face tokenizer interface that recipes use."""
+    """Text <-> bytes, with the Hugging Face tokenizer methods that recipes use."""
 
     own_template_only: Final = True
-    """No renderer but this tokenizer's own chat template fits it."""
+    """Only this tokenizer's own chat template fits it."""
     vocab_size: Final = VOCABULARY
     eos_token: Final = "<|im_end|>"
     eos_token_id: Final = MESSAGE_END
@@ -42,7 +42,7 @@ class ByteTokenizer:
         return self.vocab_size
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The tokens of `text`. Nothing is added, whatever `add_special_tokens` says: there is no start token."""
+        """The tokens of `text`. `add_special_tokens` has no effect: there is no start token."""
         del add_special_tokens
         tokens: list[int] = []
         for part in _SPLIT.split(text):
@@ -78,7 +78,7 @@ class ByteTokenizer:
         add_generation_prompt: bool = False,
         tools: Sequence[dict[str, Any]] | None = None,
     ) -> str | list[int]:
-        """The conversation as one text (or its tokens), ready for the next assistant turn if asked; tools as Hermes."""
+        """The conversation as text or tokens, optionally with a generation prompt; tools in Hermes form."""
         conversation = hermes.add_tools([dict(message) for message in messages], tools or ())
         turns = [_turn(number, message) for number, message in enumerate(conversation)]
         text = "".join(turns) + ("<|im_start|>assistant\n" if add_generation_prompt else "")

@@ -1,8 +1,8 @@
-"""The model's parameters and where they start.
+"""The model's parameters and initial values.
 
-The base weights are a function of the model's name, so the same YAML gives the same base model in every process and on
-every machine. They are made by an integer hash, not a random generator, so no library upgrade can change them. A small
-part depends on the run's seed, as the start of a LoRA adapter does.
+The base weights are a function of the model's name, so the same YAML gives the same base model everywhere. They come
+from an integer hash, not a random generator, so library upgrades do not change them. A small part depends on the run's
+seed, like the initial values of a LoRA adapter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TABLE: Final = "table"
 
 OUTPUT_SCALE: Final = 30.0
 COPY_SCALE: Final = 30.0
-"""Logits are this many times the stored numbers, so that learning rates customary for LoRA suit this model too."""
+"""Factor from stored numbers to logits, so that learning rates usual for LoRA suit this model too."""
 
 _EMBEDDING_SPREAD: Final = 0.03
 _OUTPUT_SPREAD: Final = 0.002
@@ -42,8 +42,8 @@ _TYPICAL_TEXT: Final = (
 
 
 def base_weights(model_name: str, seed: int, *, hidden: int) -> Weights:
-    """The weights before any training."""
-    table = np.zeros((TABLE_ROWS, hidden), np.float32)  # a word that was never trained on must not disturb
+    """The initial weights."""
+    table = np.zeros((TABLE_ROWS, hidden), np.float32)  # untrained words have no effect
     random = (WORD_ROWS.start, hidden)
     own = _uniform(f"seed:{seed}/table", random)
     own *= np.float32(_SEED_SHARE)
@@ -64,12 +64,12 @@ def base_weights(model_name: str, seed: int, *, hidden: int) -> Weights:
 def _log_frequencies() -> NDArray[np.float64]:
     counts = np.full(VOCABULARY, 0.2)
     counts += np.bincount(np.frombuffer(_TYPICAL_TEXT.encode(), np.uint8), minlength=VOCABULARY)
-    counts[MESSAGE_END] = counts.sum() / 30  # an untrained answer is about thirty bytes long
+    counts[MESSAGE_END] = counts.sum() / 30  # untrained answers have about thirty bytes
     return np.log(counts / counts.sum())
 
 
 def _uniform(label: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Uniform numbers in [-1, 1) that depend on a label only."""
+    """Uniform numbers in [-1, 1), determined by a label."""
     start = np.uint64(int.from_bytes(hashlib.sha256(label.encode()).digest()[:8], "little"))
     counter = np.arange(int(np.prod(shape)), dtype=np.uint64)
     counter *= np.uint64(0x9E3779B97F4A7C15)

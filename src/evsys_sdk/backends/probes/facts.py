@@ -1,4 +1,4 @@
-"""What is known about a server: found by probing it, or assumed from its kind until then; and where it is kept."""
+"""Facts about a server, probed or assumed from its kind, and their storage."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ...paths import workspace_dir
 type LossReduction = Literal["sum", "mean_data", "mean_tokens", "normalised"]
 """What a server does to the sum over tokens and data.
 
-`mean_data` divides by the number of data and `mean_tokens` by that of tokens, which can be undone exactly.
-`normalised` divides by the weights themselves: how much a datum counts is lost, and nothing on our side restores it.
+`mean_data` divides by the number of data and `mean_tokens` by the number of tokens, which can be undone exactly.
+`normalised` divides by the weights, which loses the relative weight of data.
 """
 
 
@@ -28,13 +28,13 @@ AS_DOCUMENTED, REFUSED = "as documented", "refused"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server does. None stands for a fact that is not known."""
+    """Behaviour of a server. None means unknown."""
 
     loss_reduction: LossReduction | None = None
     snapshot_samplers: bool | None = None
-    """Whether a sampler keeps the weights it was made with, and leaves the live ones alone."""
+    """Whether a sampler keeps the weights of its creation, and leaves the live ones unchanged."""
     aligned_logprobs: bool | None = None
-    """Whether the log-probability of a token is the one that training reports for it."""
+    """Whether scoring and training report the same log-probability of a token."""
     losses: tuple[str, ...] | None = None
     """Named losses that the server computes itself."""
     loss_checks: dict[str, str] | None = None
@@ -46,10 +46,10 @@ class Facts:
     clips_gradients: bool | None = None
     """Whether `grad_clip_norm` bounds the gradient of a step."""
     exact_resume: bool | None = None
-    """Whether a restored state continues bit by bit as the uninterrupted one did."""
+    """Whether a restored state continues bit-identically."""
     rejects_unknown_model: bool | None = None
     step_latency_s: float | None = None
-    """How long an optimiser step without a gradient takes."""
+    """Duration of an optimiser step without a gradient."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -57,7 +57,7 @@ class Facts:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Facts:
-        """The inverse; keys of another version are left out."""
+        """The inverse of `to_dict`; unknown keys are ignored."""
         known = {name.name for name in fields(cls)}
         given = {key: value for key, value in found.items() if key in known}
         if isinstance(losses := given.get("losses"), list):
@@ -65,7 +65,7 @@ class Facts:
         return cls(**given)
 
     def over(self, assumed: Facts) -> Facts:
-        """These facts, with what is not known taken from others."""
+        """These facts, with unknown ones taken from `assumed`."""
         known = {key: value for key, value in self._items() if value is not None}
         return Facts(**{**dict(assumed._items()), **known})
 
@@ -73,7 +73,7 @@ class Facts:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
 
-# What facts about a server mean for the people who train on it.
+# Consequences of facts for training.
 
 MEANING: dict[str, str] = {
     "loss_reduction": "what is done to the sum of losses over tokens and data",
@@ -109,9 +109,9 @@ _OPERATIONS = {
 
 
 def list_operations(facts: Facts, problems: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Each loss and operation of the protocol: whether the server computes it as documented, and what was found.
+    """Each loss and operation of the protocol: whether it works as documented, and the finding.
 
-    `as_documented` is None where that could not be found out.
+    `as_documented` is None if unknown.
     """
     checks = facts.loss_checks or {}
     found = [
@@ -129,7 +129,7 @@ def list_operations(facts: Facts, problems: Mapping[str, str]) -> list[dict[str,
 
 
 def consequences(facts: Facts) -> list[str]:
-    """What is refused, corrected or to be watched out for on a server with these facts."""
+    """What is refused, corrected or limited on a server with these facts."""
     found: list[str] = []
     if facts.loss_reduction == "normalised":
         found.append("Refused: dpo, rl, losses of your own and negative weights, because losses are averaged.")
@@ -154,18 +154,18 @@ def consequences(facts: Facts) -> list[str]:
     return found
 
 
-# Where the answers of `evsys doctor` are kept: `.evsys/doctor/<hash>.json`, one file for each server and model.
+# Storage of `evsys doctor`'s results: `.evsys/doctor/<hash>.json`, one file per server and model.
 #
-# The hash covers everything that may change the answer: the kind of backend, its address, the model, and the versions
-# of this SDK and of the package that talks to the server. A file that cannot be read counts as absent.
+# The hash covers everything that may change the result: the kind of backend, its address, the model, and the versions
+# of this SDK and of the client package. An unreadable file counts as absent.
 
 _PACKAGES = {"tinker": "tinker", "skyrl": "tinker", "fireworks": "fireworks-ai", "local": "torch"}
-"""Kind -> the package whose version belongs to the answer."""
+"""Kind -> the package whose version is part of the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedServer:
-    """Which server and model facts are about."""
+    """The server and model of the facts."""
 
     backend: str
     base_url: str
@@ -178,7 +178,7 @@ class ProbedServer:
         return (workspace or workspace_dir()) / "doctor" / f"{digest}.json"
 
     def versions(self) -> dict[str, str]:
-        """What the answer may depend on."""
+        """The versions that the result may depend on."""
         found = {"evsys_sdk": __version__}
         package = _PACKAGES.get(self.backend)
         if package is not None:
@@ -190,13 +190,13 @@ class ProbedServer:
 
 
 def read_facts(server: ProbedServer, workspace: Path | None = None) -> Facts | None:
-    """What was found out about a server earlier; None when no one has asked."""
+    """The stored facts about a server; None if it was never probed."""
     stored = read_answer(server, workspace)
     return None if stored is None else Facts.from_dict(stored["facts"])
 
 
 def read_answer(server: ProbedServer, workspace: Path | None = None) -> dict[str, Any] | None:
-    """The whole stored answer."""
+    """The whole stored result."""
     try:
         stored: Any = json.loads(server.path(workspace).read_text(encoding="utf-8"))
         return stored if isinstance(stored["facts"], dict) else None  # pyright: ignore[reportUnknownVariableType]
@@ -207,7 +207,7 @@ def read_answer(server: ProbedServer, workspace: Path | None = None) -> dict[str
 def write_answer(
     server: ProbedServer, facts: Facts, problems: dict[str, str], workspace: Path | None = None
 ) -> dict[str, Any]:
-    """Keep what was found out; returns the stored answer."""
+    """Store a result; returns it."""
     answer = {
         "backend": server.backend,
         "base_url": server.base_url,

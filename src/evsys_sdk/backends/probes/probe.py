@@ -1,4 +1,4 @@
-"""Asks a server everything, once: each fact on its own, so that one that cannot be found out does not hide the others.
+"""Probes all facts about a server, each separately, so that a failing probe does not hide others.
 
 facts, problems = probe(lambda name: backend.prepare(model=ModelSpec(name), run_dir=folder), "tiny", backend.teardown)
 """
@@ -17,16 +17,16 @@ from .facts import REFUSED, Facts
 from .training import logprobs_of, probe_data
 
 _CLOSE = 1e-2
-"""How far two log-probabilities of a token may differ: servers sample with other kernels than they train with."""
+"""Tolerance between log-probabilities: servers sample with other kernels than they train with."""
 _MOVED = 10.0
-"""How many times further than that a model must have moved before it can be told whether its sampler moved too."""
+"""Required change by training, as a multiple of `_CLOSE`, to decide whether a sampler is frozen."""
 _TOP_K = (50, 20, 10, 5, 1)
 
 
 def snapshot_samplers(client: TrainingClient) -> bool | None:
-    """Whether a sampler keeps its weights while training continues, and leaves those in training alone.
+    """Whether a sampler keeps its weights while training continues, and leaves the live weights unchanged.
 
-    None where training moved the model too little to tell.
+    None if training changed the model too little to decide.
     """
     data = probe_data(client)
     tokens = data[0].tokens.tolist()
@@ -49,7 +49,7 @@ def snapshot_samplers(client: TrainingClient) -> bool | None:
 
 
 def aligned_logprobs(client: TrainingClient) -> bool:
-    """Whether scoring a sequence gives each token the log-probability that training reports for it."""
+    """Whether scoring and training report the same log-probability of each token."""
     datum = probe_data(client)[0]
     whole = [*datum.tokens.tolist(), int(datum.target_tokens[-1])]
     scored = client.sampler().result().logprobs(whole).result()
@@ -58,7 +58,7 @@ def aligned_logprobs(client: TrainingClient) -> bool:
 
 
 def seeds(client: TrainingClient) -> bool:
-    """Whether the same seed gives the same samples, and another one others."""
+    """Whether equal seeds give equal samples, and other seeds give others."""
     sampler = client.sampler().result()
     prompt = client.tokenizer.encode("Once upon a time there was a")
     one, again, other = (_draw(sampler, prompt, seed) for seed in (7, 7, 8))
@@ -66,13 +66,13 @@ def seeds(client: TrainingClient) -> bool:
 
 
 def _draw(sampler: SamplingClient, prompt: list[int], seed: int) -> list[list[int]]:
-    # Without any stop: samples that end at once would be the same whatever their seeds.
+    # Without stops: samples that end immediately would be equal for all seeds.
     params = SamplingParams(max_tokens=16, seed=seed, stop=[])
     return [sample.tokens for sample in sampler.sample(prompt, 2, params).result()]
 
 
 def top_k_logprobs(client: TrainingClient) -> int:
-    """How many alternatives per position are reported, among a few sizes; 0 when none are."""
+    """The largest tested number of alternatives per position that is reported; 0 for none."""
     sampler = client.sampler().result()
     tokens = client.tokenizer.encode("Once upon a time")
     for k in _TOP_K:
@@ -88,7 +88,7 @@ def top_k_logprobs(client: TrainingClient) -> int:
 
 
 UNKNOWN_MODEL = "evsys-doctor/no-such-model"
-"""No server has it; one that takes it anyway trains something else than it was asked for."""
+"""A name no server has; a server that accepts it trains another model."""
 
 PROBES: dict[str, Callable[[TrainingClient], Any]] = {
     "step_latency_s": training.step_latency,
@@ -112,7 +112,7 @@ def probe(
     teardown: Callable[[dict[str, Any]], None],
     progress: Callable[[str], None] = lambda name: None,
 ) -> tuple[Facts, dict[str, str]]:
-    """What is found out, and why the rest is not. Raises only when the model cannot be prepared at all."""
+    """The facts, and why the others are unknown. Raises only if the model cannot be prepared."""
     found: dict[str, Any] = {}
     problems: dict[str, str] = {}
     handles: dict[str, Any] | None = prepare(model)
@@ -124,7 +124,7 @@ def probe(
                 found[name] = ask(handles["training_client"])
             except EvsysError as error:
                 problems[name] = str(error)
-                if handles is not None:  # it may have been left in any state
+                if handles is not None:  # its state is unknown
                     teardown(handles)
                     handles = None
     finally:

@@ -1,4 +1,4 @@
-"""Facts about training: what losses mean, which exist, and whether a restored state continues exactly."""
+"""Facts about training: definitions and availability of losses, and exactness of resume."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from ..datum import Datum, Floats
 from ..losses import LOSSES, find_loss, numpy_loss
 from .facts import AS_DOCUMENTED, REFUSED, LossReduction
 
-# Seeing a gradient from outside: its size as a step reports it, or what a tiny step does to log-probabilities.
+# Measures a gradient from outside: its norm as reported by a step, or the effect of a tiny step on log-probabilities.
 #
-# Steps are taken with a learning rate of 0 where the server reports the norm of the gradient, so that nothing
-# changes. Otherwise Adam is made linear (no momentum, a huge eps), and the change it makes is measured and undone by
-# reloading.
+# If the server reports the gradient norm, steps have learning rate 0 and change nothing. Otherwise Adam is made linear
+# (no momentum, a huge eps), and its change is measured and undone by reloading.
 
 _HUGE = 1e6
 _LINEAR_RATE = 1e-6
 
 
 def probe_data(client: TrainingClient) -> list[Datum]:
-    """Two data of different length, only whose answers count."""
+    """Two data of different length, with loss on the answers only."""
     pairs = [("The capital of France is", " Paris."), ("One two three", " four five six.")]
     encode = client.tokenizer.encode
     encoded: list[tuple[list[int], list[int]]] = [(encode(prompt), encode(answer)) for prompt, answer in pairs]
@@ -40,15 +39,15 @@ def scale_weights(data: Sequence[Datum], factor: float) -> list[Datum]:
 
 
 def logprobs_of(client: TrainingClient, data: Sequence[Datum]) -> Floats:
-    """Log-probabilities of all targets of all data, one after another."""
+    """Log-probabilities of all targets of all data, concatenated."""
     plain = [dataclasses.replace(datum, advantages=None, logprobs=None) for datum in data]
-    # Negative weights are refused where losses are averaged, and log-probabilities do not depend on them.
+    # Averaging servers refuse negative weights; log-probabilities do not depend on weights.
     weighted = [dataclasses.replace(datum, weights=np.abs(datum.weights)) for datum in plain]
     return np.concatenate([lp.ravel() for lp in client.forward(weighted).result().logprobs])
 
 
 class GradientScale:
-    """The size of a gradient relative to others that were measured in the same way."""
+    """The norm of a gradient relative to others measured in the same way."""
 
     def __init__(self, client: TrainingClient) -> None:
         self._client = client
@@ -56,7 +55,7 @@ class GradientScale:
         self._start: str | None = None
 
     def __call__(self, submit: Callable[[TrainingClient], Any]) -> float:
-        """Size of the gradient that `submit` adds."""
+        """The norm of the gradient that `submit` adds."""
         if self._reports_norm is not False:
             submit(self._client).result()
             metrics = self._client.optim_step(AdamParams(0.0)).result().metrics
@@ -79,14 +78,14 @@ class GradientScale:
 
 
 _CLOSE = 0.05
-"""How far, relatively, two gradients may differ and still count as the same."""
+"""Relative tolerance of equal gradients."""
 _LEARNING_RATE = 1e-3
 _SEEN = 1e-4
-"""The least change of a log-probability that is no rounding error."""
+"""Smallest change of a log-probability above rounding errors."""
 
 
 def loss_reduction(client: TrainingClient) -> LossReduction:
-    """Whether losses are sums, or what they are divided by."""
+    """Whether losses are sums, or their divisor."""
     first, second = probe_data(client)
     size = GradientScale(client)
 
@@ -96,12 +95,12 @@ def loss_reduction(client: TrainingClient) -> LossReduction:
     once = size(lambda c: c.forward_backward([first], "cross_entropy"))
     if not once > 0:
         raise BackendError("a backward pass left no gradient, so nothing can be said about losses.")
-    # Twice the weight is twice the gradient, whatever is divided by, unless it is the weights themselves.
+    # Doubling the weights doubles the gradient, unless the divisor is the weights themselves.
     if not _same(ratio(scale_weights([first], 2)), 2):
         return "normalised"
     if _same(ratio([first, first]), 2):
         return "sum"
-    # Counts as a datum and with its tokens, and adds nothing: what it takes away tells what is divided by.
+    # A datum without loss adds no gradient, so any decrease shows the divisor.
     silent = dataclasses.replace(second, weights=np.zeros_like(second.weights))
     together = ratio([first, silent])
     if _same(together, 0.5):
@@ -110,7 +109,7 @@ def loss_reduction(client: TrainingClient) -> LossReduction:
 
 
 def loss_checks(client: TrainingClient) -> dict[str, str]:
-    """Named loss -> `AS_DOCUMENTED`, or what differs: its value, the size of its gradient, or that it is refused."""
+    """Named loss -> `AS_DOCUMENTED`, or the deviation: value, gradient norm or refusal."""
     size = GradientScale(client)
     return {name: _check_loss(client, name, size) for name in sorted(LOSSES)}
 
@@ -135,7 +134,7 @@ def _check_loss(client: TrainingClient, name: str, size: GradientScale) -> str:
 
 
 def policy_data(client: TrainingClient) -> list[Datum]:
-    """Data for policy losses, sampled from a policy a little off the present one."""
+    """Data for policy losses, sampled from a slightly different policy."""
     data = probe_data(client)
     moved: list[Datum] = []
     for datum, lp in zip(data, client.forward(data).result().logprobs, strict=True):
@@ -147,12 +146,12 @@ def policy_data(client: TrainingClient) -> list[Datum]:
 
 
 def custom_loss(client: TrainingClient) -> bool:
-    """Whether a loss of one's own has the gradient that it should: that of the named loss it repeats."""
+    """Whether a custom loss has the gradient of the named loss it copies."""
 
     @numpy_loss
     def repeat(data: Sequence[Datum], logprobs: Sequence[Floats]) -> Any:
         value = -sum(float((datum.weights * lp).sum()) for datum, lp in zip(data, logprobs, strict=True))
-        # Twice as much, so that a gradient that is not used would show.
+        # Doubled, to detect an unused gradient.
         return 2 * value, {}, [-2 * datum.weights for datum in data]
 
     data, size = probe_data(client), GradientScale(client)
@@ -164,7 +163,7 @@ def custom_loss(client: TrainingClient) -> bool:
 
 
 def soft_targets(client: TrainingClient) -> bool:
-    """Whether several targets per position have the gradient of their sum."""
+    """Whether several targets per position give the gradient of their sum."""
     data = probe_data(client)
     twice = [_double(datum) for datum in data]
     size = GradientScale(client)
@@ -178,20 +177,20 @@ def soft_targets(client: TrainingClient) -> bool:
 
 
 def _double(datum: Datum) -> Datum:
-    """The same targets twice, at 0.7 and 0.3 of their weight."""
+    """The same targets twice, with 0.7 and 0.3 of their weight."""
     targets = np.stack((datum.target_tokens, datum.target_tokens), axis=1)
     weights = datum.weights[:, None] * np.array([0.7, 0.3], np.float32)
     return dataclasses.replace(datum, target_tokens=targets, weights=weights)
 
 
 def clips_gradients(client: TrainingClient) -> bool | None:
-    """Whether a bound on the gradient makes a step smaller; None where steps are too small to tell."""
+    """Whether gradient clipping makes a step smaller; None if steps are too small to decide."""
     data = probe_data(client)
 
     def moved(bound: float) -> float:
         before = logprobs_of(client, data)
         client.forward_backward(data, "cross_entropy")
-        # Adam itself makes all gradients alike; with a huge eps it is plain descent, at a rate of 0.001
+        # Adam normalises gradients; with a huge eps it is plain gradient descent, at a rate of 0.001
         client.optim_step(AdamParams(1e3, beta1=0.0, beta2=0.0, eps=1e6, grad_clip_norm=bound)).result()
         return float(np.abs(logprobs_of(client, data) - before).max())
 
@@ -200,7 +199,7 @@ def clips_gradients(client: TrainingClient) -> bool | None:
 
 
 def exact_resume(client: TrainingClient) -> bool:
-    """Whether a state that was saved and loaded continues exactly as it would have."""
+    """Whether a saved and loaded state continues exactly."""
     data = probe_data(client)
     _learn(client, data, 2)
     ref = client.save_state(f"doctor-{secrets.token_hex(4)}").result()
@@ -212,13 +211,13 @@ def exact_resume(client: TrainingClient) -> bool:
 
 
 def step_latency(client: TrainingClient) -> float:
-    """Seconds that an optimiser step without a gradient takes, the best of three."""
+    """Seconds of an optimiser step without a gradient, the best of three."""
     found: list[float] = []
     for _ in range(3):
         began = time.perf_counter()
         client.optim_step(AdamParams(0.0)).result()
         found.append(time.perf_counter() - began)
-    # Whatever else the server is doing can only make a step slower.
+    # Other load can only make a step slower.
     return min(found)
 
 

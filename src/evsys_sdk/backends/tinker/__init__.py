@@ -3,9 +3,9 @@
 backend    the registered kind: params, and how a client is made
 client     our training client on top of the SDK's
 sampling   our sampling client on top of the SDK's
-pipeline   submits in order, ends what takes too long, and knows when weights can no longer be trusted
+pipeline   submits in order, enforces time limits, and tracks whether weights are still valid
 datums     our datums <-> the SDK's
 state      names, references and sidecars of checkpoints
-session    how a connection is opened: address, key, headers, tokenizer
-errors     what went wrong, as sentences
+session    opens a connection: address, key, headers, tokenizer
+errors     error messages
 """

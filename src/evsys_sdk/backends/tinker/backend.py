@@ -3,8 +3,7 @@
     backend: { kind: tinker }                                             # the hosted service, key in TINKER_API_KEY
     backend: { kind: tinker, params: { base_url: "http://127.0.0.1:8123" } }  # evsys serve, or another server
 
-What a server does differently from the protocol is taken from what `evsys doctor` found out about it, where somebody
-has asked; otherwise it is taken at its word.
+Deviations from the protocol come from the results of `evsys doctor`, if any; otherwise the protocol is assumed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _CONTEXT_LENGTH = 32_768
 
 
 class TinkerBackend:
-    """Any server that speaks the Tinker protocol, through the tinker SDK."""
+    """Any server with the Tinker protocol, through the tinker SDK."""
 
     name: ClassVar[str] = "tinker"
     Config: ClassVar[type[TinkerConfig]] = TinkerConfig
@@ -42,7 +41,7 @@ class TinkerBackend:
         self._probed: str | None = None
 
     def for_probing(self, model: str) -> Self:
-        """The same backend without any assumption about the server, so that all of it can be asked about a model."""
+        """The same backend without assumptions about the server, to probe a model."""
         found = type(self)(**{**self.config.model_dump(exclude_unset=True), "check_model": False})
         found._probed = model
         return found
@@ -51,7 +50,7 @@ class TinkerBackend:
         """Open a session and create the model, or restore it; `model` is a ModelSpec or anything with a name."""
         from ..client import start_of
 
-        # For its refusal alone, before a session is opened in vain.
+        # Called for its errors only, before a session is opened.
         start_of(model)
         session, pipeline = self.open_session()
         client = _submit(
@@ -73,7 +72,7 @@ class TinkerBackend:
             client.close()
 
     def open_session(self) -> tuple[Session, Pipeline]:
-        """A session that is open, and the pipeline for its operations."""
+        """An open session, and its pipeline."""
         from .pipeline import Pipeline
 
         limits = self.config.deadlines
@@ -87,7 +86,7 @@ class TinkerBackend:
     def open_sampler(
         self, model: str, checkpoint: str | None = None
     ) -> tuple[TinkerSamplingClient, Callable[[], None]]:
-        """A sampler of a base model or of a checkpoint, without anything to train; and what closes it."""
+        """A sampler of a base model or checkpoint without a training client; and its close function."""
         session, pipeline = self.open_session()
 
         def make() -> TinkerSamplingClient:
@@ -113,7 +112,7 @@ class TinkerBackend:
         served = session.model(model.name)
         facts = self.facts(session.base_url, model.name, served.extras)
         adapter = self._adapter(model)
-        # First where the server need not be asked for it: a model costs, a tokenizer does not.
+        # Load the tokenizer first if it needs no server: creating a model costs money.
         asks = self.config.tokenizer == "auto" and not (served.extras or {}).get("tokenizer")
         tokenizer = None if asks else self._tokenizer(model.name, served)
         training = self._make_training(session, pipeline, adapter, model, run_dir)
@@ -185,19 +184,19 @@ class TinkerBackend:
         served = session.model(model, to_train=False)
         facts = self.facts(session.base_url, model, served.extras)
         tokenizer = self._tokenizer(model, served)
-        # Without a training client there are no live weights that it could follow.
+        # Without a training client there are no live weights to follow.
         capabilities = replace(self.capabilities(facts, served, tokenizer), snapshot_samplers=True)
         context = SamplerContext(pipeline, capabilities, tokenizer, RequestSeeds(0).next, lambda: 0, self.quirks(facts))
         return session.sampler(context, checkpoint or "", model=model)
 
     def assumed(self) -> Facts:
-        """What is taken for granted about servers of this kind."""
+        """The assumed facts about servers of this kind."""
         from .quirks import REFERENCE
 
         return REFERENCE
 
     def facts(self, base_url: str, model: str, extras: Mapping[str, Any] | None = None) -> Facts:
-        """What is known about a server: found by `evsys doctor`, said by itself, or assumed."""
+        """Facts about a server: probed by `evsys doctor`, reported by the server, or assumed."""
         from ..probes.facts import Facts, ProbedServer, read_facts
 
         if self._probed is not None:
@@ -208,27 +207,27 @@ class TinkerBackend:
         return (found or Facts()).over(_read_facts(extras or {})).over(self.assumed())
 
     def quirks(self, facts: Facts) -> Quirks:
-        """What is done differently for this server."""
+        """Deviations of this server."""
         from .quirks import Quirks
 
         return Quirks.of(self.config, facts)
 
     def capabilities(self, facts: Facts, served: ServedModel, tokenizer: Any) -> Capabilities:
-        """What recipes may ask of this server."""
+        """The capabilities of this server for recipes."""
         from ..client import Capabilities
         from ..losses import LOSSES
 
         config, extras = self.config, served.extras or {}
         quirks = self.quirks(facts)
         top_k = config.top_k_logprobs if config.top_k_logprobs is not None else facts.top_k_logprobs or 0
-        # To score a sequence a server reads it and samples one more token, which needs a place as well.
+        # Scoring a sequence samples one more token, which needs a position too.
         longest = served.context_length - 1 if served.context_length else _CONTEXT_LENGTH
         return Capabilities(
             backend=self.name,
-            # Tokens that were added to a vocabulary are in its length only.
+            # Only the length of a tokenizer includes added tokens.
             vocab_size=int(extras.get("vocab_size") or max(len(tokenizer), int(tokenizer.vocab_size))),
             context_length=config.context_length or longest,
-            # what would be computed here says nothing about the server that is asked
+            # local fallbacks would hide the server's behaviour from a probe
             losses=LOSSES if quirks.summed and self._probed is None else quirks.native_losses,
             suggested_learning_rate=config.suggested_learning_rate
             or extras.get("suggested_learning_rate")
@@ -243,13 +242,13 @@ class TinkerBackend:
 
 
 class SkyRLBackend(TinkerBackend):
-    """A SkyRL server, with what it does differently from the Tinker protocol taken into account."""
+    """A SkyRL server, with its deviations from the Tinker protocol."""
 
     name: ClassVar[str] = "skyrl"
     Config = SkyRLConfig
 
     def assumed(self) -> Facts:
-        """What SkyRL's JAX server does, until `evsys doctor` finds otherwise."""
+        """The facts of SkyRL's JAX server, until `evsys doctor` has probed it."""
         from .quirks import SKYRL
 
         return SKYRL
@@ -262,17 +261,17 @@ class SkyRLBackend(TinkerBackend):
 
 
 def _submit(what: str, work: Callable[[], Any], session: Session, pipeline: Pipeline) -> Any:
-    """The result of something that needs the server; if it fails, the session goes with it."""
+    """The result of an operation on the server; a failure closes the session."""
     try:
         return pipeline.submit(what, work, lambda found: found, lane="connect").result()
-    except BaseException:  # also Ctrl-C, after which no one wants to wait
+    except BaseException:  # also Ctrl-C
         pipeline.close(wait_s=0.0)
         session.close("errored", timeout_s=session.teardown_grace_s)
         raise
 
 
 def _read_facts(extras: Mapping[str, Any]) -> Facts:
-    """What an evsys server says about itself."""
+    """An evsys server's facts about itself."""
     from ..probes.facts import Facts
 
     summed = extras.get("summed_losses")

@@ -1,8 +1,8 @@
-"""Our training client on top of the SDK's: the same calls, sums and errors as every other backend.
+"""Our training client on top of the SDK's, with the calls, sums and errors of every backend.
 
-Every call is checked here first and sent in the order of the calls; a backward pass and a step that are submitted
-together are sent together. What the server cannot compute (a loss of the user's own, or one it lacks) is computed
-here: a forward pass, our gradient, and a cross-entropy whose weights are minus that gradient. No torch is needed.
+Calls are validated here and sent in order; a backward pass and a step submitted together are sent together. Custom
+losses and losses that the server lacks are computed here: a forward pass, our gradient, and a cross-entropy whose
+weights are minus that gradient. No torch is needed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .session import Session
 
 
 class TinkerTrainingClient:
-    """Weights that are being trained on a Tinker server."""
+    """Weights in training on a Tinker server."""
 
     _step_options: Mapping[str, Any] = {}
-    """What a step is asked for next to Adam's parameters."""
+    """Additional options of a step besides Adam's parameters."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class TinkerTrainingClient:
     def forward(
         self, data: Sequence[Datum], loss_fn: str = "cross_entropy", loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
-        """Loss and log-probabilities, without a gradient."""
+        """Loss and log-probabilities without a gradient."""
         data = self._check(data, loss_fn, loss_fn_config)
         loss = find_loss(loss_fn, loss_fn_config)
         return self._pipeline.submit(
@@ -70,7 +70,7 @@ class TinkerTrainingClient:
     def forward_backward(
         self, data: Sequence[Datum], loss_fn: str, loss_fn_config: Mapping[str, Any] | None = None
     ) -> Operation[ForwardBackwardOutput]:
-        """Add the gradient of a named loss to what has accumulated since the last optimiser step."""
+        """Accumulate the gradient of a named loss."""
         data = self._check(data, loss_fn, loss_fn_config)
         loss = find_loss(loss_fn, loss_fn_config)
         if loss_fn not in self._quirks.native_losses:
@@ -83,13 +83,13 @@ class TinkerTrainingClient:
         )
 
     def forward_backward_custom(self, data: Sequence[Datum], loss_fn: LossCallable) -> Operation[ForwardBackwardOutput]:
-        """The same for your own loss, which is called on a thread of this client."""
+        """Accumulate the gradient of a custom loss, which runs on a thread of this client."""
         data = list(data)
         checks.check_data(data, self.capabilities)
         return self._compute_here("forward_backward_custom", data, custom_loss(loss_fn))
 
     def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
-        """Apply the accumulated gradient and forget it."""
+        """Apply and reset the accumulated gradient."""
         checks.check_adam(adam)
         self._say_once_if_not_clipped(adam)
         params = self._types().AdamParams(**asdict(adam), **self._step_options)
@@ -99,7 +99,7 @@ class TinkerTrainingClient:
             self._convert_step,
             changes_weights=True,
         )
-        self._version += 1  # with the call: samplers that are asked for after it are of the weights behind it
+        self._version += 1  # at the call: later samplers have the weights after this step
         return stepped
 
     def _say_once_if_not_clipped(self, adam: AdamParams) -> None:
@@ -110,7 +110,7 @@ class TinkerTrainingClient:
             )
 
     def save_state(self, name: str) -> Operation[str]:
-        """Store weights and optimizer on the server; returns the reference that `load_state` takes."""
+        """Store weights and optimizer on the server; returns the reference for `load_state`."""
         unused = self._make_name(name)
 
         def convert_saved(answer: Any) -> str:
@@ -123,7 +123,7 @@ class TinkerTrainingClient:
         )
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
-        """Go back to a stored state; without its optimizer, start the optimizer afresh."""
+        """Load a stored state; without its optimizer, the optimizer is reset."""
 
         def load() -> Any:
             return restore(self._session, state.check_reference(ref), self._adapter, self._run_dir, with_optimizer)
@@ -131,13 +131,13 @@ class TinkerTrainingClient:
         def swap(training: Any) -> None:
             self._training = training
 
-        # It changes no weights: a restored model takes the place of the old one once it is there, or not at all.
+        # Atomic: the restored model replaces the old one only on success.
         loaded = self._pipeline.submit("load_state", lambda: swap(load()), lambda _: None)
         self._version += 1
         return loaded
 
     def sampler(self, name: str | None = None) -> Operation[TinkerSamplingClient]:
-        """A frozen copy of the weights as they are now; with a name it is stored and can be opened again."""
+        """A frozen copy of the current weights; with a name it is stored and can be reopened."""
         unused, version = None if name is None else self._make_name(name), self._version
 
         def snapshot() -> TinkerSamplingClient:
@@ -150,7 +150,7 @@ class TinkerTrainingClient:
         return self._pipeline.submit("sampler", snapshot, lambda sampler: sampler)
 
     def open_sampler(self, ref: str) -> Operation[TinkerSamplingClient]:
-        """A sampler that was stored earlier."""
+        """Open a stored sampler."""
         version = self._version
         return self._pipeline.submit(
             "open_sampler",
@@ -159,17 +159,17 @@ class TinkerTrainingClient:
         )
 
     def close(self) -> None:
-        """End the session; closing twice does nothing."""
+        """End the session; closing twice has no effect."""
         self._pipeline.close()
         if self._pipeline.broken is None:
             self._session.close("success")
         else:
-            self._session.close("errored", timeout_s=1.0)  # it may be gone, and no one should wait for it again
+            self._session.close("errored", timeout_s=1.0)  # the server may be gone, so wait only briefly
 
     def usage_of(self, data: Sequence[Datum], loss_fn: str | None) -> TokenUsage:
-        """What the server is asked to do for one backward pass; a loss that is computed here needs a forward pass, too.
+        """The tokens of one backward pass; a loss computed here needs a forward pass too.
 
-        `loss_fn` is None for your own loss. Soft targets that are sent one alternative at a time take each a pass.
+        `loss_fn` is None for a custom loss. Expanded soft targets take one pass per alternative.
         """
         wide = self._quirks.expand_soft_targets
         sizes = (len(one) * (one.target_tokens.shape[1] if wide and one.target_tokens.ndim > 1 else 1) for one in data)
@@ -180,11 +180,11 @@ class TinkerTrainingClient:
         return loss_fn in self._quirks.native_losses
 
     def _types(self) -> Any:
-        """The SDK's classes of what is sent."""
+        """The SDK's classes for requests."""
         return import_module("tinker").types
 
     def _watch(self, promise: Any) -> Any:
-        """What the SDK gives for an operation, in a form that the pipeline can watch."""
+        """The SDK's result of an operation, in the pipeline's form."""
         return promise
 
     def _make_name(self, name: str) -> str:
@@ -220,7 +220,7 @@ class TinkerTrainingClient:
         loss_fn: str = "cross_entropy",
         params: Mapping[str, float] | None = None,
     ) -> Any:
-        """Send a pass; scaled so that its loss is a sum, and with soft targets in the form the server takes."""
+        """Send a pass; scaled so that its loss is a sum, with soft targets in the server's form."""
         scaled = datums.undo_mean(data, self._quirks.loss_reduction)
         sent = datums.expand(scaled) if self._quirks.expand_soft_targets else scaled
         wire = datums.to_wire(self._types(), sent, loss_fn)
@@ -234,7 +234,7 @@ class TinkerTrainingClient:
         return datums.collect(found, data)
 
     def _compute_loss(self, answer: Any, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
-        """The sum that the loss stands for, from the log-probabilities: servers report it in different ways."""
+        """The loss as a sum, from the log-probabilities: servers report it in different ways."""
         logprobs = self._logprobs(answer, data)
         value, metrics, _ = loss(data, logprobs)
         return ForwardBackwardOutput(value, logprobs, {**_read_metrics(answer, metrics), **metrics})
@@ -247,7 +247,7 @@ class TinkerTrainingClient:
             except Exception as error:
                 raise LossFunctionError(error) from error
             outputs.append(ForwardBackwardOutput(value, logprobs, metrics))
-            # Minus the gradient, because the derivative of a cross-entropy by a log-probability is minus its weight.
+            # Minus the gradient: the derivative of a cross-entropy by a log-probability is minus its weight.
             weighted = [replace(datum, weights=-gradient) for datum, gradient in zip(data, gradients, strict=True)]
             return self._pass("forward_backward", weighted)
 
@@ -261,13 +261,13 @@ class TinkerTrainingClient:
         reported: dict[str, Any] = answer.metrics or {}
         metrics = {str(key): float(value) for key, value in reported.items()}
         norm = next((value for key, value in metrics.items() if key.endswith("/grad_norm")), None)
-        if norm is not None:  # some servers put their own name in front
+        if norm is not None:  # some servers prefix the name
             metrics.setdefault("grad_norm", norm)
         return OptimStepOutput(metrics)
 
 
 def restore(session: Session, ref: str, adapter: state.TrainedAdapter, run_dir: Path, with_optimizer: bool) -> Any:
-    """A new model on the server with the weights of a checkpoint; blocks until it is there."""
+    """A new model on the server with the weights of a checkpoint; blocks until ready."""
     state.check_sidecar(run_dir, ref, adapter)
     service = session.service
     if not all(adapter.layers().values()):
@@ -278,7 +278,7 @@ def restore(session: Session, ref: str, adapter: state.TrainedAdapter, run_dir: 
 
 
 def _check_layers(session: Session, ref: str, adapter: state.TrainedAdapter) -> None:
-    """Refuse to continue with other layers than before: a server that has not kept which they are would train all."""
+    """Refuse to continue with other layers: a server that does not store them would train all."""
     info = session.service._rest_client().get_weights_info_by_tinker_path(ref).result()
     for name, wanted in adapter.layers().items():
         kept = getattr(info, name, None)
@@ -290,6 +290,6 @@ def _check_layers(session: Session, ref: str, adapter: state.TrainedAdapter) -> 
 
 
 def _read_metrics(answer: Any, ours: Mapping[str, float]) -> dict[str, float]:
-    """What the server says about a pass, without its own idea of the loss and of what is computed here."""
+    """The server's metrics of a pass, without the loss and values computed here."""
     names = {"loss", *ours}
     return {key: float(value) for key, value in answer.metrics.items() if key.partition(":")[0] not in names}

@@ -1,4 +1,4 @@
-"""Params of the backends that speak the Tinker protocol."""
+"""Params of the backends with the Tinker protocol."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from ...config.base import Strict
 
 
 class Deadlines(Strict):
-    """How long nothing may happen before an operation is given up, in seconds.
+    """Seconds without progress before an operation is given up.
 
-    The SDK repeats some requests permanently, so these are what ends a run whose server has gone.
+    The SDK repeats some requests indefinitely, so these limits end a run whose server is gone.
     """
 
     connect_s: float = Field(default=600.0, gt=0)
-    """Opening the session and creating or restoring a model."""
+    """For opening the session, and creating or restoring a model."""
     operation_s: float = Field(default=900.0, gt=0)
-    """Training operations and checkpoints; the clock starts again whenever one of them ends."""
+    """For training operations and checkpoints; restarts whenever one of them ends."""
     sample_s: float = Field(default=900.0, gt=0)
-    """Sampling and scoring; the clock starts again whenever a request is answered."""
+    """For sampling and scoring; restarts whenever a request is answered."""
 
 
 class TinkerConfig(Strict):
     """Params of `backend.kind: tinker`."""
 
     base_url: str | None = Field(default=None, min_length=1)
-    """Address of the server; by default the environment variable TINKER_BASE_URL, else the provider's own."""
+    """Address of the server; by default the environment variable TINKER_BASE_URL, else the provider's."""
     api_key_env: str = Field(default="TINKER_API_KEY", min_length=1)
-    """Environment variable that holds the key; keys are never written in a config."""
+    """Environment variable of the key; keys are never written in a config."""
     header_env: dict[str, str] = {}
-    """Further headers, each with the environment variable that holds its value: `{Authorization: MY_TOKEN}`."""
+    """Additional headers with the environment variables of their values: `{Authorization: MY_TOKEN}`."""
     tokenizer: str = Field(default="auto", min_length=1)
-    """`auto`, `served` (ask an evsys server), a folder, or the name of a model on the Hugging Face hub."""
+    """`auto`, `served` (from an evsys server), a folder, or the name of a model on the Hugging Face hub."""
     deadlines: Deadlines = Field(default_factory=Deadlines)
-    """When an operation is given up."""
+    """Time limits of operations."""
     sample_retries: bool = True
-    """Whether a sampling request that failed on its way is sent again; samples change no weights."""
+    """Whether to repeat a failed sampling request; samples change no weights."""
     checkpoint_ttl_s: int | None = Field(default=None, ge=3600, le=315_360_000)
     """Seconds after which the provider deletes checkpoints; by default never."""
     train_mlp: bool = True
@@ -47,30 +47,30 @@ class TinkerConfig(Strict):
     train_unembed: bool = True
     """Whether the adapter covers the output layer."""
     project_id: str | None = Field(default=None, min_length=1)
-    """Project at the provider that the run belongs to."""
+    """The provider's project for the run."""
     user_metadata: dict[str, str] = {}
-    """Notes that the provider keeps with the session."""
+    """Notes stored by the provider with the session."""
     telemetry: bool = False
-    """Whether the SDK may report usage and errors to the server; its reports hold request headers."""
+    """Whether the SDK may report usage and errors to the server; its reports contain request headers."""
     context_length: int | None = Field(default=None, ge=16)
-    """Most tokens of one sequence; by default what the server says of the model."""
+    """Maximum tokens of one sequence; by default the server's value for the model."""
     suggested_learning_rate: float | None = Field(default=None, gt=0, le=1)
-    """Peak rate of recipes that are given none; by default what the server suggests, else 1e-4."""
+    """Default peak rate of recipes; by default the server's suggestion, else 1e-4."""
     top_k_logprobs: int | None = Field(default=None, ge=0)
-    """How many alternatives per position may be asked for; by default what is known of the server."""
+    """Maximum number of alternatives per position; by default the known value of the server."""
     native_losses: list[str] | None = None
-    """Losses the server computes itself; the others are computed here, which costs one more forward pass."""
+    """Losses computed by the server; others are computed here, with one additional forward pass."""
     soft_targets: Literal["native", "expanded"] | None = None
-    """Whether soft targets are sent as they are, or as one datum for each alternative."""
+    """Whether soft targets are sent natively, or as one datum per alternative."""
     check_model: bool = True
-    """Whether a model that the server does not list is refused."""
+    """Whether to refuse a model that the server does not list."""
     use_doctor: bool = True
-    """Whether what `evsys doctor` found out about the server is used."""
+    """Whether to use the results of `evsys doctor` about the server."""
 
     @field_validator("native_losses")
     @classmethod
     def _are_known(cls, losses: list[str] | None) -> list[str] | None:
-        from ..losses import LOSSES  # here, because it needs numpy and validating a config must stay quick
+        from ..losses import LOSSES  # imported here, because numpy would slow down config validation
 
         unknown = sorted(set(losses or ()) - LOSSES)
         if unknown:

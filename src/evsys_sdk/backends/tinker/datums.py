@@ -1,7 +1,7 @@
-"""Our datums as the SDK's, and what comes back as our arrays.
+"""Converts datums to the SDK's, and results to arrays.
 
-Numbers travel as float32 and int64, which is what our datums hold, so nothing is rounded on the way. Policy losses get
-no weights: the protocol has none for them, and an advantage of 0 says the same.
+Numbers are sent as float32 and int64, the types of our datums, so nothing is rounded. Policy losses have no weights in
+the protocol; an advantage of 0 has the same effect.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..probes.facts import LossReduction
 
 _DATA_AT_ONCE: Final = 1024
 _BYTES_AT_ONCE: Final = 2_500_000
-"""What the SDK is sure to send in one request; beyond, it may split."""
+"""The SDK sends requests up to this size whole and may split larger ones."""
 
 
 def to_wire(types: Any, data: Sequence[Datum], loss_fn: str) -> list[Any]:
-    """Datums for a request with this loss, in the classes of an SDK."""
+    """Datums for a request with this loss, in an SDK's classes."""
     return [_datum(types, datum, loss_fn) for datum in data]
 
 
@@ -45,7 +45,7 @@ def _contiguous(values: Any, dtype: Any) -> Any:
 
 
 def logprobs_of(output: Any, data: Sequence[Datum], where: str) -> list[Floats]:
-    """The log-probabilities of the targets, out of what a pass gave."""
+    """The log-probabilities of the targets from the result of a pass."""
     found = [record.get("logprobs") for record in output.loss_fn_outputs]
     if len(found) != len(data) or any(one is None for one in found):
         raise BackendError(
@@ -68,14 +68,14 @@ def logprobs_of(output: Any, data: Sequence[Datum], where: str) -> list[Floats]:
 
 
 def undo_mean(data: Sequence[Datum], reduction: LossReduction | None) -> list[Datum]:
-    """Data whose averaged loss on the server is the sum that was asked for, where that can be had."""
+    """Rescale data so that the server's averaged loss is the requested sum, if possible."""
     factor = {
         "mean_data": float(len(data)),
         "mean_tokens": float(sum(len(datum) for datum in data)),
     }.get(reduction or "sum", 1.0)
     if factor == 1.0:
         return list(data)
-    # A request that is split would be averaged part by part, and one factor could not undo that.
+    # The parts of a split request are averaged separately, which one factor cannot undo.
     size = sum(4 * len(datum) + 12 * datum.target_tokens.size for datum in data)
     if len(data) > _DATA_AT_ONCE or size > _BYTES_AT_ONCE:
         raise BackendError(
@@ -91,7 +91,7 @@ def _scale(datum: Datum, factor: np.float32) -> Datum:
 
 
 def expand(data: Sequence[Datum]) -> list[Datum]:
-    """Soft targets as one datum for each alternative: the same sum of the same terms, at the price of each pass."""
+    """Soft targets as one datum per alternative: the same sum, with one pass each."""
     return [column for datum in data for column in _columns(datum)]
 
 
@@ -105,7 +105,7 @@ def _columns(datum: Datum) -> list[Datum]:
 
 
 def collect(logprobs: Sequence[Floats], data: Sequence[Datum]) -> list[Floats]:
-    """The log-probabilities of expanded data, put together again."""
+    """Reassemble the log-probabilities of expanded data."""
     parts = iter(logprobs)
     return [
         next(parts) if datum.target_tokens.ndim == 1 else np.stack([next(parts) for _ in _columns(datum)], axis=1)

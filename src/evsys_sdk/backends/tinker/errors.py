@@ -1,6 +1,6 @@
-"""What the SDK raises, as sentences that say where, what and what to do.
+"""Converts the SDK's errors to messages with place, cause and remedy.
 
-The SDK wraps most failures in a plain `ValueError` whose cause holds the HTTP status, so causes are searched too.
+The SDK wraps most failures in a `ValueError` whose cause has the HTTP status, so causes are searched too.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from ...errors import BackendError, EvsysAuthError, EvsysError
 
 _RETRIED = (408, 409, 429)
-"""Client errors that say "later", not "no"."""
+"""Client errors that may be temporary."""
 _FINDS_SAVED = ("load_state", "open_sampler", "creating the model", "sampler")
-"""Operations that look for something on the server; the others take for granted that it is there."""
+"""Operations that look up something on the server."""
 _LONGEST_DETAIL = 300
 
 RESUME = "Nothing after the last checkpoint can be trusted; continue from there with --resume."
 
 
 class LossFunctionError(Exception):
-    """Carries what a loss function of the user's own raised past everything that explains server errors."""
+    """Carries an exception of a custom loss past the handling of server errors."""
 
     def __init__(self, original: BaseException) -> None:
         super().__init__(original)
@@ -27,7 +27,7 @@ class LossFunctionError(Exception):
 
 
 def explain(error: BaseException, what: str, where: str) -> EvsysError:
-    """The sentence for a failure of one operation."""
+    """The error for a failure of one operation."""
     if isinstance(error, EvsysError):
         return error
     status, detail = status_of(error), _detail(error)
@@ -51,7 +51,7 @@ def explain(error: BaseException, what: str, where: str) -> EvsysError:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the server said no to what was asked, so that it did nothing."""
+    """Whether the server refused the request, so that nothing has changed."""
     status = status_of(error)
     if status is not None:
         return 400 <= status < 500 and status not in (*_RETRIED, 404, 410)
@@ -63,7 +63,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status behind an error, if there is one."""
+    """The HTTP status behind an error, if any."""
     for one in _chain(error):
         status = getattr(one, "status_code", None)
         if isinstance(status, int):
@@ -72,7 +72,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def too_late(what: str, where: str, limit_s: float) -> BackendError:
-    """For an operation that was given up; it may still happen on the server, so it must not be sent again."""
+    """The error of a timed-out operation; it may still happen on the server, so it must not be repeated."""
     return BackendError(
         f"{where}: {what} made no progress for {limit_s:g} s and was given up. Check that the server still works, or "
         f"raise backend.params.deadlines. {RESUME}"
@@ -80,12 +80,12 @@ def too_late(what: str, where: str, limit_s: float) -> BackendError:
 
 
 def no_longer_trusted(what: str, reason: str) -> BackendError:
-    """For everything that is asked of a client after an operation was lost."""
+    """The error of every call after a lost operation."""
     return BackendError(f"{what} was not sent, because an operation before it was lost. {reason}")
 
 
 def _detail(error: BaseException) -> str:
-    """What the server or the SDK said, without the request ids and class names around it."""
+    """The message of the server or the SDK, without request ids and class names."""
     for one in _chain(error):
         body = getattr(one, "body", None)
         if isinstance(body, dict):

@@ -1,4 +1,4 @@
-"""Submits operations in order, gives up those that take too long, and refuses all others once one is lost.
+"""Submits operations in order, gives up overdue ones, and refuses all others once one is lost.
 
 The SDK answers with its own futures and retries some failures permanently. Here each becomes an `Operation` that ends:
 

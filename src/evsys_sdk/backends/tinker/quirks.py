@@ -1,7 +1,6 @@
-"""How servers that speak the Tinker protocol differ from it, and what is done about it on our side.
+"""Deviations of servers from the Tinker protocol, and our workarounds.
 
-A `Quirks` follows from what is known about a server (its kind, or what `evsys doctor` found) and from params that
-override it.
+`Quirks` is derived from facts about a server (by its kind or from `evsys doctor`) and from params that override them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ REFERENCE: Final = Facts(
 """What the protocol promises."""
 
 PROMISED: Final = replace(REFERENCE, losses=tuple(sorted(LOSSES)), top_k_logprobs=50)
-"""More than anybody may rely on: what a server is asked for to find out what it does."""
+"""Optimistic facts, used to probe a server."""
 
 SKYRL: Final = Facts(
     loss_reduction="normalised",
@@ -40,7 +39,7 @@ SKYRL: Final = Facts(
 """What SkyRL's JAX server does; its other engines may do better, which `evsys doctor` finds out."""
 
 _OURS: Final = frozenset({"dro"})
-"""Losses that are always computed here: the protocol has no way to say which positions were sampled."""
+"""Losses always computed here: the protocol cannot mark sampled positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Quirks:
     expand_soft_targets: bool = False
     seed_bits: int = 63
     fill_sequence_ids: bool = False
-    """Whether samples come without the ids that the SDK insists on."""
+    """Whether samples lack the ids that the SDK requires."""
     clips_gradients: bool = True
     sample_retries: bool = True
     sample_limit_s: float = 900.0
@@ -74,22 +73,22 @@ class Quirks:
 
     @property
     def summed(self) -> bool:
-        """Whether the sum over tokens can be had, directly or by undoing an average."""
+        """Whether summed losses are available, directly or by undoing an average."""
         return self.loss_reduction != "normalised"
 
     def retry_config(self) -> Any:
-        """How the SDK repeats sampling requests."""
+        """The SDK's retry settings for sampling."""
         handler: Any = import_module("tinker.lib.retry_handler")
         return handler.RetryConfig(enable_retry_logic=self.sample_retries, progress_timeout=self.sample_limit_s)
 
     def sampler(self, sampler: Any) -> Any:
-        """The SDK's sampling client, made to work with this server."""
+        """The SDK's sampling client, adapted to this server."""
         return _tolerant(sampler, self.retry_config()) if self.fill_sequence_ids else sampler
 
 
 def _tolerant(sampler: Any, retry_config: Any) -> Any:
-    """The same sampling session, in a client that numbers samples itself where the server does not."""
-    # The SDK fails on samples without ids and has no public place where they could be filled in.
+    """A client of the same sampling session that adds missing ids of samples."""
+    # The SDK fails on samples without ids and has no public hook to add them.
     base: Any = import_module("tinker").SamplingClient
     send: Callable[..., Awaitable[Any]] = base._send_asample_request
 

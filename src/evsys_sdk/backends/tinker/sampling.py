@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .quirks import Quirks
 
 _MASKED: Final = -99999.0
-"""What the protocol writes where there is no token to report."""
+"""The protocol's log-probability for a missing token."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerContext:
-    """What samplers share with the client they come from."""
+    """State shared by a client's samplers."""
 
     pipeline: Pipeline
     capabilities: Capabilities
@@ -36,13 +36,13 @@ class SamplerContext:
     quirks: Quirks
 
     def seed_for(self, params: SamplingParams) -> int:
-        """The seed of a request, as wide as the server takes it."""
+        """The seed of a request, in the server's bit width."""
         seed = self.next_seed() if params.seed is None else params.seed
         return seed & ((1 << self.quirks.seed_bits) - 1)
 
 
 class TinkerSamplingClient:
-    """A frozen copy of the weights on a server, to sample from."""
+    """Frozen weights on a server to sample from."""
 
     def __init__(self, sampler: Any, ref: str, context: SamplerContext, version: int = 0) -> None:
         self._sampler, self._context, self._version = sampler, context, version
@@ -50,7 +50,7 @@ class TinkerSamplingClient:
         self.tokenizer = context.tokenizer
 
     def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
-        """Continue a prompt several times."""
+        """Sample several continuations of a prompt."""
         checks.check_sampling(prompt, num_samples, params, self._context.capabilities)
         self._refuse_if_stale("sample")
         wanted = wire_params(replace(params, seed=self._context.seed_for(params)))
@@ -65,12 +65,12 @@ class TinkerSamplingClient:
         return self._ask("sample", lambda: self._sampler.sample(tokens, num_samples, wanted), convert_samples)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
-        """Of each token given those before it, (N,); the first has none and is nan."""
+        """The log-probability of each token given its predecessors, (N,); the first is nan."""
         length = self._check(tokens, "logprobs")
         return self._ask("logprobs", lambda: self._score(tokens, 0), lambda response: prompt_row(response, length))
 
     def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
-        """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
+        """The most probable tokens at each position; the first row has tokens -1, logprobs nan."""
         checks.check_top_k(k, self._context.capabilities, *changes)
         length = self._check(tokens, "topk_logprobs")
         return self._ask(
@@ -78,7 +78,7 @@ class TinkerSamplingClient:
         )
 
     def _score(self, tokens: Sequence[int], k: int) -> Any:
-        # The protocol scores a prompt only on the way to sampling something after it.
+        # The protocol scores a prompt only together with sampling.
         params = import_module("tinker").types.SamplingParams(max_tokens=1, seed=0)
         return self._sampler.sample(
             wire_tokens(tokens), 1, params, include_prompt_logprobs=True, topk_prompt_logprobs=k
@@ -93,7 +93,7 @@ class TinkerSamplingClient:
         return self._context.pipeline.submit_now(what, start, convert)
 
     def _refuse_if_stale(self, what: str) -> None:
-        """On a server without snapshots, an old sampler answers from other weights, and may undo training."""
+        """Refuse an old sampler on a server without snapshots: it has other weights, and may undo training."""
         if self._context.capabilities.snapshot_samplers or self._context.version() == self._version:
             return
         raise BackendError(
@@ -104,12 +104,12 @@ class TinkerSamplingClient:
 
 
 def wire_tokens(tokens: Sequence[int]) -> Any:
-    """Tokens as the SDK wants them."""
+    """Tokens in the SDK's form."""
     return import_module("tinker").types.ModelInput.from_ints([int(token) for token in tokens])
 
 
 def wire_params(params: SamplingParams) -> Any:
-    """How to sample, as the SDK wants it."""
+    """Sampling options in the SDK's form."""
     return import_module("tinker").types.SamplingParams(
         max_tokens=params.max_tokens,
         temperature=params.temperature,
@@ -131,7 +131,7 @@ def _sample(sequence: Any) -> Sample:
 
 
 def prompt_row(response: Any, length: int) -> Floats:
-    """Log-probabilities of a prompt, (N,); servers that leave out the first position give one fewer."""
+    """Log-probabilities of a prompt, (N,); some servers omit the first position."""
     found = response.prompt_logprobs_np
     if found is None and response.prompt_logprobs is not None:
         found = np.array([np.nan if value is None else value for value in response.prompt_logprobs])
@@ -150,7 +150,7 @@ def prompt_table(response: Any, length: int, k: int) -> TopLogprobs:
     top = response.topk_prompt_logprobs_np
     if top is None or top.token_ids.shape[1] < k:
         raise BackendError(f"{k} alternatives per position were asked for and the server gave none, or fewer.")
-    # From the end: some servers leave out the first position, of which nothing is known anyway.
+    # From the end: some servers omit the first position, which has no value.
     found = top.logprobs[-(length - 1) :, :k].astype(np.float32)
     if len(found) != length - 1 or (found <= _MASKED).any():
         raise BackendError(f"the server gave alternatives for {len(found)} of {length - 1} positions.")

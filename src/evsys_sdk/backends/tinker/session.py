@@ -1,6 +1,6 @@
-"""How a connection to a Tinker server is opened: address, key, headers, models and tokenizer.
+"""Opens a connection to a Tinker server: address, key, headers, models and tokenizer.
 
-Nothing is kept in the process: two arms may use two servers with two keys at once.
+No global state: two arms may use two servers with two keys concurrently.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from .sampling import SamplerContext, TinkerSamplingClient
 
 HOSTED: Final = "https://tinker.thinkingmachines.dev/services/tinker-prod"
-"""Where the SDK connects to when no one says otherwise."""
+"""Default address of the SDK."""
 NO_KEY: Final = "tml-none"
-"""Stands in for a key on servers that want none: the SDK insists on one that begins with `tml-`."""
+"""Placeholder key for servers without one: the SDK requires a key that starts with `tml-`."""
 _PREFIXES: Final = ("tml-", "eyJ")
 _TRIED: Final = (0, 36)
-"""The version of the tinker package that this was written and tested with."""
+"""The tested version of the tinker package."""
 _TELEMETRY: Final = "TINKER_TELEMETRY"
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a server says about the model it was asked for."""
+    """The server's facts about the requested model."""
 
     context_length: int | None = None
     extras: Mapping[str, Any] | None = None
-    """What an evsys server adds: tokenizer, vocabulary, suggested learning rate."""
+    """Additional facts of an evsys server: tokenizer, vocabulary, suggested learning rate."""
 
 
 class Session:
     """One session on one server; opened by `open`, which blocks."""
 
     teardown_grace_s: ClassVar[float] = 1.0
-    """How long a session that failed waits to say so."""
+    """Time for a failed session to report its end."""
 
     def __init__(self, config: TinkerConfig) -> None:
         self.config = config
@@ -86,7 +86,7 @@ class Session:
         return sorted(str(entry.model_name) for entry in self._models if entry.model_name)
 
     def model(self, name: str, *, to_train: bool = True) -> ServedModel:
-        """What the server says about a model; refuses one that it does not have."""
+        """The server's facts about a model; refuses an unknown one."""
         listed = self._models
         found = next((entry for entry in listed if entry.model_name == name), None)
         names = self.model_names()
@@ -98,13 +98,13 @@ class Session:
         return ServedModel(getattr(found, "max_context_length", None), self.extras(name))
 
     def extras(self, name: str) -> Mapping[str, Any] | None:
-        """What an evsys server says beyond the protocol; None from all others."""
+        """An evsys server's facts beyond the protocol; None for other servers."""
         return fetch_extras(self.base_url, self.headers(), name)
 
     def sampler(
         self, context: SamplerContext, ref: str, *, model: str | None = None, version: int = 0
     ) -> TinkerSamplingClient:
-        """A sampler of a checkpoint, or of a base model where there is none; blocks."""
+        """A sampler of a checkpoint, else of the base model; blocks."""
         from .sampling import TinkerSamplingClient
         from .state import check_reference
 
@@ -114,33 +114,33 @@ class Session:
         return TinkerSamplingClient(quirks.sampler(sampler), ref, context, version)
 
     def headers(self) -> dict[str, str]:
-        """What authenticates a request that does not go through the SDK."""
+        """Authentication headers of requests outside the SDK."""
         key, headers = credentials(self.config, self.base_url)
         return {"X-API-Key": key, **headers}
 
     def close(self, status: str, timeout_s: float = 10.0) -> None:
-        """End the session; a server that does not answer is not waited for."""
+        """End the session; waits a limited time for the server."""
         service, self._service = self._service, None
         if service is None:
             return
-        holder = getattr(service, "_session_holder", None)  # its public name would open a session where there is none
+        holder = getattr(service, "_session_holder", None)  # the public property would open a session
         try:
             service.close(status).result(timeout=timeout_s)
         except Exception as error:
             if holder is not None:
-                holder.close()  # or it would continue sending heartbeat, and complain that no one hears them
+                holder.close()  # stops its heartbeats
             get_logger(__name__).debug("%s: the session could not be ended: %s", self.where, error)
 
 
 def resolve_url(config: TinkerConfig) -> str:
-    """The address a config stands for."""
+    """The address of a config."""
     return (config.base_url or os.environ.get("TINKER_BASE_URL") or HOSTED).rstrip("/")
 
 
 def credentials(config: TinkerConfig, base_url: str) -> tuple[str, dict[str, str]]:
-    """The key for the SDK, and the headers that go with every request.
+    """The key for the SDK, and the headers of every request.
 
-    A key that the SDK would not take (one without `tml-`) travels as a bearer token, next to a stand-in.
+    A key without `tml-`, which the SDK refuses, is sent as a bearer token next to a placeholder.
     """
     headers = {name: _from_environment(variable, f"header {name}") for name, variable in config.header_env.items()}
     key = os.environ.get(config.api_key_env, "").strip()
@@ -162,11 +162,11 @@ def _from_environment(variable: str, purpose: str) -> str:
 
 
 def reach(base_url: str) -> None:
-    """Fail now if nothing listens there: the SDK would try for five minutes."""
+    """Fail immediately if nothing listens there: the SDK would retry for five minutes."""
     import httpx
 
     last: Exception | None = None
-    # A server that has just been started may need a moment.
+    # A newly started server may need a moment.
     for pause in (0.0, 0.5, 2.0):
         if pause:
             threading.Event().wait(pause)
@@ -176,12 +176,12 @@ def reach(base_url: str) -> None:
         except httpx.ConnectError as error:
             last = error
         except httpx.HTTPError:
-            return  # something is there; what it says is for the SDK to judge
+            return  # something listens; the SDK handles its responses
     raise BackendError(f"nothing answers at {base_url} ({last}). Start the server, or correct backend.params.base_url.")
 
 
 def fetch_extras(base_url: str, headers: Mapping[str, str], name: str) -> Mapping[str, Any] | None:
-    """Ask an evsys server about a model; None from servers that are none."""
+    """An evsys server's facts about a model; None for other servers."""
     import httpx
 
     try:
@@ -195,27 +195,26 @@ def fetch_extras(base_url: str, headers: Mapping[str, str], name: str) -> Mappin
 
 
 def _uses_certificates(base_url: str) -> bool:
-    """Whether certificates are needed at all; loading them takes longer than asking a server on this machine."""
+    """Whether TLS certificates are needed; loading them takes longer than a local request."""
     return base_url.startswith("https://")
 
 
 _telemetry_lock: Final = threading.Lock()
 _telemetry_off: list[str | None] = []
-"""What the variable was before, once for each session that is being opened without telemetry."""
+"""Previous values of the variable, one per session being opened without telemetry."""
 
 
 @contextmanager
 def telemetry(wanted: bool) -> Generator[None]:
-    """Let clients that are made in this block report to the server, or not.
+    """Enable or disable telemetry of clients created in this block.
 
-    The SDK knows only an environment variable, which it reads when a client is made; it is put back afterwards, and
-    what the user set stays.
+    The SDK reads an environment variable when a client is created; its previous value is restored afterwards.
     """
     if wanted or (_TELEMETRY in os.environ and not _telemetry_off):
         yield
         return
     with _telemetry_lock:
-        # The later ones find our own value there, and go by what the first one found.
+        # Nested blocks see our value, so the first one's saved value counts.
         _telemetry_off.append(os.environ.get(_TELEMETRY) if not _telemetry_off else _telemetry_off[0])
         os.environ[_TELEMETRY] = "0"
     try:
@@ -230,7 +229,7 @@ def telemetry(wanted: bool) -> Generator[None]:
 
 
 def _check_version(sdk: Any) -> None:
-    """The protocol changes with the package: an older one cannot talk to servers of today, a newer one is untried."""
+    """Refuse an older tinker package, whose protocol is outdated, and warn about an untested newer one."""
     found = tuple(int(part) for part in str(sdk.__version__).split(".")[:2])
     if found < _TRIED:
         wanted = ".".join(str(part) for part in _TRIED)
@@ -242,7 +241,7 @@ def _check_version(sdk: Any) -> None:
 
 
 def refuse_dead_loop(holder: str, whose: str) -> None:
-    """A client's own thread does not survive a fork, and whatever is asked of it afterwards waits permanently."""
+    """Refuse a client after a fork: its thread does not survive, so calls would never return."""
     singleton: Any = getattr(import_module(holder), "_internal_client_holder_thread_singleton", None)
     thread: threading.Thread | None = getattr(singleton, "_thread", None)
     if thread is not None and not thread.is_alive():

@@ -1,7 +1,7 @@
-"""Checkpoints on a Tinker server: names that are never taken, references, and what the server does not remember.
+"""Checkpoints on a Tinker server: unique names, references, and metadata that the server does not store.
 
-A checkpoint lives on the server; its reference begins with `tinker://`. Next to it, `tinker/<name>.json` in the folder
-of the run keeps what is needed to continue and to notice a mix-up: model, rank, which layers are trained, tokenizer.
+A checkpoint is stored on the server; its reference starts with `tinker://`. `tinker/<name>.json` in the run's folder
+has the metadata to resume and to detect mix-ups: model, rank, trained layers, tokenizer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOLDER: Final = "tinker"
 
 @dataclass(frozen=True, slots=True)
 class TrainedAdapter:
-    """What is trained."""
+    """The model and adapter in training."""
 
     model: str
     rank: int
@@ -38,14 +38,14 @@ class TrainedAdapter:
 
 
 def make_name(name: str) -> str:
-    """A name on the server for a checkpoint: a taken one would be refused in a way that the SDK repeats for minutes."""
+    """A unique name on the server for a checkpoint: the SDK retries a name conflict for minutes."""
     if not _NAME.fullmatch(name):
         raise BackendError(f"a checkpoint cannot be called {show(name)}. Use letters, digits, '.', '_' and '-'.")
     return f"{name}-{secrets.token_hex(4)}"
 
 
 def check_reference(ref: str) -> str:
-    """Refuse what cannot be a checkpoint of a Tinker server."""
+    """Refuse invalid references."""
     if not ref.startswith(SCHEME):
         raise BackendError(
             f"{show(ref)} is not a checkpoint of a Tinker server: those begin with {SCHEME}. Take one from the "
@@ -55,13 +55,13 @@ def check_reference(ref: str) -> str:
 
 
 def write_sidecar(run_dir: Path, name: str, ref: str, base_url: str, adapter: TrainedAdapter) -> None:
-    """Keep what the server may forget."""
+    """Store metadata that the server may lose."""
     about = {"reference": ref, "base_url": base_url, **asdict(adapter)}
     write_json(run_dir / _FOLDER / f"{name}.json", about)
 
 
 def read_sidecar(run_dir: Path, ref: str) -> dict[str, Any] | None:
-    """What was kept about a checkpoint of this run; None for those of others."""
+    """The metadata of a checkpoint of this run; None for other checkpoints."""
     for path in sorted((run_dir / _FOLDER).glob("*.json")):
         try:
             about: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -73,7 +73,7 @@ def read_sidecar(run_dir: Path, ref: str) -> dict[str, Any] | None:
 
 
 def check_sidecar(run_dir: Path, ref: str, adapter: TrainedAdapter) -> None:
-    """Refuse a checkpoint that was made with another model or adapter than the run asks for."""
+    """Refuse a checkpoint of another model or adapter than the run's."""
     about = read_sidecar(run_dir, ref)
     for key, ours in ({"model": adapter.model, "rank": adapter.rank, **adapter.layers()}).items() if about else ():
         assert about is not None

@@ -1,6 +1,6 @@
-"""Tokenizers for models that live on a server: loaded by us, because the SDK guesses and may load another one.
+"""Tokenizers of models on a server: loaded here, because the SDK guesses and may load another one.
 
-`auto` takes what an evsys server offers, else the tokenizer the server names for the model, else the model's own name.
+`auto` uses an evsys server's tokenizer, else the tokenizer that the server names for the model, else the model's name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...errors import BackendError, MissingExtraError, show
 
 
 def load_tokenizer(wanted: str, model: str, extras: Mapping[str, Any] | None, named: str | None = None) -> Any:
-    """The tokenizer of `params.tokenizer`; `extras` is what an evsys server said, `named` what any other did."""
+    """The tokenizer of `params.tokenizer`; `extras` is from an evsys server, `named` from any other."""
     served = extras.get("tokenizer") if extras else None
     if wanted == "served" and served is None:
         raise BackendError(
@@ -27,7 +27,7 @@ def load_tokenizer(wanted: str, model: str, extras: Mapping[str, Any] | None, na
 
 
 def _load_served(served: Any) -> Any:
-    """A tokenizer that an evsys server describes: its kind, and for those of Hugging Face their files or name."""
+    """The tokenizer described by an evsys server: its kind, and for Hugging Face its files or name."""
     about = cast("dict[str, Any]", served) if isinstance(served, dict) else {"kind": str(served)}
     kind = about.get("kind")
     if kind in ("bytes", "mock"):
@@ -50,7 +50,7 @@ def _load_pretrained(name: str) -> Any:
         raise MissingExtraError(f"the tokenizer {show(name)}", "tinker") from None
     try:
         return loader.from_pretrained(name, local_files_only=Path(name).is_dir())
-    except Exception as error:  # the library raises what its parts raise: missing files, no network, bad JSON
+    except Exception as error:  # errors of the library's parts: missing files, no network, bad JSON
         first = str(error).strip().split("\n", 1)[0]
         raise BackendError(
             f"the tokenizer {show(name)} cannot be loaded ({first}). Set backend.params.tokenizer to a folder with "

@@ -1,7 +1,6 @@
-"""`in_memory`: files that exist only in this process, for tests and small examples.
+"""`in_memory`: files in this process's memory, for tests and small examples.
 
-What is written is kept as JSON text, so that rows come back equal and no one shares them, and what cannot be written
-to a real file cannot be written here.
+Values are stored as JSON text, so reads return copies, and values that cannot be written to a real file are refused.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from ..shapes import is_object
 
 
 class InMemoryDataStoreConfig(Strict):
-    """What is there at the start."""
+    """Initial content."""
 
     files: dict[str, list[dict[str, Any]]] = {}
     """Path -> rows."""
 
 
 class InMemoryDataStore:
-    """Files in this process's memory; gone when it ends."""
+    """Files in this process's memory."""
 
     name: ClassVar[str] = "in_memory"
     Config = InMemoryDataStoreConfig
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
-        # As JSON, so that every reader gets a copy, and values that no file can hold are refused here too.
+        # As JSON, so that readers get copies and values without a JSON form are refused.
         self._files: dict[str, Sequence[bytes]] = {}
         self._lock = threading.Lock()
         for path, rows in self.cfg.files.items():
             self.write_jsonl(path, rows)
 
     def read_jsonl(self, path: str) -> Iterator[Row]:
-        """The rows of a file, one at a time."""
+        """The rows of a file, lazily."""
         lines = self._find(path)
         for number, line in enumerate(lines, 1):
             row = parse_json(line, f"{path}:{number}")
@@ -49,14 +48,14 @@ class InMemoryDataStore:
             yield row
 
     def write_jsonl(self, path: str, rows: Iterable[Row]) -> int:
-        """Replace a file by rows; says how many there were."""
+        """Replace a file by rows; returns their number."""
         lines = [dump_line(row, f"{path}: row {number}") for number, row in enumerate(rows, 1)]
         with self._lock:
             self._files[_check_path(path)] = lines
         return len(lines)
 
     def read_json(self, path: str) -> Any:
-        """The value a file holds."""
+        """The value of a file."""
         return parse_json(b"".join(self._find(path)), path)
 
     def write_json(self, path: str, value: Any) -> None:
@@ -66,12 +65,12 @@ class InMemoryDataStore:
             self._files[_check_path(path)] = [text]
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         with self._lock:
             return path in self._files
 
     def list(self, prefix: str = "") -> Sequence[str]:
-        """Files whose path begins with `prefix`, sorted."""
+        """Files whose path starts with `prefix`, sorted."""
         with self._lock:
             return sorted(path for path in self._files if path.startswith(prefix))
 

@@ -1,8 +1,7 @@
 """`local`: a folder on this machine.
 
-Paths are relative to the root and may not leave it by `..`. A symbolic link below the root is followed for reading,
-and never leads a write out of it. Absolute paths can be read but not written. Every write replaces its file in one
-step, so that a crash leaves the old content or the new.
+Paths are relative to the root and may not leave it by `..`. Symbolic links below the root are followed for reading, but
+never for writing outside it. Absolute paths are read-only. Writes are atomic.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from ..task_source import is_task_source, locate_rows
 
 
 class LocalDataStoreConfig(Strict):
-    """Where the folder is."""
+    """Location of the folder."""
 
     root: str = "."
-    """Folder that relative paths start from; itself relative to the project root."""
+    """Root of relative paths; itself relative to the project root."""
 
 
 class LocalDataStore:
@@ -41,21 +40,21 @@ class LocalDataStore:
         self.root = Path(os.path.abspath(in_project(self.cfg.root)))
 
     def locate(self, path: str) -> Path:
-        """The file or folder that a path of this store means."""
+        """The file or folder of a path of this store."""
         return self._find(path)
 
     def read_jsonl(self, path: str) -> Iterator[Row]:
-        """The rows of a file, one at a time."""
+        """The rows of a file, lazily."""
         return read_jsonl(self._find(path))
 
     def write_jsonl(self, path: str, rows: Iterable[Row]) -> int:
-        """Replace a file by rows; says how many there were."""
+        """Replace a file by rows; returns their number."""
         target = self._writable(path)
         with _explain_failures(target):
             return write_jsonl(target, rows)
 
     def read_json(self, path: str) -> Any:
-        """The value a file holds."""
+        """The value of a file."""
         return read_json(self._find(path))
 
     def write_json(self, path: str, value: Any) -> None:
@@ -66,16 +65,16 @@ class LocalDataStore:
             file.write(text)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return _is_there(self._resolve(path)) and not self._resolve(path).is_dir()
 
     def list(self, prefix: str = "") -> Sequence[str]:
-        """Files whose path below the root begins with `prefix`, sorted; hidden ones only if the prefix names them."""
+        """Files whose path below the root starts with `prefix`, sorted; hidden ones only if the prefix names them."""
         folder = PurePosixPath(prefix if prefix.endswith("/") or not prefix else PurePosixPath(prefix).parent)
         start, with_hidden = self._inside(str(folder)), PurePosixPath(prefix).name.startswith(".")
         found: list[str] = []
         for here, folders, files in os.walk(start):
-            folders[:] = [name for name in folders if not name.startswith(".")]  # in place: the walk goes by this list
+            folders[:] = [name for name in folders if not name.startswith(".")]  # in place, which prunes the walk
             below = Path(here).relative_to(start).as_posix()
             found += [str(folder / below / name) for name in files if with_hidden or not name.startswith(".")]
         return sorted(path for path in found if path.startswith(prefix))
@@ -106,7 +105,7 @@ class LocalDataStore:
         found = self.root / path
         if linked and Path(os.path.abspath(found)).is_relative_to(self.root):
             return found
-        # Both with their links followed: a link below the root may lead anywhere, and the root may be one itself.
+        # Resolve both: the root, and links below it, may point anywhere.
         if not _real(found).is_relative_to(_real(self.root)):
             raise DataError(
                 f"{path}: this leads out of the data store's root {self.root}, to {_real(found)}. "
@@ -127,12 +126,12 @@ def _real(path: Path) -> Path:
     """The path with symbolic links followed."""
     try:
         return path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a circle of links, or a name no file can have
+    except (OSError, RuntimeError, ValueError) as error:  # a cycle of links, or an invalid name
         raise DataError(f"{show(str(path))} is not a usable path: {error}.") from error
 
 
 def _remedy(missing: Path) -> str:
-    """The file that was probably meant; else where paths start from."""
+    """The most similar file; else the root of paths."""
     folder = missing.parent
     alike = [one.name for one in folder.iterdir() if one.suffix == missing.suffix] if folder.is_dir() else []
     guess = closest(missing.name, alike)
@@ -150,7 +149,7 @@ def _is_there(path: Path) -> bool:
 
 @contextmanager
 def _explain_failures(target: Path) -> Generator[None]:
-    """Say which file could not be written; the system's own message may name another."""
+    """Name the file that could not be written; the system's message may name another."""
     try:
         yield
     except OSError as error:

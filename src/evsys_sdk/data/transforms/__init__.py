@@ -1,1 +1,1 @@
-"""The built-in transforms, by what they change. `transform.py` says what they are made of."""
+"""The built-in transforms, by subject; base classes are in `transform.py`."""

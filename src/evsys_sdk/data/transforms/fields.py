@@ -1,4 +1,4 @@
-"""Transforms of fields: `rename_fields`, `drop_fields` and `map_values`. Dotted paths reach inside."""
+"""Transforms of fields: `rename_fields`, `drop_fields` and `map_values`. Dotted paths access nested fields."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..transform import RowTransform, TransformConfig
 
 
 class RenameFieldsConfig(TransformConfig):
-    """Which fields get which names."""
+    """Old and new field names."""
 
     fields: dict[str, str] = Field(min_length=1)
     """Old name -> new name; both may be dotted paths, e.g. {meta.topic: topic}."""
     missing: Literal["error", "skip"] = "error"
-    """What to do about a field that a row does not have."""
+    """Treatment of a missing field."""
 
 
 class RenameFields(RowTransform[RenameFieldsConfig]):
@@ -28,7 +28,7 @@ class RenameFields(RowTransform[RenameFieldsConfig]):
     Config = RenameFieldsConfig
 
     def row(self, row: Row) -> Row:
-        """The row under its new names; all moves happen at once, so that two names can be swapped."""
+        """The row with renamed fields; all renames happen together, so names can be swapped."""
         moved: dict[str, object] = {}
         rest = row
         for old, new in self.cfg.fields.items():
@@ -46,12 +46,12 @@ class RenameFields(RowTransform[RenameFieldsConfig]):
 
 
 class DropFieldsConfig(TransformConfig):
-    """Which fields go."""
+    """The fields to remove."""
 
     fields: list[str] = Field(min_length=1)
-    """Fields to remove; dotted paths reach into objects."""
+    """Fields to remove; dotted paths access nested fields."""
     missing: Literal["error", "skip"] = "skip"
-    """What to do about a field that a row does not have."""
+    """Treatment of a missing field."""
 
 
 class DropFields(RowTransform[DropFieldsConfig]):
@@ -61,7 +61,7 @@ class DropFields(RowTransform[DropFieldsConfig]):
     Config = DropFieldsConfig
 
     def row(self, row: Row) -> Row:
-        """The row without them."""
+        """The row without the fields."""
         rest = row
         for field in self.cfg.fields:
             shorter = without_field(rest, field)
@@ -72,22 +72,22 @@ class DropFields(RowTransform[DropFieldsConfig]):
 
 
 class MapValuesConfig(TransformConfig):
-    """Which values become which."""
+    """Replacements of values."""
 
     field: str = Field(min_length=1)
-    """Field whose values are replaced; a dotted path reaches into an object."""
+    """Field whose values are replaced; may be a dotted path."""
     values: dict[str, Any] = Field(min_length=1)
-    """Text -> what stands there instead, e.g. {Billing: billing, N/A: null}. Other values stay."""
+    """Text -> replacement, e.g. {Billing: billing, N/A: null}. Other values stay."""
 
 
 class MapValues(RowTransform[MapValuesConfig]):
-    """Replaces values of one field, e.g. several spellings of a label by one."""
+    """Replaces values of one field, e.g. to merge several spellings of a label."""
 
     name: ClassVar[str] = "map_values"
     Config = MapValuesConfig
 
     def row(self, row: Row) -> Row:
-        """The row with the value replaced; a row without the field stays as it is."""
+        """The row with the value replaced; a row without the field stays unchanged."""
         value = read_exactly(row, self.cfg.field)
         if not isinstance(value, str) or value not in self.cfg.values:
             return row

@@ -60,9 +60,9 @@ class Condition(TransformConfig):
     """One test of one field."""
 
     field: str = Field(min_length=1)
-    """Field of the row or of its metadata; dotted paths and list positions reach inside, e.g. messages.-1.content."""
+    """Field of the row or its metadata; dotted paths access nested fields and list items, e.g. messages.-1.content."""
     operator: Operator = "eq"
-    """How the field is compared with the value."""
+    """Comparison of the field with the value."""
     value: Any = None
     """A list for in and not_in, a regular expression for matches, nothing for exists and missing."""
 
@@ -72,7 +72,9 @@ class Condition(TransformConfig):
         if self.operator in ("exists", "missing"):
             if self.value is not None:
                 raise ValueError(f"the operator '{self.operator}' takes no value. Remove it.")
-        elif needs and (not isinstance(self.value, needs) or isinstance(self.value, bool)):  # true is an int in Python
+        elif needs and (
+            not isinstance(self.value, needs) or isinstance(self.value, bool)
+        ):  # booleans are ints in Python
             kinds = {list: "a list", str: "text", int: "a number", float: "a number"}
             wanted = " or ".join(dict.fromkeys(kinds[kind] for kind in needs))
             raise ValueError(
@@ -87,14 +89,14 @@ class Condition(TransformConfig):
 
 
 class FilterConfig(TransformConfig):
-    """Which rows stay."""
+    """Conditions on rows."""
 
     conditions: list[Condition] = Field(min_length=1)
-    """Tests of a row, looked at in this order until the outcome is known."""
+    """Conditions of a row, evaluated in this order with short-circuiting."""
     match: Literal["all", "any"] = "all"
-    """Whether a row stays when all tests hold, or when any does."""
+    """Whether all conditions must hold, or any."""
     missing: Literal["error", "false"] = "error"
-    """What a test of a field that a row does not have means; put an `exists` test first to tell apart."""
+    """Result of a condition on a missing field; put an `exists` condition first to distinguish."""
 
 
 class FilterRows(RowTransform[FilterConfig]):
@@ -139,5 +141,5 @@ def _test(condition: Condition, *, strict: bool) -> Callable[[Row], bool]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON values: true is not 1."""
+    """Equality of JSON values: true is not 1."""
     return one == other and isinstance(one, bool) is isinstance(other, bool)

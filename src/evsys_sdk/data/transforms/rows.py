@@ -1,6 +1,6 @@
-"""Transforms that decide which rows there are, and in which order: `identity`, `shuffle`, `sample`, `split`, `dedupe`.
+"""Transforms that select and order rows: `identity`, `shuffle`, `sample`, `split`, `dedupe`.
 
-The seed or the content of a row alone decides. Only `shuffle` and a `sample` of n rows hold rows in memory.
+They depend only on the seed or the content of rows. Only `shuffle` and a `sample` of n rows hold rows in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..transform import BaseTransform, NoParams, RowFunction, RowTransform, Tran
 class IdentityRows(RowTransform[NoParams]):
     """Passes every row on unchanged.
 
-    For pipelines that need a step that does nothing, e.g. as one arm of an ablation.
+    For example as the baseline arm of an ablation.
     """
 
     name: ClassVar[str] = "identity"
@@ -38,14 +38,14 @@ class IdentityRows(RowTransform[NoParams]):
 
 
 class ShuffleConfig(TransformConfig):
-    """Which order."""
+    """Order of the rows."""
 
     seed: int = Field(default=0, ge=0)
-    """Same seed, same rows, same version of Python: same order."""
+    """The same seed, rows and Python version give the same order."""
 
 
 class Shuffle(BaseTransform[ShuffleConfig]):
-    """Puts all rows in a random, repeatable order.
+    """Shuffles all rows reproducibly.
 
     The one built-in that holds all rows in memory.
     """
@@ -60,16 +60,16 @@ class Shuffle(BaseTransform[ShuffleConfig]):
 
 
 class SampleConfig(TransformConfig):
-    """How many rows, and which."""
+    """Size and seed of a sample."""
 
     n: int | None = Field(default=None, ge=1)
-    """Exactly this many rows, held in memory until all have been seen."""
+    """Exactly this many rows, held in memory until all are read."""
     fraction: float | None = Field(default=None, gt=0, le=1)
-    """About this share of the rows, decided for each as it passes."""
+    """Approximate share of the rows, decided per row."""
     seed: int = Field(default=0, ge=0)
-    """Same seed, same rows: same sample."""
+    """The same seed and rows give the same sample."""
     allow_fewer: bool = False
-    """Whether it is fine to have fewer than n rows to choose from."""
+    """Whether fewer than n rows are accepted."""
 
     @model_validator(mode="after")
     def _has_one_size(self) -> Self:
@@ -79,10 +79,10 @@ class SampleConfig(TransformConfig):
 
 
 class SampleRows(BaseTransform[SampleConfig]):
-    """Keeps a random part of the rows: a number of them or a share.
+    """Keeps a random sample of the rows: a number or a share.
 
-    Samples nest: with one seed, a smaller sample is part of a larger one, so that a curve over sizes adds rows only.
-    Every row draws a number from the seed and its position; the rows with the smallest numbers stay.
+    Samples nest: with one seed, a smaller sample is a subset of a larger one, so a learning curve only adds rows. Every
+    row gets a number from the seed and its position; the rows with the smallest numbers stay.
     """
 
     name: ClassVar[str] = "sample"
@@ -97,10 +97,10 @@ class SampleRows(BaseTransform[SampleConfig]):
     def _exactly(self, rows: Iterable[Row]) -> Iterator[Row]:
         n = self.cfg.n or 0
         draw = random.Random(self.cfg.seed).random
-        chosen: list[tuple[float, int, Row]] = []  # a heap with the largest number on top, hence the minus
+        chosen: list[tuple[float, int, Row]] = []  # a max-heap by negated numbers
         for position, row in enumerate(rows):
             number = -draw()
-            # The position also keeps two equal numbers from being decided by the rows, which cannot be compared.
+            # The position breaks ties, because rows cannot be compared.
             if len(chosen) < n:
                 heapq.heappush(chosen, (number, -position, row))
             elif number > chosen[0][0]:
@@ -109,12 +109,12 @@ class SampleRows(BaseTransform[SampleConfig]):
             raise DataError(
                 f"a sample of {n} was asked for, but there are only {len(chosen)} rows. Lower n or set allow_fewer."
             )
-        chosen.sort(key=lambda item: -item[1])  # back into the order they came in
+        chosen.sort(key=lambda item: -item[1])  # restore the input order
         yield from (row for _, _, row in chosen)
 
 
 class SplitConfig(TransformConfig):
-    """Which part, and how large the parts are."""
+    """Parts of the split and their shares."""
 
     part: Literal["train", "val", "test"] = "train"
     """The part to keep."""
@@ -125,9 +125,11 @@ class SplitConfig(TransformConfig):
     test: float = Field(default=0.1, ge=0, le=1)
     """Share of the test part."""
     key: str | None = Field(default=None, min_length=1)
-    """Field of the row or its metadata that decides; by default the whole row, so split before changing rows."""
+    """Field of the row or its metadata that determines the part; by default the whole row, so split before changing
+    rows.
+    """
     salt: str = ""
-    """Another salt gives another split of the same shares."""
+    """Another salt gives another split with the same shares."""
 
     @model_validator(mode="after")
     def _shares_are_whole(self) -> Self:
@@ -140,11 +142,11 @@ class SplitConfig(TransformConfig):
 
 
 class Split(RowTransform[SplitConfig]):
-    """Keeps one part of a train/val/test split that depends on content alone.
+    """Keeps one part of a train/val/test split by content.
 
     - {kind: split, params: {part: train, key: user_id}}
 
-    Rows with the same key land in the same part, so that a user (or a question asked twice) cannot be in two.
+    Rows with the same key are in the same part, so a user (or a repeated question) is never in two.
     """
 
     name: ClassVar[str] = "split"
@@ -158,7 +160,7 @@ class Split(RowTransform[SplitConfig]):
         edges = {"train": (0.0, cfg.train), "val": (cfg.train, cfg.train + cfg.val), "test": (cfg.train + cfg.val, 1.0)}
         self._low, self._high = edges[cfg.part]
         if (cfg.part == "train" and not cfg.val + cfg.test) or (cfg.part == "val" and not cfg.test):
-            self._high = 1.0  # shares like 0.7 and 0.3 may add up to a little less than 1
+            self._high = 1.0  # the float sum of shares may be slightly below 1
 
     def row(self, row: Row) -> Row | None:
         """The row, if it is in the part."""
@@ -169,20 +171,20 @@ _NOT_WORDS = re.compile(r"[^\w\s]|_")
 
 
 class DedupeConfig(TransformConfig):
-    """When two rows count as the same."""
+    """Equality of rows."""
 
     key: str | list[str] | None = Field(default=None, min_length=1)
-    """Field, or fields, that must be equal; found in the row or in its metadata. By default the whole row."""
+    """Field or fields of the row or its metadata that must be equal; by default the whole row."""
     mode: Literal["exact", "normalized"] = "exact"
-    """With normalized, text is compared without regard to case, width of characters and amount of whitespace."""
+    """`normalized` ignores case, width of characters and amount of whitespace."""
     ignore_punctuation: bool = False
-    """Compare normalized text without punctuation too."""
+    """Whether normalized comparison also ignores punctuation."""
 
 
 class Dedupe(RowTransform[DedupeConfig]):
     """Drops rows that equal an earlier one, as a whole or in some fields.
 
-    Of each row seen it keeps a fingerprint (about 100 bytes), not the row.
+    It stores a fingerprint per row (about 100 bytes), not the row.
 
     - {kind: dedupe, params: {key: query}}
     """
@@ -191,19 +193,19 @@ class Dedupe(RowTransform[DedupeConfig]):
     Config = DedupeConfig
 
     def begin(self) -> RowFunction:
-        """A fresh memory for each pass."""
+        """A new set of fingerprints for each pass."""
         identity = self._identity()
         seen: set[bytes] = set()
 
         def keep_first(row: Row) -> Row | None:
-            before = len(seen)  # one look into the set instead of two
+            before = len(seen)  # one lookup instead of two
             seen.add(digest(identity(row)))
             return row if len(seen) > before else None
 
         return keep_first
 
     def _identity(self) -> Callable[[Row], Any]:
-        """What stands for a row when rows are compared."""
+        """A function from a row to its comparison value."""
         key = self.cfg.key
         names = [key] if isinstance(key, str) else key or []
         readers = [require(name) for name in names]
@@ -218,7 +220,7 @@ class Dedupe(RowTransform[DedupeConfig]):
 
 
 def normalize(value: Any, *, without_punctuation: bool = False) -> Any:
-    """A value in which case, width of characters and amount of whitespace of its texts make no difference."""
+    """A value with case, width of characters and whitespace of its texts normalised."""
     if isinstance(value, str):
         text = unicodedata.normalize("NFKC", value).casefold()
         if without_punctuation:

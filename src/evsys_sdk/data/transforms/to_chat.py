@@ -1,4 +1,4 @@
-"""Raw rows -> conversations: `jsonl_to_chat` by templates, `openai_chat` and `sharegpt_to_chat` from others' files."""
+"""Raw rows -> conversations: `jsonl_to_chat` by templates, `openai_chat` and `sharegpt_to_chat` by known formats."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from ..types import Message, ToolDefinition
 
 
 class JsonlToChatConfig(TransformConfig):
-    """How a raw row becomes a conversation."""
+    """Templates of a conversation."""
 
     system_prompt: str | None = None
-    """First message of every conversation that does not begin with one; used as it is, without placeholders."""
+    """First message of conversations without a system message; inserted verbatim, without placeholders."""
     user_template: str | None = None
     """The user's turn, with {field} placeholders; by default messages, prompt, query, question, instruction ..."""
     assistant_template: str | None = None
-    """The assistant's turn; by default completion, response, answer, output or solution, where a row has one."""
+    """The assistant's turn; by default completion, response, answer, output or solution, if present."""
     keep_fields: bool = True
-    """Keep the row's other fields; they end up in the typed row's metadata."""
+    """Whether to keep the row's other fields, which become metadata of the typed row."""
 
 
 class JsonlToChat(RowTransform[JsonlToChatConfig]):
-    """Turns raw rows into conversations by templates, or by well-known field names.
+    """Converts raw rows to conversations by templates, or by common field names.
 
     - kind: jsonl_to_chat
       params: {user_template: "Query: {query}", assistant_template: "<answer>{tool_slug}</answer>"}
 
-    Other fields of the row stay next to `messages`, where transforms find them (`dedupe` by `query`), and end up in
-    the typed row's metadata. `template.py` defines placeholders.
+    Other fields stay next to `messages` for later transforms (`dedupe` by `query`), and become metadata of the typed
+    row. `template.py` defines placeholders.
     """
 
     name: ClassVar[str] = "jsonl_to_chat"
@@ -50,7 +50,7 @@ class JsonlToChat(RowTransform[JsonlToChatConfig]):
         self._assistant = None if assistant is None else compile_template(assistant)
 
     def begin(self) -> RowFunction:
-        """The common case, two templates and nothing else, in one short function."""
+        """A fast path for the common case of two templates."""
         user, assistant = self._user, self._assistant
         if user is None or assistant is None or self.cfg.system_prompt is not None or not self.cfg.keep_fields:
             return self.row
@@ -95,7 +95,7 @@ def _default_user(row: Row) -> list[Message]:
     if _is_messages(row[name]):
         return list(row[name])
     text = as_text(row[name], name)
-    if name == "instruction" and row.get("input"):  # instruction datasets split the question in two
+    if name == "instruction" and row.get("input"):  # instruction datasets split the question into instruction and input
         text = f"{text}\n\n{as_text(row['input'], 'input')}"
     return [{"role": "user", "content": text}]
 
@@ -110,16 +110,16 @@ def _default_assistant(row: Row) -> list[Message]:
 
 
 def _is_messages(value: Any) -> bool:
-    """Whether a prompt or completion is itself a list of messages."""
+    """Whether a prompt or completion is a list of messages."""
     return is_list(value) and bool(value) and all(is_object(item) and "role" in item for item in value)
 
 
 class OpenAIChat(RowTransform[NoParams]):
     """Reads OpenAI fine-tuning rows, with tools, older function calls and weights.
 
-    Tool definitions, also the older `functions`, become `tools` of the row, which the model's chat template shows in
+    Tool definitions and the older `functions` become `tools` of the row, which the model's chat template writes into
     the prompt. The older `function_call` and `role: function` become tool calls and tool results. A turn with
-    `weight: 0` stays in the conversation and is not learned.
+    `weight: 0` stays in the conversation without loss.
     """
 
     name: ClassVar[str] = "openai_chat"
@@ -141,7 +141,7 @@ def _modern(messages: list[Message]) -> list[Message]:
     for index, message in enumerate(messages):
         call = message.get("function_call")
         if call:
-            call_id = f"call_{index}"  # function calls had no id; the result that follows belongs to the last one
+            call_id = f"call_{index}"  # function calls had no id; a result belongs to the last call
             rest = {key: value for key, value in message.items() if key != "function_call"}
             calls = [{"id": call_id, "type": "function", "function": call}]
             message = {"content": None, **rest, "tool_calls": calls}
@@ -167,14 +167,14 @@ _ROLES = {
 
 
 class ShareGPTToChatConfig(TransformConfig):
-    """Where the conversation is, and who is who."""
+    """Field and roles of a conversation."""
 
     field: str = Field(default="conversations", min_length=1)
     """Field that holds the list of turns."""
     roles: dict[str, str] = {}
-    """More speakers -> role, for datasets with names of their own."""
+    """Additional speaker names -> role."""
     system_prompt: str | None = None
-    """System message of conversations that have none, neither as a turn nor as a field `system`."""
+    """System message of conversations without one, as a turn or as a field `system`."""
 
 
 class ShareGPTToChat(RowTransform[ShareGPTToChatConfig]):
@@ -200,7 +200,7 @@ class ShareGPTToChat(RowTransform[ShareGPTToChatConfig]):
     def _message(self, turn: Any, where: str) -> Message:
         if not is_object(turn):
             raise DataError(f"{where} must be an object with from and value, not {show(turn)}.")
-        speaker = turn.get("from", turn.get("role"))  # some files write turns as chat formats do
+        speaker = turn.get("from", turn.get("role"))  # some files use role and content
         value = turn.get("value", turn.get("content"))
         known = {**_ROLES, **self.cfg.roles}
         role = known.get(speaker) if isinstance(speaker, str) else None
@@ -218,7 +218,7 @@ class ShareGPTToChat(RowTransform[ShareGPTToChatConfig]):
 
 
 def _read_calls(text: str, where: str) -> list[dict[str, Any]]:
-    """The calls that a turn of the speaker `function_call` writes as JSON, one object or a list of them."""
+    """The calls that a `function_call` turn writes as JSON, one object or a list."""
     try:
         value: Any = json.loads(text)
     except ValueError:

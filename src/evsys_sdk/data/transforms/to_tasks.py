@@ -18,20 +18,20 @@ from ..transform import RowFunction, RowTransform, TransformConfig
 
 
 class ChatToHarborTaskConfig(TransformConfig):
-    """How answers are verified, and what the right answer is."""
+    """Verifier and expected answer of the tasks."""
 
     fn_name: str = Field(default="exact_match", min_length=1)
     """Name of the registered verifier function that scores an answer."""
     params: dict[str, Any] = {}
-    """Passed to the verifier function."""
+    """Params of the verifier function."""
     expected_field: str | None = Field(default=None, min_length=1)
-    """Field that holds the right answer; by default target_assistant or the assistant's last turn."""
+    """Field of the expected answer; by default target_assistant or the last assistant turn."""
     expected_pattern: str | None = Field(default=None, min_length=1)
-    """Regular expression that finds the right answer in that text: its first group, or all of it when it has none."""
+    """Regular expression that extracts the expected answer from that text: its first group, or the whole match."""
     require_expected: bool = True
-    """Whether a row without a right answer is an error; turn off for verifiers that need none."""
+    """Whether a row without an expected answer is an error; disable for verifiers that need none."""
     task_id_field: str | None = Field(default=None, min_length=1)
-    """Field that names the task; by default task_id, or else a fingerprint of the task."""
+    """Field of the task's id; by default task_id, else a fingerprint of the task."""
 
     @field_validator("expected_pattern")
     @classmethod
@@ -44,19 +44,19 @@ class ChatToHarborTaskConfig(TransformConfig):
 
 
 class ChatToHarborTask(RowTransform[ChatToHarborTaskConfig]):
-    """Turns conversations into tasks: the last user message to follow, the answer to verify.
+    """Converts conversations to tasks: the last user message is the instruction, the answer is verified.
 
     - {kind: chat_to_harbor_task, params: {fn_name: exact_match, expected_pattern: "<answer>(.*?)</answer>"}}
 
-    The last user message is the instruction. What stands before it (system message, earlier turns) goes to
-    `metadata.context_messages`, which rollouts put in front of the instruction.
+    Earlier messages (system message, turns) go to `metadata.context_messages`, which rollouts put before the
+    instruction.
     """
 
     name: ClassVar[str] = "chat_to_harbor_task"
     Config = ChatToHarborTaskConfig
 
     def begin(self) -> RowFunction:
-        """Equal tasks get numbered ids, so ids are counted anew in each pass."""
+        """Number the ids of equal tasks, with new counts for each pass."""
         times: dict[str, int] = {}
 
         def to_task(row: Row) -> Row:
@@ -80,7 +80,7 @@ class ChatToHarborTask(RowTransform[ChatToHarborTaskConfig]):
         metadata = check_mapping(row.get("metadata"), "metadata")
         if index:
             metadata = {**metadata, "context_messages": messages[:index]}
-        # By what is asked and what is expected, so that the same task has the same id in another file or order.
+        # A hash of question and expected answer, so that ids do not depend on file or order.
         task_id = self._read_id(row) or f"task-{digest([messages[: index + 1], expected]).hex()[:12]}"
         verifier = {"kind": "in_process", "fn_name": self.cfg.fn_name, "expected": expected, "params": self.cfg.params}
         task = {"task_id": task_id, "instruction": instruction, "verifier": verifier, "metadata": metadata}
@@ -116,16 +116,16 @@ _TYPED_KEYS = ("messages", "target_assistant", "instruction", "verifier", "input
 
 
 class ToPromptExampleConfig(TransformConfig):
-    """Which fields are inputs, and which is the expected output."""
+    """Input fields and the expected output."""
 
     inputs: list[str] | dict[str, str] | None = Field(default=None, min_length=1)
-    """Fields that become inputs, or input name -> field; by default `prompt`, which is what the row asks."""
+    """Input fields, or input name -> field; by default `prompt`, the question of the row."""
     expected_field: str | None = Field(default=None, min_length=1)
-    """Field that holds the expected output; by default the answer that the row leads to, if it has one."""
+    """Field of the expected output; by default the row's answer, if any."""
 
 
 class ToPromptExample(RowTransform[ToPromptExampleConfig]):
-    """Turns rows into prompt examples: named inputs and an expected output.
+    """Converts rows to prompt examples: named inputs and an expected output.
 
     - {kind: to_prompt_example, params: {inputs: [question, context], expected_field: answer}}
     """
@@ -155,7 +155,7 @@ class ToPromptExample(RowTransform[ToPromptExampleConfig]):
 
 
 def _prompt_of(row: Row) -> tuple[Any, list[Any]]:
-    """What is asked in a row of any kind, and the messages before it."""
+    """The question of a row of any format, and the messages before it."""
     if "messages" in row:
         messages = messages_of(row)
         index = last_index(messages, "user")

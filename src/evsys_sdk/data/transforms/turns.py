@@ -16,16 +16,16 @@ from ..types import Message
 
 
 class AddSystemPromptConfig(TransformConfig):
-    """What the prompt says."""
+    """The system message to add."""
 
     prompt: str = Field(min_length=1)
-    """The system message, used as it is."""
+    """The system message, inserted verbatim."""
     existing: Literal["keep", "replace", "prepend", "error"] = "keep"
-    """What to do about a system message that is there already; `prepend` puts ours in front of its text."""
+    """Treatment of an existing system message; `prepend` puts the prompt before its text."""
 
 
 class AddSystemPrompt(RowTransform[AddSystemPromptConfig]):
-    """Puts a system message at the start of conversations."""
+    """Adds a system message to conversations."""
 
     name: ClassVar[str] = "add_system_prompt"
     Config = AddSystemPromptConfig
@@ -55,23 +55,23 @@ class AddSystemPrompt(RowTransform[AddSystemPromptConfig]):
 
 
 class StripThinkingConfig(TransformConfig):
-    """What counts as reasoning."""
+    """Tags and keys of reasoning."""
 
     tags: list[str] = Field(default=["think", "thinking"], min_length=1)
-    """Names of the tags around it, without brackets; case does not matter."""
+    """Names of the tags around reasoning, without brackets; case-insensitive."""
     keys: list[str] = ["reasoning_content", "reasoning"]
-    """Keys of a message that hold it apart from the content."""
+    """Keys of a message that contain reasoning."""
     if_empty: Literal["error", "drop", "keep"] = "error"
-    """What to do with a row in which an assistant's turn was nothing but reasoning."""
+    """Treatment of a row with an assistant turn that has only reasoning."""
 
 
 class StripThinking(RowTransform[StripThinkingConfig]):
     """Removes reasoning from the assistant's turns.
 
-    One arm of the ablation "with or without thinking traces".
+    For example for an ablation of thinking traces.
 
-    A closing tag without an opening one ends reasoning that began in the prompt; an opening tag without a closing one
-    begins reasoning that was cut off. In both cases only what is surely the answer stays.
+    A closing tag without an opening one ends reasoning that started in the prompt; an opening tag without a closing one
+    starts reasoning that was cut off. In both cases only the certain part of the answer stays.
     """
 
     name: ClassVar[str] = "strip_thinking"
@@ -108,25 +108,25 @@ class StripThinking(RowTransform[StripThinkingConfig]):
         return change_text(kept, self._text)
 
     def _text(self, text: str) -> str:
-        """One pass over the tags, however they are nested."""
+        """The text without reasoning, in one pass over nested tags."""
         if self._tag.search(text) is None:
             return text
         kept: list[str] = []
         depth = end = 0
         for tag in self._tag.finditer(text):
-            if tag[1] and depth == 0:  # it began in the prompt, so that all before this was reasoning
+            if tag[1] and depth == 0:  # started in the prompt: everything before is reasoning
                 kept.clear()
             elif depth == 0:
                 kept.append(text[end : tag.start()])
             depth = max(0, depth - 1) if tag[1] else depth + 1
             end = tag.end()
-        if depth == 0:  # otherwise it was cut off in the middle of reasoning
+        if depth == 0:  # otherwise cut off inside reasoning
             kept.append(text[end:])
         return "".join(kept).strip()
 
 
 def _says_something(message: Message) -> bool:
     content = message.get("content")
-    if is_list(content):  # a block stays when its text is gone
+    if is_list(content):  # keep blocks that are now empty
         content = [block for block in content if not is_object(block) or block.get("text") != ""]
     return bool(content or message.get("tool_calls"))

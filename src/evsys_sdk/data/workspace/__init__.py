@@ -1,7 +1,7 @@
-"""The workspace of a project (`.evsys/`): rows that were pulled, added or derived, kept by what is in them.
+"""The workspace of a project (`.evsys/`): pulled, added and derived rows, addressed by content.
 
-workspace        finds rows by name, pulls, adds and derives them
-dataset_source   where they are pulled from; local_folder is the built-in one, the dashboard another
-row_cache        the files, with their manifests; inventory lists and verifies them
+workspace        finds rows by name; pulls, adds and derives rows
+dataset_source   sources of rows; local_folder is the built-in one, the dashboard another
+row_cache        the files with their manifests; inventory lists and verifies them
 reference        `name@version` and ids
 """

@@ -1,7 +1,7 @@
-"""Where the workspace pulls datasets and benchmarks from: the contract, and how a name becomes one entry.
+"""Sources of datasets and benchmarks: the contract, and the resolution of names.
 
-A source says what it has (`list`, cheap), identifies one entry exactly (`describe`, which may read or ask), and hands
-out its rows. It never writes to the workspace. `local_folder.py` is the source of a project's own `data/` folder.
+A source lists its entries (`list`, cheap), identifies one entry exactly (`describe`, which may read it), and returns
+its rows. It never writes to the workspace. `local_folder.py` is the source of a project's `data/` folder.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _DEFAULT_SPLITS: dict[Kind, str] = {"dataset": "train", "benchmark": "test"}
 
 
 class UnknownDataError(WorkspaceError):
-    """Nothing has this name, version, split or id."""
+    """No data has this name, version, split or id."""
 
 
 class Named(Protocol):
-    """What a reference can choose between."""
+    """Fields for resolving a reference."""
 
     @property
     def name(self) -> str: ...
@@ -36,23 +36,23 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Something a source has, as far as it can say without reading it."""
+    """An entry of a source, as known without reading it."""
 
     kind: Kind
     name: str
     version: int
     split: str
     location: str
-    """Where it is: a path (below the project where possible) or an address."""
+    """A path (below the project if possible) or an address."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEntry(Available):
-    """Something a source has, identified down to its bytes."""
+    """An entry of a source, identified by its content."""
 
     id: str
     sha256: str | None = None
-    """Hash of the rows as JSONL; None when the source cannot know it before sending them."""
+    """Hash of the rows as JSONL; None if the source cannot know it in advance."""
     rows: int | None = None
     bytes: int | None = None
     format: str | None = None
@@ -60,47 +60,47 @@ class SourceEntry(Available):
 
 
 class DatasetSource(Protocol):
-    """A place that has datasets and benchmarks."""
+    """A source of datasets and benchmarks."""
 
     name: str
-    """Recorded as the origin in the lineage of what is pulled from here."""
+    """The origin in the lineage of its rows."""
 
     def list(self, kind: Kind) -> Sequence[Available]:
-        """Everything it has of a kind; empty when it is not there at all."""
+        """All entries of a kind; empty if the source does not exist."""
         ...
 
     def describe(self, kind: Kind, *, id: str | None = None, name: str | None = None) -> SourceEntry:
-        """The entry with this id, or that a reference (`sft@v2:test`) means; UnknownDataError if there is none."""
+        """The entry of an id or a reference (`sft@v2:test`); raises UnknownDataError."""
         ...
 
     def rows(self, entry: SourceEntry) -> Iterator[bytes | Row]:
-        """Its rows in order, as JSONL lines or as objects."""
+        """The rows in order, as JSONL lines or objects."""
         ...
 
 
 def default_split(kind: Kind) -> str:
-    """The split of rows that say nothing else about it."""
+    """The default split."""
     return _DEFAULT_SPLITS[kind]
 
 
 def reference_to(item: Named) -> Reference:
-    """The full reference that means exactly this item."""
+    """The full reference of this item."""
     return Reference(item.name, item.version, item.split)
 
 
 def choose[T: Named](kind: Kind, wanted: Reference, items: Sequence[T]) -> T:
-    """The one item `wanted` means: the latest version unless it names one, and never a guess between two."""
+    """The item of a reference: the latest version unless it names one; ambiguity is an error."""
     named = [item for item in items if item.name == wanted.name]
     if not named:
         raise UnknownDataError(_explain_unknown_name(kind, wanted.name, {item.name for item in items}))
-    # The folder that a benchmark lies in is its split, so there a bare name may mean either.
+    # A benchmark's folder is its split, so a bare name may be ambiguous.
     split = wanted.split or (default_split(kind) if kind == "dataset" else None)
     if split is None and len({item.split for item in named}) > 1:
         raise WorkspaceError(
             f"{kind} '{wanted.name}' is ambiguous: {_places(named)}. Rename one of them, or name the one you want "
             "with its id or path."
         )
-    # Of the name and not of the split: a newest version without it is an error, and not a reason to use an older one.
+    # The latest version of the name: if it lacks the split, that is an error; do not fall back to an older one.
     version = max(item.version for item in named) if wanted.version is None else wanted.version
     versions = sorted({item.version for item in named})
     if version not in versions:
@@ -123,7 +123,7 @@ def choose[T: Named](kind: Kind, wanted: Reference, items: Sequence[T]) -> T:
 
 
 def unknown_id(kind: Kind, id: str, known: Sequence[str]) -> UnknownDataError:
-    """The error for an id that nothing has."""
+    """The error for an unknown id."""
     guess = closest(id, known)
     return UnknownDataError(
         f"{kind} id '{id}' is neither in the workspace nor in its source"

@@ -1,4 +1,4 @@
-"""What the workspace says about itself: everything there is, one thing closely, and whether all of it is intact."""
+"""Queries of the workspace: list entries, show one, and verify integrity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Listing:
     version: int
     split: str
     id: str | None
-    """None when it could not be identified; `problem` says why."""
+    """None if it could not be identified; `problem` has the reason."""
     rows: int | None
     format: str | None
     bytes: int | None
@@ -39,20 +39,20 @@ class Shown:
 
     listing: Listing
     location: str
-    """Where its rows are read from."""
+    """Location of its rows."""
     manifest: Manifest | None
-    """None when it is not cached."""
+    """None if not cached."""
     preview: tuple[Row, ...]
-    """Its first rows; none when it is damaged."""
+    """Its first rows; empty if damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether one cached id is intact."""
+    """Integrity of one cached id."""
 
     id: str
     reference: str | None
-    """None when the manifest cannot be read."""
+    """None if the manifest cannot be read."""
     problem: str | None
 
     @property
@@ -61,7 +61,7 @@ class Verdict:
 
 
 def list_rows(cache: RowCache, source: DatasetSource, *, derived: bool) -> list[Listing]:
-    """Everything the source has and everything that is cached, each id once, by name and version."""
+    """All entries of the source and the cache, each id once, by name and version."""
     cached = {manifest.id: manifest for manifest in cache.manifests()}
     listings: list[Listing] = []
     for item in source.list(cache.kind):
@@ -79,7 +79,7 @@ def list_rows(cache: RowCache, source: DatasetSource, *, derived: bool) -> list[
 
 
 def show_rows(cache: RowCache, source: DatasetSource, found: str | SourceEntry, rows: int) -> Shown:
-    """An id that is cached, or an entry that may not be."""
+    """Show a cached id, or a source entry that may not be cached."""
     id = found if isinstance(found, str) else found.id
     seen = cache.look(id)
     if isinstance(seen, CachedRows):
@@ -97,14 +97,14 @@ def show_rows(cache: RowCache, source: DatasetSource, found: str | SourceEntry, 
 
 
 def verify_rows(cache: RowCache, ref: str | None) -> list[Verdict]:
-    """A verdict for every id that is cached, or for those that `ref` means."""
+    """A verdict for every cached id, or for those of `ref`."""
     return [_verdict(cache, id) for id in (cache.ids() if ref is None else _ids_of(cache, ref))]
 
 
 def _verdict(cache: RowCache, id: str) -> Verdict:
     try:
         found = cache.look(id, thorough=True)
-    except WorkspaceError as error:  # a stray file whose name is no id
+    except WorkspaceError as error:  # a stray file whose name is not an id
         return Verdict(id, None, str(error))
     manifest = found.manifest if found is not None else None
     reference = None if manifest is None else str(reference_to(manifest))
@@ -164,7 +164,7 @@ def _parse(rows: Iterable[bytes | Row], where: str) -> Iterator[Row]:
 
 
 def as_json(value: Listing | Shown | Verdict) -> dict[str, Any]:
-    """The JSON form printed under `--json`."""
+    """The JSON form for `--json`."""
     match value:
         case Shown():
             manifest = None if value.manifest is None else value.manifest.model_dump(mode="json")

@@ -1,11 +1,11 @@
-"""The source that is a project's own `data/` folder.
+"""The source for a project's `data/` folder.
 
     data/datasets/<name>/v<N>/{train,test,...}.jsonl      each file is one split
     data/benchmark/<name>/tasks.jsonl                     role `test`
     data/validation/<name>/tasks.jsonl                    role `val`
 
-Each folder may hold a `metadata.yaml`. A dataset without `v<N>` folders, a benchmark with them, and a plain
-`<name>.jsonl` next to the folders are read too; what has no `v<N>` folder has the version its metadata says, or 1.
+Each folder may have a `metadata.yaml`. Datasets without `v<N>` folders, benchmarks with them, and plain `<name>.jsonl`
+files are accepted too; without a `v<N>` folder, the version comes from the metadata, or is 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VERSION_FOLDER = re.compile(r"v(0|[1-9]\d{0,8})")
 
 @dataclass(frozen=True, slots=True)
 class LocalFile(Available):
-    """One file of rows and where its metadata would be."""
+    """One file of rows, and the place of its metadata."""
 
     path: Path
     metadata_path: Path | None = None
@@ -50,7 +50,7 @@ class LocalFile(Available):
 
 
 class Content(NamedTuple):
-    """What a file of rows holds, in figures."""
+    """Statistics of a file of rows."""
 
     sha256: str
     bytes: int
@@ -58,7 +58,7 @@ class Content(NamedTuple):
 
 
 class LocalFolder:
-    """Datasets and benchmarks in the `data/` folder of a project."""
+    """Datasets and benchmarks in a project's `data/` folder."""
 
     name = "project"
 
@@ -66,7 +66,7 @@ class LocalFolder:
         self.root = root
 
     def list(self, kind: Kind) -> Sequence[LocalFile]:
-        """Every file of rows in the layout; what cannot be used is left out and logged."""
+        """Every file of rows in the layout; unusable ones are skipped and logged."""
         return self._files(kind)
 
     def describe(self, kind: Kind, *, id: str | None = None, name: str | None = None) -> SourceEntry:
@@ -76,7 +76,7 @@ class LocalFolder:
             return identify(choose(kind, wanted_name, files))
         files = self._files(kind)
         wanted = id or ""
-        # An id begins with name, version and split: of all files only those that may have it are read.
+        # An id starts with name, version and split, so only matching files are read.
         candidates = [file for file in files if wanted.startswith(id_prefix(file.name, file.version, file.split))]
         entries = [identify(file) for file in candidates]
         for entry in entries:
@@ -88,7 +88,7 @@ class LocalFolder:
         return read_lines(self.root / entry.location)
 
     def at(self, kind: Kind, path: Path, split: str | None = None) -> LocalFile:
-        """The file of rows at `path`, a file or a folder in the layout's shape, wherever it lies."""
+        """The file of rows at `path`, a file or a folder in the layout, anywhere."""
         usual = default_split(kind)
         if path.is_dir():
             files = list(_bundle(kind, path, slug(path.absolute().name), usual, self.root))
@@ -101,7 +101,7 @@ class LocalFolder:
         else:
             name = slug(Path(path.name.removesuffix(".gz")).stem)
             found = LocalFile(kind, name, 1, split or usual, _location(path, self.root), path)
-        # By path or by name, the same file must get the same id.
+        # The same file has the same id by path and by name.
         in_layout = [file for file in self.list(kind) if file.path.resolve() == found.path.resolve()]
         if in_layout and split in (None, in_layout[0].split):
             return in_layout[0]
@@ -111,7 +111,7 @@ class LocalFolder:
         found: list[LocalFile] = []
         for place, split in _PLACES[kind]:
             for path in _entries(self.root / "data" / place):
-                # What has another name is not looked into: the version of a folder may stand in a file there.
+                # Skip other names without reading their metadata.
                 if name is not None and name not in (path.name, path.stem):
                     continue
                 try:
@@ -122,7 +122,7 @@ class LocalFolder:
 
 
 def identify(file: LocalFile) -> SourceEntry:
-    """Say exactly which content a file has, by reading it."""
+    """Identify the exact content of a file by reading it."""
     sha256, size, count = read_content(file.path)
     return SourceEntry(
         *(file.kind, file.name, file.version, file.split, file.location),
@@ -136,7 +136,7 @@ def identify(file: LocalFile) -> SourceEntry:
 
 
 def read_content(path: Path) -> Content:
-    """What a file holds, in figures."""
+    """Statistics of a file of rows."""
     digest, size, count = hashlib.sha256(), 0, 0
     for line in read_lines(path):
         digest.update(line)
@@ -146,7 +146,7 @@ def read_content(path: Path) -> Content:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a JSONL file as they are, less a byte-order mark and decompressed; other rows as lines of JSON."""
+    """The lines of a JSONL file, decompressed and without byte-order mark; other formats as lines of JSON."""
     if path.is_dir() or kind_of(path) not in (None, "jsonl"):
         yield from (dump_line(row, f"{path}: row {at}") for at, row in read_row_file(path))
         return
@@ -155,9 +155,9 @@ def read_lines(path: Path) -> Iterator[bytes]:
         with cast(IO[bytes], gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as file:
             for line in file:
                 number += 1
-                # The mark is no part of the rows: with it or without it, the same content has the same id.
+                # The byte-order mark does not count, so that equal content has equal ids.
                 yield line if number > 1 else line.removeprefix(codecs.BOM_UTF8)
-    # Damage shows in three ways: no gzip at all, one that is cut off, and one whose content is wrong.
+    # Three kinds of damage: not gzip, truncated, or corrupt content.
     except (OSError, EOFError, zlib.error) as error:
         raise cannot_read(path, error, after_line=number) from error
 
@@ -174,7 +174,7 @@ def _find_named_files(kind: Kind, path: Path, split: str, root: Path) -> Iterato
 
 
 def _bundle(kind: Kind, folder: Path, name: str, split: str, root: Path) -> Iterator[LocalFile]:
-    """The files of one named folder: those directly in it, and those of each version."""
+    """The files of one named folder: directly in it, and in its version folders."""
     numbered = [(int(found[1]), path) for path in _entries(folder) if (found := _VERSION_FOLDER.fullmatch(path.name))]
     for number, place in [(None, folder), *sorted(numbered)]:
         metadata_path = place / _METADATA
@@ -216,10 +216,10 @@ def _read_version(metadata_path: Path) -> int:
 
 
 def read_metadata(path: Path | None) -> dict[str, Any]:
-    """The content of a `metadata.yaml`; nothing when there is none."""
+    """The content of a `metadata.yaml`; empty without one."""
     if path is None or not path.is_file():
         return {}
-    import yaml  # only projects that have such a file pay for it
+    import yaml  # imported only if the file exists
 
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -231,19 +231,19 @@ def read_metadata(path: Path | None) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict):
         raise WorkspaceError(f"{path}: this must be a mapping of keys to values (got {show(found)}).")
-    return json.loads(json.dumps(found, default=str))  # dates and the like become text, as they will in the manifest
+    return json.loads(json.dumps(found, default=str))  # dates become text, as in the manifest
 
 
 def _first_format(path: Path) -> str | None:
     try:
         return next((detect_format(row) for _, row in read_row_file(path)), None)
     except DataError:
-        return None  # pulling it will say what is wrong with which line
+        return None  # pulling it reports the invalid line
 
 
 def _location(path: Path, root: Path) -> str:
-    """A path as it is recorded: below the project where possible, so that it means the same on another machine."""
-    # Also resolved, because the project may be reached through a link.
+    """A path for the record: relative to the project if possible, so that it is portable."""
+    # Resolved too, because the project may be a symbolic link.
     for inner, outer in ((path.absolute(), root), (path.resolve(), root.resolve())):
         if inner.is_relative_to(outer):
             return inner.relative_to(outer).as_posix()

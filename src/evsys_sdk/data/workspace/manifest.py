@@ -1,4 +1,4 @@
-"""The manifest next to each cached file of rows. It is written last: without one, a file does not count."""
+"""The manifest of each cached file of rows, written last: a file without it is incomplete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...registry import config_model, get_transform
 from ..code_hash import code_hash
 from .reference import Kind
 
-# Where rows come from: their source, or the rows and the transforms they were made of.
+# Lineage of rows: their source, or the parent rows and transforms.
 
 ADDED: Final = "added"
 PATH: Final = "path"
@@ -24,31 +24,31 @@ DERIVED: Final = "derived"
 
 
 class TransformRecord(Strict):
-    """One transform that was applied, precisely enough to tell whether it would do the same today."""
+    """One applied transform, with enough detail to detect changes."""
 
     kind: str
     """Registered name of the transform."""
     params: dict[str, Any] = {}
-    """Its params, defaults included."""
+    """Its params, including defaults."""
     code: str
-    """Hash of the code behind it."""
+    """Hash of its code."""
 
 
 class Lineage(Strict):
-    """Where cached rows come from."""
+    """Origin of cached rows."""
 
     origin: str = Field(min_length=1)
-    """`added` by hand, read from a `path`, `derived` by transforms, or the name of the source they were pulled from."""
+    """`added` by hand, read from a `path`, `derived` by transforms, or the name of the source."""
     source: str = ""
-    """Where they were read: a path (below the project where possible) or an address."""
+    """A path (below the project if possible) or an address."""
     parent: str | None = None
-    """Id of the rows the transforms were applied to."""
+    """Id of the transformed rows."""
     transforms: tuple[TransformRecord, ...] = ()
-    """What was applied to the parent, in order."""
+    """Transforms applied to the parent, in order."""
 
 
 def record_transforms(specs: Sequence[KindSpec]) -> tuple[TransformRecord, ...]:
-    """What a chain of transforms is: the same records mean the same rows from the same parent."""
+    """The records of a chain of transforms: equal records mean equal rows from equal parents."""
     return tuple(_record(spec) for spec in specs)
 
 
@@ -56,7 +56,7 @@ def _record(spec: KindSpec) -> TransformRecord:
     transform = get_transform(spec.kind)
     config = config_model(transform)
     params = config.model_validate(spec.params).model_dump(mode="json") if config else spec.params
-    # As they are read back: JSON makes lists of tuples, and the same params must give the same record.
+    # Round-trip through JSON, so that tuples and lists give equal records.
     plain = json.loads(dump_json(params, f"params of transform '{spec.kind}'"))
     return TransformRecord(kind=spec.kind, params=plain, code=code_hash(transform))
 
@@ -65,24 +65,24 @@ SUFFIX = ".manifest.json"
 
 
 class Manifest(Strict):
-    """What a cached file of rows is, and what its bytes must be."""
+    """Identity and hash of a cached file of rows."""
 
     manifest_version: Literal[1] = 1
-    """Version of this file's own layout."""
+    """Version of the manifest format."""
     kind: Kind
-    """Whether these are training rows or the tasks of a benchmark."""
+    """Training rows, or tasks of a benchmark."""
     id: str
-    """Stands for exactly these bytes; also the name of the file."""
+    """Identifies the exact bytes; also the file name."""
     name: str
-    """What people call it."""
+    """The human-readable name."""
     version: int = Field(ge=0)
     """Version under that name."""
     split: str
     """`train`, `test`, ... for a dataset; the role, `test` or `val`, for a benchmark."""
     format: str
-    """Shape of all rows, e.g. `chat_messages`; `mixed` when they differ."""
+    """Format of all rows, e.g. `chat_messages`; `mixed` if they differ."""
     formats: dict[str, int] = {}
-    """How many rows have which shape."""
+    """Number of rows per format."""
     rows: int = Field(ge=1)
     """Number of rows."""
     bytes: int = Field(ge=1)
@@ -90,29 +90,29 @@ class Manifest(Strict):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """Hash of the file."""
     mtime_ns: int
-    """Modification time when it was written; a file that still has it is not hashed at every use."""
+    """Modification time when written; an unchanged one skips hashing on use."""
     lineage: Lineage
-    """Where the rows come from."""
+    """Origin of the rows."""
     metadata: dict[str, Any] = {}
-    """What the source says about them, e.g. the content of `metadata.yaml`."""
+    """The source's metadata, e.g. the content of `metadata.yaml`."""
     created: datetime
-    """When they were cached."""
+    """Time of caching."""
     complete: Literal[True]
     """Always true: an unfinished pull has no manifest."""
 
     @property
     def location(self) -> str:
-        """Where it is, for messages."""
+        """Its location, for messages."""
         return f"workspace id {self.id}"
 
     @property
     def is_derived(self) -> bool:
-        """Whether transforms made these rows from other cached rows."""
+        """Whether the rows were derived from other cached rows."""
         return self.lineage.parent is not None
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """The manifest at `path`; ValueError when it is not one, OSError when it cannot be read."""
+        """The manifest at `path`; raises ValueError if invalid, OSError if unreadable."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:

@@ -1,11 +1,11 @@
-"""How data is named: kinds, names, versions, splits and ids.
+"""References to data: kinds, names, versions, splits and ids.
 
     sft             the latest version of the dataset `sft`, split `train`
     sft@v2          version 2 of it
     sft@v2:test     its split `test`
 
-A name says what you want, an id says which bytes you get. Names, splits and ids become file names in the workspace, so
-they are plain ASCII: the same on every file system, whatever it does with case and with composed characters.
+A name may move to new content, an id identifies exact bytes. Names, splits and ids become file names, so they are plain
+ASCII and work on every file system.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REFERENCE = re.compile(r"(?P<name>[^@:]*)(@v(?P<version>\d{1,9}))?(:(?P<split>[
 
 
 def check_name(text: str, *, what: Literal["name", "split", "id"] = "name") -> str:
-    """`text` if it can safely be part of a file name; otherwise an error that proposes one that can."""
+    """`text` if it is safe in a file name; otherwise an error with a suggestion."""
     longest = _LONGEST[what]
     if _SAFE.fullmatch(text) and ".." not in text and not text.endswith(".") and len(text) <= longest:
         return text
@@ -43,22 +43,22 @@ def check_name(text: str, *, what: Literal["name", "split", "id"] = "name") -> s
 
 
 def slug(text: str) -> str:
-    """The nearest usable name: accents dropped, everything else that is not allowed replaced."""
+    """The closest valid name: accents removed, invalid characters replaced."""
     ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
     replaced = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]+", "_", ascii_text))
-    # Stripped again: where it is cut there may be a dot, with which no name ends.
+    # Stripped again, because truncation may leave a trailing dot.
     return replaced.strip("._-")[: _LONGEST["name"]].rstrip(".") or "rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A name with, optionally, the version and the split that are wanted."""
+    """A name with an optional version and split."""
 
     name: str
     version: int | None = None
     """None: the latest."""
     split: str | None = None
-    """None: `train` for a dataset, the only one there is for a benchmark."""
+    """None: `train` for a dataset, the only split for a benchmark."""
 
     @classmethod
     def parse(cls, text: str) -> Reference:
@@ -77,16 +77,16 @@ class Reference:
 
 
 def content_id(kind: Kind, *, name: str, version: int, split: str, sha256: str) -> str:
-    """The id of some bytes under a name: readable, and the same on every machine that has the same bytes."""
+    """The id of content under a name: readable, and equal on every machine."""
     return f"{id_prefix(name, version, split)}{fingerprint(kind, name, version, split, sha256)}"
 
 
 def id_prefix(name: str, version: int, split: str) -> str:
-    """What the id of any content of this name, version and split starts with."""
+    """The common prefix of ids with this name, version and split."""
     return f"{name}-v{version}-{split}-"
 
 
 def fingerprint(*parts: object) -> str:
-    """Twelve hex digits that stand for `parts`, which must be plain data."""
+    """Twelve hex digits of a hash of `parts`, which must be plain data."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:12]

@@ -1,7 +1,7 @@
 """The files of cached rows of one kind: `<id>.jsonl`, read-only, and `<id>.manifest.json`, written last.
 
-Knows nothing of names and sources; see `workspace.py`. Whatever happens while rows are written (a full disk, a killed
-process, a second process with the same id), an id is afterwards absent, recognisably unfinished, or complete and right.
+Names and sources are in `workspace.py`. After any failure during a write (a full disk, a killed process, a concurrent
+process), an id is absent, recognisably incomplete, or complete and correct.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from ..types import TargetFormat
 from .manifest import SUFFIX, Lineage, Manifest
 from .reference import Kind, check_name, content_id, id_prefix
 
-# Writing rows into a file of the workspace, and reading them back before they count.
+# Write rows into a file of the workspace, and validate them before publishing.
 
-_ROW_PREFIX = "task: row 1: "  # by which `parse_rows` would say where, and the line is known better here
+_ROW_PREFIX = "task: row 1: "  # prefix of `parse_rows` errors, replaced by the line
 
 
 def write_lines(file: IO[bytes], rows: Iterable[bytes | Row], where: str) -> str:
-    """Write rows, lines as they are and objects as JSON; returns the sha256 of what was written."""
+    """Write rows, lines verbatim and objects as JSON; returns the sha256."""
     digest = hashlib.sha256()
     for number, row in enumerate(_shield(rows), 1):
         line = row if isinstance(row, bytes) else dump_line(row, f"{where}:{number}")
         file.write(line)
         digest.update(line)
-    # `check_rows` opens the file by its path, and would not find what is still in the buffer.
+    # Flush, because `check_rows` opens the file by path.
     file.flush()
     return digest.hexdigest()
 
 
 def check_rows(path: Path, kind: Kind, where: str) -> Counter[str]:
-    """How many rows of which format a file holds; a row that cannot be used is refused with its line in `where`."""
+    """The number of rows per format of a file; an invalid row is refused with its line in `where`."""
     formats: Counter[str] = Counter()
     task_lines: dict[str, int] = {}
     try:
@@ -54,7 +54,7 @@ def check_rows(path: Path, kind: Kind, where: str) -> Counter[str]:
             if kind == "benchmark":
                 _check_task(row, number, task_lines, f"{path}:{number}")
             formats[detect_format(row)] += 1
-    except DataError as error:  # the reader knows the file by its temporary path
+    except DataError as error:  # replace the temporary path
         raise DataError(str(error).replace(str(path), where, 1)) from None
     if not formats:
         raise DataError(f"{where}: there are no rows. Check the file, or the transforms that make them.")
@@ -62,7 +62,7 @@ def check_rows(path: Path, kind: Kind, where: str) -> Counter[str]:
 
 
 def _check_task(row: Row, number: int, task_lines: dict[str, int], place: str) -> None:
-    """A benchmark that could not be scored is refused now, not after a training run."""
+    """Refuse a benchmark task that could not be scored."""
     try:
         task = next(parse_rows([row], TargetFormat.HARBOR_TASK, source="task"))
     except DataError as error:
@@ -76,14 +76,14 @@ def _check_task(row: Row, number: int, task_lines: dict[str, int], place: str) -
 
 
 def make_read_only(file: IO[Any]) -> None:
-    """Take the write permission off an open file."""
+    """Remove the write permission of an open file."""
     path = Path(file.name)
     path.chmod(path.stat().st_mode & ~0o222)
 
 
 @contextlib.contextmanager
 def explain_failures(folder: Path) -> Generator[None]:
-    """Turn failures to write below `folder` into a message with a remedy."""
+    """Convert write errors below `folder` to messages with a remedy."""
     try:
         yield
     except _RowsFailed as failed:
@@ -98,7 +98,7 @@ def explain_failures(folder: Path) -> Generator[None]:
 
 
 class _RowsFailed(Exception):
-    """Carries an operating-system error of the row source past the handler of write errors."""
+    """Carries an OSError of the row source past the handler of write errors."""
 
 
 def _shield(rows: Iterable[bytes | Row]) -> Iterator[bytes | Row]:
@@ -113,7 +113,7 @@ _DATA_SUFFIX = ".jsonl"
 
 @dataclass(frozen=True, slots=True)
 class CachedRows:
-    """Rows in the workspace that were found complete and right."""
+    """Verified rows in the workspace."""
 
     manifest: Manifest
     path: Path
@@ -135,13 +135,13 @@ class CachedRows:
         return self.manifest.split
 
     def rows(self) -> Iterator[Row]:
-        """The rows, one at a time."""
+        """The rows, lazily."""
         return read_jsonl(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Why what is on disk under an id cannot be used."""
+    """Why the files of an id are unusable."""
 
     reason: str
     manifest: Manifest | None = None
@@ -149,7 +149,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """All of a manifest that is known before the rows are written."""
+    """The manifest's fields known before the rows are written."""
 
     id: str
     name: str
@@ -160,7 +160,7 @@ class Draft:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Draft:
-        """What is written again when the rows of a manifest are restored."""
+        """The draft for restoring the rows of a manifest."""
         name, version, split = manifest.name, manifest.version, manifest.split
         return cls(manifest.id, name, version, split, manifest.lineage, manifest.metadata)
 
@@ -179,9 +179,9 @@ class RowCache:
         return self.folder / f"{check_name(id, what='id')}{SUFFIX}"
 
     def ids(self) -> list[str]:
-        """Every id that has left something here, usable or not."""
+        """Every id with files here, usable or not."""
         try:
-            # Locks and half-written files begin with a dot.
+            # Locks and temporary files start with a dot.
             names = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -191,13 +191,13 @@ class RowCache:
         return sorted(found)
 
     def manifests(self) -> list[Manifest]:
-        """The manifests that can be read; the rows next to them were not looked at."""
+        """The readable manifests; their rows are not checked."""
         found: list[Manifest] = []
         for id in self.ids():
             try:
                 manifest = Manifest.read(self.manifest_path(id))
             except FileNotFoundError:
-                continue  # unfinished, or being written at this moment
+                continue  # incomplete, or being written
             except (OSError, ValueError, WorkspaceError):
                 manifest = None
             if manifest is None or (manifest.id, manifest.kind) != (id, self.kind):
@@ -207,7 +207,7 @@ class RowCache:
         return found
 
     def look(self, id: str, *, thorough: bool = False) -> CachedRows | Damage | None:
-        """What is there under an id; hashes the rows only when `thorough`, or when their size or time has changed."""
+        """The state of an id; hashes the rows only when `thorough`, or when size or time has changed."""
         data_path, manifest_path = self.data_path(id), self.manifest_path(id)
         try:
             manifest = Manifest.read(manifest_path)
@@ -229,15 +229,15 @@ class RowCache:
         where: str,
         sha256: str | None = None,
     ) -> CachedRows:
-        """The rows under an id, written first if they are not there or are damaged.
+        """The rows of an id, written first if missing or damaged.
 
-        `where` names their origin in messages; `sha256` is what their bytes must be, if that is known.
+        `where` names their origin in messages; `sha256` is their expected hash, if known.
         """
         found = self.look(draft.id)
         if isinstance(found, CachedRows):
             return found
         with explain_failures(self.folder), exclusive(self.folder / f".{draft.id}.lock", draft.id):
-            found = self.look(draft.id)  # another process may have written it while this one waited
+            found = self.look(draft.id)  # written by another process meanwhile
             if isinstance(found, CachedRows):
                 return found
             if found is not None:
@@ -252,7 +252,7 @@ class RowCache:
             if sha256 not in (None, written):
                 raise WorkspaceError(f"{where}: it changed while it was being read. Run again when it is complete.")
             formats = check_rows(Path(file.name), self.kind, where)
-            make_read_only(file)  # before it gets its name, so that no one ever finds it writable
+            make_read_only(file)  # before publishing, so that it is never writable under its name
         status = data_path.stat()
         manifest = Manifest(
             kind=self.kind,
@@ -277,20 +277,20 @@ class RowCache:
         return CachedRows(manifest, data_path)
 
     def _sweep(self, id: str) -> None:
-        """Remove what killed processes left; the lock is held, so no living one is writing these."""
+        """Remove leftovers of killed processes, while holding the lock."""
         for suffix in (_DATA_SUFFIX, SUFFIX):
             for leftover in self.folder.glob(f".{id}{suffix}.*.tmp"):
                 leftover.unlink(missing_ok=True)
 
 
 def _difference(manifest: Manifest, path: Path, *, thorough: bool) -> str | None:
-    """How the rows on disk differ from what the manifest says."""
+    """How the rows on disk differ from the manifest."""
     try:
         status = path.stat()
         if status.st_size != manifest.bytes:
             how = "cut off" if status.st_size < manifest.bytes else "longer than it was"
             return f"it is {how}: {status.st_size} bytes instead of {manifest.bytes}"
-        if not thorough and status.st_mtime_ns == manifest.mtime_ns:  # or each use would begin with reading all of it
+        if not thorough and status.st_mtime_ns == manifest.mtime_ns:  # avoid hashing the file at every use
             return None
         sha256, rows = _hash_and_count(path)
     except FileNotFoundError:
@@ -314,9 +314,9 @@ def _hash_and_count(path: Path) -> tuple[str, int]:
 
 
 def _wrong_id(manifest: Manifest) -> str | None:
-    """Rows and manifest may have been changed together; an id made from the content still tells."""
+    """Whether the id does not match the content, in case rows and manifest were both changed."""
     name, version, split = manifest.name, manifest.version, manifest.split
     if manifest.is_derived or not manifest.id.startswith(id_prefix(name, version, split)):
-        return None  # derived ids stand for how rows were made, and other sources make ids their own way
+        return None  # ids of derived rows and of other sources are not content hashes
     right = content_id(manifest.kind, name=name, version=version, split=split, sha256=manifest.sha256)
     return None if right == manifest.id else f"rows and manifest were altered: this content has the id {right}"

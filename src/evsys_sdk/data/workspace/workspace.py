@@ -37,10 +37,10 @@ from .manifest import ADDED, DERIVED, PATH, Lineage, Manifest, record_transforms
 from .reference import FOLDERS, Kind, Reference, check_name, content_id, fingerprint, id_prefix
 from .row_cache import CachedRows, Damage, Draft, RowCache
 
-# What a name means: the choice between what the source has, what was added, and what was pulled before.
+# Resolution of names among the source's entries, added rows and earlier pulls.
 #
-# The source and what was added count alike. What was pulled counts only when neither knows the name, so that a
-# project without its `data/` folder still runs, and a project with it always says what is newest.
+# The source and added rows have equal rank. Earlier pulls count only if neither has the name, so that a project without
+# its `data/` folder still runs, and with it always uses the latest version.
 
 
 class Names:
@@ -52,7 +52,7 @@ class Names:
         self._kind: Kind = cache.kind
 
     def resolve(self, wanted: Reference) -> SourceEntry | Manifest:
-        """What a reference means now; without its source, what it meant when it was pulled."""
+        """The current entry of a reference; without its source, the one pulled earlier."""
         items = self._all()
         try:
             chosen = choose(self._kind, wanted, items)
@@ -69,10 +69,10 @@ class Names:
         return entry
 
     def version_for(self, wanted: Reference, split: str, sha256: str | None) -> int:
-        """Under which version content is added: one that has it already, the one asked for, or the next free one."""
+        """The version for added content: an existing one with equal content, the requested, or the next one."""
         taken = [item for item in self._all() if item.name == wanted.name]
         rivals = [item for item in taken if item.split == split and wanted.version in (None, item.version)]
-        # The newest first: content that stands under two versions is what the latest name means.
+        # The newest first, for content with two versions.
         for item in sorted(rivals, key=lambda item: item.version, reverse=True):
             known = item if isinstance(item, Manifest) else self._describe(item)
             if known.sha256 == sha256:
@@ -85,12 +85,12 @@ class Names:
         if wanted.version is not None:
             return wanted.version
         latest = max((item.version for item in taken), default=0)
-        # A test split that is added after its train split belongs to the same version.
+        # A split added later belongs to the same version.
         is_free = all(item.split != split for item in taken if item.version == latest)
         return latest if latest and is_free else latest + 1
 
     def warn_of_change(self, entry: SourceEntry) -> None:
-        """Say so when a source has other content under a name and version than when it was last pulled."""
+        """Warn if a source has other content under a name and version than at the last pull."""
         for before in self._manifests(self._source.name):
             if reference_to(before) == reference_to(entry) and before.id != entry.id:
                 get_logger(__name__).warning(
@@ -99,7 +99,7 @@ class Names:
                 )
 
     def _all(self) -> Sequence[Available | Manifest]:
-        """Everything that has a name now; what was added and is in the source too stands here once."""
+        """Everything with a name; content that was added and is also in the source counts once."""
         offered = self._source.list(self._kind)
         references = {reference_to(item) for item in offered}
         return [*offered, *(added for added in self._manifests(ADDED) if reference_to(added) not in references)]
@@ -121,11 +121,11 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What `add` did."""
+    """The result of `add`."""
 
     rows: CachedRows
     is_new: bool
-    """False when the same content was already there under that name."""
+    """False if the same content already existed under that name."""
 
 
 class Workspace:
@@ -157,13 +157,13 @@ class Workspace:
         return self._pull("benchmark", id, name, path, None)
 
     def materialise(self, parent: CachedRows, transforms: Sequence[KindSpec]) -> CachedRows:
-        """The rows after a chain of transforms, made once: same parent, same params and same code are the same rows."""
+        """The rows after a chain of transforms, computed once per parent, params and code."""
         if not transforms:
             return parent
         steps = build_transforms(transforms)
         records = record_transforms(transforms)
         made_by = fingerprint(parent.id, [record.model_dump(mode="json") for record in records])
-        draft = Draft(  # the x: an id of how rows were made is never one of what is in them
+        draft = Draft(  # the x distinguishes derivation ids from content ids
             f"{id_prefix(parent.name, parent.version, parent.split)}x{made_by}",
             parent.name,
             parent.version,
@@ -177,7 +177,7 @@ class Workspace:
     def add(
         self, kind: Kind, path: Path | str, name: str, *, version: int | None = None, split: str | None = None
     ) -> Added:
-        """Copy a JSONL file into the workspace under a name; the same content under the same name is added once."""
+        """Copy a JSONL file into the workspace under a name; repeated content under the same name is added once."""
         wanted = Reference(check_name(name), version)
         split = check_name(split or default_split(kind), what="split")
         file = self._local.at(kind, Path(path), split if Path(path).is_dir() and kind == "dataset" else None)
@@ -190,11 +190,11 @@ class Workspace:
         return Added(self._store_file(kind, draft, file.path, sha256), is_new)
 
     def list(self, kind: Kind, *, derived: bool = False) -> Sequence[Listing]:
-        """What names and ids there are, here and in the source; with `derived`, also what transforms made."""
+        """The names and ids in the workspace and the source; `derived` includes derived rows."""
         return list_rows(self._caches[kind], self._source, derived=derived)
 
     def show(self, kind: Kind, ref: str, *, rows: int = 3) -> Shown:
-        """What is known about one id or reference, with its first rows."""
+        """The details of an id or reference, with its first rows."""
         cache = self._caches[kind]
         if ref in cache.ids():
             return show_rows(cache, self._source, ref, rows)
@@ -208,17 +208,17 @@ class Workspace:
         return show_rows(cache, self._source, found if isinstance(found, SourceEntry) else found.id, rows)
 
     def verify(self, kind: Kind, ref: str | None = None) -> Sequence[Verdict]:
-        """Hash everything that is cached, or only what `ref` (an id or a reference) means, and say what is wrong."""
+        """Hash everything cached, or the rows of `ref`, and report problems."""
         return verify_rows(self._caches[kind], ref)
 
     def _pull(
         self, kind: Kind, id: str | None, name: str | None, path: Path | str | None, split: str | None
     ) -> CachedRows:
-        """What the project itself knows; what it does not know is looked for on its dashboard, and then kept."""
+        """Rows known to the project; unknown ones are pulled from its dashboard and cached."""
         try:
             return self._pull_here(kind, id, name, path, split)
         except UnknownDataError:
-            # A workspace with another source has asked it already.
+            # Another source has already been queried.
             remote = REMOTE_DATA.load().from_environment() if self._source is self._local else None
             if remote is None:
                 raise
@@ -262,7 +262,7 @@ class Workspace:
 
     def _pull_entry(self, entry: SourceEntry) -> CachedRows:
         cache = self._caches[entry.kind]
-        if cache.look(entry.id) is None:  # said once, when other content comes in, and not at every use
+        if cache.look(entry.id) is None:  # warn only when new content is cached
             self._names[entry.kind].warn_of_change(entry)
         draft, rows = _draft(entry, self._source.name), partial(self._source.rows, entry)
         return cache.get_or_store(draft, rows, where=entry.location, sha256=entry.sha256)
@@ -271,7 +271,7 @@ class Workspace:
         return self._caches[kind].get_or_store(draft, partial(read_lines, path), where=str(path), sha256=sha256)
 
     def _recover(self, kind: Kind, id: str, damage: Damage) -> CachedRows:
-        """Damaged rows from the file they were once copied from, if it still has that content."""
+        """Restore damaged rows from their original file, if its content is unchanged."""
         manifest = damage.manifest
         if manifest is not None and manifest.lineage.origin in (ADDED, PATH):
             path = self.root / manifest.lineage.source
