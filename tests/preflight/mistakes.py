@@ -915,7 +915,7 @@ MODELS = [
         "no renderer has this name",
         "chat_template",
     ),
-    _of(RUNS, "folder_taken_twice", {"runs.0.name": "Large"}, "run.name", "also that of", "Rename the run"),
+    _of(RUNS, "folder_taken_twice", {"runs.0.name": "Large"}, "run.name", "same folder as", "Rename the run"),
     _of(
         RUNS,
         "checkpoint_of_second_run",

@@ -399,6 +399,15 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("another param than the claimed one", CLAIM, {C + "claim": "A larger rank helps.", "runs.0.algorithm.params.batch_size": 4, "runs.1.algorithm.params": {"num_epochs": 2}}, "the claim is about lora_rank"),
     Mistake("two things changed at once", CLAIM, {C + "claim": "A larger rank helps.", "runs.0.algorithm.params.lora_rank": 8, "runs.1.algorithm.params": {"num_epochs": 6, "lora_rank": 64}}, "the runs also differ in"),
     Mistake("user and assistant swapped", SFT, {D + "transforms": [], D + "path": "data/turns.jsonl", "metadata": None}, "may be swapped", {"turns": [{"messages": [{**one, "role": {"user": "assistant", "assistant": "user"}[one["role"]]} for one in turns(at)["messages"]]} for at in range(40)]}),
+    Mistake("another column than the benchmark's", SFT, {D + "transforms": [chat(answer="{stars}")]}, "expects 'good' for the row where '5' is learned"),
+    Mistake("only the form is scored", SFT, {B + "transforms": [chat(), tasks("format_only", params={"tags": ["answer"]})], "metadata.hypothesis": "It names the right mood."}, "only their form is scored"),
+    Mistake("the judge is the pupil", RL, {D + "transforms": [COUNT, tasks("llm_judge", params={"rubric": "Is it right?", "judge": {"kind": "mock", "params": {"model": "tiny"}}})]}, "the judge is the model"),
+    Mistake("scored in another agent", RL, {P + "agent": {"kind": "bash"}, P + "environment": {"kind": "unsafe_host"}, B + "agent": {"kind": "chat"}}, "scored in another"),
+    Mistake("thoughts without content", SFT, {D + "transforms": [chat(answer="<think>\n\n</think>\n{mood}")], "metadata.hypothesis": "Reasoning finds more moods."}, "of every answer is empty"),
+    Mistake("miles learned, kilometres expected", SFT, {D + "transforms": [chat(answer="{stars} mi")], B + "transforms": [chat(answer="{stars} km"), tasks("numeric_match")]}, "are in 'mi', and 'unseen' expects 'km'"),
+    Mistake("calls in words", TOOLED, {D + "transforms": [], D + "path": "data/turns.jsonl", "metadata.benchmark": [{"name": "calls", "path": "data/taxis.jsonl", "max_tokens": 64}]}, "expects tool calls", {"taxis": [{"task_id": f"t{at}", "instruction": f"A taxi to {_PLACE[at % 10]}, order {at}", "tools": TOOLS, "verifier": {"kind": "in_process", "fn_name": "tool_calls_match", "expected": [{"name": "call_taxi", "arguments": {"place": _PLACE[at % 10]}}]}} for at in range(20)]}),
+    Mistake("prices per token", SFT, {"budget": {"usd": 5.0, "prices": {"tiny": {"train": 0.000003}}}}, "almost zero"),
+    Mistake("an adapter of rank 1024", SFT, {P + "lora_rank": 1024}, "larger than what it learns"),
     Mistake("stages that are never scored", CONTINUAL, {"run.continual.stages.0.eval_data": None, "run.continual.stages.1.eval_data": None}, "no stage has rows"),
 ]  # fmt: skip
 

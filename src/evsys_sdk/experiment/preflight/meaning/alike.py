@@ -13,13 +13,15 @@ from typing import Any, cast
 
 from ....config import TransformSpec
 from ....data.task_identity import task_key
-from ....errors import Problem, show
+from ....errors import EvsysError, Problem, show
+from ...benchmark_plan import load_entry
 from .context import Context, Example, StageView, TaskSet, is_labels
 from .rows import core, shared_start
+from .tasks import reward
 
 _MOST, _FEW_TEXTS = 0.8, 0.1
 """Share of one side that has a trait, and share of the other, from which the two are not alike."""
-_MANY = 20
+_MANY, _MOST_PAIRS = 20, 100
 _NUMBERS = ("a number", "a number between 0 and 1")
 _COMPARED: Mapping[str, tuple[str, ...]] = {
     "exact_match": ("",),
@@ -28,6 +30,9 @@ _COMPARED: Mapping[str, tuple[str, ...]] = {
     "contains": ("an escaped line break",),
 }
 """Verifier -> how the traits begin in which learned and expected answers must agree."""
+_UNIT = re.compile(r"[^a-zA-Z]*\d\s*([a-zA-Z%€$£°/]{1,8})\.?")
+_CALL = r"['\"](?:name|function)['\"]|<tool_call|<function"
+"""How a tool call begins in a text."""
 _FUNCTION_WORDS = {
     "English": "the and is are of to what which with this that my it for you have not was",
     "German": "der die das und ist sind ein eine nicht mit wer wie was ich sie wir zu für auf dem",
@@ -66,9 +71,47 @@ def answers_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
         if shares and max(share for _, share in shares) < 0.1:
             yield _never_scores(learning[-1], shares[0][0])
         learned = [text for stage in learning for text in stage.answers]
+        for tasks in sets if learned else ():
+            if found := _other_kind(learned, tasks):
+                yield Problem(found, learning[-1].place, hint="Make the answers of both alike.")
         for tasks in sets if learned and not shares else ():
             if tasks.compares and (found := _other_form(learned, tasks)):
                 yield Problem(found, learning[-1].place, hint="Check which column the answer is made of.")
+
+
+def _other_kind(learned: Sequence[str], tasks: TaskSet) -> str | None:
+    """Words where calls of tools are expected, or another unit."""
+    if tasks.verifier == "tool_calls_match" and not any(re.search(_CALL, text) for text in learned):
+        return f"'{tasks.label}' expects tool calls, and learned are such as {show(learned[0][:60])}"
+    units = [{found[1] for text in some if (found := _UNIT.fullmatch(text))} for some in (learned, tasks.answers)]
+    if tasks.verifier == "numeric_match" and all(len(some) == 1 for some in units) and units[0] != units[1]:
+        return f"learned answers are in {show(*units[0])}, and '{tasks.label}' expects {show(*units[1])}"
+    return None
+
+
+def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
+    """Training answers that score nothing where the benchmark makes its tasks of the same rows."""
+    for one, tasks in _pairs(context):
+        data, entry = one.stage.data, tasks.entry
+        if not (data and data.path and entry and entry.transforms and tasks.compares and one.learns_from_answers):
+            continue
+        made = [spec for spec in entry.transforms if spec.kind not in ("split", "sample")]
+        try:
+            benchmark = load_entry(entry.model_copy(update={"path": data.path, "id": None, "transforms": made}))
+        except EvsysError:  # these rows have other columns
+            continue
+        own = TaskSet(one.place, tasks.label, list(benchmark.tasks), len(benchmark.tasks), tasks.max_tokens)
+        by_prompt = {task_key(example.prompt): example for example in own.examples}
+        found = [(row, by_prompt.get(task_key(row.prompt))) for row in one.examples if row.answer]
+        pairs = [(row, task) for row, task in found if task is not None][:_MOST_PAIRS]
+        wrong = [(row, task) for row, task in pairs if not reward(own.tasks[task.row], row.answer or "")]
+        if len(wrong) >= max(0.3 * len(pairs), 8):
+            row, task = wrong[0]
+            expected, learned = show((task.answer or "")[:60]), show((row.answer or "")[:60])
+            message = f"{len(wrong)} of {len(pairs)} answers are wrong by '{tasks.label}'"
+            message += f", which expects {expected} for the row where {learned} is learned"
+            hint = "Make the answers of both alike: check the columns, the values and the form."
+            yield Problem(message, one.place, hint=hint)
 
 
 def _by_stages(context: Context) -> Iterator[tuple[list[StageView], list[TaskSet]]]:

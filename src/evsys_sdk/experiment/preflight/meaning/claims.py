@@ -125,6 +125,15 @@ def claim_that_nothing_measures(context: Context) -> Iterator[Problem]:
         yield Problem("nothing is scored, so that the claim would be judged by the training loss", _CLAIM, hint=hint)
 
 
+def claim_without_reasoning(context: Context) -> Iterator[Problem]:
+    """A claim about reasoning, and rows whose thoughts are empty."""
+    for one in context.sources if re.search(r"(?i)\b(?:reason|think|thought)", context.claim) else ():
+        empty = [text for text in one.answers if re.match(r"\s*<think>\s*</think>", text)]
+        if one.answers and len(empty) == len(one.answers):
+            message = "the claim is about reasoning, and the <think> block of every answer is empty"
+            yield Problem(message, one.place, hint="Make the answers with thinking switched on.")
+
+
 def settings_in_metadata(context: Context) -> Iterator[Problem]:
     """Settings of the experiment below `metadata`, where nothing reads them."""
     known = ExperimentConfig.model_fields.keys() - {"name", "version", "parent_experiment_id"}

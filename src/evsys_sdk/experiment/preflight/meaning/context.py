@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ....algorithms.base import BaseAlgorithm
 from ....algorithms.on_policy import RolloutAlgorithm
-from ....config import BenchmarkEntry, DataConfig, ExperimentConfig, RunConfig, RunStage
+from ....config import BenchmarkEntry, DataConfig, ExperimentConfig, Hypothesis, RunConfig, RunStage
 from ....data.chat import text_of
 from ....data.rows import parse_rows
 from ....data.shapes import is_object
@@ -235,6 +235,12 @@ class Context:
     pulled: Mapping[str, PulledRows] = field(default_factory=dict[str, PulledRows])
     clients: Mapping[str, StillClient] = field(default_factory=dict[str, StillClient])
     _examples: dict[int, list[Example]] = field(default_factory=dict[int, list[Example]])
+
+    @property
+    def claim(self) -> str:
+        """The text of the hypothesis."""
+        found = self.config.metadata.hypothesis
+        return found.claim if isinstance(found, Hypothesis) else found or ""
 
     @cached_property
     def runs(self) -> list[tuple[str, RunConfig]]:

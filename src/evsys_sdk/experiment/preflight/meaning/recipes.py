@@ -18,6 +18,7 @@ from .context import Context, StageView
 _MOST_PASSES, _FEW_ROWS = 20, 200
 _USUAL: dict[str, tuple[float, float, str]] = {
     "kl_coefficient": (0.0, 1.0, "the penalty outweighs any reward. Write 0.01 to 0.1"),
+    "lora_rank": (1, 256, "the adapter is larger than what it learns. Write 8 to 64"),
     "beta": (0.005, 5.0, "dpo uses 0.05 to 0.5. Write 0.1"),
     "weight_decay": (0.0, 1.0, "weights vanish faster than they learn. Write 0.01"),
     "grad_clip_norm": (0.001, 1e6, "gradients are cut to almost nothing. Write 1.0, or 0 not to clip"),
@@ -34,7 +35,7 @@ def unusual_params(context: Context) -> Iterator[Problem]:
     """Params far outside of the range that recipes use."""
     for one in context.stages:
         rate, usual = one.cfg.learning_rate, 5e-4 if backend_of(one.run) == "mock" else 1e-4
-        if rate is not None and not usual / 1000 < rate < usual * 200:
+        if rate is not None and not usual / 50 <= rate < usual * 200:
             message = "the loss will hardly move" if rate < usual else "training will diverge"
             hint = f"Write about {usual:g}, or leave it out for what suits the model."
             yield Problem(f"{message} at this learning rate", f"{one.params_place}.learning_rate", rate, hint)
@@ -74,7 +75,13 @@ def _checkpoint(reference: str) -> str:
 
 
 def budget_ends_early(context: Context) -> Iterator[Problem]:
-    """A budget of tokens that ends before the first step, or in the first part of the first run."""
+    """A budget of tokens that ends before the first step or in the first run, and one that prices never reach."""
+    prices = context.config.budget.prices if context.config.budget else {}
+    for name, given in prices.items():
+        price = given[0] if isinstance(given, list) else given
+        if 0 < max(price.train, price.input, price.output) < 0.001:
+            hint = "Prices are in dollars per million tokens: multiply by 1,000,000."
+            yield Problem("this price is almost zero", f"budget.prices.{name}", price.train, hint)
     limit = context.config.budget.tokens if context.config.budget else None
     for one in context.sources[:1] if limit is not None else ():
         some = one.examples[:200]

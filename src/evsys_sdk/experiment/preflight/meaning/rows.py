@@ -23,8 +23,8 @@ _CONTROL = re.compile(
 )
 _BROKEN = re.compile(r"\u00c3[\u0080-\u00bf]|\u00c2[\u00a1-\u00bf]|\u00e2\u20ac")
 """UTF-8 that was read as Latin-1."""
-_ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#x?[0-9a-f]{2,5});(?![\s\S]*</?\w)")
-"""Of HTML, in a text without tags behind it: escaped once too often."""
+_ENTITY = re.compile(r"&nbsp;|&(?:amp|lt|gt|quot|apos|#x?[0-9a-f]{2,5});(?![\s\S]*</?\w)")
+"""Of HTML, in a text without tags behind it: escaped once too often; and of pages that were copied."""
 _NO_VALUE = {"nan", "none", "null", "n/a", "undefined", "<na>", "na", "todo", "tbd", "fixme", "?", "-"}
 _PLACEHOLDER = re.compile(
     r"(?:^|(?<=[\s:]))(?:\{\{?\s*[A-Za-z_][\w.]*\s*\}?\}|\$\{[A-Za-z_]\w*\}|<(?:your|insert)[^<>]{0,30}>)(?=[\s.,;:!?]|$)"
@@ -157,7 +157,7 @@ ROW_FAULTS: tuple[RowFault, ...] = (
         for pattern, kind, hint, share, least in (
             (_CONTROL, "control tokens", _CONTROL_HINT, 0.01, 1),
             (_BROKEN, "characters of a wrong encoding", _ENCODING, 0.01, 1),
-            (_ENTITY, "HTML entities", "Decode them, e.g. with Python's html.unescape.", 0.2, 1),
+            (_ENTITY, "HTML entities", "Take the text out of the HTML, e.g. with html.unescape.", 0.2, 1),
             (_PLACEHOLDER, "a placeholder that was not filled in", _BRACES, 0.9, 2),
         )
         for where, find in (("answers", _in_answers(pattern)), ("prompts", _in_prompts(pattern)))

@@ -136,7 +136,7 @@ def rewards_for_listing(context: Context) -> Iterator[Problem]:
         labels = {} if one.learns_from_answers else _labels(one.tasks, _QUICK)
         for between in (", ", "\n"):
             listing = between.join(_ANCHORS.sub("", label) for label in labels)
-            won = [label for label, task in labels.items() if _reward(task, _in_tag(task, listing)) > 0]
+            won = [label for label, task in labels.items() if reward(task, _in_tag(task, listing)) > 0]
             if len(won) > 1:
                 message = (
                     f"an answer that lists all {len(labels)} labels earns the reward of '{_fn_of(labels[won[0]])}'"
@@ -166,7 +166,7 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]
             other = None if other == right else other
             answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "right": right, "other": other}
             answers |= {form: form.format(right) for form in _FORMS if right is not None}
-            rewards = {name: _reward(task, text) for name, text in answers.items() if text is not None}
+            rewards = {name: reward(task, text) for name, text in answers.items() if text is not None}
             found.append((task.task_id, right, rewards))
         except EvsysError as error:
             refused.append((task.task_id, str(error).partition(": ")[2]))
@@ -197,7 +197,7 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]
     )
     for fault, what, hint in faults:
         bad = [one for one in found if fault(one[2])]
-        if bad and len(bad) >= max(0.5 * len(found), min(_TRIED, 4)):
+        if bad and len(bad) >= max(0.5 * len(found), min(_TRIED, len(found))):
             what = what.format(f"the expected answer {show(bad[0][1])}")
             message = f"{what} on {len(bad)} of {len(found)} tasks, such as '{bad[0][0]}', by '{_fn_of(tasks[0])}'"
             yield Problem(message, place, hint=f"{hint}.")
@@ -215,13 +215,40 @@ def _accepts_another_label(tasks: Sequence[HarborTask]) -> tuple[str, str] | Non
     """A label, and another one that its verifier accepts."""
     labels = _labels(tasks, ["contains"])
     pairs = ((text, other) for other in labels for text in labels if text != other)
-    return next(((text, other) for text, other in pairs if _reward(labels[text], other) > 0), None)
+    return next(((text, other) for text, other in pairs if reward(labels[text], other) > 0), None)
 
 
-def _reward(task: HarborTask, answer: str) -> float:
+def reward(task: HarborTask, answer: str) -> float:
+    """What the verifier of a task gives for an answer."""
     said: list[Message] = [*opening(task), {"role": "assistant", "content": answer}]
     given = VerifierInput(prompt=text_of(task.instruction), completion=answer, messages=said, task=task)
     return run_blocking(lambda: build_verifier(task.verifier)(given)).reward
+
+
+def scored_by_something_else(context: Context) -> Iterator[Problem]:
+    """Scores that say nothing about the claim, judges that are judged, and agents that were not trained."""
+    text = context.claim
+    for one in context.sets:
+        if one.verifier == "format_only" and re.search(r"(?i)\b(?:right|correct|accura|solve)", text):
+            message = "the claim is about right answers, and only their form is scored"
+            yield Problem(
+                message, one.place, hint="Score them with a verifier that reads `expected`, e.g. exact_match."
+            )
+    rewarded = [one for one in context.sources if not one.learns_from_answers]
+    for one in (*context.sets, *rewarded):
+        judges = {repr(task.verifier) for task in one.tasks if "judge" in repr(task.verifier)[:60].casefold()}
+        names = (run.model.name for _, run in context.runs for judge in judges if repr(run.model.name) in judge)
+        if name := next(names, ""):
+            yield Problem("the judge is the model that is trained", one.place, name, "Name another, stronger model.")
+    for one in context.stages:
+        trained: str | None = getattr(one.cfg, "agent_import_path", None)
+        trained = trained or getattr(getattr(one.cfg, "agent", None), "kind", None)
+        for tasks in context.benchmarks if trained else ():
+            entry = tasks.entry
+            scored = entry and (entry.agent_import_path or (entry.agent and entry.agent.kind))
+            if scored and scored != trained:
+                message = f"the run is trained in the agent '{trained}', and scored in another"
+                yield Problem(message, f"{tasks.place}.agent", scored, "Remove it to score what is trained.")
 
 
 def scored_on_training_rows(context: Context) -> Iterator[Problem]:
