@@ -12,10 +12,8 @@ import hashlib
 import json
 import math
 import struct
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -33,6 +31,8 @@ from .scores import EvalResult, compute_scores
 from .verifier import BaseVerifier
 
 if TYPE_CHECKING:
+    from zipfile import ZipFile
+
     from ..rollouts.engine import EngineLimits
     from .scored_model import Sampling, ScoredModel
 
@@ -96,6 +96,8 @@ class ForeignSuite[P: ForeignParams](BaseVerifier[P]):
 
     def version_with(self, files: Sequence[Path]) -> str:
         """Version of the program, and a hash of files of the project."""
+        from importlib.metadata import version  # here, because it takes 10 ms to import
+
         version_of_program = version(self.program)
         content = b"".join(path.read_bytes() for path in files)
         return f"{version_of_program}-{hashlib.sha256(content).hexdigest()[:12]}" if files else version_of_program
@@ -184,12 +186,14 @@ def _read_log(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
     if path.suffix == ".json":
         log = json.loads(path.read_bytes())
         return log, log.get("samples") or []
-    with zipfile.ZipFile(path) as archive:
+    from zipfile import ZipFile
+
+    with ZipFile(path) as archive:
         header = json.loads(_read_member(path, archive, "header.json"))
         return header, json.loads(_read_member(path, archive, "summaries.json"))
 
 
-def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
+def _read_member(path: Path, archive: ZipFile, name: str) -> bytes:
     """One file of an archive; Inspect uses Zstandard, which Python 3.12's zipfile cannot read."""
     info = archive.getinfo(name)
     if info.compress_type != _ZSTANDARD:
