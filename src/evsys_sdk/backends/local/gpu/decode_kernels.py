@@ -27,7 +27,7 @@ COLUMNS = 32
 _MOST_PIECES = 4
 _PROGRAMS = 128
 """How many programs a product is to be divided among, about one for each processor."""
-_MOST_SHARES = 4
+_MOST_SHARES = 8
 """How many programs divide the low-rank states of an adapter."""
 
 

@@ -9,7 +9,7 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -198,9 +198,8 @@ def advance(lanes: Sequence[Lane], logits: Tensor) -> None:
     mass = _mass(logits, highest)
     total = highest + mass.sum(dim=(1, 2), dtype=torch.float64).log()[:, None].to(logits.dtype)
     if all(map(_is_mild, params)):
-        for lane, row in zip(lanes, mass.flatten(1), strict=True):
-            if (bias := bias_of(lane.request, mass.device)) is not None:
-                row[bias[0]] *= bias[1].exp()
+        for rows, tokens, values in _biases(lanes, mass.device):
+            mass.flatten(1)[rows, tokens] *= values.exp()
         chosen = _inverse(mass, uniform.to(mass.device))
     else:
         chosen = choose(_filter(_change(logits, total, lanes), lanes), params, uniform)
@@ -218,21 +217,23 @@ def _change(logits: Tensor, total: Tensor, lanes: Sequence[Lane]) -> Tensor:
     if not any(lane.request.params.logit_bias or lane.request.params.processors for lane in lanes):
         return logits
     found = logits - total
-    # Requests that were made together share their bias: one operation for all of their rows.
-    same: dict[int, list[int]] = {}
-    for row, lane in enumerate(lanes):
-        same.setdefault(id(lane.request.params.logit_bias), []).append(row)
-    for rows in same.values():
-        if (bias := bias_of(lanes[rows[0]].request, found.device)) is not None:
-            if len(rows) == len(lanes):
-                found[:, bias[0]] += bias[1]
-            else:
-                found[torch.tensor(rows, device=found.device)[:, None], bias[0]] += bias[1]
+    for rows, tokens, values in _biases(lanes, found.device):
+        found[rows, tokens] += values
     for row, lane in enumerate(lanes):
         if lane.request.params.processors:
             tokens = [*lane.request.prompt, *lane.tokens]
             found[row] = process(found[row], tokens, lane.request.params.processors)
     return found
+
+
+def _biases(lanes: Sequence[Lane], device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """(rows, 1) that have the same bias, its tokens and its values; requests that were made together share theirs."""
+    same: dict[int, list[int]] = {}
+    for row, lane in enumerate(lanes):
+        same.setdefault(id(lane.request.params.logit_bias), []).append(row)
+    for rows in same.values():
+        if (bias := bias_of(lanes[rows[0]].request, device)) is not None:
+            yield torch.tensor(rows, device=device)[:, None], *bias
 
 
 def bias_of(request: Any, device: torch.device) -> tuple[Tensor, Tensor] | None:
