@@ -41,7 +41,7 @@ def list_threats(analysis: Analysis, looks: Looks | None) -> list[str]:
 def _about_the_design(analysis: Analysis, looks: Looks | None) -> Iterator[str]:
     evidence, claim = analysis.evidence, analysis.claim
     question, baseline = analysis.question, analysis.baseline
-    if question.shared and analysis.n_compared > 1:
+    if question.shared and len(analysis.candidates) > 1:
         yield "Runs are chosen by the same scores that are reported, because there is no separate val and test set."
     if looks is not None and looks.before:
         yield (

@@ -63,10 +63,6 @@ class Analysis:
         return [name for name in self.report.runs if self.baseline is None or name != self.baseline.run]
 
     @property
-    def n_compared(self) -> int:
-        return len(self.candidates)
-
-    @property
     def baseline_scores(self) -> RunScores | None:
         """The scores of the baseline, if it has any; a level is a model that scores it on every task."""
         base, runs = self.baseline, self.report.runs
@@ -91,7 +87,7 @@ class Analysis:
         if self.level.last_seeds and (prospect := self.prospect) is not None:
             effect = prospect.detectable(self.level.last_seeds, error=self.level.last)
         else:
-            error = self.level.here / (1 if self.preferred is not None else self.n_compared)
+            error = self.level.here / (1 if self.preferred is not None else len(self.candidates))
             known = [(one.stderr, round(one.df, 1)) for one in self.differences.estimates]
             # The mean over the runs, because one whose seeds lie far apart has less power than the median.
             effect = float(np.mean([(t_quantile(1 - error, df) + t_quantile(POWER, df)) * one for one, df in known]))
@@ -104,7 +100,7 @@ class Analysis:
     @property
     def prospect(self) -> Prospect | None:
         """What a repetition is planned from; None where the noise of seeds is unknown."""
-        return None if self.differences is None else Prospect.of(self.differences, candidates=self.n_compared)
+        return None if self.differences is None else Prospect.of(self.differences, candidates=len(self.candidates))
 
 
 def analyse(evidence: Evidence, claim: Claim | None, question: Asked, baseline: Baseline | None) -> Analysis:
@@ -119,7 +115,7 @@ def analyse(evidence: Evidence, claim: Claim | None, question: Asked, baseline: 
     if differences is None:
         raw = tuple(Comparison(name, report.runs[name].mean - base.mean) for name in candidates)
         return replace(found, comparisons=raw)
-    several = found.n_compared > 1  # one run alone is chosen from nothing
+    several = len(candidates) > 1  # one run alone is chosen from nothing
     chosen = find_best(question.sign, selection.runs, complete(evidence, candidates))
     found = replace(found, differences=differences, preferred=chosen if several and not question.shared else None)
     return replace(found, comparisons=_compare(found, base, differences))
@@ -154,7 +150,7 @@ def _compare(found: Analysis, base: RunScores, differences: Differences) -> tupl
     Where samples are missing, an interval reaches from the difference with all of them wrong in the run and right in
     the baseline to the opposite, each with the same standard error; p is that of the difference nearest to 0.
     """
-    tests = [1 if name == found.preferred else found.n_compared for name in found.candidates]
+    tests = [1 if name == found.preferred else len(found.candidates) for name in found.candidates]
     widest = (-math.inf, math.inf)
     if found.question.is_rate:
         widest = (-base.mean, 1 - base.mean) if base.is_level else (-1.0, 1.0)

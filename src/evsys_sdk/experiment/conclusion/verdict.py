@@ -69,7 +69,7 @@ def conclude_from(evidence: Evidence) -> Conclusion:
     return replace(
         found,
         comparisons=sorted(analysis.comparisons, key=lambda one: (-question.sign * one.difference, one.run)),
-        n_compared=analysis.n_compared,
+        n_compared=len(analysis.candidates),
         smallest_detectable=analysis.detectable,
         population=_describe_population(analysis),
         trend=trend,
