@@ -42,13 +42,13 @@ from ...record.values import number
 from ...record.view.build import view
 from ...record.view.model import ExperimentView
 from .admission import CampaignRefusal, require_approval
-from .measured import ended_at, read_point, spent_amount, wall_seconds
+from .measured import ended_at, read_point, spent_amount
 from .policy import CONFIRM, STOP, TRAIN, CampaignDecision, FamilyState, Observed, Point, decide
 from .portfolio import Portfolio
 
 START, EXPORT, BLOCKED = "start", "export", "blocked"
 _RESERVE = 0.02
-"""Share of the time that is kept for the export and the conclusion ..."""
+"""Share of the time that is kept for the export; an experiment keeps the time of its conclusion itself."""
 _MOST_RESERVE_S = 60.0
 _FIT = 0.8
 """Share of the rest that the training of a confirmation is planned to take; scoring comes on top."""
@@ -82,8 +82,6 @@ class Driver:
             raise WorkspaceError(f"the campaign '{name}' has no portfolio. Open one with --portfolio")
         self.portfolio = Portfolio.load(name, found.terms.portfolio)
         self._until, self._is_late = until, False
-        self._overhead_s = max((number(one.get("overhead_s")) or 0.0 for one in found.decisions), default=0.0)
-        """Most that a step took next to its training and scoring: checks, loading, the conclusion."""
 
     # What is known
 
@@ -174,8 +172,7 @@ class Driver:
             if decision.action == STOP:
                 return self._finish("" if seen.confirmed else f"nothing could be confirmed: {decision.reason}")
             points = next((len(one.points) for one in seen.families if one.name == decision.family), 0)
-            limit, overhead = self._limit(decision, seen), round(self._overhead_s, 3)
-            self._note(decision, by="policy", limit=limit, points=points, overhead_s=overhead)
+            self._note(decision, by="policy", limit=self._limit(decision, seen), points=points)
             open_one = self.campaign.decisions[-1]
         try:
             outcome, stop = self._carry_out(decision, open_one, seen)
@@ -190,10 +187,7 @@ class Driver:
         try:
             config = self._config(decision, event, seen)
             self._check_approval(config)
-            began, before = time.time(), wall_seconds(self._record(config))
             result = Experiment(config).run(until=self._deadline(seen))
-            counted = wall_seconds(self._record(config)) - before
-            self._overhead_s = max(self._overhead_s, time.time() - began - counted)
         except DeadlineTooShort:
             raise
         except EvsysError as error:
@@ -266,7 +260,7 @@ class Driver:
             return None
         if self._is_late:  # what has a score is only concluded; without one, its own limit ends it
             return time.time() if any(one.points for one in seen.families) else None
-        return deadline - max(min(_RESERVE * seen.budget, _MOST_RESERVE_S), self._overhead_s)
+        return deadline - min(_RESERVE * seen.budget, _MOST_RESERVE_S)
 
     def _plan_steps(self, family: str, seen: Observed) -> int | None:
         """How many steps a seed of the confirmation takes: up to the best score, or what fits where it still rises."""

@@ -29,11 +29,6 @@ def ended_at(record: ExperimentRecord | None) -> float | None:
     return turns[-1].time if done else None
 
 
-def wall_seconds(record: ExperimentRecord | None) -> float:
-    """The running time of an experiment."""
-    return spent_amount(record.spend, "wall_s") if record else 0.0
-
-
 def spent_amount(spend: dict[str, float], unit: str) -> float:
     """The spend in the unit of the campaign's limit."""
     return sum(spend.get(name, 0.0) for name in _SPENT[unit])
