@@ -185,5 +185,5 @@ def test_copies_can_be_turned_off(make_info: MakeInfo, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_stops_the_run_with_a_remedy(make_info: MakeInfo, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file is in the way", encoding="utf-8")
-    with pytest.raises(DataError, match=r"cannot be written.*Check that the folder"):
+    with pytest.raises(DataError, match=r"cannot be written.*Check the permissions"):
         LocalLogger().on_run_start(make_info(run_dir=tmp_path), RunControl())

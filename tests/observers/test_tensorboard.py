@@ -108,7 +108,7 @@ def test_a_resumed_run_replaces_the_steps_it_repeats(make_info: MakeInfo, tmp_pa
 @needs_tensorboard
 def test_a_folder_that_cannot_be_written_stops_the_run_with_a_remedy(make_info: MakeInfo, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file is in the way", encoding="utf-8")
-    with pytest.raises(DataError, match=r"cannot be written.*Check that the folder"):
+    with pytest.raises(DataError, match=r"cannot be written.*Check the permissions"):
         TensorBoardLogger().on_run_start(make_info(run_dir=tmp_path), RunControl())
 
 

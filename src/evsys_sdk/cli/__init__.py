@@ -1,6 +1,6 @@
-"""The command line, `evsys`: a verb is imported only when it is called; `main` knows where each one is."""
+"""The command line `evsys`. `main` imports the module of a verb when it is called."""
 
 import gc
 
-# Before anything else is imported: start-up makes many objects and hardly any garbage; looking for it costs a tenth.
+# Before other imports: start-up creates many objects and little garbage, and collecting it costs a tenth of the time.
 gc.set_threshold(100_000)

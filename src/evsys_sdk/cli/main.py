@@ -1,4 +1,4 @@
-"""The `evsys` command: finds the verb, runs it, and turns every expected error into a sentence and an exit code.
+"""The `evsys` command: runs a verb and converts expected errors to a message and an exit code.
 
 Exit codes: 0 done, 1 bad input, 2 an arm failed or is unscored, 3 stopped by budget, 130 interrupted.
 """
@@ -63,7 +63,7 @@ COMMANDS = {
     "skills": ("project.project", "List or install the skills for coding agents."),
     "completion": ("project.project", "Print the shell completion script."),
 }
-"""Verb -> (module below `evsys_sdk.cli`, one line of help). A verb's module is imported when it is called."""
+"""Verb -> (module below `evsys_sdk.cli`, one line of help). The module is imported when the verb is called."""
 GROUPS = {
     "Start": ("init-project", "new-experiment", "list", "schema", "dataset", "benchmark"),
     "Run": ("validate", "plan", "run", "status", "logs", "cancel", "eval"),
@@ -72,7 +72,7 @@ GROUPS = {
     "Ship": ("traces", "loop", "gate", "deploy"),
     "Serve": ("serve", "mcp"),
 }
-"""What `evsys --help` shows; it names the other verbs in one line."""
+"""Sections of `evsys --help`; the other verbs are named in one line."""
 
 
 _PLACE = re.compile(r"^\S[^:\n]*:\d+(:\d+)?:")
@@ -80,7 +80,7 @@ _PLACE = re.compile(r"^\S[^:\n]*:\d+(:\d+)?:")
 
 
 class LazyGroup(click.Group):
-    """A click group that knows its verbs' names and help without importing them."""
+    """A click group that lists its verbs without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -89,10 +89,10 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
-        # A function called `list` would hide Python's own in its module, and none can be called `import`.
+        # `list` would hide the built-in, and `import` is a keyword.
         return getattr(module, f"{cmd_name}_" if cmd_name in ("import", "list") else cmd_name.replace("-", "_"))
 
-    # click's own asks each command for its help, which would import all of them.
+    # click's method reads the help of each command, which would import all of them.
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in GROUPS.items():
             with formatter.section(title):
@@ -116,7 +116,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader (head, less) has closed the pipe
+        except BrokenPipeError:  # the reader (head, less) closed the pipe
             _silence_stdout()
             ctx.exit(0)
 
@@ -145,32 +145,32 @@ def evsys(log_level: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; secrets are redacted from everything that is printed."""
+    """Run the command line and return its exit code; all output is redacted."""
     before = redact_output()
-    if argv is None:  # the program itself, and not a call from another one
+    if argv is None:  # the program itself, not a call from Python
         isolate_user_code(lambda message: _tell(message, "--json" in sys.argv[1:]), _containment(sys.argv[1:]))
     code = 1
     try:
         code = _run(argv)
     finally:
         report_exit(code)
-    # Not after an exception: Python prints it after this function, and it may quote a secret.
+    # Not after an exception, which Python prints after this function and which may contain a secret.
     sys.stdout, sys.stderr = before
     return code
 
 
 _UNCONTAINED = ("run", "campaign", "loop", "serve", "mcp", "dashboard", "attach")
-"""Verbs that run until they are stopped or limit each call of user code, and may redraw what they show."""
+"""Verbs that run until they are stopped, or that limit each call of user code themselves."""
 _SCORING = ("eval", "benchmark", "gate", "deploy", "doctor", "export")
-"""Verbs whose single steps, an attempt at a task or an upload, may take long."""
+"""Verbs with long steps, such as rollouts or uploads."""
 
 
-_RESTS_ON_TASKS = ("run", "validate", "plan", "eval", "benchmark", "gate", "deploy", "audit", "conclude", "loop")
-"""Verbs that report task files that have changed since they were first used."""
+_USES_TASKS = ("run", "validate", "plan", "eval", "benchmark", "gate", "deploy", "audit", "conclude", "loop")
+"""Verbs that warn about task files that changed since their first use."""
 
 
 def _report_changed_tasks(arguments: list[str]) -> None:
-    if _verb(arguments) not in _RESTS_ON_TASKS or "restore" in arguments:
+    if _verb(arguments) not in _USES_TASKS or "restore" in arguments:
         return
     from ..paths import workspace_dir
     from ..record.layout import SEALS
@@ -179,16 +179,15 @@ def _report_changed_tasks(arguments: list[str]) -> None:
         from ..record.project_files.sealed import find_changed
         from .output import print_warnings
 
-        for one in find_changed():
-            print_warnings([str(one)])
+        print_warnings(str(sealed) for sealed in find_changed())
 
 
 def _verb(arguments: list[str]) -> str:
-    return next((one for one in arguments if one in COMMANDS), "")
+    return next((argument for argument in arguments if argument in COMMANDS), "")
 
 
 def _containment(arguments: list[str]) -> Containment | None:
-    """The limits of a command that imports user code."""
+    """The limits of user code in a command; None for verbs without limits."""
     verb = _verb(arguments)
     if verb in _UNCONTAINED:
         return None
@@ -206,9 +205,9 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _run(argv: list[str] | None) -> int:
-    """The only place where errors become output."""
+    """Run a command and convert its errors to output and an exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    as_json = "--json" in arguments  # not what click reads: the arguments themselves may be what is wrong
+    as_json = "--json" in arguments  # click may fail to parse the arguments
     try:
         return _invoke(arguments)
     except click.ClickException as error:
@@ -223,7 +222,7 @@ def _run(argv: list[str] | None) -> int:
         if code is None:
             raise
         return code
-    except BaseException as error:  # never ours: click returns the exit code here
+    except BaseException as error:  # from user code: click returns exit codes here
         what = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {error!r:.2000}"
         _tell(f"the code of this project {what}. Raise an Exception instead.", as_json)
         return 1
@@ -236,12 +235,14 @@ def _explain(error: Exception, as_json: bool) -> int | None:
     if isinstance(error, EvsysError):
         from .output import wrap
 
-        for line in wrap(redact_text(str(error)), err=True).split("\n"):  # as a whole: a secret may have several lines
+        for line in wrap(redact_text(str(error)), err=True).split(
+            "\n"
+        ):  # redacted as a whole, because a secret may have several lines
             click.echo(_PLACE.sub(lambda place: click.style(place[0], bold=True), line), err=True)
         _answer(error.to_dict(), as_json)
         return error.exit_code
     place = blame_user_code(error)
-    if place or isinstance(error, OSError):  # the project's code, a full disk: not a bug of ours, so no traceback
+    if place or isinstance(error, OSError):  # user code or the system, not a bug of evsys: no traceback
         from ..log import get_logger
 
         get_logger().debug("Where it happened:", exc_info=True)
@@ -254,7 +255,7 @@ def _explain(error: Exception, as_json: bool) -> int | None:
 
 
 def _tell(message: str, as_json: bool) -> None:
-    """Report what user code did to its process."""
+    """Report an error of user code."""
     from ..errors import clean
     from .output import say
 
@@ -268,10 +269,10 @@ def _answer(error: dict[str, Any], as_json: bool) -> None:
 
     try:
         emit(error, as_json, lambda: None)
-    except OSError:  # stdout cannot be written; stderr has the message
+    except OSError:  # stdout cannot be written; the message is on stderr
         _silence_stdout()
 
 
 def _silence_stdout() -> None:
-    """Keep Python from trying to write what is left in the buffer when it exits."""
+    """Redirect stdout to nothing, so that Python does not fail to flush it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what reads the values given to them."""
+"""Options that several commands share, and readers of their values."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ plot_option = click.option(
     type=click.Path(dir_okay=False),
     help="Also draw curves and scores into this .png or .svg file (needs the extra 'plot').",
 )
-recheck_option = click.option(  # the command does not import them: another process does
+recheck_option = click.option(  # a child process imports them
     "--import",
     "imports",
     multiple=True,
     metavar="MODULE",
-    help="Let your own verifiers and metrics judge again: a module name or a .py file. May be repeated.",
+    help="Recompute with your own verifiers and metrics: a module name or a .py file. May be repeated.",
 )
 
 
@@ -53,7 +53,7 @@ import_option = click.option(
     metavar="MODULE",
     callback=_import_code,
     expose_value=False,
-    is_eager=True,  # before the other options, wherever it stands among them
+    is_eager=True,  # before the other options, in any order
     help="Import your own extensions first: a module name or a .py file. May be repeated.",
 )
 
@@ -62,7 +62,7 @@ _VERDICTS = "supported, promising_unconfirmed, inconclusive, refuted or invalid"
 _FILTERS = (
     click.option("--status", "statuses", multiple=True, help=f"Only {_STATUSES} ones. May be repeated."),
     click.option("--verdict", "verdicts", multiple=True, help=f"Only {_VERDICTS} ones, or none. May be repeated."),
-    click.option("--tag", "tags", multiple=True, help="Only with this tag. Of several, all must be there."),
+    click.option("--tag", "tags", multiple=True, help="Only with this tag. May be repeated; all must match."),
     click.option("--algorithm", help="Only those that use this algorithm."),
     click.option("--model", help="Only those whose model's name contains this."),
     click.option("--since", metavar="WHEN", help="Only those started since: 2026-01-31, or 12h, 7d, 2w ago."),
@@ -73,18 +73,18 @@ _FILTERS = (
 
 def filter_options[F: Callable[..., Any]](command: F) -> F:
     """Add the options that `read_filters` reads."""
-    for option in reversed(_FILTERS):  # the help lists the decorators of a function from the top
+    for option in reversed(_FILTERS):  # the help lists decorators from the top
         command = option(command)
     return command
 
 
 def read_filters(options: dict[str, Any]) -> Filters:
-    """The filters that the options of a command ask for."""
+    """The filters from the options of a command."""
     from ..history.query import Filters, check_status, check_verdict, parse_since
 
     return Filters(
-        statuses=[check_status(one) for one in options["statuses"]],
-        verdicts=[check_verdict(one) for one in options["verdicts"]],
+        statuses=[check_status(status) for status in options["statuses"]],
+        verdicts=[check_verdict(verdict) for verdict in options["verdicts"]],
         tags=options["tags"],
         algorithm=options["algorithm"] or "",
         model=options["model"] or "",
@@ -95,32 +95,32 @@ def read_filters(options: dict[str, Any]) -> Filters:
 
 
 def find_folder(experiment: str, roots: tuple[str, ...] = ()) -> Path:
-    """The folder of an experiment, given as a path, an id, its beginning, or a name."""
+    """The folder of an experiment, by its path, its id, the beginning of its id, or its name."""
     from ..history.find import experiment_roots, find_experiment
 
     return find_experiment(experiment, experiment_roots(roots))
 
 
 def read_params(pairs: tuple[str, ...], option: str) -> dict[str, Any]:
-    """The params that an option was given as `KEY=VALUE`, by name; the value as YAML reads it."""
+    """The params of a `KEY=VALUE` option; values are YAML."""
     import yaml
 
     from ..errors import ConfigError
 
-    found: dict[str, Any] = {}
+    params: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise ConfigError(f"{option} takes KEY=VALUE (got {pair!r}).")
         try:
-            found[key] = yaml.safe_load(value)
+            params[key] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise ConfigError(f"{option} {key}: {value!r} is not a YAML value. Put quotes around a text.") from None
-    return found
+    return params
 
 
 def read_json(text: str | None, option: str) -> dict[str, Any]:
-    """The JSON object given to an option; empty if the option is not given."""
+    """The JSON object of an option; empty without the option."""
     from ..data.jsonl import parse_json
     from ..errors import DataError, show
 
@@ -131,7 +131,7 @@ def read_json(text: str | None, option: str) -> dict[str, Any]:
 
 
 def read_key(file: str | None, option: str, variable: str) -> str:
-    """The key in the file of an option, else in a variable: other users of the machine can see command lines."""
+    """The key from a file or an environment variable, because other users can see command lines."""
     import os
 
     from ..errors import ConfigError

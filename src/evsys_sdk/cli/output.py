@@ -1,4 +1,4 @@
-"""How commands answer: results on stdout, as text for people or, with `--json`, as JSON for programs."""
+"""Output of commands: results on stdout, as text or, with `--json`, as JSON."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..user_code import results
 
 
 def emit(value: Any, as_json: bool, render: Callable[[], str | None]) -> None:
-    """Print `value`, or what it returns, as JSON; or what `render` prints or returns for a person."""
-    with results():  # else it would count as output of the project's code
+    """Print `value` (or its result, if it is callable) as JSON, or the page that `render` prints or returns."""
+    with results():  # marks it as output of evsys, not of user code
         if as_json:
             click.echo(text.printable_json(_as_json(value() if callable(value) else value)))
             return
@@ -28,7 +28,7 @@ def emit(value: Any, as_json: bool, render: Callable[[], str | None]) -> None:
 
 
 class _Wrapped(io.TextIOBase):
-    """A terminal on which lines break between words."""
+    """A terminal stream that wraps lines between words."""
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
@@ -52,12 +52,12 @@ class _Wrapped(io.TextIOBase):
 
 @contextmanager
 def _wrapped_output() -> Generator[None]:
-    held = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_Wrapped(one) if one.isatty() else one for one in held)
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_Wrapped(stream) if stream.isatty() else stream for stream in streams)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = held
+        sys.stdout, sys.stderr = streams
 
 
 def _as_json(value: Any) -> str:
@@ -65,14 +65,14 @@ def _as_json(value: Any) -> str:
 
     try:
         return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError):  # a record may hold what JSON does not know, and the answer is JSON all the same
+    except (TypeError, ValueError):  # a record may hold values that are not JSON
         from ..record.jsonable import jsonable
 
         return json.dumps(jsonable(value), indent=2, ensure_ascii=False)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows as aligned columns, plain enough to read, grep and cut; on a terminal no wider than that."""
+    """Rows as aligned columns; on a terminal no wider than it."""
     width = None if sys.stdout.isatty() else sys.maxsize
     return fit_table(headers, rows, width=width, whole=(headers[0], "id"), keep_empty=True)
 
@@ -85,26 +85,26 @@ def fit_table(
     whole: Sequence[str] = (),
     keep_empty: bool = False,
 ) -> str:
-    """A table no wider than the terminal: empty columns are left out, the widest but `whole` shortened."""
+    """A table no wider than the terminal, without empty columns; cells of columns that are not `whole` are cut."""
     cells = [[str(cell) for cell in row] for row in rows]
     kept = [at for at in range(len(headers)) if keep_empty or not cells or any(row[at].strip(" -") for row in cells)]
-    found = [[row[column] for column in kept] for row in (headers, *cells)]
-    flexible = [at for at, name in enumerate(found[0]) if name not in whole]
-    return text.fit_table(found[0], found[1:], width=width or text.terminal_width(), flexible=flexible)
+    kept_cells = [[row[column] for column in kept] for row in (headers, *cells)]
+    flexible = [at for at, name in enumerate(kept_cells[0]) if name not in whole]
+    return text.fit_table(kept_cells[0], kept_cells[1:], width=width or text.terminal_width(), flexible=flexible)
 
 
 def say(sentence: str, *, err: bool = False) -> None:
-    """Print sentences; on a terminal they break between words."""
+    """Print text; wrapped between words on a terminal."""
     click.echo(wrap(sentence, err=err), err=err)
 
 
 def wrap(sentence: str, *, err: bool = False) -> str:
-    """Break long lines between words if they go to a terminal."""
+    """Text, wrapped between words if the output is a terminal."""
     return _wrap(sentence) if (sys.stderr if err else sys.stdout).isatty() else sentence
 
 
 def _wrap(page: str) -> str:
-    """Long lines broken between words, and tables of Markdown as aligned columns; indented lines stay as they are."""
+    """Wrap long lines between words and align Markdown tables; indented lines stay unchanged."""
     import textwrap
 
     width, lines = text.terminal_width(), list[str]()
@@ -132,7 +132,7 @@ def _wrap(page: str) -> str:
 
 
 def hang(head: str, content: str, *, err: bool = False) -> str:
-    """Text behind its head; on a terminal it continues below its own beginning."""
+    """Text after a head, with a hanging indent on a terminal."""
     from textwrap import TextWrapper
 
     if not (sys.stderr if err else sys.stdout).isatty():
@@ -143,23 +143,23 @@ def hang(head: str, content: str, *, err: bool = False) -> str:
     return head + lines.fill(content)[len(start) :] if content else head.rstrip()
 
 
-def group_sentences(found: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Names and what is reported of each: every sentence once, whatever its numbers and quotations, with its names."""
+def group_sentences(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Sentence -> the names that report it; sentences that differ only in numbers and quotations count as equal."""
     groups = dict[str, tuple[str, list[str]]]()
-    for name, sentence in found:
+    for name, sentence in pairs:
         groups.setdefault(re.sub(r"'[^']*'|[\d.]+", "", sentence), (sentence, []))[1].append(name)
     return dict(groups.values())
 
 
 def fields(rows: Iterable[tuple[str, object]], *, indent: int = 2) -> str:
-    """Names and values, aligned; what has no value is left out."""
+    """Names and values, aligned, without empty values."""
     shown = [(name, str(value)) for name, value in rows if value is not None and value != ""]
     width = max((len(name) for name, _ in shown), default=0)
     return "\n".join(hang(f"{'':{indent}}{name:<{width}}  ", value) for name, value in shown)
 
 
 def emit_line(value: dict[str, Any], as_json: bool, line: str) -> None:
-    """Print one of several answers at once: its JSON on one line, or a line for a person."""
+    """Print one of several results: its JSON on one line, or a line of text."""
     import json
 
     with results():
@@ -167,13 +167,13 @@ def emit_line(value: dict[str, Any], as_json: bool, line: str) -> None:
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
-    """What does not stop an experiment but may change what it means; on stderr."""
+    """Print warnings on stderr."""
     for warning in warnings:
         say(f"warning: {warning.rstrip('.')}.", err=True)
 
 
 class ProgressLine:
-    """How many of how many are done, on stderr: in place on a terminal, else in a line for each twentieth."""
+    """Progress on stderr: in place on a terminal, else a line per 5 %."""
 
     def __init__(self, what: str) -> None:
         self._what, self._live, self._shown = what, sys.stderr.isatty(), -1

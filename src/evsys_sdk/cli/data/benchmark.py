@@ -1,6 +1,6 @@
-"""`evsys benchmark`: what runs are scored on.
+"""`evsys benchmark`: the benchmarks of the workspace.
 
-Its verb `run` scores any inference client, and continues where that was aborted.
+The verb `run` scores any inference client, and continues an aborted scoring.
 """
 
 from __future__ import annotations
@@ -25,26 +25,30 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.argument("ref", metavar="NAME_OR_PATH")
 @click.option("--inference", "kind", required=True, metavar="KIND", help="Registered inference client to score.")
-@click.option("--params", metavar="JSON", help='Its params, e.g. \'{"model": "gpt-4.1"}\'.')
-@click.option("--samples", default=1, type=AT_LEAST_ONE, help="Attempts at each task.")
+@click.option("--params", metavar="JSON", help='Params of the client, e.g. \'{"model": "gpt-4.1"}\'.')
+@click.option("--samples", default=1, type=AT_LEAST_ONE, help="Samples per task.")
 @click.option("--metrics", default="pass@1", help="Metrics to report, separated by commas.")
 @click.option(
-    "--breakdown", default="", show_default=False, metavar="KEYS", help="Metadata keys to report separate scores for."
+    "--breakdown",
+    default="",
+    show_default=False,
+    metavar="KEYS",
+    help="Metadata keys; each value gets separate scores.",
 )
-@click.option("--temperature", type=click.FloatRange(min=0), help="By default 0 for one attempt, 1 for several.")
-@click.option("--max-tokens", default=1024, type=AT_LEAST_ONE, help="Longest answer.")
-@click.option("--n-tasks", type=AT_LEAST_ONE, help="Score only the first this many tasks.")
-@click.option("--concurrency", default=32, type=AT_LEAST_ONE, help="Attempts at once.")
-@click.option("--timeout", "timeout_s", default=600.0, type=POSITIVE, help="Seconds one attempt may take.")
+@click.option("--temperature", type=click.FloatRange(min=0), help="By default 0 for one sample, 1 for several.")
+@click.option("--max-tokens", default=1024, type=AT_LEAST_ONE, help="Token limit of an answer.")
+@click.option("--n-tasks", type=AT_LEAST_ONE, help="Score only this many tasks, from the first.")
+@click.option("--concurrency", default=32, type=AT_LEAST_ONE, help="Concurrent rollouts.")
+@click.option("--timeout", "timeout_s", default=600.0, type=POSITIVE, help="Time limit of a rollout in seconds.")
 @click.option(
     "--agent",
     metavar="KIND_OR_IMPORT_PATH",
     help="Agent that drives the model: a registered one, or package.module:Class; by default one question and answer.",
 )
 @click.option("--agent-param", "agent_params", multiple=True, metavar="KEY=VALUE", help="A param of the agent.")
-@click.option("--environment", help="Registered environment that the agent's commands run in.")
+@click.option("--environment", help="Registered environment of the agent's commands.")
 @click.option("--engine", default="inline", help="Rollout engine.")
-@click.option("--seed", default=0, help="Decides the samples, as far as the client goes along.")
+@click.option("--seed", default=0, help="Seed of the samples, if the client supports it.")
 @click.option(
     "-o",
     "--output-dir",
@@ -59,8 +63,8 @@ if TYPE_CHECKING:
 def run(ref: str, kind: str, params: str | None, output: str | None, quiet: bool, as_json: bool, **options: Any) -> int:
     """Score an inference client on a benchmark.
 
-    NAME_OR_PATH is a JSONL file or folder of tasks, or a name or id in the workspace. The same command again takes up
-    what was finished; attempts that failed are made again.
+    NAME_OR_PATH is a JSONL file or folder of tasks, or a name or id in the workspace. The same command continues an
+    interrupted scoring; failed rollouts are repeated.
     """
     from ...config import InferenceSpec
     from ...data.workspace.reference import slug
@@ -110,11 +114,11 @@ def _settings(
 
     names = [name for name in metrics.split(",") if name]
     for name in names:
-        build_metric(name)  # an unknown name is refused before anything is spent
+        build_metric(name)  # refuse unknown names before the scoring
     check_engine(engine)
     return ScoreSettings(
         samples=samples,
-        # several attempts at temperature 0 would all be the same one
+        # several samples at temperature 0 would be equal
         sampling=Sampling(max_tokens, float(samples > 1) if temperature is None else temperature, seed),
         harness=_harness(agent, agent_params, EnvironmentSpec(kind=environment) if environment else None),
         engine=engine,
@@ -125,17 +129,17 @@ def _settings(
     )
 
 
-def _harness(agent: str | None, given: tuple[str, ...], environment: EnvironmentSpec | None) -> Harness:
+def _harness(agent: str | None, pairs: tuple[str, ...], environment: EnvironmentSpec | None) -> Harness:
     """The agent by its registered kind or by its import path, with its params."""
     from ...config.specs import AgentSpec
     from ...registry import list_agents
     from ...rollouts.harness import build_harness
 
-    params = read_params(given, "--agent-param")
+    params = read_params(pairs, "--agent-param")
     if agent is not None and agent not in list_agents() and ("." in agent or ":" in agent):
         return build_harness(None, environment, agent_import_path=agent, import_params=params)
     if agent is None and params:
-        raise click.BadParameter("there is no agent to give them to. Add --agent.", param_hint="--agent-param")
+        raise click.BadParameter("the params have no agent. Add --agent.", param_hint="--agent-param")
     return build_harness(AgentSpec(kind=agent, params=params) if agent else None, environment)
 
 
@@ -154,9 +158,9 @@ def _load(ref: str) -> Benchmark:
     from ...record.project_files.sealed import seal_files
 
     if Path(ref).exists():
-        found = Benchmark.load(path=ref)
+        benchmark = Benchmark.load(path=ref)
         seal_files([Path(ref)])
-        return found
+        return benchmark
     try:
         return Benchmark.load(name=ref)
     except WorkspaceError as unknown:
@@ -167,10 +171,10 @@ def _load(ref: str) -> Benchmark:
 
 
 def _identity(kind: str, params: dict[str, Any]) -> str:
-    """Which model this is: predictions of another one, or of this one asked otherwise, are not to be mixed with its."""
+    """The identity of the model, so that stored predictions of other models or params are not reused."""
     from ...data.digest import digest
 
-    # An API key changes nothing about the answers, and not even a hash of it should be written down.
+    # Without API keys, which do not change the answers and must not be stored, not even as a hash.
     named = [key for key in ("model", "checkpoint", "adapter_path", "checkpoint_path") if params.get(key)]
     others = {key: value for key, value in params.items() if key not in named and "key" not in key.lower()}
     suffix = f"@{digest(others).hex()[:8]}" if others else ""
@@ -200,27 +204,29 @@ def _render(result: EvalResult, folder: Path) -> None:
 
 @click.command("restore")
 @click.argument("paths", nargs=-1, type=click.Path())
-@click.option("--keep", is_flag=True, help="Accept what the files hold now, instead.")
+@click.option("--keep", is_flag=True, help="Accept the present content instead.")
 @json_option
 def restore(paths: tuple[str, ...], keep: bool, as_json: bool) -> int:
-    """Bring task files back to what they held when they were first used: all that have changed, or PATHS."""
+    """Restore task files to their content at first use: all changed files, or PATHS."""
     from ...record.project_files.sealed import find_changed, restore_files, seal_files
 
-    wanted = [Path(path).resolve() for path in paths]
-    changed = [one for one in find_changed() if not wanted or any(one.file.is_relative_to(path) for path in wanted)]
+    chosen = [Path(path).resolve() for path in paths]
+    changed = [
+        sealed for sealed in find_changed() if not chosen or any(sealed.file.is_relative_to(path) for path in chosen)
+    ]
     if keep:
-        changed = [one for one in changed if one.file.exists()]
-        seal_files((one.file for one in changed), again=True)
+        changed = [sealed for sealed in changed if sealed.file.exists()]
+        seal_files((sealed.file for sealed in changed), again=True)
     lost = [] if keep else restore_files(changed)
-    done = [one.path for one in changed if one not in lost]
-    answer = {"kept" if keep else "restored": done, "lost": [one.path for one in lost]}
+    done = [sealed.path for sealed in changed if sealed not in lost]
+    answer = {"kept" if keep else "restored": done, "lost": [sealed.path for sealed in lost]}
 
     def render() -> None:
         for path in done:
             click.echo(f"{'accepted' if keep else 'restored'}: {path}")
-        for one in lost:
+        for sealed in lost:
             click.echo(
-                f"{one.path}: its copy {one.copy} is gone or damaged. Restore it from version control.", err=True
+                f"{sealed.path}: its copy {sealed.copy} is gone or damaged. Restore it from version control.", err=True
             )
         if not changed:
             click.echo("No task file in use has changed.")
@@ -234,11 +240,11 @@ _LOG = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command("import")
 @click.argument("log", type=_LOG)
-@click.option("--against", type=_LOG, help="Log of another run of the same task, to compare with sample by sample.")
-@click.option("--scorer", metavar="NAME[/KEY]", help="Which score to read, where a log has several.")
+@click.option("--against", type=_LOG, help="Log of another run of the same task, for a comparison by sample.")
+@click.option("--scorer", metavar="NAME[/KEY]", help="The score to read, if a log has several.")
 @json_option
 def import_logs(log: Path, against: Path | None, scorer: str | None, as_json: bool) -> int:
-    """Read a log of inspect_ai (.eval or .json), and compare it with another one."""
+    """Read a log of inspect_ai (.eval or .json), and compare it with another log."""
     from ...eval.foreign_run import read_inspect_log
     from ...history.foreign_runs import compare_foreign_runs
 

@@ -21,10 +21,10 @@ _SHOWN = 20
 @json_option
 @import_option
 def contamination(config: str, as_json: bool) -> None:
-    """Look in the training rows of CONFIG for the tasks of its benchmarks.
+    """Search the training rows of CONFIG for tasks of its benchmarks.
 
-    Copies are found whatever their case, markup, look-alike letters or split over messages; near matches are listed as
-    well. Exits with 2 if there is a copy.
+    Finds copies independent of case, markup, look-alike letters or splits over messages, and lists near matches. Exits
+    with 2 if there is a copy.
     """
     from ...config import validate_yaml
     from ...data.contamination import count_tasks
@@ -61,8 +61,14 @@ def _render(reports: list[ContaminationReport]) -> None:
         near = count_tasks(report.findings) - copies
         click.secho(f"{head}: {copies} tasks occur in the rows, {near} more resemble some.", bold=True)
         rows = [
-            (one.row + 1, f"{one.benchmark}/{one.task_id}", one.match, "yes" if one.answer else "no", one.text[:60])
-            for one in report.findings[:_SHOWN]
+            (
+                finding.row + 1,
+                f"{finding.benchmark}/{finding.task_id}",
+                finding.match,
+                "yes" if finding.answer else "no",
+                finding.text[:60],
+            )
+            for finding in report.findings[:_SHOWN]
         ]
         click.echo(table(("row", "task", "match", "answer", "in common"), rows))
         if len(report.findings) > _SHOWN:

@@ -1,4 +1,4 @@
-"""`evsys traces`: conversations of deployed systems become data."""
+"""`evsys traces`: convert conversations of deployed systems to data."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @click.group()
 def traces() -> None:
-    """Import traces of deployed systems, and make data of them."""
+    """Import traces of deployed systems, and convert them to data."""
 
 
 @traces.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--name", required=True, help="Store to add them to.")
-@click.option("--format", default="auto", help="How the files are written, where it is not obvious.")
+@click.option("--name", required=True, help="Store of the traces.")
+@click.option("--format", default="auto", help="Format of the files.")
 @click.option(
     "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
 )
-@click.option("--most-bad", default=0.01, type=click.FloatRange(0, 1), help="Share of bad records.")
+@click.option("--most-bad", default=0.01, type=click.FloatRange(0, 1), help="Largest accepted share of bad records.")
 @click.option("--keep-personal", is_flag=True, help="Keep e-mail addresses, card numbers and other personal data.")
 @json_option
 def import_(
@@ -39,7 +39,7 @@ def import_(
     keep_personal: bool,
     as_json: bool,
 ) -> None:
-    """Add the traces in FILES to a store, each once, without secrets and personal things."""
+    """Add the traces in FILES to a store, each once, without secrets and personal data."""
     from ...loop.traces.store import import_traces
 
     report = import_traces(
@@ -50,14 +50,14 @@ def import_(
 
 @traces.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--name", required=True, help="Store of the traces that it is about.")
+@click.option("--name", required=True, help="Store of its traces.")
 @click.option(
     "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."
 )
 @click.option("--keep-personal", is_flag=True, help="Keep e-mail addresses, card numbers and other personal data.")
 @json_option
 def feedback(files: tuple[Path, ...], name: str, feedback: tuple[str, ...], keep_personal: bool, as_json: bool) -> int:
-    """Join the feedback in FILES to the traces of a store, by the ids of the answers; exits 2 if some fits none."""
+    """Join the feedback in FILES to the traces of a store, by the ids of the answers; exits 2 if an id is unknown."""
     from ...loop.traces.feedback_log import import_feedback, show_unknown
 
     report = import_feedback(name, files, rules=read_rules(feedback), keep_personal=keep_personal)
@@ -70,7 +70,7 @@ def feedback(files: tuple[Path, ...], name: str, feedback: tuple[str, ...], keep
         if report.unknown:
             click.echo(f"  unknown    {len(report.unknown)} name no answer: {show_unknown(report)}")
         if report.crowded:
-            click.echo(f"  left out   {report.crowded} about answers of which much was said already")
+            click.echo(f"  left out   {report.crowded} about answers with the most feedback that is kept")
         for reason, where in report.reasons.items():
             click.echo(f"  bad        {where}: {reason}")
 
@@ -87,28 +87,28 @@ def list_(as_json: bool) -> None:
     from ...paths import workspace_dir
 
     names = sorted(path.parent.name for path in (workspace_dir() / "traces").glob("*/traces.jsonl"))
-    found: list[dict[str, Any]] = []
+    stores: list[dict[str, Any]] = []
     for name in names:
         rounds = read_rounds(name)
-        taken = sum(one["taken"] for one in rounds)
-        found.append({"name": name, "traces": len(TraceStore(name).ids()), "rounds": len(rounds), "taken": taken})
-    rows = [(one["name"], one["traces"], one["rounds"], one["traces"] - one["taken"]) for one in found]
+        taken = sum(round["taken"] for round in rounds)
+        stores.append({"name": name, "traces": len(TraceStore(name).ids()), "rounds": len(rounds), "taken": taken})
+    rows = [(store["name"], store["traces"], store["rounds"], store["traces"] - store["taken"]) for store in stores]
     nothing = "There are no traces yet. Add some with: evsys traces import FILE --name NAME"
-    emit(found, as_json, lambda: click.echo(table(("store", "traces", "rounds", "new"), rows) if rows else nothing))
+    emit(stores, as_json, lambda: click.echo(table(("store", "traces", "rounds", "new"), rows) if rows else nothing))
 
 
 @traces.command()
 @click.argument("name")
 @click.option("--share", default=0.2, type=float, help="Share of the newest traces to hold out.")
-@click.option("--min-reward", type=float, help="Learn from, and expect, only answers with at least this reward.")
-@click.option("--verifier", default="exact_match", help="How answers to held-out tasks are judged.")
+@click.option("--min-reward", type=float, help="Use only answers with at least this reward.")
+@click.option("--verifier", default="exact_match", help="Verifier of the held-out tasks.")
 @json_option
 def seal(name: str, share: float, min_reward: float | None, verifier: str, as_json: bool) -> None:
-    """Cut the new traces of NAME by time into a dataset to train on and a benchmark that is never trained on."""
+    """Split the new traces of NAME by time into a training dataset and a held-out benchmark."""
     from ...loop.traces.rounds import seal_round
     from ...registry import get_verifier
 
-    get_verifier(verifier)  # now, because what is sealed is not sealed again with another one
+    get_verifier(verifier)  # refuse an unknown verifier before sealing
     made = seal_round(name, share=share, min_reward=min_reward, verifier=verifier)
 
     def render() -> None:
@@ -122,12 +122,12 @@ def seal(name: str, share: float, min_reward: float | None, verifier: str, as_js
 
 
 def read_rules(feedback: tuple[str, ...]) -> list[RewardRule]:
-    """How feedback becomes a reward, as the command line says it."""
+    """The reward rules of the --feedback options."""
     from ...errors import ConfigError
     from ...loop.traces.trace import BadRecord, RewardRule
 
     try:
-        return [RewardRule.parse(one) for one in feedback]
+        return [RewardRule.parse(rule) for rule in feedback]
     except BadRecord as error:
         raise ConfigError(str(error)) from None
 
@@ -138,6 +138,6 @@ def _render(report: ImportReport) -> None:
         f"{report.with_reward} with a reward ({', '.join(sorted(set(report.formats.values())))})"
     )
     if report.redacted:
-        click.echo("  taken out  " + ", ".join(f"{count} {kind}" for kind, count in sorted(report.redacted.items())))
+        click.echo("  redacted   " + ", ".join(f"{count} {kind}" for kind, count in sorted(report.redacted.items())))
     for reason, where in report.reasons.items():
         click.echo(f"  bad        {where}: {reason}")

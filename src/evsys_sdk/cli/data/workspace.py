@@ -1,4 +1,4 @@
-"""`evsys dataset`, and the verbs it shares with `evsys benchmark`: `list`, `show`, `add`, `verify` and `upload`."""
+"""`evsys dataset`, and the verbs that it shares with `evsys benchmark`: `list`, `show`, `add`, `verify`, `upload`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def workspace_group(kind: Kind, summary: str) -> click.Group:
-    """The click group of one kind, with all four verbs."""
+    """The click group of a kind with its verbs."""
     group = click.Group(kind, help=summary)
     for verb in (_list_verb(kind), _show_verb(kind), _add_verb(kind), _verify_verb(kind)):
         group.add_command(verb)
@@ -31,14 +31,14 @@ def workspace_group(kind: Kind, summary: str) -> click.Group:
 
 def _list_verb(kind: Kind) -> click.Command:
     @click.command("list", help=f"List the {kind}s in the workspace and in the project's data folder.")
-    @click.option("--all", "derived", is_flag=True, help="Also list what transforms made of them.")
+    @click.option("--all", "derived", is_flag=True, help="Also list datasets that transforms derived from them.")
     @json_option
     def list_(derived: bool, as_json: bool) -> None:
         from ...data.workspace.inventory import as_json as to_json
         from ...data.workspace.workspace import Workspace
 
         found = Workspace().list(kind, derived=derived)
-        emit([to_json(one) for one in found], as_json, lambda: _print_list(kind, found))
+        emit([to_json(listing) for listing in found], as_json, lambda: _print_list(kind, found))
 
     return list_
 
@@ -47,11 +47,11 @@ def _show_verb(kind: Kind) -> click.Command:
     @click.command(
         "show",
         help=f"Show the profile of a file or folder of rows: nulls, duplicates, labels, lengths, and the data block to "
-        f"train on it; or where a {kind} comes from, and its first rows. REF is a path, an id, NAME or NAME@v2.",
+        f"train on it; or the origin of a {kind} and its first rows. REF is a path, an id, NAME or NAME@v2.",
     )
     @click.argument("ref")
-    @click.option("--rows", default=3, type=click.IntRange(min=0), help="How many rows to show.")
-    @click.option("--model", help="Of a path: count tokens as this model does (extra tinker or local).")
+    @click.option("--rows", default=3, type=click.IntRange(min=0), help="Number of rows to show.")
+    @click.option("--model", help="Of a path: count tokens of this model (extra tinker or local).")
     @click.option("--split", default="train", help="Of a folder: the split to read.")
     @json_option
     def show(ref: str, rows: int, model: str | None, split: str, as_json: bool) -> None:
@@ -75,7 +75,7 @@ def _add_verb(kind: Kind) -> click.Command:
 
     @click.command("add", help=f"Copy a file of rows (or {also}) into the workspace as a {kind}.")
     @click.argument("path", type=click.Path())
-    @click.option("--name", required=True, help="What to call it.")
+    @click.option("--name", required=True, help="Its name.")
     @click.option("--version", type=AT_LEAST_ONE, help="Its version; by default the next free one.")
     @click.option("--split", help=splits)
     @json_option
@@ -99,7 +99,7 @@ def _add_verb(kind: Kind) -> click.Command:
 
 @contextmanager
 def _as_rows(kind: Kind, path: str) -> Generator[str | Path]:
-    """The path itself, or a file of the tasks in its folders, which continue to name those folders."""
+    """The path, or for Harbor task folders a temporary file of their tasks."""
     from ...data.rows import to_dict
     from ...record.jsonable import dump_line
     from ...rollouts.harbor.task_folder import holds_task_folders, load_harbor_tasks
@@ -114,9 +114,7 @@ def _as_rows(kind: Kind, path: str) -> Generator[str | Path]:
 
 
 def _verify_verb(kind: Kind) -> click.Command:
-    @click.command(
-        "verify", help=f"Hash every cached {kind}, or only REF, and say what is wrong. Exits 1 if anything is."
-    )
+    @click.command("verify", help=f"Check the hash of every cached {kind}, or only REF. Exits 1 if one is damaged.")
     @click.argument("ref", required=False)
     @json_option
     @click.pass_context
@@ -137,33 +135,45 @@ def _print_list(kind: Kind, found: Sequence[Listing]) -> None:
         click.echo(f"No {kind}s yet. Add one with: evsys {kind} add PATH --name NAME")
         return
     headers = ("name", "version", "split", "id", "rows", "format", "size", "where")
-    click.echo(table(headers, [_cells(one) for one in found]))
-    for one in found:
-        if one.problem:
-            click.echo(f"\n{one.name}@v{one.version}:{one.split}: {one.problem}")
+    click.echo(table(headers, [_cells(listing) for listing in found]))
+    for listing in found:
+        if listing.problem:
+            click.echo(f"\n{listing.name}@v{listing.version}:{listing.split}: {listing.problem}")
 
 
-def _cells(one: Listing) -> tuple[object, ...]:
-    rows, size = ("-" if one.rows is None else one.rows), ("-" if one.bytes is None else _size(one.bytes))
-    where = f"{one.where} (damaged)" if one.problem else one.where
-    return (one.name, f"v{one.version}", one.split, one.id or "-", rows, one.format or "-", size, where)
+def _cells(listing: Listing) -> tuple[object, ...]:
+    rows, size = (
+        ("-" if listing.rows is None else listing.rows),
+        ("-" if listing.bytes is None else _size(listing.bytes)),
+    )
+    where = f"{listing.where} (damaged)" if listing.problem else listing.where
+    return (
+        listing.name,
+        f"v{listing.version}",
+        listing.split,
+        listing.id or "-",
+        rows,
+        listing.format or "-",
+        size,
+        where,
+    )
 
 
 def _print_shown(found: Shown) -> None:
     import json
 
-    one, manifest = found.listing, found.manifest
+    listing, manifest = found.listing, found.manifest
     facts: dict[str, object] = {
-        "name": one.name,
-        "version": f"v{one.version}",
-        "split": one.split,
-        "id": one.id,
-        "rows": one.rows,
-        "format": one.format,
-        "size": None if one.bytes is None else _size(one.bytes),
-        "where": one.where,
+        "name": listing.name,
+        "version": f"v{listing.version}",
+        "split": listing.split,
+        "id": listing.id,
+        "rows": listing.rows,
+        "format": listing.format,
+        "size": None if listing.bytes is None else _size(listing.bytes),
+        "where": listing.where,
         "file": found.location,
-        "problem": one.problem,
+        "problem": listing.problem,
     }
     if manifest is not None:
         lineage = manifest.lineage
@@ -203,7 +213,7 @@ def _size(count: int) -> str:
 
 
 def _show_profile(path: Path, model: str | None, split: str, as_json: bool) -> None:
-    """Read the file and print its profile."""
+    """Print the profile of a file of rows."""
     from ...data.bad_rows import BadRows
     from ...data.jsonl import cannot_read
     from ...data.profile import profile_rows
@@ -223,7 +233,7 @@ def _show_profile(path: Path, model: str | None, split: str, as_json: bool) -> N
     bad = BadRows(skip=True)
     rows = [(bad.number or 0, row) for row in bad.watch(read_row_file(path, split=split, on_error=bad.note_unread))]
     if not rows:
-        reason = bad.report() if bad.count else f"{path}: it holds no rows. Check that it is the file you meant"
+        reason = bad.report() if bad.count else f"{path}: the file has no rows. Check its path"
         raise DataError(f"{reason}.")
     refused = [f"{bad.report()}."] if bad.count else []
     found = profile_rows(
@@ -241,7 +251,9 @@ def _print_profile(found: DatasetProfile, unit: str) -> None:
     what = "" if found.format == "unknown" else f", {found.format}"
     first = "" if found.complete else "the first "
     _title(f"{found.source}: {first}{found.rows} rows, {len(found.columns)} columns{what}", above=False)
-    click.echo(fit_table(("column", "filled", "distinct", "labels"), [_column_cells(one) for one in found.columns]))
+    click.echo(
+        fit_table(("column", "filled", "distinct", "labels"), [_column_cells(column) for column in found.columns])
+    )
     if found.lengths:
         _title(f"Length in {unit}")
         heads = ("", "shortest", "median", "95 %", "longest")
@@ -262,8 +274,13 @@ def _print_profile(found: DatasetProfile, unit: str) -> None:
     click.echo(write_yaml({"data": dict(found.suggestion)}).rstrip())
 
 
-def _column_cells(one: ColumnProfile) -> tuple[object, ...]:
-    return one.name, one.filled, one.distinct, ", ".join(f"{label} {count}" for label, count in one.labels.items())
+def _column_cells(column: ColumnProfile) -> tuple[object, ...]:
+    return (
+        column.name,
+        column.filled,
+        column.distinct,
+        ", ".join(f"{label} {count}" for label, count in column.labels.items()),
+    )
 
 
 def _title(text: str, *, above: bool = True) -> None:
@@ -271,12 +288,12 @@ def _title(text: str, *, above: bool = True) -> None:
 
 
 def upload_verb(kind: Kind) -> click.Command:
-    """The verb for one kind."""
+    """The verb `upload` of a kind."""
 
     @click.command("upload", help=f"Send a {kind} to the dashboard. REF is an id, NAME, NAME@v2, or a path.")
     @click.argument("ref")
-    @click.option("--name", help="What to call it there, when REF is a path.")
-    @click.option("--split", help="Its split, when REF is a path.")
+    @click.option("--name", help="Its name on the dashboard, if REF is a path.")
+    @click.option("--split", help="Its split, if REF is a path.")
     @json_option
     def upload(ref: str, name: str | None, split: str | None, as_json: bool) -> None:
         from ...dashboard.client.connection import Connection
@@ -284,7 +301,7 @@ def upload_verb(kind: Kind) -> click.Command:
         from ...data.workspace.reference import content_id
         from ...data.workspace.workspace import Workspace
 
-        # First: without a key nothing can be sent, and then nothing should be added to the workspace either.
+        # First, so that without a key nothing is added to the workspace.
         connection = Connection.from_environment(offline=False)
         workspace = Workspace()
         if Path(ref).exists():
@@ -293,16 +310,17 @@ def upload_verb(kind: Kind) -> click.Command:
             manifest = workspace.show(kind, ref, rows=0).listing
             pull = workspace.pull_dataset if kind == "dataset" else workspace.pull_benchmark
             rows = pull(id=manifest.id)
-        found = upload_rows(connection, kind, rows)
-        # The dashboard has its own version numbers: the same rows may have another version there, and so another id.
+        uploaded = upload_rows(connection, kind, rows)
+        # The dashboard numbers versions itself, so the same rows may have another id there.
         own = content_id(kind, name=rows.name, version=rows.version, split=rows.split, sha256=rows.manifest.sha256)
 
         def render() -> None:
-            verb = "uploaded" if found["uploaded"] else "already there:"
-            click.echo(f"{verb} {kind} {found['name']}@v{found['version']}:{found['split']}, {found['rows']} rows")
-            click.echo(f"id: {found['id']}" + ("" if found["id"] == own else f" (here it is {own})"))
+            verb = "uploaded" if uploaded["uploaded"] else "already there:"
+            name = f"{uploaded['name']}@v{uploaded['version']}:{uploaded['split']}"
+            click.echo(f"{verb} {kind} {name}, {uploaded['rows']} rows")
+            click.echo(f"id: {uploaded['id']}" + ("" if uploaded["id"] == own else f" (here it is {own})"))
 
-        emit(found, as_json, render)
+        emit(uploaded, as_json, render)
 
     return upload
 

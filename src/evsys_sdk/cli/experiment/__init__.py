@@ -1,1 +1,1 @@
-"""Verbs of an experiment, from its config to its scores: check, estimate, vary, run, follow, evaluate."""
+"""Verbs of an experiment: validate, plan, run, follow and evaluate."""

@@ -1,4 +1,4 @@
-"""`evsys eval`: score a model that exists already."""
+"""`evsys eval`: score an existing model."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ if TYPE_CHECKING:
     from ...eval import EvalArtifacts, ModelEvalConfig
 
 
-eval = click.Group("eval", help="Score a model without training it.")  # named after its verb, as every command is
+eval = click.Group("eval", help="Score a model without training it.")  # named after its verb
 
 
 @eval.command("model")
 @click.option("--dataset", required=True, type=click.Path(), help="JSONL with a query and a tool_slug in each row.")
 @click.option("--aliases", required=True, type=click.Path(), help="JSON: slug -> slugs that count as the same.")
-@click.option("--secondary-aliases", type=click.Path(), help="JSON: looser aliases, reported apart and never right.")
+@click.option(
+    "--secondary-aliases", type=click.Path(), help="JSON: looser aliases, reported separately, not as correct."
+)
 @click.option(
     "--output-dir", required=True, type=click.Path(), help="Folder of the results; existing answers are kept."
 )
-@click.option("--inference-kind", required=True, help="Who answers; evsys list --kind inference shows all.")
-@click.option("--model-name", required=True, help="The model, as that client calls it.")
-@click.option("--adapter-path", help="Adapter to put on the model.")
-@click.option("--checkpoint-path", help="Checkpoint to answer from, as a run wrote it.")
+@click.option("--inference-kind", required=True, help="Inference client; evsys list --kind inference shows all.")
+@click.option("--model-name", required=True, help="Name of the model at that client.")
+@click.option("--adapter-path", help="Adapter of the model.")
+@click.option("--checkpoint-path", help="Checkpoint of a run to sample from.")
 @click.option("--inference-params", metavar="JSON", help="Further params of the client, such as its base_url.")
 @click.option("--system", help="System prompt for rows with a query or prompt; '' for none.")
-@click.option("--max-tokens", default=1024, type=AT_LEAST_ONE, help="Longest answer.")
-@click.option("--temperature", default=0.0, type=click.FloatRange(min=0), help="Of the sampling.")
+@click.option("--max-tokens", default=1024, type=AT_LEAST_ONE, help="Token limit of an answer.")
+@click.option("--temperature", default=0.0, type=click.FloatRange(min=0), help="Sampling temperature.")
 @click.option("--max-attempts", default=1, type=AT_LEAST_ONE, help="Answers per row: the k of pass@k.")
-@click.option("--batch-size", default=8, type=AT_LEAST_ONE, help="Questions asked at once.")
+@click.option("--batch-size", default=8, type=AT_LEAST_ONE, help="Concurrent requests.")
 @click.option("--metrics", default="", show_default=False, help="More metrics to report, separated by commas.")
-@click.option("--fail-on-retries", is_flag=True, help="Exit 2 if any question got no answer in spite of retries.")
+@click.option("--fail-on-retries", is_flag=True, help="Exit 2 if any question has no answer after retries.")
 @quiet_option
 @json_option
 @import_option
 def model(as_json: bool, fail_on_retries: bool, quiet: bool, **options: Any) -> int:
-    """Ask a model every question of a dataset, and score the slugs it answers with: pass@k, by aliases.
+    """Sample answers to all questions of a dataset, and score their slugs: pass@k, by aliases.
 
-    Answers are kept as they come; the same command continues where an earlier one was stopped.
+    Answers are stored as they arrive; the same command continues an interrupted one.
     """
     artifacts = _evaluate(options, None if quiet else ProgressLine("answers"))
     summary = artifacts.summary
@@ -83,27 +85,28 @@ def _config(options: dict[str, Any]) -> ModelEvalConfig:
     from ...errors import ConfigError
     from ...eval import ModelEvalConfig
 
-    asked = {name: options[name] for name in ("max_tokens", "temperature", "max_attempts", "batch_size")}
-    asked["metrics"] = [name for name in options["metrics"].split(",") if name]
-    if options["system"] is not None:  # '' asks for none, and not to be asked leaves the default
-        asked["system"] = options["system"] or None
+    fields = {name: options[name] for name in ("max_tokens", "temperature", "max_attempts", "batch_size")}
+    fields["metrics"] = [name for name in options["metrics"].split(",") if name]
+    if options["system"] is not None:  # '' means none; None leaves the default
+        fields["system"] = options["system"] or None
     try:
-        return ModelEvalConfig(**asked)
-    except ValidationError as error:  # what click lets pass, such as nan
-        problems = problems_in(error, model=ModelEvalConfig, data=asked)
-        raise ConfigError([replace(one, path=f"--{one.path.replace('_', '-')}") for one in problems]) from None
+        return ModelEvalConfig(**fields)
+    except ValidationError as error:  # values that click accepts, such as nan
+        problems = problems_in(error, model=ModelEvalConfig, data=fields)
+        renamed = [replace(problem, path=f"--{problem.path.replace('_', '-')}") for problem in problems]
+        raise ConfigError(renamed) from None
 
 
 def _label(options: dict[str, Any]) -> str:
-    """Which model this is, for people and for telling its answers from those of others."""
+    """The label of the model, which also separates its stored answers from those of other models."""
     parts = {"": "model_name", " adapter ": "adapter_path", " checkpoint ": "checkpoint_path"}
-    named = "".join(f"{before}{options[name]}" for before, name in parts.items() if options[name] is not None)
-    further = options["inference_params"]
-    if further is not None:
-        import hashlib  # the params may hold what is private
+    label = "".join(f"{before}{options[name]}" for before, name in parts.items() if options[name] is not None)
+    params = options["inference_params"]
+    if params is not None:
+        import hashlib  # hashed, because the params may be private
 
-        named += f" params {hashlib.sha256(further.encode()).hexdigest()[:8]}"
-    return f"{options['inference_kind']}:{named}"
+        label += f" params {hashlib.sha256(params.encode()).hexdigest()[:8]}"
+    return f"{options['inference_kind']}:{label}"
 
 
 def _render(artifacts: EvalArtifacts) -> None:

@@ -26,18 +26,18 @@ _EXIT_CODES = {"completed": 0, "failed": 2, "budget": 3, "interrupted": 130}
 @root_option
 @json_option
 def status(experiment: str | None, roots: tuple[str, ...], as_json: bool) -> int:
-    """Show the status of EXPERIMENT, arm by arm; without it, what needs you and everything that is running."""
+    """Show the status of EXPERIMENT, arm by arm; without it, all that needs attention or is running."""
     from ...experiment.jobs.live_status import experiment_status
     from ...history.attention import read_attention
 
     if experiment is not None:
-        found = experiment_status(_find(experiment, roots))
-        emit(found.to_dict(), as_json, lambda: _render(found))
+        job = experiment_status(_find(experiment, roots))
+        emit(job.to_dict(), as_json, lambda: _render(job))
         return 0
     running = [experiment_status(path) for path in _find_running(roots)]
     waiting = read_attention(roots)
-    found = {"needs_you": [one.to_dict() for one in waiting], "running": [one.to_dict() for one in running]}
-    emit(found, as_json, lambda: _render_all(waiting, running))
+    answer = {"needs_you": [item.to_dict() for item in waiting], "running": [job.to_dict() for job in running]}
+    emit(answer, as_json, lambda: _render_all(waiting, running))
     return 0
 
 
@@ -56,17 +56,17 @@ def attach(experiment: str, roots: tuple[str, ...], as_json: bool) -> int:
         for line in follow(path):
             click.echo(line, err=True)  # stdout is for the result at the end
     else:
-        click.echo("It was started on another terminal, which has its output. Waiting for its end.", err=True)
+        click.echo("It runs on another terminal, which has its output. Waiting for its end.", err=True)
         wait_for_end(path)
-    found = experiment_status(path)
-    emit(found.to_dict(), as_json, lambda: _render(found))
-    return _EXIT_CODES.get(found.state, 2)
+    job = experiment_status(path)
+    emit(job.to_dict(), as_json, lambda: _render(job))
+    return _EXIT_CODES.get(job.state, 2)
 
 
 @click.command()
 @click.argument("target", required=False)
 @click.argument("subject", required=False)
-@click.option("--reject", is_flag=True, help="Reject it; nothing runs.")
+@click.option("--reject", is_flag=True, help="Reject instead; nothing runs.")
 @click.option("--reason", default="", show_default=False, help="Reason, kept in the record.")
 @click.option("--author", "--by", default="", show_default=False, help="Who decides.")
 @root_option
@@ -80,31 +80,31 @@ def approve(
     roots: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Approve TARGET: an experiment that waits, campaign:NAME or loop:NAME. Without it, list what waits.
+    """Approve TARGET: a waiting experiment, campaign:NAME or loop:NAME. Without it, list open requests.
 
-    SUBJECT is needed where several things wait: the hash of a plan, or the step of a loop.
+    SUBJECT is needed if several requests are open: the hash of a plan, or the step of a loop.
     """
     from ...history.attention import read_attention
     from ...record.approvals import approval_folder, decide_approval
 
     if target is None:
-        waiting = [one for one in read_attention(roots) if one.kind == "waiting"]
-        emit([one.to_dict() for one in waiting], as_json, lambda: _render_attention(waiting))
+        waiting = [item for item in read_attention(roots) if item.kind == "waiting"]
+        emit([item.to_dict() for item in waiting], as_json, lambda: _render_attention(waiting))
         return
     path = approval_folder(target) or _find(target, roots)
     event = decide_approval(path, approve=not reject, subject=subject, reason=reason, author=author)
-    stated = {"path": str(path), "approved": not reject, "event": event}
-    emit(stated, as_json, lambda: click.echo(f"{'rejected' if reject else 'approved'}: {target}"))
+    answer = {"path": str(path), "approved": not reject, "event": event}
+    emit(answer, as_json, lambda: click.echo(f"{'rejected' if reject else 'approved'}: {target}"))
 
 
 @click.command()
 @click.argument("experiment")
-@click.option("--wait", "patience_s", type=click.FloatRange(min=0), default=60.0, help="Seconds.")
-@click.option("--kill", is_flag=True, help="End it if it has not stopped by then; it can still be resumed.")
+@click.option("--wait", "patience_s", type=click.FloatRange(min=0), default=60.0, help="Seconds to wait.")
+@click.option("--kill", is_flag=True, help="Kill it if it has not stopped by then; it can still be resumed.")
 @root_option
 @json_option
 def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...], as_json: bool) -> int:
-    """Stop EXPERIMENT after its current steps, with checkpoints to continue from."""
+    """Stop EXPERIMENT after its current steps, with checkpoints."""
     from ...experiment.jobs.background import cancel as cancel_experiment
 
     path = _find(experiment, roots)
@@ -114,40 +114,41 @@ def cancel(experiment: str, patience_s: float, kill: bool, roots: tuple[str, ...
 
 
 def _find(reference: str, roots: tuple[str, ...]) -> Path:
-    """The folder of an experiment; of several attempts of that name, the one that is running."""
-    attempts = re.compile(rf"{re.escape(reference)}(\.\d+)?")  # a later attempt has its number behind the name
+    """The folder of an experiment; of several attempts with its name, the running one."""
+    attempts = re.compile(rf"{re.escape(reference)}(\.\d+)?")  # a later attempt has a number after the name
     running = [path for path in _find_running(roots) if attempts.fullmatch(path.name)]
     return running[0] if len(running) == 1 else find_folder(reference, roots)
 
 
 def _find_running(roots: tuple[str, ...]) -> list[Path]:
-    """Every experiment that is running."""
+    """Every running experiment."""
     from ...history.find import experiment_roots
     from ...record.lock import find_owned
 
     return [path for folder in experiment_roots(roots) for path in find_owned(folder)]
 
 
-def _render(found: LiveStatus) -> None:
-    where = f" by process {found.pid} on {found.host}" if found.state == "running" else ""
-    left = f", about {duration_text(found.seconds_left)} left" if found.seconds_left is not None else ""
-    done = f", {found.done} of {len(found.arms)} arms done" if len(found.arms) > 1 else ""
-    click.echo(f"{found.path}: {found.state}{where}{done}{left}")
-    metrics = list(dict.fromkeys(name for arm in found.arms for name in (arm.measure, *arm.scores)))
-    rows = [_row(arm, metrics) for arm in found.arms]
+def _render(job: LiveStatus) -> None:
+    where = f" by process {job.pid} on {job.host}" if job.state == "running" else ""
+    left = f", about {duration_text(job.seconds_left)} left" if job.seconds_left is not None else ""
+    done = f", {job.done} of {len(job.arms)} arms done" if len(job.arms) > 1 else ""
+    click.echo(f"{job.path}: {job.state}{where}{done}{left}")
+    metrics = list(dict.fromkeys(name for arm in job.arms for name in (arm.measure, *arm.scores)))
+    rows = [_row(arm, metrics) for arm in job.arms]
     click.echo(fit_table(("arm", "state", "step", "left", *metrics), rows))
-    reasons = ((arm.arm, one) for arm in found.arms for one in (*([arm.error] if arm.error else []), *arm.findings))
+    reasons = ((arm.arm, text) for arm in job.arms for text in (*([arm.error] if arm.error else []), *arm.findings))
     for reason, arms in group_sentences(reasons).items():
         click.echo(f"{', '.join(arms)}: {reason}")
-    if found.state in ("killed", "interrupted", "budget"):
+    if job.state in ("killed", "interrupted", "budget"):
         click.echo("Run the same command again to continue.", err=True)
 
 
 def _render_attention(waiting: list[AttentionItem]) -> None:
-    for one in waiting:
+    for item in waiting:
         click.echo(
             hang(
-                f"  {one.experiment}: ", f"{one.what}{'' if one.what.endswith('…') else '.'} Start with: {one.command}"
+                f"  {item.experiment}: ",
+                f"{item.what}{'' if item.what.endswith('…') else '.'} Start with: {item.command}",
             )
         )
     if not waiting:
@@ -163,12 +164,12 @@ def _render_all(waiting: list[AttentionItem], running: list[LiveStatus]) -> None
         return
     rows = [
         (
-            str(one.path),
-            ", ".join(f"{number} {state}" for state, number in one.counts.items()),
-            duration_text(one.seconds_left),
-            str(one.pid),
+            str(job.path),
+            ", ".join(f"{number} {state}" for state, number in job.counts.items()),
+            duration_text(job.seconds_left),
+            str(job.pid),
         )
-        for one in running
+        for job in running
     ]
     click.echo(fit_table(("experiment", "arms", "left", "process"), rows))
 
@@ -184,8 +185,8 @@ def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:
     if not outcome["was_running"]:
         return f"{path} is not running."
     if not outcome["stopped"]:
-        return f"{path} has not stopped yet. It finishes its steps; --kill ends it."
-    how = "was ended" if outcome["killed"] else "has stopped, with checkpoints"
+        return f"{path} has not stopped yet: it finishes its steps. Kill it with --kill."
+    how = "was killed" if outcome["killed"] else "has stopped, with checkpoints"
     return f"{path} {how}. Run the same command again to continue."
 
 
@@ -195,11 +196,11 @@ def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:
     "--arm",
     default="",
     show_default=False,
-    help="Which arm; by default the first that has begun. Alone, as with --metrics.",
+    help="The arm; by default the first started one. Alone, it implies --metrics.",
 )
-@click.option("--metrics", "wanted", flag_value="metrics", help="The last steps instead of what it printed.")
+@click.option("--metrics", "wanted", flag_value="metrics", help="The last steps instead of the output.")
 @click.option("--rollouts", "split", metavar="SPLIT", help="The last answers: of val, test or training.")
-@click.option("--last", type=click.IntRange(1, 1000), default=20, help="How many lines.")
+@click.option("--last", type=click.IntRange(1, 1000), default=20, help="Number of lines.")
 @root_option
 @json_option
 def logs(
@@ -230,10 +231,10 @@ def _choose_arm(runs: list[Any], name: str) -> Any:
     from ...errors import DataError, show, suggest
 
     if not name:
-        found = next((run for run in runs if run.starts), None) or next(iter(runs), None)
-        if found is None:
+        run = next((run for run in runs if run.starts), None) or next(iter(runs), None)
+        if run is None:
             raise DataError("this experiment has no arm yet. See its status with: evsys status")
-        return found
+        return run
     names = {run.name: run for run in runs}
     if name not in names:
         hint = suggest(name, names) or f"Choose one of: {', '.join(list(names)[:5])}."

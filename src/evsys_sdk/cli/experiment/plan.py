@@ -1,4 +1,4 @@
-"""`evsys plan`: what an experiment would take, before anything is spent."""
+"""`evsys plan`: estimate an experiment before it starts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 @json_option
 @import_option
 def plan(path: str, as_json: bool) -> None:
-    """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget lasts."""
+    """Estimate the experiment in PATH: arms, steps, tokens, cost, time, and whether its budget suffices."""
     from ...experiment.plan.plan import plan_experiment
     from ...experiment.plan.plan_hash import hash_plan
     from ...experiment.preflight import check_file
 
     checked = check_file(path)
-    found = plan_experiment(checked.config, checked=True)
-    answer = {**found.to_dict(), "hash": hash_plan(checked.config)}
-    emit(answer | ({"warnings": [*checked.warnings]} if checked.warnings else {}), as_json, lambda: _render(found))
+    estimate = plan_experiment(checked.config, checked=True)
+    answer = {**estimate.to_dict(), "hash": hash_plan(checked.config)}
+    emit(answer | ({"warnings": [*checked.warnings]} if checked.warnings else {}), as_json, lambda: _render(estimate))
     if not as_json:
         print_warnings(checked.warnings)
 
@@ -83,27 +83,27 @@ def _verdict(name: str, limit: LimitPlan) -> str:
 
 
 def _sensitivity(plan: ExperimentPlan) -> Iterator[str]:
-    """What the experiment could show, and what it would take to show what is claimed."""
-    found = plan.sensitivity
-    if found is None:
+    """The decision rule, the minimum detectable effect, and the seeds needed for the claimed effect."""
+    sensitivity = plan.sensitivity
+    if sensitivity is None:
         return
-    yield found.rule
-    if found.detectable is None:
+    yield sensitivity.rule
+    if sensitivity.detectable is None:
         return
-    seeds = _count(found.seeds, "seed")
-    yield f"Minimum detectable effect with {seeds} a run: {found.detectable:.3f} (80 % power)."
-    if found.claimed is not None and found.claimed < found.detectable:
-        yield _seeds_needed(plan, found, found.claimed)
+    seeds = _count(sensitivity.seeds, "seed")
+    yield f"Minimum detectable effect with {seeds} a run: {sensitivity.detectable:.3f} (80 % power)."
+    if sensitivity.claimed is not None and sensitivity.claimed < sensitivity.detectable:
+        yield _seeds_needed(plan, sensitivity, sensitivity.claimed)
 
 
-def _seeds_needed(plan: ExperimentPlan, found: Sensitivity, claimed: float) -> str:
-    if found.seeds_needed is None:
+def _seeds_needed(plan: ExperimentPlan, sensitivity: Sensitivity, claimed: float) -> str:
+    if sensitivity.seeds_needed is None:
         return f"No number of seeds would show the claimed {claimed:g}: add tasks, or samples of each task."
-    times = found.seeds_needed / found.seeds
+    times = sensitivity.seeds_needed / sensitivity.seeds
     usd = f", {plan.total.usd * times:,.2f} usd" if plan.total.usd else ""
-    arms = _count(len(plan.runs) * found.seeds_needed, "arm")
+    arms = _count(len(plan.runs) * sensitivity.seeds_needed, "arm")
     return (
-        f"To see the claimed {claimed:g}: n_repeats: {found.seeds_needed} "
+        f"To see the claimed {claimed:g}: n_repeats: {sensitivity.seeds_needed} "
         f"({arms}, at most {plan.total.tokens * times:,.0f} tokens{usd})."
     )
 

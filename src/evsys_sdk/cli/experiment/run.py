@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("path", type=click.Path())
 @click.option("--dry", is_flag=True, help="Run a few steps on the mock backend; nothing is spent.")
-@click.option("--steps", type=AT_LEAST_ONE, help="Train this many steps instead of what the config says.")
+@click.option("--steps", type=AT_LEAST_ONE, help="Train this many steps instead of those of the config.")
 @click.option("--resume", is_flag=True, help="Continue the latest attempt, including arms that failed.")
 @click.option("--fresh", is_flag=True, help="Start a new attempt, although the latest is not finished.")
-@click.option("--extend", is_flag=True, help="Add the seeds and runs that the finished latest attempt lacks.")
+@click.option("--extend", is_flag=True, help="Add missing seeds and runs to the finished latest attempt.")
 @click.option("--detach", is_flag=True, help="Run in the background; see evsys status, attach and cancel.")
 @click.option("--plan", "plan_hash", metavar="HASH", help="Run only if it still has this hash of evsys plan --json.")
 @click.option("--until", metavar="TIME", help="End, scored and concluded, by 06:00 or 2026-11-17T06:00.")
@@ -64,7 +64,7 @@ def run(
             "--resume continues the latest attempt, --fresh starts a new one, --extend adds to it. Give one of them."
         )
     if extend and dry:
-        raise click.UsageError("--dry starts an experiment anew, so there is nothing to extend.")
+        raise click.UsageError("--extend continues an attempt, and --dry starts a new one. Give one of them.")
     deadline = None if until is None else parse_deadline(until)
     checked = check_file(path, dry=dry, adapt=lambda config: _override(config, dry=dry, steps=steps))
     config = checked.config
@@ -78,7 +78,7 @@ def run(
         from ...loop.campaigns.admission import admit
 
         admit(config)
-    if output is not None:  # now: after training is too late to find out that it cannot be written
+    if output is not None:  # before training, to fail early
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     experiment = Experiment(config, checked=True) if quiet else _build_watched(config)
     if detach:
@@ -92,41 +92,41 @@ def run(
         from ..loop.loop import report_campaign
 
         report_campaign(campaign)
-    emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, stated=not quiet))
+    emit(result.to_dict() if as_json else {}, as_json, lambda: _render(result, reported=not quiet))
     if not (quiet or as_json):
-        _say_what_next(result)
+        _suggest_commands(result)
     if output is not None:
         write_json(Path(output), result.to_dict())
     return result.exit_code
 
 
-def parse_deadline(given: str) -> float:
-    """A moment in seconds since the epoch; a time without a date is the next one on this machine's clock.
+def parse_deadline(value: str) -> float:
+    """A time in seconds since the epoch; a time without a date is the next one on this machine's clock.
 
-    A date that is over is none to start with, but what was started before it is concluded.
+    A past deadline starts nothing, but an experiment that was started before it is concluded.
     """
     from datetime import datetime, timedelta
 
     now = datetime.now().astimezone()
     try:
-        if "T" in given or " " in given:
-            found = datetime.fromisoformat(given).astimezone()
+        if "T" in value or " " in value:
+            deadline = datetime.fromisoformat(value).astimezone()
         else:
-            found = datetime.combine(now.date(), datetime.strptime(given, "%H:%M").time()).astimezone()
-            found += timedelta(days=found <= now)
+            deadline = datetime.combine(now.date(), datetime.strptime(value, "%H:%M").time()).astimezone()
+            deadline += timedelta(days=deadline <= now)
     except ValueError:
-        raise click.UsageError(f"--until: '{given}' is no time. Write 06:00, or 2026-11-17T06:00.") from None
-    return found.timestamp()
+        raise click.UsageError(f"--until: '{value}' is no time. Write 06:00, or 2026-11-17T06:00.") from None
+    return deadline.timestamp()
 
 
 def _detach(experiment: Experiment, *, resume: bool, fresh: bool, extend: bool, as_json: bool) -> int:
-    """Start the same command in the background, on the folder that is made or found here."""
+    """Create or find the folder of the attempt, and start the same command in the background."""
     from ...experiment.jobs.background import start_in_background
     from ...record.reader import experiment_id
 
     folder = experiment.open(resume=resume, fresh=fresh, extend=extend)
-    # The folder is there now and not finished, so that the same command takes it up.
-    arguments = [one for one in sys.argv[1:] if one not in ("--detach", "--fresh")]
+    # The attempt exists now and is unfinished, so the command resumes it.
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--detach", "--fresh")]
     pid = start_in_background(arguments, folder.path)
     answer = {"path": str(folder.path), "experiment_id": experiment_id(folder.path), "pid": pid}
     emit(answer, as_json, lambda: _render_detached(answer))
@@ -151,7 +151,7 @@ def _override(config: ExperimentConfig, *, dry: bool, steps: int | None) -> Expe
 
 
 def _build_watched(config: ExperimentConfig) -> Experiment:
-    """The experiment with its progress: a board on a terminal, lines where nothing can be redrawn."""
+    """The experiment with a progress display: a board on a terminal, else lines."""
     from ...experiment import Experiment
     from ...observers.progress.text import is_live_terminal
     from ...registry import get_callback
@@ -169,15 +169,15 @@ def _build_watched(config: ExperimentConfig) -> Experiment:
     return Experiment(config, callbacks=by_arm, watch=watch_plain, checked=True)
 
 
-def _render(result: ExperimentResult, *, stated: bool) -> None:
-    """Print the result; with `stated`, each reason was printed when it occurred."""
+def _render(result: ExperimentResult, *, reported: bool) -> None:
+    """Print the result; with `reported`, errors and findings were printed during the run."""
     from .score_plot import draw_scores
 
     click.echo(_table(result.runs))
     click.echo(f"record: {result.path}")
-    if not stated or len(result.runs) > 1:  # in a long log it may be far above
+    if not reported or len(result.runs) > 1:  # in a long log they may be far above
         _print_by_run((run.run_id, problem) for run in result.runs if (problem := run.error or run.notes.unscored))
-    if not stated:
+    if not reported:
         _print_by_run((run.run_id, finding) for run in result.runs for finding in run.notes.findings or ())
     if result.conclusion is not None:
         if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):
@@ -187,12 +187,12 @@ def _render(result: ExperimentResult, *, stated: bool) -> None:
             say(f"To do: {steps[0]}")
     if result.interrupted:
         click.echo("Interrupted. Run the same command again to continue.", err=True)
-    if result.status == "budget":  # a limit of time is one, too
+    if result.status == "budget":  # also a time limit
         click.echo("Stopped by the budget. Raise it and run the same command again to continue.", err=True)
 
 
 def _table(runs: Sequence[RunResult]) -> str:
-    """One row a run; a value that all runs share is printed once, below."""
+    """One row per run; a value that all runs share is printed once, below."""
     metrics = [_headline(run) for run in runs]
     names = list(dict.fromkeys(name for shown in metrics for name in shown))
     same = {name: metrics[0][name] for name in names if len({shown.get(name) for shown in metrics}) == 1}
@@ -206,13 +206,13 @@ def _table(runs: Sequence[RunResult]) -> str:
     return fit_table(("run", "status", *columns), rows) + (f"\nthe same for all: {below}" if below else "")
 
 
-def _print_by_run(found: Iterable[tuple[str, str]]) -> None:
-    for sentence, names in group_sentences(found).items():
+def _print_by_run(pairs: Iterable[tuple[str, str]]) -> None:
+    for sentence, names in group_sentences(pairs).items():
         say(f"{', '.join(names)}: {sentence}", err=True)
 
 
-def _say_what_next(result: ExperimentResult) -> None:
-    """The commands that show more, for a first-time user."""
+def _suggest_commands(result: ExperimentResult) -> None:
+    """Print commands that show more, for a first-time user."""
     from shlex import quote
 
     from ...record.layout import ExperimentFiles
@@ -223,9 +223,9 @@ def _say_what_next(result: ExperimentResult) -> None:
     commands = {
         f"evsys show {quote(result.path.name)}": "scores, checkpoints, and how to continue",
         f"cat {quote(str(page))}": "the whole conclusion",
-        "evsys context": "what is known so far, for the next experiment",
+        "evsys context": "results of all experiments, for the next one",
     }
-    if any(name in run.metrics for run in result.runs for name in _OWN_ATTEMPTS):
+    if any(name in run.metrics for run in result.runs for name in _ROLLOUT_METRICS):
         commands = {f"evsys rollouts {quote(result.path.name)}": "its training rollouts", **commands}
     longest = max(map(len, commands))
     for command, what in commands.items():
@@ -237,19 +237,21 @@ def _status(run: RunResult) -> str:
 
 
 _SCORES = ("eval/", "val/", "test/", "train_fit/", "retention/", "baseline/")
-"""How the names of scores begin."""
-_OWN_ATTEMPTS = ("reward/mean", "teacher/reverse_kl")
-"""Measure of recipes that learn from their own samples ..."""
-_MEASURES = (*_OWN_ATTEMPTS, "final_loss")
-"""... and of the others: the first of these that a run has is shown."""
+"""Prefixes of score names."""
+_ROLLOUT_METRICS = ("reward/mean", "teacher/reverse_kl")
+"""Progress metrics of recipes with rollouts."""
+_MEASURES = (*_ROLLOUT_METRICS, "final_loss")
+"""Progress metrics of all recipes; the first one that a run has is shown."""
 
 
 def _headline(run: RunResult) -> dict[str, str]:
-    """The few numbers a person looks for first."""
-    chosen = run.notes.selection_metric or ""
-    measure = next((name for name in (chosen, *_MEASURES) if name in run.metrics and not name.startswith(_SCORES)), "")
+    """The main metrics of a run: steps, progress metric and scores."""
+    selected = run.notes.selection_metric or ""
+    measure = next(
+        (name for name in (selected, *_MEASURES) if name in run.metrics and not name.startswith(_SCORES)), ""
+    )
     scores = sorted(
         name for name in run.metrics if name.startswith(_SCORES) and not name.endswith(("/stderr", "/tasks"))
     )
-    wanted = ["steps", measure, *(name for name in scores if "=" not in name)]  # else a part of a breakdown
+    wanted = ["steps", measure, *(name for name in scores if "=" not in name)]  # without breakdowns
     return {name: f"{run.metrics[name]:.4g}" for name in wanted if name in run.metrics}

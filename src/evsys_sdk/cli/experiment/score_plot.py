@@ -1,4 +1,4 @@
-"""The scores of a few runs as dots with their intervals, drawn with characters.
+"""Draw the scores of runs with their intervals as text.
 
 two_passes        ├─────●─────┤            0.618
 three_passes                        ├────●  0.997
@@ -17,14 +17,14 @@ _LONGEST_NAME = 32
 
 
 def draw_scores(conclusion: Mapping[str, Any], *, width: int) -> str:
-    """The runs of a conclusion on one scale, the best first; nothing where there is nothing to compare."""
+    """The scores of a conclusion's runs on one scale; empty for fewer than two scored runs."""
     runs: Sequence[Mapping[str, Any]] = conclusion.get("runs") or []
     rows = [(str(run.get("name")), *values) for run in runs if (values := _values(run)) is not None]
     if len(rows) < 2:
         return ""
     low, high = min(row[2] for row in rows), max(row[3] for row in rows)
     label = min(max(len(row[0]) for row in rows), _LONGEST_NAME)
-    columns = max(min(width, 100) - label - 12, 10)  # the rest is for the number behind it, and gaps
+    columns = max(min(width, 100) - label - 12, 10)  # the rest holds the number and gaps
     span = (high - low) or 1.0
     fine = is_unicode()
     scale = f"{'':{label}}  {low:<.3g}{high:>{columns - len(f'{low:.3g}')}.3g}"

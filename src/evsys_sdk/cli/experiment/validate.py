@@ -1,4 +1,4 @@
-"""`evsys validate`: everything that is wrong with a config, before anything is spent."""
+"""`evsys validate`: report all problems of a config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", type=click.Path())
-@click.option("--deep", is_flag=True, help="Also check kinds, params, data, models, scores: all that a run would need.")
+@click.option("--deep", is_flag=True, help="Also check kinds, params, data, models and scores: everything a run needs.")
 @json_option
 @import_option
 def validate(path: str, deep: bool, as_json: bool) -> None:
@@ -37,7 +37,7 @@ def validate(path: str, deep: bool, as_json: bool) -> None:
 
 
 def _check(path: str) -> tuple[ExperimentConfig, list[str]]:
-    """Everything that `evsys run` would refuse; and what does not keep it from running, but from being believed."""
+    """The config and its warnings; raises for everything that `evsys run` refuses."""
     from ...experiment.contamination import find_contamination
     from ...experiment.preflight import check_file
 

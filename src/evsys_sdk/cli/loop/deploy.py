@@ -1,4 +1,4 @@
-"""`evsys gate`, `deploy`, `deployments`: may weights replace the live ones, deploying them, rolling back."""
+"""`evsys gate`, `deploy`, `deployments`: gate weights, deploy them, roll back."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("candidate")
 @click.option("--against", "current", required=True, help="A deployment, an experiment or arm, or base.")
-@click.option("--policy", required=True, type=click.Path(), help="YAML file that says what must hold.")
+@click.option("--policy", required=True, type=click.Path(), help="YAML file of the conditions.")
 @click.option("--checkpoint", default="final", help="final, best, or the name of a checkpoint.")
 @json_option
 @recheck_option
 def gate(candidate: str, current: str, policy: str, checkpoint: str, as_json: bool, imports: tuple[str, ...]) -> None:
-    """Compare CANDIDATE, an experiment or EXPERIMENT/ARM, with what is live, by a policy; the decision is recorded.
+    """Compare CANDIDATE, an experiment or EXPERIMENT/ARM, with the live weights by a policy, and record the decision.
 
-    Exits with 2 if it is refused. Then evsys deploy --gated ships only what passed.
+    Exits with 2 if it is refused. evsys deploy --gated deploys only candidates that passed.
     """
     from ...deploy.gate import judge
     from ...deploy.policy import load_policy
@@ -49,12 +49,12 @@ def _render_decision(decision: Decision) -> None:
 @click.command()
 @click.argument("run")
 @click.option("--to", "kind", required=True, metavar="KIND", help="Deployer; evsys list --kind deployer shows all.")
-@click.option("--name", help="Name under which it goes live.  [default: the name of the experiment]")
+@click.option("--name", help="Name of the deployment.  [default: the name of the experiment]")
 @click.option("--checkpoint", default="final", help="final, best, or the name of a checkpoint.")
 @click.option("--out", type=click.Path(), help="Folder to write to.  [default: .evsys/deployments/NAME/NUMBER]")
 @click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the deployer. May be repeated.")
-@click.option("--gated", is_flag=True, help="Only if these weights passed the gate against the live ones.")
-@click.option("--despite-audit", is_flag=True, help="Deploy it although the audit of its record is flagged.")
+@click.option("--gated", is_flag=True, help="Require that these weights passed the gate against the live ones.")
+@click.option("--despite-audit", is_flag=True, help="Deploy in spite of audit flags.")
 @json_option
 @import_option
 def deploy(
@@ -70,7 +70,7 @@ def deploy(
 ) -> None:
     """Deploy the weights of RUN: an experiment (its best run), or one of its arms as EXPERIMENT/ARM.
 
-    What was shipped, from where and with which hashes is recorded; evsys deployments lists it.
+    Source and hashes of the deployed files are recorded; evsys deployments lists them.
     """
     from ...deploy.ship import ship
     from ...deploy.source import find_source
@@ -90,7 +90,7 @@ def deploy(
 
 
 def default_name(experiment: str) -> str:
-    """The name of an experiment as far as it can be that of a deployment."""
+    """The name of an experiment as a valid name of a deployment."""
     import re
 
     return re.sub(r"[^A-Za-z0-9_-]+", "-", experiment).strip("-_")[:64] or "model"
@@ -113,15 +113,17 @@ def deployments() -> None:
 
 
 @deployments.command("list")
-@click.option("--name", help="Only those of this name.")
+@click.option("--name", help="Only deployments of this name.")
 @json_option
 def list_(name: str | None, as_json: bool) -> None:
-    """List all deployments, oldest first, and which of them are live."""
+    """List all deployments, oldest first, with their state."""
     from ...deploy.deployments import Deployments
 
     known = Deployments.read()
-    chosen = [one for one in known.all if name in (None, one.name)]
-    answer = [{**one.to_dict(), "live": known.live.get(one.name) == one.id} for one in chosen]
+    chosen = [deployment for deployment in known.all if name in (None, deployment.name)]
+    answer = [
+        {**deployment.to_dict(), "live": known.live.get(deployment.name) == deployment.id} for deployment in chosen
+    ]
     emit(answer, as_json, lambda: _list(known, chosen))
 
 
@@ -129,7 +131,7 @@ def list_(name: str | None, as_json: bool) -> None:
 @click.argument("deployment")
 @json_option
 def show(deployment: str, as_json: bool) -> None:
-    """Show DEPLOYMENT, by its id or by the name it is live under, and whether its files are as they were shipped."""
+    """Show DEPLOYMENT, by its id or its live name, and check the hashes of its files."""
     from ...deploy.deployments import Deployments
     from ...deploy.ship import check_whole
     from ...errors import DataError
@@ -149,12 +151,12 @@ def show(deployment: str, as_json: bool) -> None:
 
 @deployments.command()
 @click.argument("name")
-@click.option("--to", metavar="DEPLOYMENT", help="Go back to this one instead of the one before.")
-@click.option("--to-nothing", is_flag=True, help="Take it down where there is none before it.")
-@click.option("--reason", default="", show_default=False, help="Why, for the record.")
+@click.option("--to", metavar="DEPLOYMENT", help="Roll back to this deployment instead of the previous one.")
+@click.option("--to-nothing", is_flag=True, help="Take it down if there is no previous deployment.")
+@click.option("--reason", default="", show_default=False, help="Reason, kept in the record.")
 @json_option
 def rollback(name: str, to: str | None, to_nothing: bool, reason: str, as_json: bool) -> None:
-    """Give NAME back to the deployment before the live one."""
+    """Roll NAME back to the deployment before the live one."""
     from ...deploy.ship import roll_back
 
     target = roll_back(name, to=to, reason=reason, nothing=to_nothing)
@@ -170,14 +172,14 @@ def _list(known: Deployments, chosen: list[Deployment]) -> None:
         return
     rows = [
         (
-            one.id,
-            _state(known, one),
-            one.kind,
-            f"{one.source.get('experiment')}/{one.source.get('arm')}",
-            one.gate[:8] or "-",
-            date_text(one.time),
+            deployment.id,
+            _state(known, deployment),
+            deployment.kind,
+            f"{deployment.source.get('experiment')}/{deployment.source.get('arm')}",
+            deployment.gate[:8] or "-",
+            date_text(deployment.time),
         )
-        for one in chosen
+        for deployment in chosen
     ]
     click.echo(table(("deployment", "state", "kind", "from", "gate", "when"), rows))
 
@@ -185,18 +187,18 @@ def _list(known: Deployments, chosen: list[Deployment]) -> None:
 def _show(found: Deployment, answer: Mapping[str, Any], state: str) -> None:
     source = found.source
     click.secho(f"{found.id} ({found.kind}){', ' + state if state else ''}", bold=True)
-    stated = {
+    facts = {
         "where": found.location,
         "from": source.get("path"),
         "arm": f"{source.get('arm')}, checkpoint {source.get('checkpoint')}",
         "base_model": source.get("base_model"),
         "verdict": source.get("summary") or source.get("verdict"),
-        "gate": found.gate or "none was asked for",
+        "gate": found.gate or "none",
         **found.facts,
-        "files": f"{len(found.files)}, {answer['damage'] or 'all as they were shipped'}",
+        "files": f"{len(found.files)}, {answer['damage'] or 'all unchanged'}",
     }
-    click.echo(fields(stated.items()))
+    click.echo(fields(facts.items()))
 
 
-def _state(known: Deployments, one: Deployment) -> str:
-    return "live" if known.live.get(one.name) == one.id else ""
+def _state(known: Deployments, deployment: Deployment) -> str:
+    return "live" if known.live.get(deployment.name) == deployment.id else ""

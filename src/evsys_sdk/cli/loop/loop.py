@@ -1,4 +1,4 @@
-"""`evsys loop` and `trigger`: the closed loop of a deployed system, and its decision to learn."""
+"""`evsys loop` and `trigger`: the closed loop of a deployed system, and its decision to train."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ANSWER_S = 10.0
 @json_option
 @import_option
 def loop(system: str, follow: bool, every: float, status: bool, as_json: bool) -> None:
-    """Learn from what happens to SYSTEM, a YAML file: traces, decision, experiment, gate, deployment, watching.
+    """Run the closed loop of SYSTEM, a YAML file: traces, decision, experiment, gate, deployment, watching.
 
-    Does what there is to do and ends when it waits for something; every step is done once, also after a crash. Exits
-    with 3 if a budget ended it.
+    Runs all steps that are due, each once, also after a crash, and ends when it has to wait. Exits with 3 if a budget
+    ended it.
     """
     from ...loop.loop import Loop
     from ...loop.system import load_system
@@ -43,11 +43,11 @@ def loop(system: str, follow: bool, every: float, status: bool, as_json: bool) -
 
     with open_dashboard(f"loop:{running.system.name}", lambda: describe_loop(running)) as report:
         while True:
-            report()  # also a loop that has nothing to do is to be seen there
+            report()  # also if the loop has nothing to do
             over = False
             for step in running.steps():
                 report()
-                over = over or step.over_budget  # what comes after it is still told
+                over = over or step.over_budget  # later steps are still reported
                 round = f"round {step.round}" if step.round else ""
                 emit_line(step.to_dict(), as_json, hang(f"{round:<9} {step.stage:<10} ", step.text))
             if over:
@@ -59,9 +59,9 @@ def loop(system: str, follow: bool, every: float, status: bool, as_json: bool) -
 
 @contextmanager
 def open_dashboard(name: str, describe: Callable[[], dict[str, Any]]) -> Generator[Callable[[], None]]:
-    """What reports `campaign:NAME` or `loop:NAME` to the dashboard that the environment names, if it has changed.
+    """A function that reports `campaign:NAME` or `loop:NAME` to the environment's dashboard if it has changed.
 
-    What people requested there is carried out first. The loop continues whatever becomes of that.
+    It first carries out open requests from the dashboard. A failure is logged and does not stop the loop.
     """
     if not (os.environ.get("EVSYS_API_KEY") and os.environ.get("EVSYS_PROJECT_ID")):
         yield lambda: None
@@ -72,29 +72,29 @@ def open_dashboard(name: str, describe: Callable[[], dict[str, Any]]) -> Generat
     from ...log import get_logger
     from ...loop.page import act_on_request
 
-    stated: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
 
     def report() -> None:
-        nonlocal stated
+        nonlocal reported
         try:
             requests = read_open_requests(name)
             for request in requests:
                 client.answer_request(str(request["id"]), *act_on_request(name, request))
             page = describe()
-            if page != stated:
+            if page != reported:
                 client.log_loop(name.removeprefix("loop:"), page)
-                stated = page
+                reported = page
             if requests:
-                client.flush(_ANSWER_S)  # what is not answered is carried out again
+                client.flush(_ANSWER_S)  # unanswered requests would be carried out again
         except EvsysError as error:
-            get_logger(__name__).warning("%s: it could not be reported: %s", name, error)
+            get_logger(__name__).warning("%s: the report failed: %s", name, error)
 
     with DashboardClient(raise_refusals=False) as client:
         yield report
 
 
 def report_campaign(name: str) -> None:
-    """Report a campaign to the dashboard that the environment names."""
+    """Report a campaign to the environment's dashboard."""
     from ...loop.page import describe_campaign
 
     with open_dashboard(f"campaign:{name}", lambda: describe_campaign(name)) as report:
@@ -109,37 +109,39 @@ def _show(running: Loop, as_json: bool) -> None:
     def render() -> None:
         click.echo(f"{page['system']}: {page['live'] + ' is live' if page['live'] else 'nothing is live'}")
         limits = ", ".join(f"{name} {value:g}" for name, value in page["limits"].items())
-        back = [f"{one['replaced']} -> {one['instead'] or 'nothing'}: {one['reason']}" for one in page["rollbacks"]]
+        rollbacks = [
+            f"{back['replaced']} -> {back['instead'] or 'nothing'}: {back['reason']}" for back in page["rollbacks"]
+        ]
         stated = {"now": page["state"], "limits": limits and f"{limits}; {page['usd']:.2f} USD spent"}
-        click.echo(fields([*stated.items(), *(("rollback", one) for one in back)]))
-        for one in page["rounds"]:
-            _show_round(one)
+        click.echo(fields([*stated.items(), *(("rollback", rollback) for rollback in rollbacks)]))
+        for round in page["rounds"]:
+            _show_round(round)
         if not page["rounds"]:
             click.echo("No round yet.")
 
     emit(page, as_json, render)
 
 
-def _show_round(one: dict[str, Any]) -> None:
-    click.echo(f"round {one['round']}: {one['outcome'] or 'next: ' + one['stage']}")
-    stated = {
-        "traces": f"{one['traces']}; {one['rows']} rows to learn from, {one['tasks']} tasks held out",
-        "decision": one["decision"],
-        "experiment": one["experiment_id"] or one["experiment"],
-        "gate": one["verdict"],
-        "deployment": one["deployment"],
-        "approved": ", ".join(one["approvals"]),
-        "reason": one["reason"],
+def _show_round(round: dict[str, Any]) -> None:
+    click.echo(f"round {round['round']}: {round['outcome'] or 'next: ' + round['stage']}")
+    facts = {
+        "traces": f"{round['traces']}; {round['rows']} rows to learn from, {round['tasks']} tasks held out",
+        "decision": round["decision"],
+        "experiment": round["experiment_id"] or round["experiment"],
+        "gate": round["verdict"],
+        "deployment": round["deployment"],
+        "approved": ", ".join(round["approvals"]),
+        "reason": round["reason"],
     }
-    click.echo(fields(stated.items()))
-    if one["checks"]:
-        click.echo(show_checks(one["checks"], indent=4))
+    click.echo(fields(facts.items()))
+    if round["checks"]:
+        click.echo(show_checks(round["checks"], indent=4))
 
 
 def show_checks(checks: Iterable[Mapping[str, str]], *, indent: int = 2) -> str:
     """The checks of a gate with their reasons."""
-    marks = ((one, "✓" if one["state"] == "ok" else "✗") for one in checks)
-    return fields(((f"{mark} {one['name']}", one["reason"]) for one, mark in marks), indent=indent)
+    marks = ((check, "✓" if check["state"] == "ok" else "✗") for check in checks)
+    return fields(((f"{mark} {check['name']}", check["reason"]) for check, mark in marks), indent=indent)
 
 
 @click.group()
@@ -149,11 +151,11 @@ def trigger() -> None:
 
 @trigger.command("run")
 @click.argument("system", type=click.Path())
-@click.option("--scaffold", is_flag=True, help="If it is, seal the traces and write the experiment of the round.")
+@click.option("--scaffold", is_flag=True, help="If so, seal the traces and write the experiment of the round.")
 @json_option
 @import_option
 def run_trigger(system: str, scaffold: bool, as_json: bool) -> None:
-    """Judge the new traces of SYSTEM by its rules: how many, how many failed, how new, how rewards moved."""
+    """Judge the new traces of SYSTEM by its rules: number, failures, novelty and change of rewards."""
     from ...loop.decider import decide
     from ...loop.loop import Loop, find_refused_rounds
     from ...loop.system import load_system

@@ -1,7 +1,7 @@
 """`evsys mcp`: tools for coding agents over the Model Context Protocol, on stdin and stdout, without a dependency.
 
-`protocol.py` speaks JSON-RPC, `tools.py` has the tools; each of them runs the command line in its own process and
-answers with its JSON, so that there is one implementation, and code that a project changes is read anew by each call.
+`protocol.py` implements JSON-RPC, `tools.py` has the tools. Each call runs the command line in a new process and
+returns its JSON, so that changed code of a project is loaded by the next call.
 """
 
 from __future__ import annotations

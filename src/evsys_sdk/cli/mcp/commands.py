@@ -1,4 +1,4 @@
-"""One call of a tool: the command lines it runs, each in its own process that ends with the call."""
+"""Run the command lines of a tool call, each in a process that ends with the call."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ...processes import kill_group
 
 _PATIENCE_S = 300.0
 _LONGEST = 40_000
-"""Characters of an answer; a model's context is worth more than the rest of it."""
+"""Characters of an answer, to save the model's context."""
 
 
 class ToolError(Exception):
-    """A refusal, with the reason that the model reads."""
+    """An error with a message for the model."""
 
 
 class ToolInvocation:
-    """What one call of a tool has under way."""
+    """The running process of a tool call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,9 +29,9 @@ class ToolInvocation:
         self.cancelled = False
 
     def evsys(self, *arguments: str, patience_s: float = _PATIENCE_S) -> Any:
-        """Run `evsys ARGUMENTS` and return the JSON that it prints; its error is raised with its reasons."""
+        """Run `evsys ARGUMENTS` and return its JSON; ToolError with its message if it fails."""
         code, out, err = self._run(arguments, patience_s)
-        if code not in (0, 2, 3):  # a finished answer may still say that an arm failed or a budget ended
+        if code not in (0, 2, 3):  # 2 and 3 have an answer: an arm failed, or a budget ended
             raise ToolError(_reason(out, err, code))
         try:
             return json.loads(out)
@@ -39,8 +39,8 @@ class ToolInvocation:
             raise ToolError(_reason(out, err, code)) from None
 
     def cancel(self) -> None:
-        """End the process of this call, and start no other."""
-        # With the lock, a process that is being started is either not started or ended.
+        """Kill the process of this call, and start no other."""
+        # Under the lock, so that a process that is being started is killed too.
         with self._lock:
             self.cancelled = True
             if self._process is not None:
@@ -52,20 +52,22 @@ class ToolInvocation:
                 raise ToolError("the call was cancelled.")
             process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "evsys_sdk", *arguments],
-                stdin=subprocess.DEVNULL,  # ours has the messages of the client
+                stdin=subprocess.DEVNULL,  # our stdin has the client's messages
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
                 errors="replace",
-                start_new_session=True,  # so that all of it can be ended
+                start_new_session=True,  # to kill the whole process group
             )
         try:
             out, err = process.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
             kill_group(process.pid)
-            process.communicate()  # lets the system forget it, and closes its pipes
-            raise ToolError(f"it took longer than {patience_s:g} s and was ended. Run it in a shell instead.") from None
+            process.communicate()  # reaps the process and closes its pipes
+            raise ToolError(
+                f"the command took longer than {patience_s:g} s and was killed. Run it in a shell instead."
+            ) from None
         finally:
             with self._lock:
                 self._process = None
@@ -73,7 +75,7 @@ class ToolInvocation:
 
 
 def shorten(value: Any) -> Any:
-    """An answer that fits: the text of it, cut where it is too long, with a word about that."""
+    """An answer, as cut text if it is too long."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= _LONGEST:
         return value
@@ -81,9 +83,9 @@ def shorten(value: Any) -> Any:
 
 
 def _reason(out: str, err: str, code: int) -> str:
-    """Why a command refused, with every problem of a config on its own line."""
-    if said := err.strip():
-        return said[-_LONGEST:]
+    """The error message of a failed command."""
+    if message := err.strip():
+        return message[-_LONGEST:]
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return str(json.loads(out)["message"])
-    return f"evsys ended with code {code} and said nothing. Run it in a shell to see why."
+    return f"evsys exited with code {code} and no message. Run it in a shell to see why."

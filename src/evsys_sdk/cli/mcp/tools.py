@@ -1,4 +1,4 @@
-"""The tools: each a thin layer over the JSON of the command line. None can edit tasks, a budget or a record."""
+"""The MCP tools, over the JSON of the command line. None can edit tasks, a budget or a record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXPERIMENT: Final[Json] = {"type": "string", "description": "Id, name or folder
 _CONFIG: Final[Json] = {"type": "string", "description": "Path of the YAML file."}
 
 
-# What a model gives stands behind `--`, or in one word with its option: none of it is ever read as an option.
+# Values of a model come after `--` or in one word with their option, so that they are never read as options.
 
 
 def _options(given: Json, *names: str) -> list[str]:
@@ -34,7 +34,7 @@ def _list_experiments(call: ToolInvocation, given: Json) -> Any:
 
 
 def _get_experiment(call: ToolInvocation, given: Json) -> Any:
-    """What `evsys show` has, less what is empty and what stands in the conclusion anyway: agents cut long answers."""
+    """`evsys show` without empty fields and parts that repeat the conclusion, to keep the answer short."""
     shown = call.evsys("show", "--json", "--", given["experiment"])
     for arm in shown["arms"]:
         arm["metrics"] = {name: value for name, value in arm["metrics"].items() if _is_score(name)}
@@ -44,16 +44,16 @@ def _get_experiment(call: ToolInvocation, given: Json) -> Any:
 
 
 def _is_score(metric: str) -> bool:
-    """Whether it is a number one looks for first, rather than its error, a part of it, or the baseline's."""
+    """Whether a metric is a main number, not a standard error, a breakdown, or one of the baseline."""
     is_detail = "=" in metric or metric.endswith(("/stderr", "/tasks")) or metric.startswith("baseline/")
     return not is_detail and ("/" in metric or metric in ("steps", "final_loss"))
 
 
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
-        inner = {key: _without_empty(one) for key, one in cast("Json", value).items()}
-        return {key: one for key, one in inner.items() if one not in (None, "", [], {})}
-    return [_without_empty(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+        inner = {key: _without_empty(entry) for key, entry in cast("Json", value).items()}
+        return {key: entry for key, entry in inner.items() if entry not in (None, "", [], {})}
+    return [_without_empty(entry) for entry in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _tell_schema(call: ToolInvocation, given: Json) -> Any:
@@ -65,7 +65,7 @@ def _tell_schema(call: ToolInvocation, given: Json) -> Any:
 
 
 def _config_of(given: Json) -> str:
-    """The path of a config in this project: what is wrong with a file is reported with its values, so no other."""
+    """The path of a config in this project. Other files are refused, because error messages quote their content."""
     path, root = Path(given["config"]), project_root()
     real = path.resolve()
     if real.suffix not in (".yaml", ".yml", ".json") or not real.is_relative_to(root):
@@ -74,12 +74,12 @@ def _config_of(given: Json) -> str:
 
 
 def _validate(call: ToolInvocation, given: Json) -> Any:
-    """The plan with its hash; where it cannot be planned, every problem that there is."""
+    """The plan with its hash, or all problems of the config."""
     config = _config_of(given)
     try:
         plan = call.evsys("plan", "--json", "--", config)
     except ToolError:
-        call.evsys("validate", "--deep", "--json", "--", config)  # names all problems at once
+        call.evsys("validate", "--deep", "--json", "--", config)  # reports all problems
         raise
     return shorten({"ok": True, "plan_hash": plan.pop("hash"), "plan": plan})
 
@@ -93,9 +93,9 @@ def _tell_status(call: ToolInvocation, given: Json) -> Any:
     which = ["--", given["experiment"]] if given.get("experiment") else []
     deadline = time.monotonic() + given.get("wait_s", 0)
     while True:
-        found = call.evsys("status", "--json", *which)
-        if not which or found["state"] != "running" or time.monotonic() >= deadline:
-            return shorten(found)
+        status = call.evsys("status", "--json", *which)
+        if not which or status["state"] != "running" or time.monotonic() >= deadline:
+            return shorten(status)
         time.sleep(_POLL_S)
 
 
@@ -115,7 +115,7 @@ def _compare(call: ToolInvocation, given: Json) -> Any:
 
 
 def _tell_campaign(call: ToolInvocation, given: Json) -> Any:
-    """All campaigns; of one of them where it stands, and the next step where it has a portfolio."""
+    """All campaigns, or the state of one with its next step if it has a portfolio."""
     if not given.get("name"):
         return shorten(call.evsys("campaign", "list", "--json"))
     shown = call.evsys("campaign", "show", "--json", "--", given["name"])

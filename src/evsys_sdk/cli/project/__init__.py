@@ -1,1 +1,1 @@
-"""Verbs of a project: make one, see what its configs can name, and what this machine and its backends can do."""
+"""Verbs of a project: create it, list extensions, and test backends and sandboxes."""

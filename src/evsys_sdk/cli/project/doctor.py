@@ -1,4 +1,4 @@
-"""`evsys doctor`: test what a backend really does and store it; or what sandboxes guarantee here."""
+"""`evsys doctor`: test the behaviour of a backend and store the result, or test the sandboxes of this machine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--backend", default="tinker", help="Backend to ask; evsys list --kind backend shows all.")
+@click.option("--backend", default="tinker", help="Backend to test; evsys list --kind backend shows all.")
 @click.option("--base-url", "--server", help="Address of the server, for backends that have one.")
-@click.option("--model", help="Model to ask it for; by default the only one it has.")
+@click.option("--model", help="Model to test; by default the only one of the backend.")
 @click.option(
     "--param", "params", multiple=True, metavar="KEY=VALUE", help="A further param of the backend. May be repeated."
 )
-@click.option("--sandbox", is_flag=True, help="Check instead what sandboxes can promise on this machine.")
+@click.option("--sandbox", is_flag=True, help="Test the isolation of sandboxes on this machine instead.")
 @click.option(
-    "--markdown", is_flag=True, help="Print the losses and operations that are computed as documented, as a table."
+    "--markdown", is_flag=True, help="Print a Markdown table of losses and operations that match the documentation."
 )
-@click.option("--refresh", is_flag=True, help="Ask again although the answer is known.")
+@click.option("--refresh", is_flag=True, help="Test again instead of using a stored result.")
 @quiet_option
 @json_option
 @import_option
@@ -40,12 +40,12 @@ def doctor(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Ask a backend what it does: how losses are summed, whether samplers keep their weights, what resumes exactly.
+    """Test a backend: how losses are summed, whether samplers keep their weights, what resumes exactly.
 
-    The answer is kept in .evsys/doctor and used by every later run on the same server: recipes that it would corrupt
-    without an error are refused, and what can be corrected on our side is corrected.
+    The result is stored in .evsys/doctor and used by every later run on the same server: recipes that the server would
+    silently corrupt are refused, and deviations that the SDK can correct are corrected.
 
-    With --sandbox it asks this machine instead: which of the walls around the environment `bwrap` stand here.
+    With --sandbox it tests this machine: which restrictions of the environment `bwrap` hold here.
     """
     if sandbox:
         return _check_sandbox(as_json)
@@ -76,7 +76,8 @@ def _check_sandbox(as_json: bool) -> int:
 
     def render() -> None:
         words = {True: "yes", False: "NO", None: "not here"}
-        click.echo(fields((one.name, f"{words[one.held]}, {one.found}: {one.meaning}") for one in promises))
+        rows = ((promise.name, f"{words[promise.held]}, {promise.found}: {promise.meaning}") for promise in promises)
+        click.echo(fields(rows))
         if missing:
             click.echo(f"Missing: {', '.join(missing)}. Run no model's code in environment 'bwrap' here.", err=True)
 
@@ -97,7 +98,7 @@ def _build_backend(kind: str, base_url: str | None, params: tuple[str, ...]) -> 
         return extension(**given)
     except ValidationError as error:
         model = config_model(extension)
-        assert model is not None  # what has no params cannot refuse them in this way
+        assert model is not None  # an extension without params raises no ValidationError
         raise ConfigError(problems_in(error, model=model, data=given)) from None
 
 
@@ -116,7 +117,7 @@ def _only_model(backend: Any) -> str:
     if len(names) == 1:
         return names[0]
     known = f"The server has {', '.join(names[:20])}." if names else "Name any that the backend has."
-    raise ConfigError(Problem("say which model to ask for", path="--model", hint=known))
+    raise ConfigError(Problem("the model to test is missing", path="--model", hint=known))
 
 
 def _ask(backend: Any, server: ProbedServer, quiet: bool) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def _ask(backend: Any, server: ProbedServer, quiet: bool) -> dict[str, Any]:
     from ...backends.probes.facts import write_answer
     from ...backends.probes.probe import probe
 
-    asked = backend.for_probing(server.model) if hasattr(backend, "for_probing") else backend
+    probed = backend.for_probing(server.model) if hasattr(backend, "for_probing") else backend
 
     def progress(name: str) -> None:
         if not quiet:
@@ -136,9 +137,9 @@ def _ask(backend: Any, server: ProbedServer, quiet: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
 
         def prepare(model: str) -> dict[str, Any]:
-            return asked.prepare(model=ModelSpec(model, lora_rank=8), run_dir=Path(folder))
+            return probed.prepare(model=ModelSpec(model, lora_rank=8), run_dir=Path(folder))
 
-        facts, problems = probe(prepare, server.model, asked.teardown, progress)
+        facts, problems = probe(prepare, server.model, probed.teardown, progress)
     return write_answer(server, facts, problems)
 
 
@@ -146,28 +147,28 @@ def _render(stated: dict[str, Any], facts: Facts) -> None:
     from ...backends.probes.facts import MEANING
 
     problems: dict[str, str] = stated["problems"]
-    found = {name: _show(name, getattr(facts, name), problems) for name in MEANING}
+    results = {name: _show(name, getattr(facts, name), problems) for name in MEANING}
     where = f"at {stated['base_url']}" if stated["base_url"] else "in this process"
     click.echo(f"{stated['backend']} {where}, model {stated['model']}, asked {stated['asked_at']}")
-    click.echo(fields((name, f"{value} ({MEANING[name]})") for name, value in found.items()))
+    click.echo(fields((name, f"{value} ({MEANING[name]})") for name, value in results.items()))
     for sentence in stated["consequences"]:
         click.echo(sentence)
     for name, problem in problems.items():
         click.echo(f"{name}: {problem}", err=True)
     if stated["cached"]:
-        click.echo("Known from before; ask again with --refresh.", err=True)
+        click.echo("This is a stored result; test again with --refresh.", err=True)
     sys.stdout.flush()
 
 
 def _print_markdown(stated: dict[str, Any]) -> None:
-    """A table that can be published; the address of the server is left out."""
+    """Print a Markdown table for publication, without the address of the server."""
     versions = ", ".join(f"{name} {version}" for name, version in stated["versions"].items())
     click.echo(f"`{stated['backend']}`, model `{stated['model']}`, {stated['asked_at'][:10]}, {versions}\n")
-    click.echo("| loss or operation | as documented | found |\n|---|---|---|")
+    click.echo("| loss or operation | as documented | result |\n|---|---|---|")
     words = {True: "yes", False: "**no**", None: "not known"}
     for row in stated["operations"]:
-        found = " ".join(row["found"].replace("|", "\\|").split())
-        click.echo(f"| {row['operation']} | {words[row['as_documented']]} | {found} |")
+        result = " ".join(row["found"].replace("|", "\\|").split())
+        click.echo(f"| {row['operation']} | {words[row['as_documented']]} | {result} |")
 
 
 def _show(name: str, value: Any, problems: dict[str, str]) -> str:
@@ -181,5 +182,5 @@ def _show(name: str, value: Any, problems: dict[str, str]) -> str:
         checks: dict[str, str] = value
         return f"{list(checks.values()).count(AS_DOCUMENTED)} of {len(checks)}"
     if isinstance(value, tuple):
-        return ", ".join(str(one) for one in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return ", ".join(str(element) for element in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return f"{value:.4g}" if isinstance(value, float) else str(value)

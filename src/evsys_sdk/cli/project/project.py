@@ -1,5 +1,5 @@
-"""`evsys init-project`, `new-experiment`: a research project that works as it is, and its next experiment;
-`skills`, `completion`: what its coding agents read, and what its shell completes.
+"""`evsys init-project` and `new-experiment`: create a project, and its next experiment;
+`skills` and `completion`: install skills for coding agents, and shell completion.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("name")
 @json_option
 def init_project(name: str, as_json: bool) -> None:
-    """Write the tree of a research project into the folder NAME ('.' for this one)."""
+    """Create a research project in the folder NAME ('.' for this one)."""
     from ...scaffold.project import init_project as write_project
 
     made = write_project(name)
@@ -38,13 +38,13 @@ def _render_project(name: str, root: Path, files: list[str]) -> None:
 
 @click.command()
 @click.argument("slug")
-@click.option("--from", "parent", metavar="EXPERIMENT", help="Derive it from this one: path, id or name.")
-@click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="With --from: try this in its best run.")
-@click.option("--claim", default="", show_default=False, help="The hypothesis, in a sentence that can turn out wrong.")
+@click.option("--from", "parent", metavar="EXPERIMENT", help="Derive it from this experiment: path, id or name.")
+@click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="With --from: change this in its best run.")
+@click.option("--claim", default="", show_default=False, help="The hypothesis, a falsifiable sentence.")
 @click.option("--dataset", default="", show_default=False, help="Without --from: train on this dataset of the project.")
-@click.option("--backend", default="mock", help="Without --from: where it is trained.")
-@click.option("--model", default="", show_default=False, help="Without --from: the model that is trained.")
-@click.option("--campaign", default="", show_default=False, help="The campaign that it belongs to.")
+@click.option("--backend", default="mock", help="Without --from: the training backend.")
+@click.option("--model", default="", show_default=False, help="Without --from: the model to train.")
+@click.option("--campaign", default="", show_default=False, help="Its campaign.")
 @json_option
 @import_option
 def new_experiment(
@@ -58,7 +58,7 @@ def new_experiment(
     campaign: str,
     as_json: bool,
 ) -> None:
-    """Write experiments/<date>_SLUG/{config.yaml,run.py} in the project one is in."""
+    """Write experiments/<date>_SLUG/{config.yaml,run.py} in the current project."""
     if parent is None and changes:
         raise click.UsageError("--set changes an earlier experiment. Name it with --from.")
     if parent is not None and (dataset or model or backend != "mock"):
@@ -100,9 +100,10 @@ def list_(as_json: bool) -> None:
     """List the skills that come with this version."""
     from ...scaffold.plugin import list_skills
 
-    found = list_skills()
-    answer = [{"name": one.name, "description": one.description, "path": str(one.path)} for one in found]
-    emit(answer, as_json, lambda: click.echo(table(("skill", "for"), [(one.name, one.description) for one in found])))
+    known = list_skills()
+    answer = [{"name": skill.name, "description": skill.description, "path": str(skill.path)} for skill in known]
+    rows = [(skill.name, skill.description) for skill in known]
+    emit(answer, as_json, lambda: click.echo(table(("skill", "for"), rows)))
 
 
 @skills.command()
@@ -110,13 +111,13 @@ def list_(as_json: bool) -> None:
     "--agent",
     type=click.Choice(["claude", "codex", "cursor", "any", "plugin"]),
     default="claude",
-    help="Which coding agent reads them; plugin: a folder to install from; any: one of the cross-vendor format.",
+    help="The coding agent; plugin: a folder to install from; any: the cross-vendor format.",
 )
 @click.option("--target", type=click.Path(file_okay=False), default=".", help="Root of the project.")
-@click.option("--force", is_flag=True, help="Replace files that were changed.")
+@click.option("--force", is_flag=True, help="Overwrite changed files.")
 @json_option
 def install(agent: str, target: str, force: bool, as_json: bool) -> None:
-    """Copy skills, and for agents that have them also subagents, hooks and the MCP server, into a project."""
+    """Install skills, and for agents that support them subagents, hooks and the MCP server, into a project."""
     from ...scaffold.plugin import HOMES, install_skills, record_program
 
     root = Path(target).resolve()
@@ -145,7 +146,7 @@ _HOW = {
 @click.command()
 @click.argument("shell", type=click.Choice(list(_WHERE)))
 def completion(shell: str) -> None:
-    """Print the completion script for SHELL; its first line says how to keep it."""
+    """Print the completion script for SHELL; its first line shows how to install it."""
     from click.shell_completion import get_completion_class
 
     from ..main import evsys

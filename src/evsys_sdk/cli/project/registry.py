@@ -1,4 +1,4 @@
-"""`evsys list` and `evsys schema`: what can be named in a config, and the params it takes."""
+"""`evsys list` and `evsys schema`: the registered extensions and their params."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("list")
 @click.argument("kind", required=False)
-@click.option("--kind", "kind_option", metavar="KIND", help="The same as the argument: show only this kind.")
+@click.option("--kind", "kind_option", metavar="KIND", help="Same as the argument: show only this kind.")
 @json_option
 @import_option
 def list_(kind: str | None, kind_option: str | None, as_json: bool) -> None:
@@ -60,7 +60,7 @@ def _print_entries(found: Registry, entries: list[Entry]) -> None:
 @json_option
 @import_option
 def schema(kind: str, name: str, fields: bool, as_json: bool) -> None:
-    """Print the JSON schema of the params that NAME of KIND takes, e.g. evsys schema transform dedupe."""
+    """Print the JSON schema of the params of NAME of KIND, e.g. evsys schema transform dedupe."""
     from ...registry import schema_for
 
     found = schema_for(kind, name)
@@ -83,7 +83,7 @@ def schema(kind: str, name: str, fields: bool, as_json: bool) -> None:
 
 
 def _type_of(spec: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """The type of a param as a reader of YAML knows it: `integer`, `list of string`, `exact | normalized`, `{kind}`."""
+    """The type of a param as text: `integer`, `list of string`, `exact | normalized`, `{kind}`."""
     if "$ref" in spec:
         return _type_of(definitions[spec["$ref"].rpartition("/")[2]], definitions)
     if "anyOf" in spec:
@@ -98,7 +98,7 @@ def _type_of(spec: dict[str, Any], definitions: dict[str, Any]) -> str:
 
 
 def _default_of(spec: dict[str, Any]) -> str:
-    """The default as it would be written in YAML."""
+    """The default as YAML."""
     import json
 
     return json.dumps(spec["default"], ensure_ascii=False) if "default" in spec else ""

@@ -1,1 +1,1 @@
-"""Verbs that read what was recorded: list, show, compare, digest, annotate, conclude again, audit."""
+"""Verbs of records: list, show, compare, digest, annotate, conclude, audit."""

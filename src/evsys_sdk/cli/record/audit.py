@@ -1,4 +1,4 @@
-"""`evsys conclude` and `audit`: whether the record of an experiment still says the same, and agrees with itself."""
+"""`evsys conclude` and `audit`: recompute the conclusion and check the consistency of a record."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("experiment")
-@click.option("--check", is_flag=True, help="Write nothing; exit with 2 if the stored conclusion does not follow.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 2 if the stored conclusion differs.")
 @json_option
 def conclude(experiment: str, check: bool, as_json: bool) -> int:
-    """Conclude from the record of EXPERIMENT: its folder, id, the beginning of its id, or its name."""
+    """Recompute the conclusion of EXPERIMENT: its folder, id, the beginning of its id, or its name."""
     from ...experiment.conclusion import conclude as draw
     from ...experiment.conclusion import write_conclusion
     from ...experiment.experiment import journal_conclusion
@@ -46,7 +46,7 @@ def conclude(experiment: str, check: bool, as_json: bool) -> int:
 
 
 def _find_changes(path: Path, conclusion: Conclusion) -> list[str] | None:
-    """Which parts of the stored conclusion do not follow from the record; None where nothing is stored."""
+    """The fields of the stored conclusion that differ from the recomputed one; None without a stored one."""
     import json
 
     from ...record.folders import read_conclusion
@@ -58,11 +58,11 @@ def _find_changes(path: Path, conclusion: Conclusion) -> list[str] | None:
         return []
     try:
         stored: Any = json.loads(text)
-        found = conclusion.to_dict()
-        changed = sorted(key for key in {*stored, *found} if stored.get(key) != found.get(key))
+        recomputed = conclusion.to_dict()
+        changed = sorted(key for key in {*stored, *recomputed} if stored.get(key) != recomputed.get(key))
     except (ValueError, TypeError, AttributeError):
         return ["the file is damaged"]
-    return changed or ["how it is written"]
+    return changed or ["the formatting"]
 
 
 def _render_conclusion(path: Path, conclusion: Conclusion, changed: list[str] | None, check: bool) -> None:
@@ -71,13 +71,13 @@ def _render_conclusion(path: Path, conclusion: Conclusion, changed: list[str] | 
     say(as_markdown(conclusion).rstrip())
     click.echo(f"\nrecord: {path}")
     if changed is None:
-        said = "no conclusion is stored" if check else "conclusion written"
+        outcome = "no conclusion is stored" if check else "conclusion written"
     elif not changed:
-        said = "agrees with the stored conclusion"
+        outcome = "agrees with the stored conclusion"
     else:
-        said = f"{'differs from the stored conclusion' if check else 'conclusion rewritten; it differed'} in: "
-        said += ", ".join(changed)
-    click.echo(f"conclusion: {said}")
+        outcome = f"{'differs from the stored conclusion' if check else 'conclusion rewritten; it differed'} in: "
+        outcome += ", ".join(changed)
+    click.echo(f"conclusion: {outcome}")
 
 
 _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "remark": ("i", "cyan"), "unchecked": ("·", "yellow")}
@@ -86,16 +86,16 @@ _MARKS = {"ok": ("✓", "green"), "flagged": ("✗", "red"), "remark": ("i", "cy
 @click.command()
 @click.argument("experiment", required=False)
 @click.option(
-    "--anchor", metavar="git|dashboard|FILE", help="Check what was noted there, then note the head of the journal."
+    "--anchor", metavar="git|dashboard|FILE", help="Check the anchors there, then add the head of the journal."
 )
 @json_option
 @recheck_option
 def audit(experiment: str | None, anchor: str | None, as_json: bool, imports: tuple[str, ...]) -> None:
     """Check the record of EXPERIMENT, or of all experiments: journal, claim, arms, files, scores, spend, code, anchors.
 
-    Your own verifiers are needed to judge answers again: the project's settings, its run or --import name them. They do
-    so in another process, which has no say in anything else. Where the environment names a dashboard (EVSYS_API_KEY),
-    its anchors are compared as well. Exits with 2 if anything is flagged.
+    Recomputing scores needs your own verifiers, named in the project's settings, the run or --import. They run in a
+    separate process. If the environment names a dashboard (EVSYS_API_KEY), its anchors are compared too. Exits with 2
+    if anything is flagged.
     """
     from pathlib import Path
 
@@ -114,7 +114,7 @@ def audit(experiment: str | None, anchor: str | None, as_json: bool, imports: tu
     _forget_summaries(folders)
     for report in reports:
         _journal(report)
-        if anchor is not None and report.clean:  # what is flagged must not be witnessed as if it were sound
+        if anchor is not None and report.clean:  # a flagged record must not be anchored
             _anchor(report.path, anchor)
     emit([report.to_dict() for report in reports], as_json, lambda: _render(reports, whole=experiment is not None))
     if any(not report.clean for report in reports):
@@ -134,21 +134,21 @@ def _find(experiment: str | None) -> list[Path]:
 
 
 def _journal(report: AuditReport) -> None:
-    """Let history know what was found, once."""
+    """Write the flags into the journal if they changed."""
     from ...record.anchors import note_head
     from ...record.events import Journal, Kind
     from ...record.reader import ExperimentRecord
 
     flags = [check.name for check in report.flags]
     before = [event.get("flags") for event in ExperimentRecord(report.path).events if event.kind == Kind.AUDITED]
-    if flags != (before[-1] if before else []):  # a journal that grew with each audit would say less each time
+    if flags != (before[-1] if before else []):  # repeated audits add no events
         with Journal.of(report.path) as journal:
             journal.append(Kind.AUDITED, flags=flags, invalid=report.invalid)
         note_head(report.path)
 
 
 def _forget_summaries(folders: list[Path]) -> None:
-    """Have history read these records themselves: what it remembers of them is a file that anybody can write."""
+    """Drop these records from the cache of the history, which anyone could have changed."""
     from ...history.cache import ViewCache
 
     for root in dict.fromkeys(folder.parent for folder in folders):
@@ -174,9 +174,9 @@ def _anchor(folder: Path, place: str) -> None:
 def _render(reports: list[AuditReport], *, whole: bool) -> None:
     for report in reports:
         flagged = [check.name for check in report.flags]
-        said = f"flagged: {', '.join(flagged)}" if flagged else "no issues found"
-        said += f"; remarks: {', '.join(check.name for check in report.remarks)}" if report.remarks else ""
-        click.secho(f"{report.path}: {said}", bold=True)
+        outcome = f"flagged: {', '.join(flagged)}" if flagged else "no issues found"
+        outcome += f"; remarks: {', '.join(check.name for check in report.remarks)}" if report.remarks else ""
+        click.secho(f"{report.path}: {outcome}", bold=True)
         for check in report.checks:
             if whole or check.state in ("flagged", "remark"):
                 mark, colour = _MARKS[check.state]

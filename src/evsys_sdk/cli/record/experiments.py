@@ -1,4 +1,4 @@
-"""`evsys show`, `compare`, `errors`, `export`, `verify`: read; `note`, `invalidate`, `import`: changes of records."""
+"""`evsys show`, `compare`, `errors`, `export`, `verify` read records; `note`, `invalidate`, `import` write them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: boo
 @root_option
 @json_option
 def compare(experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ...], as_json: bool) -> None:
-    """Compare runs with the first one: scores task by task, curves, and what differs in the config.
+    """Compare runs with the first one: scores task by task, curves, and config differences.
 
-    EXPERIMENT stands for its best run; EXPERIMENT:RUN names another one. Any run compares with any other.
+    EXPERIMENT means its best run; EXPERIMENT:RUN names another run.
     """
     from ...history.detail import read_detail
     from ...history.find import experiment_roots, find_run
@@ -51,7 +51,7 @@ def compare(experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ..
     if not 2 <= len(experiments) <= len(letters()):
         raise click.UsageError(f"Give 2 to {len(letters())} runs to compare (got {len(experiments)}).")
     searched = experiment_roots(roots)
-    details = [read_detail(folder, run=run) for folder, run in (find_run(one, searched) for one in experiments)]
+    details = [read_detail(folder, run=run) for folder, run in (find_run(name, searched) for name in experiments)]
     if len({(detail.folder, detail.chosen_run) for detail in details}) < len(details):
         raise click.UsageError("Two of these are the same run. Name different ones: EXPERIMENT or EXPERIMENT:RUN.")
     comparison = compare_experiments(details)
@@ -68,17 +68,17 @@ def compare(experiments: tuple[str, ...], plot: str | None, roots: tuple[str, ..
 
 @click.command()
 @click.argument("experiment")
-@click.option("--arm", metavar="NAME", help="Of this run or arm; by default of the best one.")
-@click.option("--step", type=click.IntRange(min=0), help="After this step; by default after the latest scoring.")
-@click.option("--benchmark", metavar="NAME", help="On this benchmark; by default on those that choose among runs.")
+@click.option("--arm", metavar="NAME", help="Run or arm; by default the best one.")
+@click.option("--step", type=click.IntRange(min=0), help="Step of the scoring; by default the latest.")
+@click.option("--benchmark", metavar="NAME", help="Benchmark; by default those that select among runs.")
 @click.option(
     "--search",
     metavar="TEXT",
     default="",
     show_default=False,
-    help="Only where this occurs in prompt, expected or answer.",
+    help="Only answers with this text in prompt, expected or answer.",
 )
-@click.option("--limit", type=AT_LEAST_ONE, default=20, help="How many to show at most.")
+@click.option("--limit", type=AT_LEAST_ONE, default=20, help="Show at most this many.")
 @root_option
 @json_option
 @import_option
@@ -92,30 +92,30 @@ def errors(
     roots: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show what EXPERIMENT got wrong: prompt, expected answer and the one that came."""
+    """Show the wrong answers of EXPERIMENT with their prompts and expected answers."""
     from ...history.detail import read_detail
     from ...history.views.answers import errors_page, find_errors
 
     detail = read_detail(find_folder(experiment, roots))
-    found = find_errors(detail, arm=arm, step=step, benchmark=benchmark, search=search)
+    report = find_errors(detail, arm=arm, step=step, benchmark=benchmark, search=search)
     emit(
-        lambda: found.to_dict(limit),
+        lambda: report.to_dict(limit),
         as_json,
-        lambda: errors_page(found, limit),
+        lambda: errors_page(report, limit),
     )
 
 
 @click.command()
 @click.argument("experiment")
-@click.option("-o", "--output", required=True, type=click.Path(), help="Folder to write; it must not be there yet.")
-@click.option("--arm", metavar="NAME", help="Of this run or arm; by default of the best one.")
+@click.option("-o", "--output", required=True, type=click.Path(), help="Folder to create; it must not exist.")
+@click.option("--arm", metavar="NAME", help="Run or arm; by default the best one.")
 @click.option("--checkpoint", default="best", metavar="NAME", help="best, last, or a step.")
 @root_option
 @json_option
 def export(
     experiment: str, output: str, arm: str | None, checkpoint: str, roots: tuple[str, ...], as_json: bool
 ) -> None:
-    """Write the best adapter or checkpoint of EXPERIMENT to a folder, with a page that says what it is."""
+    """Write the best adapter or checkpoint of EXPERIMENT to a folder, with a page of its facts."""
     from ...history.detail import read_detail
     from ...history.find import experiment_roots
     from ...history.index import HistoryIndex
@@ -125,15 +125,15 @@ def export(
     detail = read_detail(find_folder(experiment, roots))
     with HistoryIndex(experiment_roots(roots)) as index:
         trials = count_trials(index)
-    found = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint, trials=trials)
+    exported = export_weights(detail, Path(output), arm=arm, checkpoint=checkpoint, trials=trials)
 
     def render() -> None:
-        click.echo(f"{found.folder}: {found.arm} of {found.experiment} after step {found.step}")
-        click.echo(f"files: {', '.join(found.files)}")
-        for warning in found.warnings:
+        click.echo(f"{exported.folder}: {exported.arm} of {exported.experiment} after step {exported.step}")
+        click.echo(f"files: {', '.join(exported.files)}")
+        for warning in exported.warnings:
             click.echo(warning, err=True)
 
-    emit(found.to_dict(), as_json, render)
+    emit(exported.to_dict(), as_json, render)
 
 
 @click.command()
@@ -143,16 +143,16 @@ def verify(folder: str, as_json: bool) -> int:
     """Check the weights, facts and conclusion in an exported FOLDER against its dossier; exits 2 if one differs."""
     from ...history.views.verify import verify_export
 
-    found = verify_export(Path(folder))
+    report = verify_export(Path(folder))
 
     def render() -> None:
-        for problem in found.problems:
+        for problem in report.problems:
             click.echo(problem)
-        said = "refused" if found.problems else "no issues found"
-        click.echo(f"{found.folder}: {found.experiment}: {said}. Head of its journal: {found.head}")
+        outcome = "refused" if report.problems else "no issues found"
+        click.echo(f"{report.folder}: {report.experiment}: {outcome}. Head of its journal: {report.head}")
 
-    emit(found.to_dict(), as_json, render)
-    return 2 if found.problems else 0
+    emit(report.to_dict(), as_json, render)
+    return 2 if report.problems else 0
 
 
 @click.command()
@@ -168,13 +168,13 @@ def note(experiment: str, text: str, author: str, roots: tuple[str, ...], as_jso
 
     folder = find_folder(experiment, roots)
     event = add_note(folder, text, author=author)
-    _tell(folder, Kind.NOTE, event, f"noted in the journal of {folder.name}", as_json)
+    _emit_event(folder, Kind.NOTE, event, f"noted in the journal of {folder.name}", as_json)
 
 
 @click.command()
 @click.argument("experiment")
-@click.option("--reason", default="", show_default=False, help="Why its result is wrong.")
-@click.option("--undo", is_flag=True, help="Take the mark back; --reason may say why.")
+@click.option("--reason", default="", show_default=False, help="Reason.")
+@click.option("--undo", is_flag=True, help="Reinstate it; --reason is optional.")
 @root_option
 @json_option
 def invalidate(experiment: str, reason: str, undo: bool, roots: tuple[str, ...], as_json: bool) -> None:
@@ -185,28 +185,28 @@ def invalidate(experiment: str, reason: str, undo: bool, roots: tuple[str, ...],
     folder = find_folder(experiment, roots)
     if undo:
         event = notes.reinstate(folder, reason)
-        _tell(folder, Kind.REINSTATED, event, f"{folder.name} counts again", as_json)
+        _emit_event(folder, Kind.REINSTATED, event, f"{folder.name} counts again", as_json)
     else:
         event = notes.invalidate(folder, reason)
-        stated = f"{folder.name} no longer counts; --undo takes that back"
-        _tell(folder, Kind.INVALIDATED, event, stated, as_json)
+        message = f"{folder.name} no longer counts; --undo reinstates it"
+        _emit_event(folder, Kind.INVALIDATED, event, message, as_json)
 
 
-def _tell(folder: Path, kind: str, event: str, stated: str, as_json: bool) -> None:
+def _emit_event(folder: Path, kind: str, event: str, message: str, as_json: bool) -> None:
     value: dict[str, Any] = {"path": str(folder), "event": kind, "event_id": event}
-    emit(value, as_json, lambda: stated)
+    emit(value, as_json, lambda: message)
 
 
 @click.command("import")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--name", help="Name of the experiment; by default that of the first folder.")
-@click.option("--output-dir", default="outputs", help="Where experiments are recorded.")
+@click.option("--name", help="Name of the experiment; by default the name of the first folder.")
+@click.option("--output-dir", default="outputs", help="Folder of records.")
 @json_option
 def import_(folders: tuple[Path, ...], name: str | None, output_dir: str, as_json: bool) -> int:
     """Record run folders of tinker-cookbook as the runs of one experiment.
 
     A folder holds config.json, metrics.jsonl and checkpoints.jsonl. history, show, compare and the dashboard show the
-    runs like any other; their backend is `imported`. Nothing is trained or scored.
+    imported runs; their backend is `imported`. Nothing is trained or scored.
     """
     from ...experiment.imported_run import import_cookbook_runs
 

@@ -1,4 +1,4 @@
-"""`evsys history` and `context`: the experiments on this machine, as a list, or a digest for a coding agent."""
+"""`evsys history` and `context`: the experiments on this machine as a list, or as a digest for a coding agent."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..output import emit
     "--sort",
     type=click.Choice(["newest", "oldest", "score", "spend", "name"]),
     default="newest",
-    help="In which order.",
+    help="Order.",
 )
-@click.option("--limit", type=AT_LEAST_ONE, default=20, help="How many to show at most.")
-@click.option("--all", "everything", is_flag=True, help="Show all of them, however many.")
+@click.option("--limit", type=AT_LEAST_ONE, default=20, help="Show at most this many.")
+@click.option("--all", "everything", is_flag=True, help="Show all of them.")
 @root_option
 @json_option
 def history(
@@ -30,7 +30,7 @@ def history(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """List the experiments recorded on this machine, the newest first."""
+    """List the experiments on this machine, newest first."""
     from ...history.find import experiment_roots
     from ...history.index import HistoryIndex
     from ...history.query import count, count_trials, select
@@ -38,13 +38,13 @@ def history(
 
     wanted, folders = read_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:
-        found = select(index, wanted, sort=sort, limit=None if everything else limit)
-        total = len(found) if everything or len(found) < limit else count(index, wanted)
+        views = select(index, wanted, sort=sort, limit=None if everything else limit)
+        total = len(views) if everything or len(views) < limit else count(index, wanted)
         trials = count_trials(index, wanted) if as_json else {}
     emit(
-        lambda: {"total": total, "trials": trials, "experiments": [one.to_dict() for one in found]},
+        lambda: {"total": total, "trials": trials, "experiments": [view.to_dict() for view in views]},
         as_json,
-        lambda: list_page(found, total, folders),
+        lambda: list_page(views, total, folders),
     )
 
 
@@ -53,11 +53,9 @@ def history(
     "--budget-tokens",
     type=click.IntRange(min=200),
     default=2000,
-    help="Longest answer, in tokens counted so that no model needs more.",
+    help="Limit of the answer in tokens; counted conservatively for any model.",
 )
-@click.option(
-    "--goal", metavar="TEXT", default="", show_default=False, help="What you are working towards, to stand at the top."
-)
+@click.option("--goal", metavar="TEXT", default="", show_default=False, help="Your goal, printed at the top.")
 @filter_options
 @root_option
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the result as Markdown.")
@@ -65,7 +63,7 @@ def history(
 def context(
     budget_tokens: int, goal: str, roots: tuple[str, ...], as_json: bool, as_markdown: bool, **filters: Any
 ) -> None:
-    """Tell an agent what it needs to know: what was tried, what each change did, what is open, failed or untried."""
+    """Summarise all experiments for an agent: best runs, effects of changes, open questions, failures, gaps."""
     from ...history.context.sections import make_digest
     from ...history.find import experiment_roots
     from ...history.index import HistoryIndex
@@ -81,4 +79,4 @@ def context(
     shown = digest.fit("json" if as_json else "markdown" if as_markdown else "text")
     empty = not any(section.items for section in digest.sections if section.key != "goal")
     page = printable_json(shown) if as_json else f"{shown}{explain_nothing(0, folders) if empty else ''}".rstrip("\n")
-    emit(None, False, lambda: page)  # JSON with another layout would not keep within the budget
+    emit(None, False, lambda: page)  # printed as fitted, because another JSON layout could exceed the budget

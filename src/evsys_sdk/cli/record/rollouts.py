@@ -1,4 +1,4 @@
-"""`evsys rollouts`: the training rollouts of a run as a list, one of them whole, or the difference of two."""
+"""`evsys rollouts`: list training rollouts, show one, or compare two."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ type Line = dict[str, Any]
 @click.command()
 @click.argument("experiment")
 @click.option("--arm", metavar="NAME", help="Only of this arm.")
-@click.option("--step", type=int, help="Only those of this training step.")
+@click.option("--step", type=int, help="Only rollouts of this training step.")
 @click.option("--task", metavar="ID", help="Only rollouts of this task.")
-@click.option("--failed", is_flag=True, help="Only those that failed, and so have no reward.")
-@click.option("--min-reward", type=float, help="Only those with at least this reward.")
-@click.option("--max-reward", type=float, help="Only those with at most this reward.")
+@click.option("--failed", is_flag=True, help="Only failed rollouts, which have no reward.")
+@click.option("--min-reward", type=float, help="Only rollouts with at least this reward.")
+@click.option("--max-reward", type=float, help="Only rollouts with at most this reward.")
 @click.option("--limit", type=AT_LEAST_ONE, default=20, help="List at most this many.")
-@click.option("--show", "shown", metavar="ID", help="Show this one whole: STEP/TASK/SAMPLE, as in the list.")
-@click.option("--diff", nargs=2, metavar="ID ID", help="Show how two of them differ.")
+@click.option("--show", "shown", metavar="ID", help="Show this rollout in full: STEP/TASK/SAMPLE, as in the list.")
+@click.option("--diff", nargs=2, metavar="ID ID", help="Show the difference of two rollouts.")
 @root_option
 @json_option
 def rollouts(
@@ -53,11 +53,11 @@ def rollouts(
             raise click.UsageError(f"several arms have rollouts ({names}). Name one with --arm.")
         [run] = runs
         if diff is not None:
-            pair = [_find(run, one) for one in diff]
+            pair = [_find(run, id) for id in diff]
             emit({"rollouts": pair, "diff": _diff(*pair)}, as_json, lambda: _render_diff(*pair))
         else:
-            one = _find(run, str(shown))
-            emit(one, as_json, lambda: _render_whole(one))
+            line = _find(run, str(shown))
+            emit(line, as_json, lambda: _render_whole(line))
         return
     lines = (line for run in runs for line in _read(run))
     summary, listed = _sum_up(lines, limit, partial(_is_wanted, **wanted))
@@ -65,14 +65,14 @@ def rollouts(
 
 
 def _find_runs(reference: str, arm: str | None, roots: tuple[str, ...]) -> list[RunRecord]:
-    """The arms of an experiment that have recorded rollouts; the folder of an arm names that one."""
+    """The arms of an experiment with recorded rollouts; the reference may also be the folder of an arm."""
     from ...errors import DataError, suggest
     from ...history.find import experiment_roots, find_experiment
     from ...record.layout import RunFiles
     from ...record.reader import ExperimentRecord
 
-    if RunFiles(given := Path(reference)).starts.exists():
-        reference, arm = str(given.resolve().parent), given.resolve().name
+    if RunFiles(path := Path(reference)).starts.exists():
+        reference, arm = str(path.resolve().parent), path.resolve().name
     path = find_experiment(reference, experiment_roots(roots) if roots else None)
     runs = ExperimentRecord(path).runs_on_disk
     names = [run.name for run in runs]
@@ -127,23 +127,23 @@ def _is_wanted(
 
 
 def _sum_up(lines: Iterator[Line], limit: int, wanted: Callable[[Line], bool]) -> tuple[dict[str, Any], list[Line]]:
-    """Counts and mean rewards of a file that may be larger than memory, and its latest wanted lines."""
+    """Counts, mean rewards and the latest `limit` wanted lines, read as a stream."""
     rewards: dict[int, list[float]] = {}
     kept = deque[Line](maxlen=limit)
-    recorded = found = 0
+    recorded = matching = 0
     for line in lines:
         recorded += 1
-        known = rewards.setdefault(line["step"], [])
+        step_rewards = rewards.setdefault(line["step"], [])
         if (reward := line.get("reward")) is not None:
-            known.append(reward)
+            step_rewards.append(reward)
         if wanted(line):
-            found += 1
+            matching += 1
             kept.append(line)
     first, last = min(rewards, default=None), max(rewards, default=None)
     means: dict[int | None, float] = {step: sum(values) / len(values) for step, values in rewards.items() if values}
     summary = {
         "recorded": recorded,
-        "found": found,
+        "found": matching,
         "failed": recorded - sum(map(len, rewards.values())),
         "first_step": first,
         "last_step": last,
@@ -155,12 +155,12 @@ def _sum_up(lines: Iterator[Line], limit: int, wanted: Callable[[Line], bool]) -
 
 def _render_list(summary: dict[str, Any], lines: Sequence[Line], *, several: bool) -> str:
     failed = f", {summary['failed']} of them failed" if summary["failed"] else ""
-    stated = [f"{summary['recorded']} rollouts of steps {summary['first_step']} to {summary['last_step']}{failed}"]
+    sentences = [f"{summary['recorded']} rollouts of steps {summary['first_step']} to {summary['last_step']}{failed}"]
     if summary["last_reward"] is not None and summary["first_reward"] is not None:
-        stated.append(f"mean reward {summary['first_reward']:.4g} at first, {summary['last_reward']:.4g} at last")
+        sentences.append(f"mean reward {summary['first_reward']:.4g} at first, {summary['last_reward']:.4g} at last")
     if summary["found"] != summary["recorded"]:
-        stated.append(f"{summary['found']} match")
-    head = "; ".join(stated) + "."
+        sentences.append(f"{summary['found']} match")
+    head = "; ".join(sentences) + "."
     if not lines:
         return head
     rows = [(line["id"], line["arm"], _reward(line), line.get("tokens", ""), _outcome(line)) for line in lines]
@@ -196,14 +196,13 @@ def _render_diff(one: Line, other: Line) -> str:
 
 
 def _diff(one: Line, other: Line) -> list[str]:
-    """The lines in which two conversations differ; what they share around them is shown, the rest is not."""
+    """The unified diff of two conversations, without its header."""
     import difflib
 
     before, after = (
         "\n".join(f"[{message.get('role', '?')}]\n{_text(message)}" for message in line.get("messages", ()))
         for line in (one, other)
     )
-    # without the first two lines, which name files
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]
 
 
@@ -217,14 +216,14 @@ def _text(message: Line) -> str:
 
 
 def _outcome(line: Line) -> str:
-    """What the list shows: the error, else the last message of the policy; tool results are skipped."""
+    """The error of a rollout, else the last message of the policy."""
     if line.get("reward") is None and line.get("error"):
         return f"failed: {line['error']}"
     messages = line.get("messages") or ()
-    said = next((one for one in reversed(messages) if one.get("role") == "assistant"), None)
-    if said is None:
+    answer = next((message for message in reversed(messages) if message.get("role") == "assistant"), None)
+    if answer is None:
         return "(no answer)" if messages else f"({_why_dropped(line)})"
-    return " ".join(_text(said).split())
+    return " ".join(_text(answer).split())
 
 
 def _why_dropped(line: Line) -> str:

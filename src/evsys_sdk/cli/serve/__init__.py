@@ -1,1 +1,1 @@
-"""Verbs of the network: models served to clients, and the dashboard with what is sent to it."""
+"""Verbs of servers: models and the dashboard."""

@@ -1,5 +1,5 @@
-"""`evsys dashboard`: the record of this project in a browser, and the server that keeps what many clients send;
-`evsys sync`: what a dashboard has not received yet, from this project or from a folder that was copied here.
+"""`evsys dashboard`: the record of this project in a browser, and the server for many clients;
+`evsys sync`: send records to a dashboard that it has not received yet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _DEFAULT_DATABASE = ".evsys/dashboard.sqlite3"
-_port = click.option("--port", default=8000, type=click.IntRange(0, 65535), help="0 takes a free one.")
+_port = click.option("--port", default=8000, type=click.IntRange(0, 65535), help="0 chooses a free port.")
 _host = click.option("--host", default="127.0.0.1", help="Address to listen on.")
 _database = click.option(
     "--database",
@@ -50,7 +50,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     from ...loop.page import ProjectLoops
     from ...paths import project_root
 
-    _need_server()  # before these are imported: it names the extra that they need
+    _need_server()  # before the imports, to name the missing extra
     from ...dashboard.client.connection import Connection
     from ...dashboard.local.scripts import ProjectRecords
     from ...dashboard.server.app import local_app
@@ -66,13 +66,13 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
     source: Any = ProjectRecords(LocalRecords(experiment_roots(roots), project), mirror)
     gate = LocalGate()
     sock = listen(host, port)
-    port = sock.getsockname()[1]  # if 0 was asked for, only now known; it is part of the names that are answered to
+    port = sock.getsockname()[1]  # known only now if --port is 0
     app = local_app(source, gate, list_hosts(host, port), name=project.name, pages=ProjectLoops())
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def announce() -> None:
         about = {"url": url, "open": f"{url}/#token={gate.token}", "token": gate.token, "project": str(project)}
-        # not `echo`: what is printed is freed of secrets, and this one is meant to be read
+        # not `echo`, which would redact the token
         hand_over(json.dumps(about) if as_json else f"Open {about['open']}\nCtrl-C stops it.")
 
     with closing(source):
@@ -83,7 +83,7 @@ def dashboard(ctx: click.Context, host: str, port: int, roots: tuple[str, ...], 
 @_database
 @_host
 @_port
-@click.option("--allow-host", "hosts", multiple=True, help="A name by which browsers reach it. May be repeated.")
+@click.option("--allow-host", "hosts", multiple=True, help="Host name that browsers use. May be repeated.")
 @json_option
 def serve_command(database: str, host: str, port: int, hosts: tuple[str, ...], as_json: bool) -> None:
     """Store what clients send, and show it to anyone with a key (`evsys dashboard key`)."""
@@ -113,12 +113,12 @@ def serve_command(database: str, host: str, port: int, hosts: tuple[str, ...], a
     multiple=True,
     type=click.Choice(["read", "write", "admin"]),
     default=("read", "write"),
-    help="What it may be used for. May be repeated.",
+    help="Permission of the key. May be repeated.",
 )
-@click.option("--name", default="", show_default=False, help="Who it is for.")
-@click.option("--days", type=POSITIVE, help="After how many days it ends; by default never.")
+@click.option("--name", default="", show_default=False, help="Name of its user.")
+@click.option("--days", type=POSITIVE, help="Days until it expires; by default never.")
 @click.option("--list", "listing", is_flag=True, help="List the keys of the project instead.")
-@click.option("--revoke", metavar="ID", help="End a key instead.")
+@click.option("--revoke", metavar="ID", help="Revoke a key instead.")
 @_database
 @json_option
 def key_command(
@@ -131,13 +131,13 @@ def key_command(
     database: str,
     as_json: bool,
 ) -> None:
-    """Make an API key of PROJECT, which is made with it if it is new. The key is shown only now."""
+    """Create an API key of PROJECT, and the project if it is new. The key is shown only once."""
     import time
 
     engine = _open(database)
     from ...dashboard.server.auth import list_keys, make_key, make_project, revoke_key
 
-    # `writes` takes SQLite's lock at once; a server may be running on the same file
+    # `writes` takes SQLite's lock at once, because a server may use the same file
     with engine.execution_options(writes=True).begin() as connection:
         if revoke is not None:
             if not revoke_key(connection, project, revoke):
@@ -160,7 +160,7 @@ def key_command(
 @_database
 @json_option
 def upgrade_command(database: str, as_json: bool) -> None:
-    """Bring a database up to the schema of this version; a SQLite file is copied first."""
+    """Upgrade a database to the schema of this version; a SQLite file is copied first."""
     _need_server()
     from ...dashboard.server.storage.database import hide_password, open_database
 
@@ -174,7 +174,7 @@ def upgrade_command(database: str, as_json: bool) -> None:
 @_database
 @json_option
 def backup_command(target: str, database: str, as_json: bool) -> None:
-    """Copy the database to TARGET, also while a server uses it."""
+    """Back up the database to TARGET, also while a server uses it."""
     engine = _open(database)
     from ...dashboard.server.storage.database import back_up
 
@@ -188,14 +188,14 @@ def backup_command(target: str, database: str, as_json: bool) -> None:
 @_database
 @json_option
 def restore_command(backup: str, database: str, as_json: bool) -> None:
-    """Put BACKUP in place of the database; no server may be using it."""
+    """Replace the database by BACKUP; no server may be using it."""
     _need_server()
     from ...dashboard.server.storage.database import restore
 
     if "://" in database:
         raise ConfigError("Restore a PostgreSQL database with pg_restore.")
     restore(Path(backup), Path(database))
-    emit({"restored": database}, as_json, lambda: click.echo(f"{database} is what {backup} was."))
+    emit({"restored": database}, as_json, lambda: click.echo(f"{database} is restored from {backup}."))
 
 
 @dashboard.command("export")
@@ -204,7 +204,7 @@ def restore_command(backup: str, database: str, as_json: bool) -> None:
 @root_option
 @json_option
 def export_command(experiment: str, output: str | None, roots: tuple[str, ...], as_json: bool) -> None:
-    """Write EXPERIMENT as a folder whose index.html shows it in a browser, without a server."""
+    """Write EXPERIMENT as a folder with an index.html that shows it without a server."""
     from ...dashboard.export import export_experiment
     from ...history.find import experiment_roots, find_experiment
 
@@ -235,40 +235,41 @@ def _print_keys(keys: list[dict[str, Any]]) -> None:
 
 @click.command()
 @click.argument("path", required=False, type=click.Path())
-@click.option("--again", is_flag=True, help="Ask about every stream, also those that are known to have arrived.")
+@click.option("--again", is_flag=True, help="Check every stream, also those that have arrived.")
 @json_option
 def sync(path: str | None, again: bool, as_json: bool) -> int:
-    """Send everything that the dashboard does not have yet; sending twice does no harm.
+    """Send all records that the dashboard does not have yet; sending twice has no effect.
 
     PATH is a folder with a mirror (by default EVSYS_LOG_DIR or .evsys), or the folder of a recorded experiment,
-    which is then reported whole.
+    which is then sent as a whole.
     """
     from ...dashboard.client.connection import Connection
     from ...dashboard.client.sender import find_mirror, send_mirror
     from ...record.layout import ExperimentFiles
 
-    # Also with EVSYS_OFFLINE set: that is about runs, and this sends what they kept.
+    # Also with EVSYS_OFFLINE set, which is for runs.
     connection = Connection.from_environment(offline=False)
-    given = Path(path) if path else connection.mirror_dir
-    if path and ExperimentFiles(given).config.is_file() and ExperimentFiles(given).journal.is_file():
-        return _sync_experiment(given, as_json)
-    if not path and not given.is_dir():
+    source = Path(path) if path else connection.mirror_dir
+    if path and ExperimentFiles(source).config.is_file() and ExperimentFiles(source).journal.is_file():
+        return _sync_experiment(source, as_json)
+    if not path and not source.is_dir():
         emit({"streams": []}, as_json, lambda: click.echo("Nothing was logged for a dashboard here."))
         return 0
-    found = list(send_mirror(connection, find_mirror(given), again=again))
+    streams = list(send_mirror(connection, find_mirror(source), again=again))
 
     def render() -> None:
-        if not found:
+        if not streams:
             click.echo("Everything has arrived.")
-        for one in found:
+        for stream in streams:
             click.echo(
-                f"{one.stream}: {one.new} new records, {one.records} in all" + (one.problem and f"; {one.problem}")
+                f"{stream.stream}: {stream.new} new records, {stream.records} in all"
+                + (stream.problem and f"; {stream.problem}")
             )
-            for reason in one.rejected:
+            for reason in stream.rejected:
                 click.echo(f"  quarantined: {reason}", err=True)
 
-    emit({"streams": [asdict(one) for one in found]}, as_json, render)
-    return 1 if any(one.problem or one.rejected for one in found) else 0
+    emit({"streams": [asdict(stream) for stream in streams]}, as_json, render)
+    return 1 if any(stream.problem or stream.rejected for stream in streams) else 0
 
 
 def _sync_experiment(folder: Path, as_json: bool) -> int:
@@ -282,7 +283,9 @@ def _sync_experiment(folder: Path, as_json: bool) -> int:
     finally:
         arrived = client.close(timeout_s=600.0)
     if not arrived:
-        raise DashboardClientError(f"{folder}: not everything has arrived. It is in the mirror; run: evsys sync")
+        raise DashboardClientError(
+            f"{folder}: some records have not arrived. They are in the mirror; send them with: evsys sync"
+        )
     answer: dict[str, Any] = {"experiment": id, "path": str(folder)}
     emit(answer, as_json, lambda: click.echo(f"{folder} is on the dashboard as {id}."))
     return 0

@@ -1,4 +1,4 @@
-"""`evsys serve`: let clients train and sample over the network, by the Tinker protocol."""
+"""`evsys serve`: serve training and sampling over the network, with the Tinker protocol."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ FEEDBACK_KEY_VARIABLE = "EVSYS_SERVE_FEEDBACK_KEY"
 
 
 @click.command()
-@click.option("--backend", default="mock", help="Who trains; evsys list --kind backend shows all.")
+@click.option("--backend", default="mock", help="Training backend; evsys list --kind backend shows all.")
 @click.option(
-    "--model", "models", multiple=True, help="Base model to offer. May be repeated.  [default for mock: tiny]"
+    "--model", "models", multiple=True, help="Base model to serve. May be repeated.  [default for mock: tiny]"
 )
 @click.option(
     "--backend-param", "params", multiple=True, metavar="KEY=VALUE", help="A param of the backend. May be repeated."
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on; only this machine by default.")
-@click.option("--port", default=8000, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--port", default=8000, type=click.IntRange(0, 65535), help="0 chooses a free port.")
 @click.option(
     "--api-key-file", type=click.Path(), help=f"File with the key that clients must send; or set {KEY_VARIABLE}."
 )
-@click.option("--allow-anyone", is_flag=True, help="Listen to other machines although there is no key.")
-@click.option("--state-dir", type=click.Path(), help="Where saved weights are kept.  [default: .evsys/serve]")
+@click.option("--allow-anyone", is_flag=True, help="Listen to other machines without a key.")
+@click.option("--state-dir", type=click.Path(), help="Folder of saved weights.  [default: .evsys/serve]")
 @click.option(
     "--tokenizer", help="Tokenizer that clients load, a name or a folder on their machine.  [default: the model]"
 )
 @click.option("--max-models", default=16, type=AT_LEAST_ONE, help="Models in training at once.")
 @click.option("--max-queue", default=256, type=AT_LEAST_ONE, help="Waiting requests of one model.")
 @click.option("--max-samples", default=2000, type=AT_LEAST_ONE, help="Waiting sampling requests.")
-@click.option("--samples-at-once", default=40, type=AT_LEAST_ONE, help="Samples drawn together.")
+@click.option("--samples-at-once", default=40, type=AT_LEAST_ONE, help="Samples per batch.")
 @click.option(
     "--max-tokens",
     default=1024,
     type=AT_LEAST_ONE,
-    help="Length of samples for which a client sets no max_tokens.",
+    help="Default max_tokens of samples.",
 )
-@click.option("--max-request-mb", default=64.0, type=POSITIVE, help="Longest request.")
-@click.option("--idle-s", default=300.0, type=POSITIVE, help="A client silent for so long is forgotten.")
-@click.option("--grace-s", default=60.0, type=POSITIVE, help="Longest wait for running work when stopped.")
+@click.option("--max-request-mb", default=64.0, type=POSITIVE, help="Size limit of a request.")
+@click.option("--idle-s", default=300.0, type=POSITIVE, help="Idle time after which a client's session ends.")
+@click.option("--grace-s", default=60.0, type=POSITIVE, help="Longest wait for running work at shutdown.")
 @click.option(
-    "--delay-ms", default=0.0, type=click.FloatRange(min=0), help="Artificial time per operation, for benchmarks."
+    "--delay-ms", default=0.0, type=click.FloatRange(min=0), help="Artificial delay per operation, for benchmarks."
 )
 @click.option("--traces", metavar="NAME", help="Keep chats as traces in this store: see evsys traces.")
 @click.option(
@@ -56,7 +56,7 @@ FEEDBACK_KEY_VARIABLE = "EVSYS_SERVE_FEEDBACK_KEY"
 @click.option(
     "--feedback-key-file",
     type=click.Path(),
-    help=f"File with a key that sends feedback and does nothing else; or set {FEEDBACK_KEY_VARIABLE}.",
+    help=f"File with a key for feedback only; or set {FEEDBACK_KEY_VARIABLE}.",
 )
 @json_option
 @import_option
@@ -72,8 +72,8 @@ def serve(
 ) -> int:
     """Serve models to any client of the Tinker protocol, for instance the `tinker` package, and of OpenAI's API.
 
-    What evsys deploy --to openai_server made live is offered under its name. Prints the URL and runs until it is
-    stopped (Ctrl-C or SIGTERM): then it finishes what it has and exits.
+    Weights that evsys deploy --to openai_server made live are served under their name. Prints the URL and runs until
+    Ctrl-C or SIGTERM; then it finishes running requests and exits.
     """
     from ...config.building import check_params
     from ...deploy.catalog import DeployedModels
@@ -85,8 +85,8 @@ def serve(
 
     folder = Path(state_dir) if state_dir else workspace_dir() / "serve"
     catalog = DeployedModels()
-    wanted = catalog.base_models(options["backend"])  # what is deployed needs its base
-    options["models"] = tuple(dict.fromkeys([*options["models"], *wanted]))
+    bases = catalog.base_models(options["backend"])  # deployed adapters need their base models
+    options["models"] = tuple(dict.fromkeys([*options["models"], *bases]))
     given = read_params(params, "--backend-param")
     keys = {
         "api_key": _key(api_key_file),
@@ -96,7 +96,7 @@ def serve(
     check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
     if traces is None:
         if feedback or settings.feedback_key:
-            raise ConfigError("feedback is kept with the traces that it is about. Name a store for them with --traces.")
+            raise ConfigError("feedback is stored with its traces. Name their store with --traces.")
         run(settings, lambda url: _announce(url, settings, as_json), catalog)
         return 0
     from ...loop.traces.request_log import RequestLog
