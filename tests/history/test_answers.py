@@ -101,7 +101,7 @@ def test_a_task_that_has_changed_lends_no_prompt(project: Path) -> None:
     ("arguments", "said"),
     [
         (("--arm", "on"), "has no such run or arm. Did you mean 'one'?"),
-        (("--step", "5"), "was not scored after that step. It was after: 8."),
+        (("--step", "5"), "was not scored after this step. Scored steps: 8."),
         (("--benchmark", "math"), "has no answers on record for 'math'"),
     ],
 )

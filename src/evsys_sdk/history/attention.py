@@ -1,9 +1,9 @@
-"""What needs a person: what waits, failed, was killed, is near or beyond a limit, was refused, or is flagged.
+"""The attention list: experiments, campaigns and loops that wait, failed, are near a limit, were refused or flagged.
 
-One list for the command line, the page and alerts.
+The command line, the page and alerts show the same list.
 
-    for one in read_attention():
-        print(one.kind, one.experiment, one.what, one.command)
+    for item in read_attention():
+        print(item.kind, item.experiment, item.what, item.command)
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .campaigns.campaign import TAG, Campaign, tell_campaign
 from .campaigns.progress import OPEN, CampaignProgress, judge_progress
 
 ATTENTION_DAYS = 7
-"""How long an experiment that has ended stays on the list."""
+"""Days for which an ended experiment stays on the list."""
 _LONGEST = 160
 _NEARLY = 0.9
-"""Share of a limit from which on it is nearly reached."""
+"""Share of a limit that counts as nearly reached."""
 _ORDER = ("waiting", "damaged", "failed", "killed", "refused", "deadline", "nearly_spent", "flagged", "budget", "ended")
 _ENDED_DAYS = 1
-"""How long a campaign that was closed stays on the list."""
+"""Days for which a closed campaign stays on the list."""
 _WHAT = {
     "waiting": "waits for approval",
     "damaged": "its record cannot be read",
@@ -47,10 +47,10 @@ _SPENT = {"tokens": ("tokens_trained", "tokens_sampled"), "usd": ("usd",), "wall
 
 @dataclass(frozen=True, slots=True)
 class AttentionItem:
-    """One reason to look at an experiment, and the command to start with."""
+    """A reason for attention, and the command to start with."""
 
     id: str
-    """The same for the same state of the same experiment: an alert about it is sent again under this id."""
+    """Stable id of this state of this experiment, so that an alert is sent once."""
     kind: str
     experiment: str
     path: str
@@ -62,7 +62,7 @@ class AttentionItem:
 
 
 def read_attention(roots: Sequence[str | Path] = ()) -> list[AttentionItem]:
-    """What needs a person in a project at this moment: its experiments, campaigns, loops and promotions."""
+    """The attention list of a project: experiments, campaigns, loops and promotions."""
     from .history import History
 
     with History(roots) as history:
@@ -71,42 +71,41 @@ def read_attention(roots: Sequence[str | Path] = ()) -> list[AttentionItem]:
 
 
 def find_project_attention(views: Iterable[ExperimentView]) -> list[AttentionItem]:
-    """What needs a person next to experiments: campaigns, loops and promotions of this project."""
-    views = list({one.id: one for one in views}.values())
-    campaigns = (one for name in list_campaigns() for one in _look_at_campaign(name, views, time.time()))
+    """The items of this project's campaigns, loops and promotions."""
+    views = list({view.id: view for view in views}.values())
+    campaigns = (item for name in list_campaigns() for item in _check_campaign(name, views, time.time()))
     return [*_waiting_in_project(), *_refused_by_gate(), *campaigns]
 
 
 def find_attention(views: Iterable[ExperimentView]) -> list[AttentionItem]:
-    """What needs a person among experiments, newest first; of several attempts at one, the latest counts."""
+    """The items of experiments, most urgent first; of several attempts, the latest counts."""
     latest: dict[str, ExperimentView] = {}
-    for one in views:
-        latest.setdefault(one.name or one.id, one)
-    found = [_look_at(one, *kind) for one in latest.values() if not one.invalidated and (kind := _kind(one))]
-    return in_order(found)
+    for view in views:
+        latest.setdefault(view.name or view.id, view)
+    return in_order(_item(view, *kind) for view in latest.values() if not view.invalidated and (kind := _kind(view)))
 
 
-def in_order(found: Iterable[AttentionItem]) -> list[AttentionItem]:
+def in_order(attention: Iterable[AttentionItem]) -> list[AttentionItem]:
     """The most urgent first."""
-    return sorted(found, key=lambda item: _ORDER.index(item.kind))
+    return sorted(attention, key=lambda item: _ORDER.index(item.kind))
 
 
-def _kind(one: ExperimentView) -> tuple[str, str] | None:
-    """The kind and the text."""
-    if one.status == "budget" and any(tag.startswith(TAG) for tag in one.tags):
+def _kind(view: ExperimentView) -> tuple[str, str] | None:
+    """Kind and text of an experiment's item; None without one."""
+    if view.status == "budget" and any(tag.startswith(TAG) for tag in view.tags):
         return None  # a slice of a campaign, which reports its own end
-    if one.status in _WHAT:
-        reason = f": {one.failures[0].arm}: {one.failures[0].reason}" if one.failures else ""
-        return one.status, _WHAT[one.status] + (reason if one.status == "failed" else "")
-    if one.is_live and (near := _nearest_limit(one)):
+    if view.status in _WHAT:
+        reason = f": {view.failures[0].arm}: {view.failures[0].reason}" if view.failures else ""
+        return view.status, _WHAT[view.status] + (reason if view.status == "failed" else "")
+    if view.is_live and (near := _nearest_limit(view)):
         return near
-    return ("flagged", f"flagged: {one.flags[0]}") if one.flags else None
+    return ("flagged", f"flagged: {view.flags[0]}") if view.flags else None
 
 
-def _nearest_limit(one: ExperimentView) -> tuple[str, str] | None:
-    budget = part(ExperimentRecord(one.folder).config or {}, "budget")
+def _nearest_limit(view: ExperimentView) -> tuple[str, str] | None:
+    budget = part(ExperimentRecord(view.folder).config or {}, "budget")
     for name, fields in _SPENT.items():
-        limit, spent = number(budget.get(name)), sum(one.spend.get(field, 0.0) for field in fields)
+        limit, spent = number(budget.get(name)), sum(view.spend.get(field, 0.0) for field in fields)
         if limit and spent >= _NEARLY * limit:
             stated = f"{spent:,.4g} of {limit:,.4g} {name}"
             is_time = name == "wall_s"
@@ -118,31 +117,31 @@ def _nearest_limit(one: ExperimentView) -> tuple[str, str] | None:
     return None
 
 
-def _look_at(one: ExperimentView, kind: str, what: str) -> AttentionItem:
-    command = _COMMANDS.get(kind, "evsys show {path}").format(path=quote(one.path))
-    key = f"{one.id}/{kind}/{round(one.ended or one.started or 0)}"
-    # One that is resumed and killed again is news, although it has the same start and no end.
-    if one.ended is None and one.folder.is_dir():
-        key += f"/{sum(event.kind == Kind.RESUMED for event in read_events(one.folder))}"
-    return AttentionItem(key, kind, one.id, one.path, shorten(what.splitlines()[0], _LONGEST), command)
+def _item(view: ExperimentView, kind: str, what: str) -> AttentionItem:
+    command = _COMMANDS.get(kind, "evsys show {path}").format(path=quote(view.path))
+    key = f"{view.id}/{kind}/{round(view.ended or view.started or 0)}"
+    # An experiment that is resumed and killed again is a new item.
+    if view.ended is None and view.folder.is_dir():
+        key += f"/{sum(event.kind == Kind.RESUMED for event in read_events(view.folder))}"
+    return AttentionItem(key, kind, view.id, view.path, shorten(what.splitlines()[0], _LONGEST), command)
 
 
 def _waiting_in_project() -> Iterator[AttentionItem]:
-    for target, one in list_project_approvals():
-        about = f"{one.about} ({one.subject})" if one.about else one.subject
-        command = f"evsys approve {target} {quote(one.subject)}"
-        key = f"{target}/waiting/{one.subject}/{round(one.time)}"
+    for target, approval in list_project_approvals():
+        about = f"{approval.about} ({approval.subject})" if approval.about else approval.subject
+        command = f"evsys approve {target} {quote(approval.subject)}"
+        key = f"{target}/waiting/{approval.subject}/{round(approval.time)}"
         yield AttentionItem(key, "waiting", target, "", shorten(f"waits for approval: {about}", _LONGEST), command)
 
 
-def _look_at_campaign(name: str, views: Sequence[ExperimentView], now: float) -> Iterator[AttentionItem]:
-    """A campaign that ended or stopped, whose families failed, whose driver was killed, or that is near a limit."""
+def _check_campaign(name: str, views: Sequence[ExperimentView], now: float) -> Iterator[AttentionItem]:
+    """The items of a campaign: ended, stopped, failed families, a killed driver, or a limit that is near."""
     events = read_campaign(name)
     if not events or events[0].kind != Kind.CAMPAIGN_OPENED:
         return
     campaign = tell_campaign(name, events)
-    mine = sorted((one for one in views if campaign.tag in one.tags), key=lambda one: one.started or 0.0)
-    progress = judge_progress(campaign, mine, now)
+    own = sorted((view for view in views if campaign.tag in view.tags), key=lambda view: view.started or 0.0)
+    progress = judge_progress(campaign, own, now)
 
     def item(kind: str, key: object, what: str, command: str = f"evsys campaign show {name}") -> AttentionItem:
         first = shorten((what.splitlines() or [""])[0], _LONGEST)
@@ -154,7 +153,7 @@ def _look_at_campaign(name: str, views: Sequence[ExperimentView], now: float) ->
         return
     if progress.state != OPEN:
         close = f"evsys campaign close {name} --reason ..."
-        yield item("ended", f"{progress.state}/{len(mine)}", f"{progress.state}: {progress.why}", close)
+        yield item("ended", f"{progress.state}/{len(own)}", f"{progress.state}: {progress.why}", close)
     for event in campaign.decisions:
         if event.text("action") == "blocked":
             yield item("failed", event.id, f"failed: {event.text('family')}: {event.text('reason')}")
@@ -162,14 +161,14 @@ def _look_at_campaign(name: str, views: Sequence[ExperimentView], now: float) ->
         yield item(kind, limit, stated)
     last = campaign.decisions[-1] if campaign.decisions else None
     if last is not None and last.text("by") == "policy" and last.text("action") != "blocked":
-        is_done = any((one.ended or 0.0) > (last.time or 0.0) for one in mine)
+        is_done = any((view.ended or 0.0) > (last.time or 0.0) for view in own)
         if not is_done and lock_owner(campaign_dir(name)) is None:
             stated = f"was killed in the step '{last.text('action')} {last.text('family')}'"
             yield item("killed", last.id, stated, f"evsys campaign run {name}")
 
 
 def _near_limits(campaign: Campaign, progress: CampaignProgress, now: float) -> Iterator[tuple[str, str, str]]:
-    """Kind, name and text of each limit that is nearly reached; one that is reached has ended the campaign."""
+    """Kind, name and text of each limit that is nearly reached."""
     for limit, left in progress.left.items():
         spent = progress.spent[limit]
         if limit != "experiments" and left > 0 and spent >= _NEARLY * (spent + left):
@@ -182,13 +181,13 @@ def _near_limits(campaign: Campaign, progress: CampaignProgress, now: float) -> 
 
 
 def _refused_by_gate() -> Iterator[AttentionItem]:
-    """The latest verdict about each experiment, where it is a refusal of the last days."""
+    """The recent refusals among the latest gate decisions of each experiment."""
     gated = [event for event in read_promotions() if event.kind == Kind.GATED]
     latest = {text(event.part("candidate").get("experiment")): event for event in gated}
     for experiment, event in latest.items():
         if event.get("verdict") == "pass" or (event.time or 0.0) < time.time() - ATTENTION_DAYS * 86_400:
             continue
-        checks = [part({"one": one}, "one") for one in items(event.get("checks"))]
-        reason = next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "")
+        checks = [part(check) for check in items(event.get("checks"))]
+        reason = next((text(check.get("reason")) for check in checks if check.get("state") != "ok"), "")
         what = shorten(f"refused by the gate: {reason}", _LONGEST)
         yield AttentionItem(event.id, "refused", experiment, "", what, f"evsys show {quote(experiment)}")

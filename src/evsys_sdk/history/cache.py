@@ -1,8 +1,8 @@
-"""The views of the experiments of one root, kept in an SQLite file next to them.
+"""A cache of the views of one root, in an SQLite file next to them.
 
-Chosen by measurement over a JSON file: of 10,000 views a list needs a few columns, which SQLite reads in a quarter
-of the time that parsing all of them takes, and one changed experiment is one changed row. It is only a cache: a file
-that is damaged, of another version, locked or in a folder that cannot be written is replaced, or done without.
+For a list of 10,000 views, SQLite reads the needed columns in a quarter of the time of parsing a JSON file, and a
+changed experiment is one changed row. A file that is damaged, of another version, locked or not writable is replaced,
+or the cache is kept in memory.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..record.view.question import Question
 from .effects import Contrast
 
 _FORMAT = 10
-"""Raise it when views of the same folder come out differently."""
+"""Increase it when the view of the same folder changes."""
 _KEPT_FAILURES = 5
-"""Reasons that digests are made from."""
+"""Reasons of failures that are stored for digests."""
 _MOST_SETTINGS = 200
-"""Settings of runs that are found by a search, as `learning_rate=0.1`."""
+"""Settings of runs that a search finds, e.g. `learning_rate=0.1`."""
 _PATIENCE_S = 2.0
-"""How long to wait for another process that writes."""
+"""Seconds to wait for another writer."""
 
 _SORTED = json.JSONEncoder(sort_keys=True, check_circular=False)
-"""Made once: `json.dumps` would make one for every row."""
+"""Shared, because `json.dumps` would create an encoder per row."""
 
 type Row = tuple[Any, ...]
 type NewRow = dict[str, Any]
@@ -65,15 +65,13 @@ COLUMNS: dict[str, tuple[str, Callable[[ExperimentView], Any]]] = {
     "error_rate": ("REAL", lambda one: _tested_at(one)),
     "invalidated": ("TEXT", lambda one: one.invalidated),
 }
-"""What lists and digests are computed from.
-
-`tags`, `algorithms` and `models` are lists between bars, `reasons` is JSON.
+"""Columns for lists and digests. `tags`, `algorithms` and `models` are lists between bars, `reasons` is JSON.
 """
 LISTED = (
     *("id", "name", "verdict", "started", "mode", "score", "parent", "tags", "algorithms", "models"),
     *("tokens", "usd", "wall_s", "error_rate"),
 )
-"""Those that filters and orders use; the table of a server has these alone."""
+"""Columns of filters and orders; the table of a server has only these."""
 RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, RunView], Any]]] = {
     "model": ("TEXT", lambda _, run: run.model),
     "backend": ("TEXT", lambda _, run: run.backend),
@@ -93,7 +91,7 @@ RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, RunView], Any]]] = {
     "usd": ("REAL", lambda _, run: run.spend.get("usd", 0.0)),
     "wall_s": ("REAL", lambda _, run: run.spend.get("wall_s", 0.0)),
 }
-"""One row for each run that was scored; `rank` is its score, turned round where less is better, if no seed failed."""
+"""One row per scored run; `rank` is its score, negated if lower is better; None if a seed failed."""
 EFFECT_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, Contrast], Any]]] = {
     "model": ("TEXT", lambda one, found: _run_of(one, found).model),
     "backend": ("TEXT", lambda one, found: _run_of(one, found).backend),
@@ -111,22 +109,22 @@ EFFECT_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, Contrast], Any]]]
     "df": ("REAL", lambda _, found: found.df),
     "seeds": ("INTEGER", lambda _, found: found.seeds),
 }
-"""One row for each setting that was changed alone."""
+"""One row per contrast."""
 _FRESHNESS = {"folder": "TEXT PRIMARY KEY", "fingerprint": "TEXT", "unfinished": "INTEGER", "status": "TEXT"}
 FRESHNESS = tuple(_FRESHNESS)
-"""What tells whether a row is still true; an index holds all of it, so that nothing else is read."""
+"""Columns that show whether a row is current; an index covers them."""
 _TABLES: dict[str, dict[str, str]] = {
     "experiments": {**_FRESHNESS, **{name: kind for name, (kind, _) in COLUMNS.items()}},
-    # What is needed of a few only, kept apart so that reading the rest is fast.
+    # Large columns that few queries need, in another table.
     "details": {"folder": "TEXT PRIMARY KEY", "text": "TEXT", "view": "TEXT"},
     "runs": {"folder": "TEXT", **{name: kind for name, (kind, _) in RUN_COLUMNS.items()}},
     "effects": {"folder": "TEXT", **{name: kind for name, (kind, _) in EFFECT_COLUMNS.items()}},
 }
 SEARCHED = "(SELECT text FROM details WHERE details.folder = experiments.folder)"
-"""What searches look at, as an expression for conditions."""
+"""The SQL expression of the searched text."""
 
 _FOLDERS = {"run_folders": "runs (folder)", "effect_folders": "effects (folder)"}
-"""By which rows are replaced."""
+"""Indexes for the replacement of rows."""
 _INDEXES = {
     "freshness": f"experiments ({', '.join(FRESHNESS)})",
     "ranking": "experiments (verdict, counts, metric, mode, score, started, status, folder)",
@@ -146,11 +144,11 @@ _INDEXES = {
     "names": "experiments (name, status)",
     "by_tags": "experiments (tags, status)",
 }
-"""So that the questions of a digest look at little more than their answers."""
+"""Indexes for the queries of a digest."""
 
 
 class ViewCache:
-    """One open cache; on disk, or in memory where the disk cannot be used."""
+    """An open cache; on disk, or in memory if the disk cannot be used."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / HISTORY_CACHE
@@ -159,15 +157,15 @@ class ViewCache:
     def read(
         self, columns: Sequence[str], where: str = "", values: Sequence[Any] = (), table: str = "experiments"
     ) -> list[Row]:
-        """Some columns of the rows that meet a condition (what follows FROM)."""
+        """Columns of the rows that match `where`, the SQL after FROM."""
         return self._db.execute(f"SELECT {','.join(columns)} FROM {table} {where}", values).fetchall()
 
     def view_of(self, folder: str) -> str:
-        """The view of one folder, as it was stored."""
+        """The stored view of a folder."""
         return self._db.execute("SELECT view FROM details WHERE folder = ?", (folder,)).fetchone()[0]
 
     def write(self, changed: Iterable[NewRow], gone: Iterable[str] = ()) -> None:
-        """Replace rows and remove others; continues in memory when the file cannot be written."""
+        """Replace and remove rows; continues in memory if the file cannot be written."""
         rows, names = list(changed), [(name,) for name in gone]
         try:
             self._write(rows, names)
@@ -183,10 +181,10 @@ class ViewCache:
         return bool(self._db.execute("PRAGMA database_list").fetchone()[2])
 
     def settle(self) -> None:
-        """Add the indexes once the first look is through: all at once they take half of what row by row takes."""
+        """Add the indexes after the first refresh, which takes half of the time of adding them before."""
         if _version_of(self._db) != _version():
-            with contextlib.suppress(sqlite3.OperationalError), self._db:  # else the next one does it
-                self._db.execute("BEGIN IMMEDIATE")  # two that began by reading could not both continue to write
+            with contextlib.suppress(sqlite3.OperationalError), self._db:  # else the next process does it
+                self._db.execute("BEGIN IMMEDIATE")  # two read transactions could not both upgrade to write
                 _add_indexes(self._db, _INDEXES)
                 self._db.execute(f"PRAGMA user_version = {_version()}")
 
@@ -194,7 +192,7 @@ class ViewCache:
         self._db.close()
 
     def start_again(self, error: Exception) -> None:
-        """Forget everything: a damaged file is replaced, one that only cannot be used now is left to the others."""
+        """Clear the cache: replace a damaged file, or continue in memory if the file is only locked."""
         self.close()
         if isinstance(error, sqlite3.OperationalError):
             self._db = self._usable(_connect(":memory:"))
@@ -204,26 +202,26 @@ class ViewCache:
         self._db = self._open()
 
     def _write(self, rows: list[NewRow], names: list[tuple[str]]) -> None:
-        with self._db:  # one transaction: concurrent readers see all of it or nothing
+        with self._db:  # one transaction, so that readers see all or nothing
             for table, columns in _TABLES.items():
                 several = table in ("runs", "effects")
-                # Without a key of their own such rows cannot be replaced: the old ones go first.
+                # These rows have no key, so the old ones are deleted first.
                 changed = [(row["folder"],) for row in rows] if several else []
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", [*names, *changed])
                 if several:
-                    values: list[Row] = [one for row in rows for one in row.get(table, ())]
+                    values: list[Row] = [entry for row in rows for entry in row.get(table, ())]
                 else:
                     values = [tuple(map(row.get, columns)) for row in rows]
                 insert = f"INSERT OR REPLACE INTO {table} VALUES ({','.join('?' * len(columns))})"
                 self._db.executemany(insert, values)
 
     def _open(self) -> sqlite3.Connection:
-        for _ in range(2):  # once more after a damaged file was removed
+        for _ in range(2):  # a second time after a damaged file was removed
             try:
                 return self._usable(_connect(str(self.path)))
-            except sqlite3.OperationalError:  # it may not be written, or another process holds it for too long
+            except sqlite3.OperationalError:  # not writable, or locked for too long
                 break
-            except sqlite3.DatabaseError:  # damaged, or of a version that has other columns
+            except sqlite3.DatabaseError:  # damaged, or of another version
                 try:
                     self.path.unlink(missing_ok=True)
                 except OSError:
@@ -231,10 +229,10 @@ class ViewCache:
         return self._usable(_connect(":memory:"))
 
     def _usable(self, db: sqlite3.Connection) -> sqlite3.Connection:
-        """The connection with its table; raises where the file is not what is expected."""
+        """The connection with its tables; raises DatabaseError for a file of another version."""
         try:
             if abs(_version_of(db)) != _version():
-                db.execute("BEGIN IMMEDIATE")  # another process may be making the table at this moment
+                db.execute("BEGIN IMMEDIATE")  # another process may be creating the tables
                 version = _version_of(db)
                 if abs(version) not in (0, _version()):
                     raise sqlite3.DatabaseError("it is of another version")
@@ -242,7 +240,9 @@ class ViewCache:
                     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
                     db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
                 _add_indexes(db, _FOLDERS)
-                db.execute(f"PRAGMA user_version = {version or -_version()}")  # below zero until it is settled
+                db.execute(
+                    f"PRAGMA user_version = {version or -_version()}"
+                )  # negative until `settle` has added the indexes
                 db.commit()
         except BaseException:
             db.close()
@@ -270,7 +270,7 @@ def make_row(
     *,
     unfinished: int = 0,
 ) -> NewRow:
-    """What is kept of a folder; without a view it is no experiment, which is kept so that it is not read again."""
+    """The cache row of a folder; without a view, the row of a folder that is no experiment."""
     row: NewRow = {"folder": folder, "fingerprint": fingerprint, "unfinished": unfinished, "status": status}
     if view is None:
         return row
@@ -278,20 +278,20 @@ def make_row(
     row |= {"text": searched_text(view), "view": view.to_json()}
     scored = [run for run in view.runs if is_scored(run)]
     runs = [(folder, *(value(view, run) for _, value in RUN_COLUMNS.values())) for run in scored]
-    effects = [(folder, *(value(view, one) for _, value in EFFECT_COLUMNS.values())) for one in contrasts]
-    if not row["view"].isascii():  # which has all of its text
+    effects = [(folder, *(value(view, contrast) for _, value in EFFECT_COLUMNS.values())) for contrast in contrasts]
+    if not row["view"].isascii():  # the view contains all texts
         row = {name: _storable(value) for name, value in row.items()}
-        runs, effects = ([tuple(map(_storable, one)) for one in found] for found in (runs, effects))
+        runs, effects = ([tuple(map(_storable, values)) for values in rows] for rows in (runs, effects))
     return row | {"runs": runs, "effects": effects}
 
 
 def is_scored(run: RunView) -> bool:
-    """Whether a run is one of the experiment's own and has a score; that of a parent has no arms here."""
+    """Whether a run of this experiment has a score; runs of a parent have no arms here."""
     return run.score is not None and run.n_arms > 0
 
 
 def _storable(value: Any) -> Any:
-    """Half of a surrogate pair is legal JSON and no text that SQLite takes."""
+    """Text with lone surrogates escaped, which SQLite cannot store."""
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
@@ -300,13 +300,13 @@ def _run_of(one: ExperimentView, found: Contrast) -> RunView:
 
 
 def _is_first(one: ExperimentView, run: RunView) -> bool:
-    """Whether it is the first of its experiment about its question, so that experiments can be counted."""
+    """Whether a run is the first of its experiment with its model and tasks, to count experiments."""
     own = (other for other in one.runs if is_scored(other))
     return next(other for other in own if (other.model, other.tasks) == (run.model, run.tasks)) is run
 
 
 def _tested_at(one: ExperimentView) -> float | None:
-    """The false positive rate of its claim; None where it is no trial of one."""
+    """The false positive rate of its claim; None if it tests none."""
     return None if one.verdict in ("", "invalid") or one.same_evidence else one.error_rate
 
 
@@ -315,18 +315,18 @@ def _reasons(one: ExperimentView) -> str:
 
 
 def _between_bars(values: list[str]) -> str:
-    """A list as the text that conditions are asked of: as it is and, where that differs, in small letters."""
+    """A list as text for conditions, with its lower-case form if that differs."""
     text = f"|{'|'.join(values)}|" if values else ""
     return text if text == text.casefold() else f"{text}\n{text.casefold()}"
 
 
 def read_between_bars(column: str | None) -> list[str]:
-    """The list that such a column holds."""
+    """The list of a column from `_between_bars`."""
     return [word for word in (column or "").partition("\n")[0].split("|") if word]
 
 
 def searched_text(one: ExperimentView) -> str:
-    """Everything a free-text search looks at."""
+    """The text of an experiment that a search covers."""
     parts = [one.id, one.name, one.hypothesis, one.description, one.sentence, one.next, *(n.text for n in one.notes)]
     settings = {f"{path.rpartition('.')[2]}={value}": None for run in one.runs for path, value in run.varied.items()}
     return "\n".join([*parts, one.invalidated, *one.tags, *list(settings)[:_MOST_SETTINGS]]).casefold()
@@ -346,16 +346,16 @@ def _connect(path: str) -> sqlite3.Connection:
 
 
 def _version() -> int:
-    """Changes with the columns and with the fields of a view, so that no old cache is taken for a new one."""
+    """The version of the cache, which changes with its columns and the fields of a view."""
     return _checksum([view_version(), *_TABLES.items(), *_FOLDERS.items(), *_INDEXES.items()])
 
 
 def view_version() -> int:
-    """Changes with the fields of a view: one that was stored with another version is made again."""
+    """The version of stored views, which changes with their fields."""
     kinds = (ExperimentView, RunView, ArmView, Question, Difference, Failure, Note)
     return _checksum([_FORMAT, *(one.name for kind in kinds for one in fields(kind))])
 
 
 def _checksum(shape: list[Any]) -> int:
-    # SQLite keeps a signed number of 32 bits; 0 is that of a new file, and below zero means not settled yet.
+    # SQLite stores a signed 32-bit number; a new file has 0, and negative numbers mean "not settled".
     return zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF or 1

@@ -1,9 +1,8 @@
-"""What a change did: runs of one experiment that differ in one setting alone, and the same change over experiments.
+"""Effects of changes: runs of an experiment that differ in one setting only, pooled over experiments.
 
-Only such pairs are compared: of the same model, by the same metric, on the same tasks, trained to their ends or scored
-after the same step. The interval is that of the conclusion where it compared the two, else made in the same way from
-the scores on record. The same change in several experiments is weighed by how sure each is, and where they lie further
-apart than that allows, the interval is widened by as much.
+A pair of runs has the same model, metric and tasks, and both are completed or scored after the same step. The interval
+is that of the conclusion if it compared the two, else it is computed in the same way from the recorded scores. The same
+change in several experiments is pooled by inverse variance; heterogeneity widens the interval (Birge ratio).
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from typing import TYPE_CHECKING
 from ..record.flat_config import Settings, data_source, short_axis, value_text
 from ..record.values import Object, items, number, part, text
 
-if TYPE_CHECKING:  # a list from the cache needs none of it
+if TYPE_CHECKING:  # not needed to read the cache
     from ..record.reader import ExperimentRecord
     from ..record.runs import RunRecord
     from ..record.view.model import ExperimentView, RunView
     from ..record.view.task_scores import SetScores
 
 _MOST_RUNS = 40
-"""Of an experiment with more runs, each is compared with the baseline only."""
+"""With more runs, each is compared with the baseline only."""
 _Z = 1.959963984540054
 
 
 @dataclass(frozen=TYPE_CHECKING, slots=True)  # see `RunRecord`
 class Contrast:
-    """One setting changed, everything else the same, in one experiment."""
+    """The difference of two runs of an experiment that differ in one setting."""
 
     run: str
-    """Whose model and algorithm it is about."""
+    """The run with the model and algorithm of the pair."""
     axis: str
     before: str
     after: str
@@ -44,19 +43,19 @@ class Contrast:
     stderr: float | None
     df: float | None
     seeds: int
-    """Of the run that has fewer."""
+    """Seeds of the run with fewer."""
 
 
 @dataclass(slots=True)
 class Effect:
-    """The same change in all experiments that made it, on one question."""
+    """The pooled effect of a change on one question."""
 
     axis: str
     before: str
     after: str
     algorithm: str
     n: int = 0
-    """Experiments."""
+    """Number of experiments."""
     total: float = 0.0
     weight: float = 0.0
     weighted: float = 0.0
@@ -68,7 +67,7 @@ class Effect:
     seeds: int = 0
     n_up: int = 0
     n_down: int = 0
-    """Experiments whose interval lies above zero, and below."""
+    """Number of experiments whose interval lies above zero, and below."""
 
     @property
     def disagrees(self) -> bool:
@@ -81,13 +80,13 @@ class Effect:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval over all of them; None where none has one."""
+        """The pooled 95 % interval; None if no experiment has one."""
         if not self.weight:
             return None
         if self.n_weighed == 1 and self.low is not None and self.high is not None:
             return self.low, self.high
-        # How far the experiments lie apart, each measured by its own error (Cochran's Q); what exceeds the n - 1 that
-        # chance explains widens the interval (the Birge ratio).
+        # Cochran's Q measures the heterogeneity of the experiments; its excess over n - 1 widens the interval (the
+        # Birge ratio).
         spread = max(0.0, self.squares - self.difference**2 * self.weight)
         widened = max(1.0, spread / max(1, self.n_weighed - 1))
         half = _quantile(self.df) * math.sqrt(widened / self.weight)
@@ -101,7 +100,7 @@ class Effect:
 
 
 def contrasts_of(record: ExperimentRecord, view: ExperimentView) -> list[Contrast]:
-    """Every setting that was changed alone between two runs of an experiment."""
+    """The contrasts of an experiment: pairs of runs that differ in one setting."""
     if not view.metric:
         return []
     return find_contrasts(record.settings, record.conclusion, view, record.runs)
@@ -110,15 +109,15 @@ def contrasts_of(record: ExperimentRecord, view: ExperimentView) -> list[Contras
 def find_contrasts(
     own: Mapping[str, Settings], conclusion: Object, view: ExperimentView, arms: Sequence[RunRecord]
 ) -> list[Contrast]:
-    """Every setting that was changed alone between two runs of an experiment; `own` are those of its runs."""
+    """The pairs of runs that differ in one setting; `own` are the settings of the runs."""
     scored = {run.run: run for run in view.runs if run.score is not None and not run.failures}
     names = [name for name in own if name in scored]
     baseline = next((name for name in names if scored[name].is_baseline), "")
     pairs = itertools.combinations(names, 2)
     if len(names) > _MOST_RUNS:
         pairs = ((baseline, name) for name in names if baseline and name != baseline)
-    # Runs that are equal in all but one axis. Each is compared with one of them and not with every other: those
-    # differences would follow from these.
+    # Runs that are equal in all but one axis. Each is compared with one reference run, because other differences
+    # follow from these.
     slices: dict[tuple[str, frozenset[tuple[str, str]]], dict[str, str]] = {}
     for first, second in pairs:
         if found := find_changed_axis(own[first], own[second]):
@@ -137,13 +136,13 @@ def find_contrasts(
 
 
 def find_changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]] | None:
-    """The one setting in which two runs differ, with its paths; None where there are none, several, or the model's."""
+    """The only setting in which two runs differ, with its paths; None for none, several, or the model."""
     paths = {path for path in {*first, *second} if first.get(path) != second.get(path)}
     if not paths or "model.name" in paths:
         return None
     if len(paths) == 1:
         return short_axis(next(iter(paths))), paths
-    recipe = ("algorithm.", "data.transforms")  # another recipe may want the same rows in another form
+    recipe = ("algorithm.", "data.transforms")  # another recipe may need other transforms
     if "algorithm.kind" in paths and all(path.startswith(recipe) for path in paths):
         return "algorithm", {path for path in {*first, *second} if path.startswith(recipe)}
     if all(path.startswith("data.") for path in paths) and any("transforms" not in path for path in paths):
@@ -161,7 +160,7 @@ def _axis_value(axis: str, settings: Settings) -> str:
 
 
 class _Measured:
-    """What an experiment says about the difference between two of its runs."""
+    """The differences between runs of an experiment."""
 
     def __init__(
         self, conclusion: Object, view: ExperimentView, arms: Sequence[RunRecord], scored: Mapping[str, RunView]
@@ -173,12 +172,12 @@ class _Measured:
     def contrast(self, axis: str, reference: str, name: str, values: Mapping[str, str]) -> list[Contrast]:
         runs = (self._scored[reference], self._scored[name])
         seeds = min(run.n_seeds for run in runs)
-        found = self._find_concluded(reference, name) or self._compare_pairs(*runs)
-        if found is None:
+        result = self._find_concluded(reference, name) or self._compare_pairs(*runs)
+        if result is None:
             return []
-        difference, low, high, stderr, df = found
+        difference, low, high, stderr, df = result
         before, after = values[reference], values[name]
-        if in_order(after) < in_order(before):  # so that the same change has the same name in every experiment
+        if in_order(after) < in_order(before):  # a canonical order, to pool over experiments
             before, after, difference = after, before, -difference
             low, high = (None, None) if low is None or high is None else (-high, -low)
         return [Contrast(reference, axis, before, after, difference, low, high, stderr, df, seeds)]
@@ -193,10 +192,10 @@ class _Measured:
         if low is None or high is None:
             return difference, None, None, None, None
         df = number(row.get("df"))
-        return difference, low, high, (high - low) / 2 / _quantile(df), df  # how an interval is made, read backwards
+        return difference, low, high, (high - low) / 2 / _quantile(df), df  # the standard error from the interval
 
     def _compare_pairs(self, first: RunView, second: RunView) -> _Found | None:
-        """From the scores on record: the last ones of runs that ended, else those after the same step."""
+        """The difference from the recorded scores: the last ones of completed runs, else those of the same step."""
         from .pairs import pair_scores
 
         pair = [[arm for arm in self._arms if arm.run == run.run and not arm.problem] for run in (first, second)]
@@ -208,37 +207,37 @@ class _Measured:
                 return None
             step = max(shared)
         sets = [self._set(arms, step) for arms in pair]
-        if any(not one.totals for one in sets):
+        if any(not scores.totals for scores in sets):
             return None
-        found = pair_scores(self._metric, sets[0], sets[1])
-        return found.difference, found.low, found.high, found.stderr, found.df
+        difference = pair_scores(self._metric, sets[0], sets[1])
+        return difference.difference, difference.low, difference.high, difference.stderr, difference.df
 
     def _steps(self, arm: RunRecord) -> set[float]:
         return {step for metric, step, _, _ in arm.scores if metric == self._metric}
 
     def _set(self, arms: Sequence[RunRecord], step: float | None) -> SetScores:
-        """The scores of the seeds of one run, after a step or at their ends."""
+        """The scores of a run's seeds, after a step or at their end."""
         from ..record.view.task_scores import SetScores, add_score
 
-        found: dict[str, SetScores] = {}
+        scores_by_metric: dict[str, SetScores] = {}
         for arm in arms:
-            taken = [(at, line, value) for metric, at, line, value in arm.scores if metric == self._metric]
-            taken = [one for one in taken if step is None or one[0] == step]
-            if taken:
-                add_score(found, self._metric, *max(taken, key=lambda one: one[0])[1:])
+            scorings = [(at, line, value) for metric, at, line, value in arm.scores if metric == self._metric]
+            scorings = [scoring for scoring in scorings if step is None or scoring[0] == step]
+            if scorings:
+                add_score(scores_by_metric, self._metric, *max(scorings, key=lambda scoring: scoring[0])[1:])
             elif step is None and self._metric in arm.metrics:
-                add_score(found, self._metric, {}, {"value": arm.metrics[self._metric]})
-        return found.get(self._metric, SetScores(""))
+                add_score(scores_by_metric, self._metric, {}, {"value": arm.metrics[self._metric]})
+        return scores_by_metric.get(self._metric, SetScores(""))
 
 
 type _Found = tuple[float, float | None, float | None, float | None, float | None]
 
 
 def _trend(conclusion: Object, contrasts: Sequence[Contrast], names: Sequence[str]) -> list[Contrast]:
-    """How the metric moves along an axis whose values were drawn at random, so that no two runs differ in it alone."""
+    """The trend of the conclusion as a contrast, for an axis with random values, which no two runs differ in alone."""
     trend = part(conclusion, "trend")
     axis, change = short_axis(text(trend.get("axis"))), number(trend.get("change"))
-    if not names or not axis or change is None or any(one.axis == axis for one in contrasts):
+    if not names or not axis or change is None or any(contrast.axis == axis for contrast in contrasts):
         return []
     ends = [value_text(json.dumps(trend.get(end))) for end in ("first", "last")]
     low, high = number(trend.get("low")), number(trend.get("high"))
@@ -247,7 +246,7 @@ def _trend(conclusion: Object, contrasts: Sequence[Contrast], names: Sequence[st
 
 
 def in_order(value: str) -> tuple[bool, float, str]:
-    """The place of a value among others: numbers by size, before all words."""
+    """The sort key of a value: numbers by size, before text."""
     try:
         return False, float(value), value
     except ValueError:
@@ -255,10 +254,10 @@ def in_order(value: str) -> tuple[bool, float, str]:
 
 
 def _quantile(df: float | None) -> float:
-    """Of Student's t at 97.5 %; that of the normal distribution where no one knows how many degrees there are."""
+    """The 97.5 % quantile of Student's t; of the normal distribution without degrees of freedom."""
     if not df or df <= 0:
         return _Z
     from ..experiment.statistics.student_t import t_quantile
 
-    # Many degrees of freedom differ in nothing that is shown, and the quantile is worked out once for each number.
+    # Large degrees of freedom are rounded, because quantiles are cached.
     return t_quantile(0.975, df if df < 30 else float(f"{min(df, 1000.0):.1e}"))

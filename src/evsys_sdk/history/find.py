@@ -1,8 +1,8 @@
-"""Where experiments are, and which one is meant.
+"""Find experiments.
 
-They are in `outputs` here and at the project's root, and wherever runs of this project wrote to, which they note in
-`.evsys/` (`record/project_files/known_folders.py`); `--root` takes the place of all of them. EXPERIMENT on the command
-line is a path, an id, the beginning of one, or a name (its latest attempt).
+They are in `outputs` here and at the project's root, and in folders listed in `.evsys/`
+(`record/project_files/known_folders.py`); `--root` replaces all of them. EXPERIMENT on the command line is a path, an
+id, the beginning of an id, or a name (its latest attempt).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LIST_THEM = "List them with: evsys history"
 
 
 def find_experiment(reference: str, roots: Sequence[Path] | None = None) -> Path:
-    """The folder of the experiment that `reference` names."""
+    """The folder of an experiment, by path, id, the beginning of its id, or name."""
     if not reference.strip() or "\x00" in reference:
         raise DataError(f"{show(reference)} names no experiment. {_LIST_THEM}")
     is_path = os.sep in reference or reference in (".", "..") or Path(reference).is_absolute()
     if is_path and (found := _folder(Path(reference))):
         return found
-    from .index import HistoryIndex  # who only asks for the roots needs no database
+    from .index import HistoryIndex  # imported here, because listing the roots needs no database
 
     searched = experiment_roots() if roots is None else list(roots)
     with HistoryIndex(searched) as index:
@@ -43,14 +43,14 @@ def find_experiment(reference: str, roots: Sequence[Path] | None = None) -> Path
 
 
 def find_run(reference: str, roots: Sequence[Path] | None = None) -> tuple[Path, str]:
-    """The folder and the run that `EXPERIMENT` or `EXPERIMENT:RUN` names; an empty run stands for the best one."""
+    """Folder and run of `EXPERIMENT` or `EXPERIMENT:RUN`; an empty run means the best one."""
     experiment, colon, run = reference.rpartition(":")
     if not colon or not experiment or not run:
         return find_experiment(reference, roots), ""
     try:
         return find_experiment(experiment, roots), run
     except DataError:
-        return find_experiment(reference, roots), ""  # a path or a name may have a colon in it
+        return find_experiment(reference, roots), ""  # a path or a name may contain a colon
 
 
 class _Known(NamedTuple):
@@ -69,37 +69,37 @@ def _list_known(index: HistoryIndex) -> list[_Known]:
 
 
 def _find_named(reference: str, known: Sequence[_Known]) -> Path | None:
-    same_id = [one.path for one in known if one.id == reference]
-    if len(same_id) > 1 and not any(one.name == reference for one in known):
+    same_id = [entry.path for entry in known if entry.id == reference]
+    if len(same_id) > 1 and not any(entry.name == reference for entry in known):
         paths = " and ".join(shortest(path) for path in same_id[:3])
         raise DataError(
             f"{show(reference)} is the id of {len(same_id)} folders: {paths}. Name one of them by its path."
         )
     if len(same_id) == 1 and same_id[0].name != reference:
         return same_id[0]
-    exact = [one for one in known if one.path.name == reference]
-    # A name is also the folder of its first attempt; the latest is meant.
-    attempts = [one for one in known if one.name == reference] or exact
+    exact = [entry for entry in known if entry.path.name == reference]
+    # A name is also the folder of its first attempt; it means the latest.
+    attempts = [entry for entry in known if entry.name == reference] or exact
     if attempts:
-        return max(attempts, key=lambda one: (one.started, str(one.path))).path
-    longer = [one for one in known if one.id.startswith(reference)]
+        return max(attempts, key=lambda entry: (entry.started, str(entry.path))).path
+    longer = [entry for entry in known if entry.id.startswith(reference)]
     if len(longer) == 1:
         return longer[0].path
     if longer:
-        ids = sorted(one.id for one in longer)
+        ids = sorted(entry.id for entry in longer)
         shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
         raise DataError(f"{show(reference)} is the beginning of {len(ids)} ids: {shown}. Write more of it.")
     return None
 
 
 def _folder(path: Path) -> Path | None:
-    """`path`, if it is an experiment's folder; a run's folder is refused with the experiment it belongs to."""
+    """`path`, if it is an experiment's folder; the folder of a run is refused with the name of its experiment."""
     try:
         if not path.is_dir():
             return None
     except OSError:
         return None
-    from ..record.reader import ExperimentRecord  # who only asks for the roots reads no record
+    from ..record.reader import ExperimentRecord  # imported here, because listing the roots reads no record
 
     path = path.resolve()
     if ExperimentRecord(path).is_experiment:
@@ -111,8 +111,8 @@ def _folder(path: Path) -> Path | None:
 
 
 def _miss(reference: str, known: Sequence[_Known], roots: Sequence[Path]) -> str:
-    names = {name: None for one in known for name in (one.name, one.id)}
-    guess = closest(reference, names) if len(names) <= 5000 else None  # it compares with each of them
+    names = {name: None for entry in known for name in (entry.name, entry.id)}
+    guess = closest(reference, names) if len(names) <= 5000 else None  # slow for many names
     parts = [name for name in names if reference.casefold() in name.casefold()][:3]
     near = parts or ([guess] if guess else [])
     hint = f"Did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
@@ -120,7 +120,7 @@ def _miss(reference: str, known: Sequence[_Known], roots: Sequence[Path]) -> str
 
 
 def experiment_roots(given: Sequence[str | Path] = ()) -> list[Path]:
-    """The folders to look for experiments in, each once; those that were given, or else every known one."""
+    """The folders to search for experiments: the given ones, or else all known ones."""
     if given:
         for path in map(Path, given):
             if not path.is_dir():
@@ -132,7 +132,7 @@ def experiment_roots(given: Sequence[str | Path] = ()) -> list[Path]:
 
 
 def describe_roots(roots: Sequence[Path]) -> str:
-    """The folders that were searched, for a message."""
+    """The searched folders, for a message."""
     if not roots:
         return f"no folder of experiments was found (looked for ./{DEFAULT_ROOT} and in {WORKSPACE_DIR}/{OUTPUT_ROOTS})"
     shown = ", ".join(shortest(root) for root in roots[:3])
@@ -140,7 +140,7 @@ def describe_roots(roots: Sequence[Path]) -> str:
 
 
 def shortest(path: Path | str) -> str:
-    """A path as one would type it: relative to here where it lies below."""
+    """A path, relative to the working folder if it is below."""
     here = Path.cwd()
     return str(Path(path).relative_to(here) if Path(path).is_relative_to(here) and Path(path) != here else path)
 

@@ -1,4 +1,4 @@
-"""Two results of other evaluation programs, compared task by task with the same statistics as two runs."""
+"""Compare two results of other evaluation programs task by task, with the statistics of runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .pairs import PairedDifference, pair_scores
 
 
 def compare_foreign_runs(first: ForeignRun, second: ForeignRun) -> PairedDifference:
-    """The mean reward of the second minus that of the first, over the samples that both have."""
+    """The mean reward of the second run minus that of the first, over their common samples."""
     if first.task != second.task:
         raise DataError(f"the runs are of task '{first.task}' and of task '{second.task}'. Compare runs of one task.")
     return pair_scores(f"{first.task}/mean_reward", _scores(first), _scores(second))

@@ -27,7 +27,7 @@ from .query import ORDERS, Filters, check_word, count, select
 
 
 class History:
-    """The experiments below some folders; by default those of the project that the working folder is in."""
+    """The experiments below some folders; by default those of the current project."""
 
     def __init__(self, roots: Sequence[str | Path] = ()) -> None:
         self.roots = experiment_roots(roots)
@@ -42,19 +42,21 @@ class History:
         return count(self._index, Filters(**filters))
 
     def get(self, reference: str | Path) -> ExperimentView:
-        """One experiment by path, id, the beginning of one, or name (its latest attempt), as it is at this moment."""
+        """One experiment by path, id, the beginning of its id, or name (its latest attempt), read now."""
         return view(ExperimentRecord.open(find_experiment(str(reference), self.roots)))
 
     def same_question(self, of: ExperimentView) -> list[ExperimentView]:
-        """The other experiments whose scores can be compared with those of one."""
-        return [one for one in self.select() if one.question == of.question and one.id != of.id]
+        """The other experiments with the same question, whose scores are comparable."""
+        return [view for view in self.select() if view.question == of.question and view.id != of.id]
 
     def scores(self, of: ExperimentView, run: str | None = None) -> dict[str, SetScores]:
-        """Full metric name -> score of each seed of a run, in all and by task; of the best run by default."""
+        """Full metric name -> scores of each seed of a run, in total and by task; by default of the best run."""
         wanted = run or of.best_run
         arms = [arm for arm in ExperimentRecord.open(of.folder).runs_on_disk if arm.run == wanted]
         if not arms:
-            raise DataError(f"{of.id}: there is no run {wanted!r}. It has: {', '.join(one.run for one in of.runs)}.")
+            raise DataError(
+                f"{of.id}: there is no run {wanted!r}. It has: {', '.join(known.run for known in of.runs)}."
+            )
         return scores_of(arms)
 
     def close(self) -> None:

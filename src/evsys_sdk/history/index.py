@@ -1,9 +1,8 @@
-"""All experiments of all roots, fast: what did not change since the last look is taken from the cache.
+"""The index of all experiments below some roots; unchanged ones are read from the cache.
 
-A folder is read again when size or time of its journal or its conclusion changed. Its config is not looked at: it is
-written before the folder gets its name and never after, and asking for it would take a tenth of the time there is. A
-folder without a journal is read again when anything in it, or in the folder of one of its arms, was added or replaced.
-`HistoryIndex` brings itself up to date when it is opened.
+A folder is read again when size or time of its journal or its conclusion changed. Its config is not checked, because it
+never changes after the folder has its name. A folder without a journal is read again when a file in it, or in the
+folder of an arm, was added or replaced. `HistoryIndex` refreshes itself when it is opened.
 
     with HistoryIndex(experiment_roots()) as index:
         for view in select(index, Filters(tags=("routing",)), limit=20): ...        # query.py
@@ -25,7 +24,7 @@ from ..record.view.model import LIVE, ExperimentView
 from .cache import FRESHNESS, SEARCHED, NewRow, Row, ViewCache, make_row
 
 _FOREIGN = "foreign"
-"""Status of a folder that is no experiment; remembered, so that it is not read each time."""
+"""Status of a folder that is no experiment; cached, so that it is not read each time."""
 _JOURNAL, _CONCLUSION, _LOCK = (
     place.name for place in (ExperimentFiles.journal, ExperimentFiles.conclusion, ExperimentFiles.lock)
 )
@@ -33,12 +32,12 @@ _BATCH = 500
 
 
 class HistoryIndex:
-    """The experiments below some roots: a `ViewTable` for the queries of `query.py`."""
+    """The experiments below some roots, as a `ViewTable` of `query.py`."""
 
     text = SEARCHED
 
     def __init__(self, roots: Sequence[Path], *, refresh: bool = True) -> None:
-        """Without `refresh` it is what the last look left on the disk, which may still continue elsewhere."""
+        """Open the caches; without `refresh` they may be outdated."""
         self.roots = list(roots)
         self._caches: list[tuple[Path, ViewCache]] = []
         for root in self.roots:
@@ -61,7 +60,7 @@ class HistoryIndex:
     def rows_by_root(
         self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
     ) -> list[tuple[Path, list[Row]]]:
-        """The same, with the root that each row's `folder` is below."""
+        """Columns of the experiments that meet an SQL condition, by root."""
         where = f"{_where(condition)} {tail}"
         return [(root, cache.read(columns, where, values)) for root, cache in self._caches]
 
@@ -73,7 +72,7 @@ class HistoryIndex:
         return [row for _, cache in self._caches for row in cache.read(columns, where, values, table)]
 
     def views(self, condition: str = "", values: Sequence[Any] = (), tail: str = "") -> list[ExperimentView]:
-        """The views of the experiments that meet an SQL condition; `tail` orders and limits each root's."""
+        """The views of the experiments that meet an SQL condition; `tail` orders and limits those of each root."""
 
         def read(root: Path, cache: ViewCache) -> list[ExperimentView]:
             found = cache.read(("folder",), f"{_where(condition)} {tail}", values)
@@ -82,7 +81,7 @@ class HistoryIndex:
         return [view for place in self._caches for view in _read_whole(*place, read)]
 
     def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
-        """The views of some folders, each named with the number of its root."""
+        """The views of folders, given as (folder, number of its root)."""
 
         return [
             _read_whole(*self._caches[number], lambda root, cache, folder=folder: _restore(root, cache, folder))
@@ -91,7 +90,7 @@ class HistoryIndex:
 
     @property
     def is_kept(self) -> bool:
-        """Whether what a look finds is there for the next one; not where the disk cannot be written."""
+        """Whether the caches are on disk; False if the disk cannot be written."""
         return all(cache.is_kept for _, cache in self._caches)
 
     def close(self) -> None:
@@ -112,38 +111,38 @@ def _where(condition: str) -> str:
 
 
 def _refresh(root: Path, cache: ViewCache) -> None:
-    """Bring the cache of a root up to date."""
+    """Update the cache of a root."""
     known = {row[0]: row[1:] for row in cache.read(FRESHNESS)}
     names = _folder_names(root)
     changed: list[tuple[str, str]] = []
     unfinished: list[tuple[str, str, str]] = []
     for name in names:
         row = known.pop(name, None)
-        seen = fingerprint(f"{root}/{name}")  # taken first: a change while we read is then seen by the next look
-        if row is None or row[0] != seen:
-            changed.append((seen, name))
+        stamp = fingerprint(f"{root}/{name}")  # before reading, so that the next refresh sees a change meanwhile
+        if row is None or row[0] != stamp:
+            changed.append((stamp, name))
         elif row[1]:
-            unfinished.append((seen, name, row[2]))
-    if len(changed) > _BATCH:  # somebody may be watching: what is new comes first
-        changed.sort(reverse=True)  # it begins with the time of the journal
+            unfinished.append((stamp, name, row[2]))
+    if len(changed) > _BATCH:  # newest first, for readers that wait
+        changed.sort(reverse=True)  # the fingerprint begins with the time of the journal
     if changed or known:
-        # At least once: where nothing has changed, there may be rows to remove.
+        # At least once, because rows of removed folders must go.
         for begin in range(0, max(len(changed), 1), _BATCH):
-            cache.write([_new_row(root, *one) for one in changed[begin : begin + _BATCH]], known)
-    # What is running spends while its journal is silent.
+            cache.write([_new_row(root, *entry) for entry in changed[begin : begin + _BATCH]], known)
+    # A running experiment spends without events in its journal.
     turned = [
-        (seen, name)
-        for seen, name, status in unfinished
+        (stamp, name)
+        for stamp, name, status in unfinished
         if (running := _is_running(root / name)) or running != (status in LIVE)
     ]
     if turned:
-        cache.write([_new_row(root, *one) for one in turned])
+        cache.write([_new_row(root, *entry) for entry in turned])
     cache.settle()
 
 
 def fingerprint(folder: str) -> str:
-    """Changes when what the view is made of may have changed."""
-    try:  # by paths as text, which are made faster than a `Path`: every experiment is asked at every look
+    """Changes when the view of a folder may have changed."""
+    try:  # text paths, which are faster than `Path`: this runs for every experiment
         journal = os.stat(f"{folder}/{_JOURNAL}")
     except (OSError, ValueError):
         return _without_journal(folder)
@@ -155,13 +154,13 @@ def fingerprint(folder: str) -> str:
 
 
 def _without_journal(folder: str) -> str:
-    """Results are written into the arms' folders, which changes the time of those."""
+    """The fingerprint of a folder without a journal: the times of its entries."""
     try:
         with os.scandir(folder) as entries:
-            seen = sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != _LOCK)
+            stamps = sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != _LOCK)
     except (OSError, ValueError):
         return "unreadable"
-    return json.dumps(seen)
+    return json.dumps(stamps)
 
 
 def _folder_names(root: Path) -> list[str]:
@@ -170,21 +169,21 @@ def _folder_names(root: Path) -> list[str]:
     for name in unusable:
         from ..log import get_logger
 
-        get_logger(__name__).warning("%s: the folder %a is passed over: rename it to see it", root, name)
+        get_logger(__name__).warning("%s: the folder %a is skipped: rename it to a printable name", root, name)
     return [name for name in names if name not in unusable] if unusable else names
 
 
-def _new_row(root: Path, seen: str, name: str) -> NewRow:
+def _new_row(root: Path, stamp: str, name: str) -> NewRow:
     from ..record.reader import ExperimentRecord
     from ..record.view.build import view
     from .effects import contrasts_of
 
     record = ExperimentRecord(root / name)
     if not record.is_experiment:
-        return make_row(name, seen, _FOREIGN)
-    found = view(record)
-    unfinished = record.ending == UNFINISHED and found.status != "damaged"
-    return make_row(name, seen, found.status, found, contrasts_of(record, found), unfinished=int(unfinished))
+        return make_row(name, stamp, _FOREIGN)
+    built = view(record)
+    unfinished = record.ending == UNFINISHED and built.status != "damaged"
+    return make_row(name, stamp, built.status, built, contrasts_of(record, built), unfinished=int(unfinished))
 
 
 def _is_running(folder: Path) -> bool:
@@ -194,12 +193,12 @@ def _is_running(folder: Path) -> bool:
 
 
 def _restore(root: Path, cache: ViewCache, folder: str) -> ExperimentView:
-    # A root may have been moved since, with its cache.
+    # With a new path, because the root may have been moved.
     return ExperimentView.from_json(cache.view_of(folder), path=f"{root}{os.sep}{folder}")
 
 
 def _read_whole[T](root: Path, cache: ViewCache, read: Callable[[Path, ViewCache], T]) -> T:
-    """What is read from a cache; one that another program wrote to is made anew first."""
+    """Read from a cache, and rebuild it if it is damaged."""
     try:
         return read(root, cache)
     except (ValueError, TypeError, KeyError, sqlite3.DatabaseError) as error:

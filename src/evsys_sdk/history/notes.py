@@ -1,7 +1,4 @@
-"""Words added to the record afterwards: notes, and the mark that an experiment must not be believed.
-
-Everything is an event in the journal of the experiment; nothing is changed or taken away.
-"""
+"""Notes, tags and invalidations of experiments, written as events into their journals."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ from .find import shortest
 
 def add_note(folder: Path, text: str, *, author: str = "") -> str:
     """Write a note into the journal of an experiment; returns the id of the event."""
-    text = _require_text(text, "The note is empty. Write what you want to remember.")
+    text = _require_text(text, "The note is empty. Write its text.")
     return _append(folder, Kind.NOTE, text=text, **({"author": author} if author else {}))
 
 
 def invalidate(folder: Path, reason: str) -> str:
     """Invalidate an experiment, so that it never counts as the best."""
-    reason = _require_text(reason, "An experiment is invalidated for a reason. Say it with --reason.")
+    reason = _require_text(reason, "The reason is empty. Give it with --reason.")
     return _append(folder, Kind.INVALIDATED, reason=reason)
 
 
 def reinstate(folder: Path, reason: str = "") -> str:
-    """Take that mark back."""
+    """Undo an invalidation."""
     if not ExperimentRecord(folder).invalidated:
         raise DataError(f"{shortest(folder)}: this experiment is not invalidated, so there is nothing to undo.")
     return _append(folder, Kind.REINSTATED, reason=redact_text(" ".join(reason.split())))
@@ -44,14 +41,14 @@ def set_tags(folder: Path, tags: Sequence[str]) -> str:
     return _append(folder, Kind.TAGGED, tags=[redact_text(tag) for tag in kept])
 
 
-def _require_text(text: str, otherwise: str) -> str:
+def _require_text(text: str, message: str) -> str:
     if not text.strip():
-        raise DataError(f"{otherwise} (got {show(text)})")
+        raise DataError(f"{message} (got {show(text)})")
     return redact_text(text.strip())
 
 
 def _append(folder: Path, kind: Kind, **payload: Any) -> str:
     with Journal.of(folder) as journal:
         event = journal.append(kind, **payload)
-    note_head(folder)  # a mark that is cut off again is missed
+    note_head(folder)  # so that an event that is cut off again is detected
     return event

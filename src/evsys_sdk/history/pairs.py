@@ -1,7 +1,6 @@
-"""Two runs compared task by task: how much better one is, and with which uncertainty.
+"""Compare two runs task by task: their difference and its uncertainty.
 
-A difference has one interval: that of the conclusion where the conclusion compared the two runs, else one for this
-pair alone. `population` says which.
+The interval is that of the conclusion if it compared the two runs, else one for this pair alone; `population` names it.
 """
 
 from __future__ import annotations
@@ -36,72 +35,72 @@ class PairedDifference:
     low: float | None
     high: float | None
     n_tasks: int | None
-    """Tasks that were paired; None where there are no scores by task."""
+    """Number of paired tasks; None without scores by task."""
     n_seeds: tuple[int, int]
     remark: str = ""
     covers: str = ""
-    """What the interval is about: `tasks`, `seeds`, or `tasks and seeds`."""
+    """The variance that the interval covers: `tasks`, `seeds`, or `tasks and seeds`."""
     stderr: float | None = None
     df: float | None = None
     population: str = ""
-    """What the interval is computed over, in words."""
+    """Description of the data behind the interval."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval excludes zero and covers the variance between seeds."""
+        """Whether the interval excludes zero and covers seed variance."""
         clear = self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
         return clear and "seeds" in self.covers
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedTask:
-    """One task of a benchmark, as two runs did on it: the mean over their seeds."""
+    """The mean scores of two runs on one task, over their seeds."""
 
     task: str
     a: float | None
     b: float | None
     change: Literal["gained", "lost", "same", "unpaired"]
     prompt: str = ""
-    """The beginning of what it asks; empty where that is not known."""
+    """The beginning of its prompt; empty if it is unknown."""
 
 
 _SHOWN_FIRST = ("lost", "gained", "unpaired", "same")
 
 
 def compare_tasks(first: SetScores | None, second: SetScores | None) -> list[ComparedTask]:
-    """Every task of one metric, those that got worse first."""
+    """Every task of one metric, lost ones first."""
     left, right = _task_means(first), _task_means(second)
-    found: list[ComparedTask] = []
+    rows: list[ComparedTask] = []
     for task in dict.fromkeys([*left, *right]):
         a, b = left.get(task), right.get(task)
         if a is None or b is None:
-            found.append(ComparedTask(task, a, b, "unpaired"))
+            rows.append(ComparedTask(task, a, b, "unpaired"))
         else:
-            found.append(ComparedTask(task, a, b, "gained" if b > a else "lost" if b < a else "same"))
-    return sorted(found, key=lambda one: (_SHOWN_FIRST.index(one.change), one.task))
+            rows.append(ComparedTask(task, a, b, "gained" if b > a else "lost" if b < a else "same"))
+    return sorted(rows, key=lambda row: (_SHOWN_FIRST.index(row.change), row.task))
 
 
 def _task_means(scores: SetScores | None) -> dict[str, float]:
-    """Each task's mean over the seeds that were scored on it."""
-    seen: dict[str, list[float]] = {}
+    """Task -> its mean score over seeds."""
+    values_by_task: dict[str, list[float]] = {}
     for by_task in scores.by_task if scores is not None else ():
         for task, value in by_task.items():
-            seen.setdefault(task, []).append(value)
-    return {task: sum(values) / len(values) for task, values in seen.items()}
+            values_by_task.setdefault(task, []).append(value)
+    return {task: sum(values) / len(values) for task, values in values_by_task.items()}
 
 
 def compare_sides(first: Side, second: Side) -> list[PairedDifference]:
-    """Every metric that both runs have, in the order of its name."""
+    """The differences of all common metrics, sorted by name."""
     left, right = first.scores, second.scores
-    found = [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
-    return [_as_concluded(one, first, second) for one in found]
+    pairs = [pair_scores(metric, left[metric], right[metric]) for metric in sorted(left) if metric in right]
+    return [_as_concluded(pair, first, second) for pair in pairs]
 
 
 def _as_concluded(pair: PairedDifference, first: Side, second: Side) -> PairedDifference:
-    """The difference as the conclusion of their experiment has it, where it compared the two."""
+    """The difference of the conclusion if it compared the two runs, else `pair`."""
     if first.view.id != second.view.id or pair.metric != first.view.metric:
         return pair
     runs = first.view.run(first.run), second.view.run(second.run)
@@ -109,21 +108,21 @@ def _as_concluded(pair: PairedDifference, first: Side, second: Side) -> PairedDi
         concluded = other.difference if baseline and other and baseline.is_baseline else None
         if concluded is not None and concluded.low is not None and concluded.high is not None:
             low, high = sorted((sign * concluded.low, sign * concluded.high))
-            stated = f"as concluded: all runs of {first.view.id}, simultaneous"
-            return replace(pair, difference=sign * concluded.value, low=low, high=high, population=stated)
+            population = f"as concluded: all runs of {first.view.id}, simultaneous"
+            return replace(pair, difference=sign * concluded.value, low=low, high=high, population=population)
     return pair
 
 
 def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDifference:
-    """Second minus first, over the tasks that both have."""
-    everyone = [set(one) for one in [*first.by_task, *second.by_task]]
-    common = everyone[0].intersection(*everyone[1:])
+    """Second minus first, over the common tasks."""
+    task_sets = [set(by_task) for by_task in [*first.by_task, *second.by_task]]
+    common = task_sets[0].intersection(*task_sets[1:])
     seeds = (len(first.totals), len(second.totals))
-    if len(common) < 2:  # one task tells nothing about how tasks differ
-        matrices = [[[total] for total in one.totals] for one in (first, second)]
+    if len(common) < 2:  # one task gives no variance between tasks
+        matrices = [[[total] for total in side.totals] for side in (first, second)]
         remark = "not paired: no scores by task" if not common else "not paired: one common task"
     else:
-        matrices = [[[seed[task] for task in sorted(common)] for seed in one.by_task] for one in (first, second)]
+        matrices = [[[seed[task] for task in sorted(common)] for seed in side.by_task] for side in (first, second)]
         remark = _remark(first, second, common)
     paired = len(common) if len(common) > 1 else None
     left, right = (sum(map(sum, rows)) / sum(map(len, rows)) for rows in matrices)
@@ -133,15 +132,15 @@ def pair_scores(metric: str, first: SetScores, second: SetScores) -> PairedDiffe
     values = [value for rows in matrices for row in rows for value in row]
     if low is not None and high is not None and is_score(metric) and 0.0 <= min(values) <= max(values) <= 1.0:
         low, high = max(low, -1.0), min(high, 1.0)  # a rate cannot differ by more
-    stated = f"{seeds[0]} and {seeds[1]} seeds, this pair alone"
-    stated = f"{paired} common tasks, {stated}" if paired else stated
+    population = f"{seeds[0]} and {seeds[1]} seeds, this pair alone"
+    population = f"{paired} common tasks, {population}" if paired else population
     return PairedDifference(
-        metric, left, right, difference, low, high, paired, seeds, remark, covers, stderr, df, stated
+        metric, left, right, difference, low, high, paired, seeds, remark, covers, stderr, df, population
     )
 
 
 def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:
-    largest = max(len(one) for one in [*first.by_task, *second.by_task])
+    largest = max(len(by_task) for by_task in [*first.by_task, *second.by_task])
     remarks = [f"only {len(common)} common tasks of {largest}"] if len(common) < largest else []
     if first.sha256 and second.sha256 and first.sha256 != second.sha256:
         remarks.append("the task sets differ")
@@ -153,20 +152,20 @@ def _remark(first: SetScores, second: SetScores, common: set[str]) -> str:
 def _uncertainty(
     left: Sequence[Sequence[float]], right: Sequence[Sequence[float]], *, by_task: bool
 ) -> tuple[float | None, float | None, str]:
-    """Standard error, its degrees of freedom, and what it covers; nothing where neither tasks nor seeds tell."""
+    """Standard error, degrees of freedom and covered variance; (None, None, "") if it cannot be estimated."""
     import numpy as np
 
     from ..experiment.statistics.two_level import RunScores, compare
 
-    found = compare(RunScores(np.array(left), by_task=by_task), [RunScores(np.array(right), by_task=by_task)])
-    if found is None:
+    comparison = compare(RunScores(np.array(left), by_task=by_task), [RunScores(np.array(right), by_task=by_task)])
+    if comparison is None:
         return None, None, ""
-    covers = [*(["tasks"] if by_task else []), *(["seeds"] if found.noise is not None else [])]
-    return found.estimates[0].stderr, found.estimates[0].df, " and ".join(covers)
+    covers = [*(["tasks"] if by_task else []), *(["seeds"] if comparison.noise is not None else [])]
+    return comparison.estimates[0].stderr, comparison.estimates[0].df, " and ".join(covers)
 
 
 def _half_width(stderr: float | None, df: float | None) -> float | None:
-    """Half of the 95 % interval."""
+    """Half of the width of the 95 % interval; None without a standard error."""
     if stderr is None or df is None:
         return None
     from ..experiment.statistics.student_t import t_quantile

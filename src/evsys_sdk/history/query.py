@@ -1,8 +1,8 @@
-"""Queries over views, written once for a disk and for a server: filters, search, order, pages and counts.
+"""Queries over views, for a disk and for a server: filters, search, order, pages and counts.
 
 A `ViewTable` has one row for each experiment: the cache of a disk (`index.py`), or a table of a dashboard's database
-(`dashboard/server/storage/views.py`). Conditions are SQL that SQLite and PostgreSQL share, but for `instr` and the
-marks of values, which the latter's table translates.
+(`dashboard/server/storage/views.py`). Conditions are SQL for SQLite; the table of PostgreSQL translates `instr` and the
+placeholders of values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .cache import SEARCHED, Row
 
 NO_VERDICT = "none"
 ARCHIVED = "archived"
-"""The tag of experiments that the lists of a dashboard leave out unless they are asked for."""
+"""Tag of experiments that the lists of a dashboard hide by default."""
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 ORDERS: dict[str, tuple[str, ...]] = {
@@ -29,38 +29,38 @@ ORDERS: dict[str, tuple[str, ...]] = {
     "spend": ("-coalesce(usd, 0)", "-coalesce(wall_s, 0)"),
     "name": ("name",),
 }
-"""What lists are sorted by, always ascending: one comparison then finds what comes after a place in any order."""
+"""Sort keys of lists, always ascending, so that one comparison finds the next page in any order."""
 
 type Place = tuple[Any, ...]
-"""Where an experiment stands in a list: the values it is sorted by, its folder, and the number of its root."""
+"""The position of an experiment in a list: its sort keys, its folder, and the number of its root."""
 
 
 class ViewTable(Protocol):
-    """Rows with the columns of `cache.COLUMNS`, each with its view."""
+    """A table with the columns of `cache.COLUMNS`, and a view per row."""
 
     text: str
-    """The SQL expression that searches look at."""
+    """The SQL expression of the searched text."""
 
     def rows_by_root(
         self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
     ) -> Sequence[tuple[Any, Sequence[Row]]]:
-        """Columns of the rows that meet a condition; on a disk, root by root."""
+        """Columns of the rows that meet a condition, by root."""
         ...
 
     def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
-        """The views of some folders, each named with the number of its root."""
+        """The views of folders, given as (folder, number of its root)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Conditions, all of which must hold; of several values for one, any may."""
+    """Conditions that must all hold; of several values of a field, any may match."""
 
     statuses: Sequence[str] = ()
     verdicts: Sequence[str] = ()
     """`none` stands for experiments without a conclusion."""
     tags: Sequence[str] = ()
-    """Of several, all must be there."""
+    """All must be present."""
     algorithm: str = ""
     model: str = ""
     """Part of the model's name."""
@@ -70,18 +70,18 @@ class Filters:
     search: str = ""
     """Words that must all occur in name, hypothesis, description, notes or conclusion."""
     parent: str = ""
-    """The id of the experiment that they were derived from."""
+    """Id of the parent experiment."""
     without: Sequence[str] = ()
-    """Tags that must not be there."""
+    """Tags that must be absent."""
 
     def condition(self, text: str = SEARCHED) -> tuple[str, list[Any]]:
-        """The same as an SQL condition; `text` is the expression that is searched."""
+        """The filters as an SQL condition with its values; `text` is the expression of the searched text."""
         parts: list[str] = []
         values: list[Any] = []
 
-        def add(part: str, *given: Any) -> None:
+        def add(part: str, *part_values: Any) -> None:
             parts.append(part)
-            values.extend(given)
+            values.extend(part_values)
 
         if self.statuses:
             add(f"status IN ({_marks(self.statuses)})", *self.statuses)
@@ -123,18 +123,18 @@ def page(
     offset: int = 0,
     after: Place | None = None,
 ) -> tuple[list[ExperimentView], Place | None]:
-    """The experiments that meet an SQL condition, from `offset` on or `after` a place; and where the next page begins.
+    """The experiments that meet an SQL condition, from `offset` on or `after` a place, and the place of the next page.
 
-    A place names the last experiment that was shown, not a number: a new experiment moves all numbers.
+    A place names the last shown experiment instead of an offset, because new experiments change offsets.
     """
     keys = [*ORDERS[sort], "folder"]
     wanted, values = condition[0], list(condition[1])
     if after is not None:
-        later = f"({', '.join(keys)}) >= ({_marks(keys)})"  # also the last one itself: another root may have its equal
+        later = f"({', '.join(keys)}) >= ({_marks(keys)})"  # `>=`, because another root may have equal keys
         wanted, values = f"({wanted}) AND {later}" if wanted else later, [*values, *after[:-1]]
     end = "" if limit is None else f" LIMIT {offset + limit + 2}"
-    found = table.rows_by_root(keys, wanted, values, f"ORDER BY {', '.join(keys)}{end}")
-    places: list[Place] = sorted((*row, number) for number, (_, rows) in enumerate(found) for row in rows)
+    rows_by_root = table.rows_by_root(keys, wanted, values, f"ORDER BY {', '.join(keys)}{end}")
+    places: list[Place] = sorted((*row, number) for number, (_, rows) in enumerate(rows_by_root) for row in rows)
     places = [place for place in places if after is None or place > after][offset:]
     shown = places[:limit]
     following = shown[-1] if shown and len(shown) < len(places) else None
@@ -142,15 +142,15 @@ def page(
 
 
 def count(table: ViewTable, filters: Filters | None = None) -> int:
-    """How many experiments meet the filters."""
+    """The number of experiments that meet the filters."""
     condition = (filters or Filters()).condition(table.text)
     return sum(row[0] for _, rows in table.rows_by_root(("count(*)",), *condition) for row in rows)
 
 
 def count_trials(table: ViewTable, filters: Filters | None = None) -> dict[str, float]:
-    """How many claims were tested and supported, and how many of the supported are expected to be false at most.
+    """The number of tested and supported claims, and the upper bound of expected false ones; empty without claims.
 
-    That is the sum of the rates at which claims were tested; nothing where none was.
+    The bound is the sum of the false positive rates of all tested claims.
     """
     condition, values = (filters or Filters()).condition(table.text)
     within = " AND ".join(part for part in (condition, "error_rate IS NOT NULL") if part)
@@ -161,7 +161,7 @@ def count_trials(table: ViewTable, filters: Filters | None = None) -> dict[str, 
 
 
 def check_word(value: str, known: Sequence[str], option: str) -> str:
-    """`value`, if it is one of the words an option takes."""
+    """`value`, if it is a known value of the option; else DataError."""
     if value in known:
         return value
     hint = suggest(value, known) or f"Choose among {', '.join(known)}."
@@ -169,19 +169,19 @@ def check_word(value: str, known: Sequence[str], option: str) -> str:
 
 
 def check_status(value: str) -> str:
-    """`value`, if experiments can have that status."""
+    """`value`, if it is a status of experiments."""
     return check_word(value, STATUSES, "--status")
 
 
 def check_verdict(value: str) -> str:
-    """`value`, if experiments can have that verdict."""
+    """`value`, if it is a verdict or `none`."""
     return check_word(value, (*VERDICTS, NO_VERDICT), "--verdict")
 
 
 def parse_since(text: str) -> float:
-    """`7d`, `12h`, `2w`, or a date as `2026-01-31`, as seconds since 1970."""
-    if found := _AGO.fullmatch(text.strip()):
-        return time.time() - float(found[1]) * _SECONDS[found[2]]
+    """`7d`, `12h`, `2w` or a date such as `2026-01-31`, as seconds since 1970."""
+    if ago := _AGO.fullmatch(text.strip()):
+        return time.time() - float(ago[1]) * _SECONDS[ago[2]]
     try:
         from datetime import datetime
 

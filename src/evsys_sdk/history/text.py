@@ -1,4 +1,4 @@
-"""Numbers, dates and tables as a person or an agent reads them: as wide as the terminal, plain where it is plain."""
+"""Format numbers, dates and tables as text, fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping, Sequence
 
 WIDE = 140
-"""Width of what goes to a file or to another program."""
+"""Width of output to a file or another program."""
 
 
 def terminal_width() -> int:
-    """How many columns there are; the variable COLUMNS overrules."""
+    """The number of columns; the variable COLUMNS has precedence."""
     stated = os.environ.get("COLUMNS", "")
     if stated.isdecimal() and int(stated):
         return max(40, int(stated))
@@ -24,12 +24,12 @@ def terminal_width() -> int:
 
 
 def is_unicode() -> bool:
-    """Whether what reads our output understands more than ASCII."""
+    """Whether the output has a Unicode encoding."""
     return (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "").startswith("utf")
 
 
 def printable(text: str) -> str:
-    """`text` with what the output cannot show, or would take for a command, written as question marks."""
+    """`text` with unprintable characters and escape sequences replaced by question marks."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     if not text.isprintable():  # an escape sequence in a note could clear the screen
         text = "".join(
@@ -39,23 +39,23 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON in characters that the output can show; what it cannot is written as JSON escapes."""
+    """JSON with characters that the output cannot show as JSON escapes."""
     if is_unicode():
-        return text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair becomes \\ud8xx
+        return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate becomes \\ud8xx
     import json
 
     return json.dumps(json.loads(text), indent=2 if "\n" in text else None)
 
 
 def text_or_json(value: object) -> str:
-    """Text as it is, and anything else as JSON on one line."""
+    """Text unchanged, other values as JSON on one line."""
     import json
 
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def clip(text: str, width: int) -> str:
-    """One line of at most `width` characters; of a name, its end is kept as well, which tells it from others."""
+    """One line of at most `width` characters; a name is cut in the middle, because its end distinguishes it."""
     line = " ".join(text.split())
     if len(line) <= width:
         return line
@@ -66,18 +66,18 @@ def clip(text: str, width: int) -> str:
 
 
 def score_text(value: float | None) -> str:
-    """Four digits are more than any score here is good for."""
+    """A score with four digits, or `-`."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def interval_text(low: float | None, high: float | None, covers: str = "") -> str:
-    """`[0.41, 0.53]`, or nothing; one that knows nothing of other seeds says so."""
+    """`[0.41, 0.53]`, marked if it covers tasks only; empty without an interval."""
     only = " (tasks only)" if covers == "tasks" else ""
     return "" if low is None or high is None else f"[{low:.3g}, {high:.3g}]{only}"
 
 
 def date_text(at: float | None) -> str:
-    """Local time, to the minute."""
+    """Local time with minutes, or `-`."""
     if at is None:
         return "-"
     try:
@@ -107,12 +107,12 @@ def count_text(value: float) -> str:
 
 
 def usd_text(value: float) -> str:
-    """Dollars and cents; less than a cent as it is."""
+    """Dollars and cents; amounts below a cent with two digits."""
     return f"${value:,.2f}" if value >= 0.01 or value == 0 else f"${value:.2g}"
 
 
 def spend_text(spend: Mapping[str, float]) -> str:
-    """A bill in a line; what is nothing is left out."""
+    """A spend as one line, without zero amounts."""
     parts: list[str] = []
     if spend.get("usd"):
         parts.append(usd_text(spend["usd"]))
@@ -128,7 +128,7 @@ def spend_text(spend: Mapping[str, float]) -> str:
 
 
 def short_spend_text(spend: Mapping[str, float]) -> str:
-    """The same for a narrow column."""
+    """A spend for a narrow column."""
     tokens = spend.get("tokens_trained", 0.0) + spend.get("tokens_sampled", 0.0)
     parts = [usd_text(spend["usd"])] if spend.get("usd") else []
     parts += [f"{count_text(tokens)} tokens"] if tokens else []
@@ -137,20 +137,20 @@ def short_spend_text(spend: Mapping[str, float]) -> str:
 
 
 class TextPage:
-    """An answer for a terminal, part by part."""
+    """A page for a terminal."""
 
     def __init__(self) -> None:
         self.width, self._parts = terminal_width(), list[str]()
 
     def add(self, *texts: str) -> None:
-        """Lines as they are."""
+        """Add lines unchanged."""
         self._parts += texts
 
     def heading(self, text: str) -> None:
         self.add(f"\n{text}")
 
     def paragraph(self, text: str) -> None:
-        """Text that may be wrapped; an item of a list begins with `- `."""
+        """Add wrapped text; an item of a list begins with `- `."""
         text, is_item = " ".join(text.split()), text.startswith("- ")
         self.add(textwrap.fill(text, width=min(self.width, 110), subsequent_indent="  " if is_item else ""))
 
@@ -158,9 +158,9 @@ class TextPage:
         self.add(fit_table(headers, rows, width=self.width, flexible=flexible))
 
     def quote(self, parts: Mapping[str, str | None]) -> None:
-        """What was said, below an item of a list: a line for each part that there is."""
+        """Add named texts below an item of a list, a line for each that is not None."""
         self.add(
-            *(f"  {name + ':':<9} {clip(said, self.width - 14)}" for name, said in parts.items() if said is not None)
+            *(f"  {name + ':':<9} {clip(part, self.width - 14)}" for name, part in parts.items() if part is not None)
         )
 
     def __str__(self) -> str:
@@ -168,12 +168,14 @@ class TextPage:
 
 
 def fit_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, flexible: Sequence[int]) -> str:
-    """Aligned columns no wider than `width`; the flexible ones are clipped first, the widest most."""
+    """Aligned columns no wider than `width`; the widest of the flexible columns are cut first."""
     cells = [[" ".join(cell.split()) for cell in row] for row in (headers, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
     least = [max(8, len(header)) for header in headers]
     for columns, floors in ((flexible, least), (range(len(headers)), [4] * len(headers))):
-        while sum(widths) + 2 * (len(widths) - 1) > width:  # a character at a time: so wide ones end up equally wide
+        while (
+            sum(widths) + 2 * (len(widths) - 1) > width
+        ):  # by one character, so that the widest columns become equally wide
             widest = max(columns, key=lambda column: widths[column])
             if widths[widest] <= floors[widest]:
                 break
@@ -186,7 +188,7 @@ def fit_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: i
 
 
 def write_markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same for a page; bars and line ends inside cells do not break it."""
+    """A Markdown table; bars and newlines in cells are escaped."""
     lines = [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in (headers, *rows)]
     texts = [f"| {' | '.join(row)} |" for row in lines]
     return "\n".join([texts[0], "|" + "---|" * len(headers), *texts[1:]])

@@ -1,7 +1,7 @@
-"""A text that must fit a budget: sections of statements, the most valuable first, each saying what was left out.
+"""Fit sections of statements, the most valuable first, into a token budget.
 
-Which statements stay is decided by the shares of the sections; what a section does not use is free for the others. The
-result depends on nothing but its input.
+The shares of the sections decide which statements stay; unused shares go to other sections. Each section states how
+many statements it omits. The result is deterministic.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _PIECES = re.compile(r"[A-Za-z]+|[^\S ]|[^\sA-Za-z]")
 
 
 def count_tokens(text: str) -> int:
-    """How many tokens a model reads at most, whichever its tokenizer.
+    """An upper bound of the number of tokens, for any tokenizer.
 
-    Each digit, each sign and each line end counts as one, whatever is not ASCII as many as it has bytes, and a word as
-    one up to five letters, two up to seven, and two for every five letters beyond. Of the tokenizers of Claude, GPT-2,
-    GPT-4, GPT-4o and Qwen, the one that needs most stays 1 to 31 % below that on digests, configs, JSON, and prose in
-    English, German and French. Random letters need more than is counted, but those are no part of a digest.
+    Each digit, sign and newline counts as one token, a non-ASCII character as its number of bytes, and a word as one
+    token up to five letters, two up to seven, and two per five letters beyond. The tokenizers of Claude, GPT-2, GPT-4,
+    GPT-4o and Qwen need 1 to 31 % less on digests, configs, JSON, and prose in English, German and French. Random
+    letters may need more.
     """
     count = 0
     for piece in _PIECES.findall(text):
@@ -40,24 +40,24 @@ class Item:
     text: str
     data: Any
     kind: str = ""
-    """What it is about, where a section holds several kinds."""
+    """The kind of the statement, if a section holds several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Statements of one kind, or about one question, the most valuable first."""
+    """Statements of one kind or about one question, the most valuable first."""
 
     key: str
     title: str
     items: Sequence[Item]
     share: float
-    """How much of the budget it may use before it has to give way."""
+    """Share of the budget that it may use before it is cut."""
     command: str
-    """What shows all of them, where one command does."""
+    """The command that shows all statements; empty without one."""
     total: int | None = None
-    """How many there are, where `items` are only the first."""
+    """The number of all statements, if `items` are only the first."""
     head: dict[str, Any] | None = None
-    """What the title says, as data; sections that have it are listed under the same key."""
+    """The title as data; sections with it are listed under the same key."""
 
     @property
     def n_total(self) -> int:
@@ -71,14 +71,14 @@ class Digest:
     sections: Sequence[Section]
     budget_tokens: int
     kept: list[int] = field(default_factory=list[int])
-    """How many items of each section are shown."""
+    """Number of shown items of each section."""
 
     def fit(self, style: str) -> str:
         """The digest as `text`, `markdown` or `json`, no longer than the budget."""
         self.kept = [len(section.items) for section in self.sections]
         costs = [[_cost(item, style) for item in section.items] for section in self.sections]
-        # What single statements take is a guess at what the whole does: headings, and lines that say what was left
-        # out, come and go with them. So it is written and counted again until it fits.
+        # The costs of statements are estimates, because headings and lines about omitted statements change with them.
+        # So the digest is rendered and counted until it fits.
         while (over := self._excess(style)) > 0 and any(self.kept):
             self._shrink(costs, over=over)
         self._fill(style)
@@ -88,10 +88,9 @@ class Digest:
         return count_tokens(self._render(style)) - self.budget_tokens
 
     def _shrink(self, costs: Sequence[Sequence[int]], *, over: int) -> None:
-        """Take the last items away from the sections that are furthest beyond their share.
+        """Remove the last items of the sections that exceed their share most.
 
-        The first item of a section is worth more than the second of another; when only first ones are left, the last
-        section gives way.
+        The first item of each section stays as long as possible; then whole sections are removed from the end.
         """
         while over > 0 and any(self.kept):
             excess = {
@@ -100,12 +99,12 @@ class Digest:
                 if self.kept[place] > 1
             }
             last = max(place for place, kept in enumerate(self.kept) if kept)
-            place = max(excess, key=lambda one: excess[one]) if excess else last
+            place = max(excess, key=lambda index: excess[index]) if excess else last
             self.kept[place] -= 1
             over -= costs[place][self.kept[place]]
 
     def _fill(self, style: str) -> None:
-        """Put back what still fits, first statements first: long ones leave room behind that short ones can use."""
+        """Add items again that still fit, first the first items of sections."""
         for least in (1, None):
             for place, section in enumerate(self.sections):
                 most = len(section.items) if least is None else min(least, len(section.items))
@@ -120,31 +119,31 @@ class Digest:
             return _json(self.to_dict())
         pairs = list(zip(self.sections, self.kept, strict=True))
         parts = [_section_text(section, kept, style) for section, kept in pairs if kept]
-        gone = [section for section, kept in pairs if section.items and not kept]
-        if gone:
+        omitted = [section for section, kept in pairs if section.items and not kept]
+        if omitted:
             counts: dict[str, int] = {}
-            for section in gone:
+            for section in omitted:
                 counts[section.key] = counts.get(section.key, 0) + (section.n_total if section.head is None else 1)
             names = ", ".join(f"{key} ({count:,})" for key, count in counts.items())
             parts.append(f"No room for: {names}. Raise --budget-tokens, or see: evsys history")
         return "\n".join(parts).rstrip() + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: what is kept, and of which section how many statements were left out."""
-        found: dict[str, Any] = {}
+        """The JSON form: the kept statements, and the number of omitted ones per section."""
+        sections: dict[str, Any] = {}
         left: dict[str, int] = {}
         for section, kept in zip(self.sections, self.kept, strict=True):
             shown = section.items[:kept]
             if section.head is None:
-                found[section.key] = [item.data for item in shown]
+                sections[section.key] = [item.data for item in shown]
             else:
-                one: dict[str, Any] = dict(section.head)
+                entry: dict[str, Any] = dict(section.head)
                 for item in shown:
-                    one.setdefault(item.kind, []).append(item.data)
-                found.setdefault(section.key, []).extend([one] if shown else [])
+                    entry.setdefault(item.kind, []).append(item.data)
+                sections.setdefault(section.key, []).extend([entry] if shown else [])
             if section.n_total > kept:
                 left[section.key] = left.get(section.key, 0) + section.n_total - kept
-        return {**found, "left_out": left, "budget_tokens": self.budget_tokens}
+        return {**sections, "left_out": left, "budget_tokens": self.budget_tokens}
 
 
 def _section_text(section: Section, kept: int, style: str) -> str:
@@ -157,9 +156,9 @@ def _section_text(section: Section, kept: int, style: str) -> str:
 
 
 def _cost(item: Item, style: str) -> int:
-    return count_tokens(_json(item.data) if style == "json" else item.text) + 2  # with its dash and line end
+    return count_tokens(_json(item.data) if style == "json" else item.text) + 2  # with its dash and newline
 
 
 def _json(value: Any) -> str:
-    """Without white space, which costs tokens and says nothing."""
+    """Compact JSON, because white space costs tokens."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

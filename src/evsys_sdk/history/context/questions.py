@@ -1,8 +1,7 @@
-"""The questions that experiments asked: one model on one backend, one metric, one set of tasks.
+"""Questions of experiments: one model on one backend, one metric, one set of tasks.
 
-Nothing is averaged across questions. Each has what was tried, its best runs, what each change did, and what has not
-been tried although it is cheap. Below them, what experiments tell next to their scores: what became of each claim, and
-which failures are the same.
+Nothing is averaged across questions. Each has its tried combinations, best runs, effects of changes, and cheap untried
+values. Claims and groups of failures follow at the end of the module.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _DECIDED = ("supported", "refuted")
 _UNDECIDED = ("promising_unconfirmed", "inconclusive")
 _WORDS = {"promising_unconfirmed": "promising"}
 _PARTICULARS = r"'[^']*'|\"[^\"]*\"|\S*/\S+|0x[0-9a-fA-F]+|\d[\d.,:eE+\-_]*"
-"""What differs between two cases of the same failure: quoted values, paths, addresses, numbers."""
+"""Parts that differ between cases of the same failure: quoted values, paths, addresses, numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Combination:
 
 @dataclass(slots=True)
 class QuestionDigest:
-    """What was learned about one question: one model on one backend, one metric, one set of tasks."""
+    """The results on one question."""
 
     model: str
     backend: str
@@ -56,14 +55,14 @@ class QuestionDigest:
     mode: str
     tasks: str
     number: int = 0
-    """By which others refer to it: Q1, Q2 and so on."""
+    """The number in its name: Q1, Q2 and so on."""
     experiments: int = 0
     combinations: list[Combination] = field(default_factory=list[Combination])
     effects: list[Effect] = field(default_factory=list[Effect])
 
     @property
     def is_benchmark(self) -> bool:
-        """Whether it is about a benchmark, rather than about a measure of training itself."""
+        """Whether its metric is a score, not a training metric."""
         return is_score(self.metric)
 
     @property
@@ -76,22 +75,22 @@ class QuestionDigest:
         return f"{self.model or 'unknown model'}{where}, {self.metric}" + (f", {self.tasks}" if self.tasks else "")
 
     def runs_by_algorithm(self) -> dict[str, int]:
-        """How many runs of each algorithm there are, the most used first."""
+        """Algorithm -> number of runs, the most used first."""
         counts: dict[str, int] = {}
-        for one in self.combinations:
-            counts[one.algorithm] = counts.get(one.algorithm, 0) + one.runs
+        for combination in self.combinations:
+            counts[combination.algorithm] = counts.get(combination.algorithm, 0) + combination.runs
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def cost_of_an_arm(self, algorithm: str) -> tuple[float, float]:
-        """Dollars and seconds, as a mean over all arms of an algorithm."""
-        own = [one for one in self.combinations if one.algorithm == algorithm]
-        arms = sum(one.arms for one in own) or 1
-        return sum(one.usd for one in own) / arms, sum(one.wall_s for one in own) / arms
+        """Mean dollars and seconds per arm of an algorithm."""
+        own = [combination for combination in self.combinations if combination.algorithm == algorithm]
+        arms = sum(combination.arms for combination in own) or 1
+        return sum(entry.usd for entry in own) / arms, sum(entry.wall_s for entry in own) / arms
 
 
 @dataclass(frozen=True, slots=True)
 class Untried:
-    """Something that no one has run, and what one arm of it may take."""
+    """An untried combination, and the expected cost of an arm."""
 
     question: QuestionDigest
     algorithm: str
@@ -102,7 +101,7 @@ class Untried:
 
 
 def list_questions(index: HistoryIndex, filters: Filters) -> list[QuestionDigest]:
-    """Every question; those about benchmarks first, then those that most experiments were about."""
+    """Every question, those of benchmarks first, then by number of experiments."""
     within, values = _within(filters)
     sums = ("sum(first)", "count(*)", "sum(arms)", "sum(usd)", "sum(wall_s)")
     found: dict[tuple[str, ...], QuestionDigest] = {}
@@ -112,11 +111,13 @@ def list_questions(index: HistoryIndex, filters: Filters) -> list[QuestionDigest
         question = found.setdefault(row[:5], QuestionDigest(*row[:5]))
         question.experiments += row[7] or 0
         question.combinations.append(Combination(row[5], json.loads(row[6]), *row[8:]))
-    ordered = sorted(found.values(), key=lambda one: (not one.is_benchmark, -one.experiments, one.label))
+    ordered = sorted(
+        found.values(), key=lambda question: (not question.is_benchmark, -question.experiments, question.label)
+    )
     for number, question in enumerate(ordered, start=1):
         question.number = number
     by_place: dict[tuple[str, ...], QuestionDigest] = {
-        (one.model, one.backend, one.metric, one.tasks): one for one in found.values()
+        (question.model, question.backend, question.metric, question.tasks): question for question in found.values()
     }
     for place, effects in _list_effects(index, filters).items():
         if place in by_place:
@@ -125,7 +126,7 @@ def list_questions(index: HistoryIndex, filters: Filters) -> list[QuestionDigest
 
 
 def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, ...], list[Effect]]:
-    """Every change that was made alone, by question; the same change in several experiments is one effect."""
+    """Question -> its effects; the same change in several experiments is one effect."""
     within, values = _within(filters, "counts")
     names = ("model", "backend", "metric", "tasks", "algorithm", "axis", "before", "after")
     merged: dict[tuple[Any, ...], Effect] = {}
@@ -139,7 +140,7 @@ def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, ...]
             for before, found in zip((one.weight, one.weighted, one.squares), sums[2:5], strict=True)
         )
         one.df += sums[5] or 0.0
-        one.low, one.high = sums[6], sums[7]  # looked at only where a single experiment has an interval
+        one.low, one.high = sums[6], sums[7]  # used only if a single experiment has an interval
         one.n_weighed += sums[8]
         one.seeds = min(one.seeds, sums[9])
         one.n_up, one.n_down = one.n_up + (sums[10] or 0), one.n_down + (sums[11] or 0)
@@ -150,7 +151,7 @@ def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, ...]
 
 
 def best_runs(index: HistoryIndex, filters: Filters, one: QuestionDigest) -> list[tuple[ExperimentView, RunView]]:
-    """The best run on a question and, where that is not sure, the best of those that are surer."""
+    """The best run on a question; if it has one seed or no support, also the best with more seeds, or supported."""
     chosen = _top_runs(index, filters, one, "1")
     if chosen and chosen[0][1].n_seeds < 2:
         chosen += _top_runs(index, filters, one, "seeds > 1")
@@ -162,14 +163,14 @@ def best_runs(index: HistoryIndex, filters: Filters, one: QuestionDigest) -> lis
 def _top_runs(
     index: HistoryIndex, filters: Filters, one: QuestionDigest, which: str
 ) -> list[tuple[ExperimentView, RunView]]:
-    asked = " AND ".join(f"{name} = ?" for name in _KEY)
-    condition = f"counts AND rank IS NOT NULL AND {asked} AND {which}"
+    same_question = " AND ".join(f"{name} = ?" for name in _KEY)
+    condition = f"counts AND rank IS NOT NULL AND {same_question} AND {which}"
     within, values = _within(filters, condition, *(getattr(one, name) for name in _KEY))
-    # Two questions, because an index answers the first at once, and few rows share the best score.
+    # Two queries, because an index answers the first at once, and few rows share the best score.
     best = max(
         (row[0] for row in index.rows_of("runs", ("rank",), within, values, "ORDER BY rank DESC LIMIT 1")), default=0
     )
-    # Of equal scores that of most seeds, and then by folder, so that a digest always names the same run.
+    # Of equal scores the one with most seeds, then by folder, for a deterministic digest.
     rows = index.rows_of("runs", ("-seeds", "folder", "id", "run"), f"{within} AND rank = ?", [*values, best])
     for _, folder, name, run in sorted(rows)[:1]:
         for summary in index.views("folder = ? AND id = ?", [folder, name]):
@@ -178,7 +179,7 @@ def _top_runs(
 
 
 def find_untried(questions: Sequence[QuestionDigest]) -> list[Untried]:
-    """What no one has run although what is known speaks for it, the cheapest first."""
+    """Promising untried combinations, the cheapest first."""
     found: list[Untried] = []
     for one in questions:
         if one.is_benchmark:
@@ -186,11 +187,13 @@ def find_untried(questions: Sequence[QuestionDigest]) -> list[Untried]:
                 found += _combine(one, algorithm)
                 found += _go_further(one, algorithm)
             found += _carry_over(one, [other for other in questions if other is not one])
-    return sorted(found, key=lambda untried: (untried.usd, untried.wall_s))  # of the same price, the surer comes first
+    return sorted(
+        found, key=lambda untried: (untried.usd, untried.wall_s)
+    )  # a stable sort: of the same price, the first suggestion is the surest
 
 
 def clear_winners(one: QuestionDigest, algorithm: str) -> dict[str, str]:
-    """Axis -> the value that clearly beat the others it was compared with."""
+    """Axis -> its best value, if it clearly beat another value."""
     winners: dict[str, str] = {}
     for axis in dict.fromkeys(effect.axis for effect in one.effects if effect.algorithm == algorithm):
         own = [effect for effect in one.effects if (effect.axis, effect.algorithm) == (axis, algorithm)]
@@ -203,9 +206,9 @@ def clear_winners(one: QuestionDigest, algorithm: str) -> dict[str, str]:
 
 
 def _rank_values(effects: Sequence[Effect], sign: int) -> dict[str, float]:
-    """How good each value is, counted from the first; values that no chain of comparisons reaches are left out."""
+    """Value -> its difference to the first value, over chains of comparisons; without unreachable values."""
     standing = {effects[0].before: 0.0}
-    for _ in effects:  # no chain is longer than there are comparisons
+    for _ in effects:  # no chain is longer than the number of effects
         for effect in effects:
             if effect.before in standing:
                 standing.setdefault(effect.after, standing[effect.before] + sign * effect.difference)
@@ -215,9 +218,9 @@ def _rank_values(effects: Sequence[Effect], sign: int) -> dict[str, float]:
 
 
 def _combine(one: QuestionDigest, algorithm: str) -> Iterable[Untried]:
-    """The values that won alone, together."""
+    """The combination of all values that won separately."""
     winners = clear_winners(one, algorithm)
-    own = [found.params for found in one.combinations if found.algorithm == algorithm]
+    own = [combination.params for combination in one.combinations if combination.algorithm == algorithm]
     together = any(all(params.get(axis) == value for axis, value in winners.items()) for params in own)
     if len(winners) > 1 and not together and all(any(axis in params for params in own) for axis in winners):
         what = " with ".join(f"{axis}={value}" for axis, value in sorted(winners.items()))
@@ -225,17 +228,17 @@ def _combine(one: QuestionDigest, algorithm: str) -> Iterable[Untried]:
 
 
 def _go_further(one: QuestionDigest, algorithm: str) -> Iterable[Untried]:
-    """The next value of a number whose best value so far is the last one that was tried."""
+    """The next value of a numeric axis whose best value is the largest or smallest tried one."""
     for axis, best in clear_winners(one, algorithm).items():
         own = {
-            found.params[axis] for found in one.combinations if found.algorithm == algorithm and axis in found.params
+            entry.params[axis] for entry in one.combinations if entry.algorithm == algorithm and axis in entry.params
         }
         numbers = sorted(number for value in own if (number := _number(value)) is not None and number > 0)
         value = _number(best)
         if value is None or len(numbers) < 2 or value not in (numbers[0], numbers[-1]):
             continue
         neighbour = numbers[1] if value == numbers[0] else numbers[-2]
-        further = float(f"{value * value / neighbour:.2g}")  # the same ratio again: after 1e-4 and 3e-4, 9e-4
+        further = float(f"{value * value / neighbour:.2g}")  # with the same ratio: after 1e-4 and 3e-4, 9e-4
         whole = all(number.is_integer() for number in numbers) and further >= 1
         shown = f"{round(further)}" if whole else f"{further:g}"
         if shown not in own:
@@ -244,7 +247,7 @@ def _go_further(one: QuestionDigest, algorithm: str) -> Iterable[Untried]:
 
 
 def _carry_over(one: QuestionDigest, others: Sequence[QuestionDigest]) -> Iterable[Untried]:
-    """What won, or was used, on another model for the same tasks."""
+    """Algorithms and values that were used or won on another model with the same tasks."""
     algorithms = one.runs_by_algorithm()
     for other in others:
         if (other.metric, other.tasks, other.mode) != (one.metric, one.tasks, one.mode):
@@ -254,7 +257,7 @@ def _carry_over(one: QuestionDigest, others: Sequence[QuestionDigest]) -> Iterab
                 why = f"used on {other.model} only"
                 yield Untried(one, algorithm, "", why, *other.cost_of_an_arm(algorithm))
                 continue
-            own = [found.params for found in one.combinations if found.algorithm == algorithm]
+            own = [combination.params for combination in one.combinations if combination.algorithm == algorithm]
             for axis, value in clear_winners(other, algorithm).items():
                 if not any(params.get(axis) == value for params in own):
                     why = f"it helped {other.model}"
@@ -269,12 +272,12 @@ def _number(value: str) -> float | None:
 
 
 def _within(filters: Filters, condition: str = "", *values: Any) -> tuple[str, list[Any]]:
-    """A condition on runs or effects, within what the filters let through."""
-    chosen, given = filters.condition()
+    """A condition on runs or effects, restricted by the filters."""
+    chosen, filter_values = filters.condition()
     parts = [condition] if condition else []
     if chosen:
         parts.append(f"folder IN (SELECT folder FROM experiments WHERE {chosen})")
-    return " AND ".join(parts), [*values, *given]
+    return " AND ".join(parts), [*values, *filter_values]
 
 
 @dataclass(slots=True)
@@ -284,10 +287,10 @@ class Verdicts:
     question: str
     verdict: str
     where: str = ""
-    """The backend it was tested on."""
+    """The backend of the experiments."""
     count: int = 0
     id: str = ""
-    """The latest of them, and its folder."""
+    """Id of the latest experiment; its folder and start follow."""
     folder: str = ""
     started: float = 0.0
 
@@ -311,7 +314,7 @@ class TriedClaim:
 
     @property
     def latest(self) -> Verdicts:
-        """The latest experiment of the verdict that says most."""
+        """The latest experiment with the most decisive verdict."""
         for verdict in (*_DECIDED, *_UNDECIDED):
             if found := self.on(verdict):
                 return max(found, key=lambda one: (one.started, one.id))
@@ -322,7 +325,7 @@ class TriedClaim:
         return sum(one.count for one in self.verdicts)
 
     def tell(self, name: Callable[[str], str]) -> str:
-        """The verdicts in words: by whom, and about which question where that matters."""
+        """The verdicts as text, with their experiments, and with their questions if there are several."""
         questions = {one.question for one in self.verdicts}
         parts: list[str] = []
         for verdict in (*_DECIDED, *_UNDECIDED):
@@ -330,7 +333,7 @@ class TriedClaim:
                 again = f" and {one.count - 1} more" if one.count > 1 else ""
                 about = f" on {one.question}" if len(questions) > 1 else ""
                 parts.append(f"{_WORDS.get(verdict, verdict)} by {name(one.id)}{again}{about}")
-        # Several questions name their model and backend themselves.
+        # With several questions, each names its model and backend.
         where = {one.where for one in self.verdicts if one.where}
         return ", ".join(parts) + (f" on {where.pop()}" if len(questions) == 1 and where else "")
 
@@ -359,18 +362,18 @@ def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str,
 
 @dataclass(slots=True)
 class ReasonGroup:
-    """One reason and how often it was the one."""
+    """A reason of failures and its count."""
 
     example: str
     experiment: str
     count: int = 0
 
 
-def group_reasons(stated: Iterable[tuple[str, str]]) -> list[ReasonGroup]:
-    """The different reasons among (experiment, reason), the most frequent first; examples are the first told."""
-    particulars = re.compile(_PARTICULARS)  # here, because most histories fail in few ways, or none
+def group_reasons(pairs: Iterable[tuple[str, str]]) -> list[ReasonGroup]:
+    """Group (experiment, reason) pairs by similar reasons, the most frequent first."""
+    particulars = re.compile(_PARTICULARS)  # compiled here, because few calls need it
     groups: dict[str, ReasonGroup] = {}
-    for experiment, reason in stated:
+    for experiment, reason in pairs:
         key = particulars.sub("#", reason.split("\n", 1)[0])[:160]
         groups.setdefault(key, ReasonGroup(reason, experiment)).count += 1
     return sorted(groups.values(), key=lambda group: (-group.count, group.example))

@@ -1,8 +1,8 @@
-"""`evsys context`: what a coding agent has to know before it writes the next experiment, within a budget of tokens.
+"""`evsys context`: a digest of all experiments for a coding agent, within a token budget.
 
-By question (one model, one metric, one set of tasks): what was tried, the best runs and where to start from them, and
-what each change did. Then the claims, what is untried and cheap, what failed and why, what is unfinished, and what must
-not be believed. The database counts and sorts; whole summaries are read of very few.
+By question (one model, one metric, one set of tasks): tried combinations, the best runs with their configs and weights,
+and effects of changes. Then claims, cheap untried values, failures, unfinished and excluded experiments. The database
+counts and sorts; few whole views are read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .questions import (
 )
 
 _MOST_ITEMS = 12
-"""Of each section; budgets have no room for more, and whole summaries are read for no more."""
+"""Limit of items per section, because budgets fit no more."""
 _MOST_QUESTIONS = 8
 _MOST_VALUES = 6
 _ID_DIGITS = 8
-_ATTEMPT = re.compile(r"\.\d+$")  # of a later attempt; its name alone would mean the latest
+_ATTEMPT = re.compile(r"\.\d+$")  # suffix of a later attempt, whose name alone means the latest
 _LONGEST = 220
 _SURENESS = {
     "refuted": "its claim refuted",
@@ -57,9 +57,9 @@ def make_digest(
     filters: Filters | None = None,
     elsewhere: bool = True,
 ) -> Digest:
-    """The digest of everything that meets the filters; `elsewhere`: also scorings outside of the roots."""
+    """The digest of the experiments that meet the filters; with `elsewhere`, also of scorings outside of the roots."""
     chosen = filters or Filters()
-    ask = _Ask(index, chosen)
+    ask = _DigestQuery(index, chosen)
     questions = list_questions(index, chosen)
     claims = ask.claims(
         {(one.model.casefold(), one.backend, one.metric, one.tasks): f"Q{one.number}" for one in questions}
@@ -82,8 +82,8 @@ def make_digest(
     return Digest(sections, budget_tokens)
 
 
-class _Ask:
-    """What the digest asks the index, within the filters."""
+class _DigestQuery:
+    """Queries of the digest, restricted by the filters."""
 
     def __init__(self, index: HistoryIndex, filters: Filters) -> None:
         self.index = index
@@ -91,7 +91,7 @@ class _Ask:
         self._shared = {row[0] for row in index.rows(("name",), "", (), "GROUP BY name HAVING count(*) > 1")}
 
     def name(self, experiment_id: str) -> str:
-        """What to call an experiment: its name, which commands take, too, where no other attempt has it."""
+        """The name of an experiment if it is unique, else its id; commands accept both."""
         name, _, suffix = experiment_id.rpartition("-")
         plain = bool(name) and len(suffix) == _ID_DIGITS and name not in self._shared and not _ATTEMPT.search(name)
         return name if plain else experiment_id
@@ -111,13 +111,13 @@ class _Ask:
         return sum(row[0] for row in self.rows(("count(*)",), condition, values))
 
     def claims(self, questions: dict[tuple[str, ...], str]) -> list[TriedClaim]:
-        """Every claim that has a verdict which counts."""
+        """Every claim with a verdict that counts."""
         names = ("claim", "models", "backends", "metric", "tasks", "verdict")
-        # Of a bare column next to max(), SQLite takes the value in the row that has it.
+        # For a bare column next to max(), SQLite returns the value of the row with the maximum.
         return gather_claims(
             self.rows(
                 (*names, "count(*)", "max(started)", "id", "folder"),
-                "counts AND verdict != '' AND same_evidence = ''",  # the same evidence is no second verdict
+                "counts AND verdict != '' AND same_evidence = ''",  # repeated evidence gives no second verdict
                 (),
                 f"GROUP BY {','.join(names)}",
             ),
@@ -128,7 +128,7 @@ class _Ask:
         return " AND ".join(f"({part})" for part in (self._condition, condition) if part)
 
 
-def _goal(ask: _Ask, goal: str) -> list[Item]:
+def _goal(ask: _DigestQuery, goal: str) -> list[Item]:
     if goal:
         return [Item(clip(goal, 2 * _LONGEST), {"goal": goal})]
     counts: dict[str, int] = {}
@@ -146,10 +146,10 @@ def _goal(ask: _Ask, goal: str) -> list[Item]:
     return found
 
 
-def _question_sections(ask: _Ask, filters: Filters, questions: Sequence[QuestionDigest]) -> list[Section]:
-    """The first questions have the larger shares: that is where most was tried."""
+def _question_sections(ask: _DigestQuery, filters: Filters, questions: Sequence[QuestionDigest]) -> list[Section]:
+    """The sections of the first questions, with decreasing shares."""
     shown = questions[:_MOST_QUESTIONS]
-    weights = [1 / (place + 4) for place in range(len(shown))]  # the eighth still has a third of what the first has
+    weights = [1 / (place + 4) for place in range(len(shown))]  # the eighth has a third of the first
     sections: list[Section] = []
     for one, weight in zip(shown, weights, strict=True):
         best = best_runs(ask.index, filters, one)
@@ -168,13 +168,13 @@ def _question_title(one: QuestionDigest) -> str:
 
 
 def _question_data(one: QuestionDigest) -> dict[str, Any]:
-    found = {"question": f"Q{one.number}", "model": one.model, "backend": one.backend}
-    found |= {"metric": one.metric, "mode": one.mode}
-    return {**found, "tasks": one.tasks, "experiments": one.experiments, "runs": one.runs_by_algorithm()}
+    data = {"question": f"Q{one.number}", "model": one.model, "backend": one.backend}
+    data |= {"metric": one.metric, "mode": one.mode}
+    return {**data, "tasks": one.tasks, "experiments": one.experiments, "runs": one.runs_by_algorithm()}
 
 
-def _best_item(ask: _Ask, summary: ExperimentView, run: RunView, *, is_start: bool) -> Item:
-    """A run, how sure its score is and, if it is one to start from, where its config, data and weights are."""
+def _best_item(ask: _DigestQuery, summary: ExperimentView, run: RunView, *, is_start: bool) -> Item:
+    """A best run with the certainty of its score and, with `is_start`, its config, data and weights."""
     seeds = f"{run.n_seeds} seed{'s' if run.n_seeds != 1 else ''}"
     sure = _SURENESS.get(summary.verdict, summary.verdict)
     step = f"stopped at step {run.step}" if run.step is not None else ""
@@ -197,7 +197,7 @@ def _best_item(ask: _Ask, summary: ExperimentView, run: RunView, *, is_start: bo
 
 
 def _effect_items(question: QuestionDigest) -> list[Item]:
-    """One statement for each axis of each algorithm: every value against the one it was compared with."""
+    """One statement per axis of each algorithm, with all compared values."""
     axes: dict[tuple[str, str], list[Effect]] = {}
     for effect in question.effects:
         axes.setdefault((effect.algorithm, effect.axis), []).append(effect)
@@ -216,59 +216,59 @@ def _effect_items(question: QuestionDigest) -> list[Item]:
 
 
 def _place(effects: Sequence[Effect]) -> tuple[bool, float]:
-    """What is clear comes first, and of that what is large."""
+    """Sort key: clear effects first, then large ones."""
     return not any(one.is_clear for one in effects), -max(abs(one.difference) for one in effects)
 
 
-def _effect_text(one: Effect) -> str:
-    interval = one.interval
+def _effect_text(effect: Effect) -> str:
+    interval = effect.interval
     shown = f" [{interval[0]:.2g}, {interval[1]:.2g}]" if interval else " (no interval)"
-    remarks = [f"{one.n:,} experiments"] if one.n > 1 else []
-    remarks += ["1 seed"] if one.seeds < 2 else []
-    remarks += ["they disagree"] if one.disagrees else []
-    return f"{one.difference:+.2g}{shown}" + (f" ({', '.join(remarks)})" if remarks else "")
+    remarks = [f"{effect.n:,} experiments"] if effect.n > 1 else []
+    remarks += ["1 seed"] if effect.seeds < 2 else []
+    remarks += ["they disagree"] if effect.disagrees else []
+    return f"{effect.difference:+.2g}{shown}" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
-def _effect_data(one: Effect) -> dict[str, Any]:
-    low, high = one.interval or (None, None)
-    data = {"before": one.before, "after": one.after, "difference": _short(one.difference)}
-    data |= {"low": _short(low), "high": _short(high), "experiments": one.n, "seeds": one.seeds}
-    return data | ({"disagree": True} if one.disagrees else {})
+def _effect_data(effect: Effect) -> dict[str, Any]:
+    low, high = effect.interval or (None, None)
+    data = {"before": effect.before, "after": effect.after, "difference": _short(effect.difference)}
+    data |= {"low": _short(low), "high": _short(high), "experiments": effect.n, "seeds": effect.seeds}
+    return data | ({"disagree": True} if effect.disagrees else {})
 
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _claim_section(ask: _Ask, claims: Sequence[TriedClaim], state: State, title: str, share: float) -> Section:
+def _claim_section(ask: _DigestQuery, claims: Sequence[TriedClaim], state: State, title: str, share: float) -> Section:
     own = [claim for claim in claims if claim.state == state]
-    if state == "open":  # what promises something first
+    if state == "open":  # promising claims first
         own.sort(key=lambda claim: claim.latest.verdict != "promising_unconfirmed")
     items = [_claim_item(ask, claim) for claim in own[:_MOST_ITEMS]]
     command = f"evsys history --verdict {'inconclusive' if state == 'open' else 'supported'}"
     return Section(state, title, items, share, command, len(own))
 
 
-def _claim_item(ask: _Ask, claim: TriedClaim) -> Item:
-    # By both: two roots may have folders of the same name, and copies of a folder have the same id.
+def _claim_item(ask: _DigestQuery, claim: TriedClaim) -> Item:
+    # By both, because roots may have folders of the same name, and copies have the same id.
     found = ask.top("folder = ? AND id = ?", [claim.latest.folder, claim.latest.id], most=1)
-    said = next((one.hypothesis or one.name for one in found), claim.text)
-    data: dict[str, Any] = {"claim": said, "state": claim.state}
+    claim_text = next((view.hypothesis or view.name for view in found), claim.text)
+    data: dict[str, Any] = {"claim": claim_text, "state": claim.state}
     data["verdicts"] = [
         {"verdict": one.verdict, "question": one.question, "experiments": one.count, "latest": one.id}
         for one in claim.verdicts
     ]
-    line = f"{clip(said, _LONGEST).rstrip('.')}: {claim.tell(ask.name)}"
+    line = f"{clip(claim_text, _LONGEST).rstrip('.')}: {claim.tell(ask.name)}"
     for one in found:
         if claim.state == "open" and one.next:
             line, data["next"] = f"{line}. Next: {clip(one.next, _LONGEST // 2)}", one.next
     return Item(line, data)
 
 
-def _trials(found: dict[str, float]) -> list[Item]:
-    """How many supported claims are expected to be false."""
-    said = "{tested} tested, {supported} supported; expected to be false: at most {expected_false:.2g}"
-    return [Item(said.format(**found), found)] if found else []
+def _trials(trials: dict[str, float]) -> list[Item]:
+    """The expected number of false supported claims."""
+    sentence = "{tested} tested, {supported} supported; expected to be false: at most {expected_false:.2g}"
+    return [Item(sentence.format(**trials), trials)] if trials else []
 
 
 def _list_untried(questions: Sequence[QuestionDigest]) -> Section:
@@ -277,20 +277,20 @@ def _list_untried(questions: Sequence[QuestionDigest]) -> Section:
     return Section("untried", "Untried, cheapest first", items, 0.05, "", len(found))
 
 
-def _write_untried(one: Untried) -> str:
-    price = [usd_text(one.usd)] if one.usd else []
-    price += [duration_text(one.wall_s)] if one.wall_s >= 0.1 or not price else []
-    what = f"{one.algorithm} {one.what}".rstrip()
-    return f"about {', '.join(price)} an arm: Q{one.question.number} {what} ({one.why})"
+def _write_untried(untried: Untried) -> str:
+    price = [usd_text(untried.usd)] if untried.usd else []
+    price += [duration_text(untried.wall_s)] if untried.wall_s >= 0.1 or not price else []
+    what = f"{untried.algorithm} {untried.what}".rstrip()
+    return f"about {', '.join(price)} an arm: Q{untried.question.number} {what} ({untried.why})"
 
 
-def _describe_untried(one: Untried) -> dict[str, Any]:
-    question = {"question": f"Q{one.question.number}"}
-    cost = {"usd": _short(one.usd), "wall_s": _short(one.wall_s)}
-    return {**question, "algorithm": one.algorithm, "what": one.what, "why": one.why, **cost}
+def _describe_untried(untried: Untried) -> dict[str, Any]:
+    question = {"question": f"Q{untried.question.number}"}
+    cost = {"usd": _short(untried.usd), "wall_s": _short(untried.wall_s)}
+    return {**question, "algorithm": untried.algorithm, "what": untried.what, "why": untried.why, **cost}
 
 
-def _list_distrusted(ask: _Ask) -> Section:
+def _list_distrusted(ask: _DigestQuery) -> Section:
     marked, judged = "invalidated != ''", "NOT counts AND invalidated = ''"
     found = [*ask.top(marked), *ask.top(judged)][:_MOST_ITEMS]
     reasons = [(one.id, clip(_why_not(one), _LONGEST)) for one in found]
@@ -307,12 +307,12 @@ def _list_distrusted(ask: _Ask) -> Section:
     return Section("distrusted", "Do not count on these", items, 0.06, "evsys history --all", total)
 
 
-def _why_not(one: ExperimentView) -> str:
-    flagged = f"flagged by its audit: {', '.join(one.flags)}" if one.flags else ""
-    return one.invalidated or flagged or one.sentence or "its conclusion is invalid"
+def _why_not(view: ExperimentView) -> str:
+    flagged = f"flagged by its audit: {', '.join(view.flags)}" if view.flags else ""
+    return view.invalidated or flagged or view.sentence or "its conclusion is invalid"
 
 
-def _list_failed(ask: _Ask) -> Section:
+def _list_failed(ask: _DigestQuery) -> Section:
     rows = ask.rows(("started", "id", "reasons"), "reasons != ''")
     rows.sort(key=lambda row: (-(row[0] or 0.0), row[1]))
     groups = group_reasons((row[1], reason) for row in rows for reason in json.loads(row[2]))
@@ -326,7 +326,7 @@ def _list_failed(ask: _Ask) -> Section:
     return Section("failed", "What failed, and why", items, 0.05, "evsys history --status failed --all", len(groups))
 
 
-def _list_unfinished(ask: _Ask) -> Section:
+def _list_unfinished(ask: _DigestQuery) -> Section:
     condition = f"status IN ({','.join('?' * len(_UNFINISHED))})"
     items = [_describe_unfinished(ask, one) for one in ask.top(condition, _UNFINISHED)]
     command = f"evsys history {' '.join(f'--status {status}' for status in _UNFINISHED)}"
@@ -334,35 +334,35 @@ def _list_unfinished(ask: _Ask) -> Section:
     return Section("unfinished", title, items, 0.04, command, ask.count(condition, _UNFINISHED))
 
 
-def _describe_unfinished(ask: _Ask, one: ExperimentView) -> Item:
-    config = shortest(ExperimentFiles(one.folder).config)
-    data: dict[str, Any] = {"id": one.id, "status": one.status, "config": config}
-    line = f"{ask.name(one.id)}: {one.status}"
-    if one.best_score is not None:
-        at = "" if one.best_step is None else f" at step {one.best_step}"
-        line += f", best run {one.best_run} {score_text(one.best_score)}{at} by {one.metric}"
-        data |= {"run": one.best_run, "score": one.best_score, "step": one.best_step, "metric": one.metric}
+def _describe_unfinished(ask: _DigestQuery, view: ExperimentView) -> Item:
+    config = shortest(ExperimentFiles(view.folder).config)
+    data: dict[str, Any] = {"id": view.id, "status": view.status, "config": config}
+    line = f"{ask.name(view.id)}: {view.status}"
+    if view.best_score is not None:
+        at = "" if view.best_step is None else f" at step {view.best_step}"
+        line += f", best run {view.best_run} {score_text(view.best_score)}{at} by {view.metric}"
+        data |= {"run": view.best_run, "score": view.best_score, "step": view.best_step, "metric": view.metric}
     return Item(f"{line}; {config}", data)
 
 
-def _scorings(found: Sequence[Object]) -> Section:
-    """Models as they are; filters ask for experiments, and leave these out."""
-    items = [_describe_scoring(one, name) for one in found for name in part(one, "metrics")]
+def _scorings(scorings: Sequence[Object]) -> Section:
+    """The section of models that were scored without training."""
+    items = [_describe_scoring(one, name) for one in scorings for name in part(one, "metrics")]
     command = "evsys benchmark run --help"
     return Section("scorings", "Models scored without training", items[:_MOST_ITEMS], 0.03, command, len(items))
 
 
-def _describe_scoring(one: Object, metric: str) -> Item:
-    score, sha256, tasks = part(one, "metrics", metric), text(one.get("sha256")), number(one.get("n_tasks"))
+def _describe_scoring(scoring: Object, metric: str) -> Item:
+    score, sha256, tasks = part(scoring, "metrics", metric), text(scoring.get("sha256")), number(scoring.get("n_tasks"))
     value, low, high = (number(score.get(name)) for name in ("value", "low", "high"))
     about = " ".join(filter(None, (f"{tasks:.0f} tasks" if tasks else "", sha256[:6])))
     shown = " ".join(filter(None, (score_text(value), interval_text(low, high))))
-    line = f"{text(one.get('model'))}, {text(one.get('benchmark'))}/{metric}, {about}: {shown}"
-    data = {"model": one.get("model"), "benchmark": one.get("benchmark"), "metric": metric, "tasks": about}
-    return Item(line, {**data, "score": value, "low": low, "high": high, "path": one.get("path")})
+    line = f"{text(scoring.get('model'))}, {text(scoring.get('benchmark'))}/{metric}, {about}: {shown}"
+    data = {"model": scoring.get("model"), "benchmark": scoring.get("benchmark"), "metric": metric, "tasks": about}
+    return Item(line, {**data, "score": value, "low": low, "high": high, "path": scoring.get("path")})
 
 
-def _notes(ask: _Ask) -> Section:
+def _notes(ask: _DigestQuery) -> Section:
     noted = ask.top("n_notes > 0")
     notes = [(note.time or 0.0, one.id, note.text) for one in noted for note in one.notes]
     notes.sort(key=lambda note: (-note[0], note[1], note[2]))
@@ -374,7 +374,7 @@ def _notes(ask: _Ask) -> Section:
     return Section("notes", "Notes", shown, 0.04, "evsys show EXPERIMENT", total)
 
 
-def _spend(ask: _Ask) -> list[Item]:
+def _spend(ask: _DigestQuery) -> list[Item]:
     names = ("n_arms", "tokens", "usd", "wall_s", "gpu_s")
     rows = ask.rows(("count(*)", "count(usd)", *(f"sum({name})" for name in names)))
     total = [sum(row[column] or 0 for row in rows) for column in range(2 + len(names))]

@@ -1,1 +1,1 @@
-"""What people and agents are shown of the history: each view builds its data once, as text and as JSON."""
+"""The output of history commands, as text and as JSON."""

@@ -1,9 +1,9 @@
-"""The single answers behind a score: what was asked, what was expected, what came.
+"""The answers behind a score, with their prompts and expected answers.
 
-`evsys errors` shows those that are wrong, `evsys compare` the tasks that two experiments answer differently.
+`evsys errors` shows wrong answers, `evsys compare` the tasks that two experiments answer differently.
 
-Answers are in the record, tasks are not: those are read from where the config names them, and only a task whose content
-is still the one that was answered lends its prompt.
+Answers are in the record, tasks are not: they are read from the sources in the config, and a prompt is shown only if
+the content of its task is unchanged.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ..pairs import ComparedTask, compare_tasks
 from ..text import TextPage, clip, score_text
 
 _PASS = 1.0
-"""An answer that earns less is wrong."""
+"""Lowest reward of a right answer."""
 _LONGEST = 600
 _MOST_PAIRS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAnswer:
-    """One attempt at one task."""
+    """One answer to one task."""
 
     benchmark: str
     """Split and label."""
     task: str
     sample: int
     reward: float | None
-    """None where something other than the model failed."""
+    """None if something other than the model failed."""
     got: str
     remark: str = ""
-    """Why it was cut off or failed."""
+    """Why the answer was cut off or failed."""
     prompt: str | None = None
-    """None where the task cannot be read, or is not the one that was answered."""
+    """None if the task cannot be read, or has changed."""
     expected: str | None = None
 
     @property
@@ -48,7 +48,7 @@ class TaskAnswer:
         return self.reward is None or self.reward < _PASS
 
     def holds(self, words: str) -> bool:
-        """Whether a text occurs in any part of it."""
+        """Whether a text occurs in the task, the answer or the remark, ignoring case."""
         parts = (self.task, self.prompt or "", self.expected or "", self.got, self.remark)
         return words.casefold() in "\n".join(parts).casefold()
 
@@ -61,24 +61,24 @@ class Errors:
     arm: str
     step: int
     answers: list[TaskAnswer]
-    """All, right ones too."""
+    """All answers, also right ones."""
     wrong: list[TaskAnswer]
-    """Those that were asked for, the worst first."""
+    """The requested wrong answers, the worst first."""
     steps: list[int]
-    """After which there are answers."""
+    """The steps with answers."""
     remarks: list[str] = field(default_factory=list[str])
 
     @property
     def n_wrong(self) -> int:
-        """Of all answers, whatever was asked for."""
-        return sum(one.is_wrong for one in self.answers)
+        """The number of wrong answers among all."""
+        return sum(answer.is_wrong for answer in self.answers)
 
     def to_dict(self, limit: int | None = None) -> dict[str, Any]:
         """The JSON form."""
         head = {"experiment": self.experiment, "arm": self.arm, "step": self.step, "steps": self.steps}
         counts = {"n_answers": len(self.answers), "n_wrong": self.n_wrong}
         pairs = [{"expected": a, "got": b, "count": n} for (a, b), n in self.confusions()]
-        shown = [asdict(one) for one in self.wrong[:limit]]
+        shown = [asdict(answer) for answer in self.wrong[:limit]]
         return {
             **head,
             **counts,
@@ -89,15 +89,16 @@ class Errors:
         }
 
     def confusions(self) -> list[tuple[tuple[str, str], int]]:
-        """What was most often answered instead of what, where it happened more than once."""
-        pairs = Counter((clip(one.expected, 60), clip(one.got, 60)) for one in self.wrong if one.expected is not None)
+        """The most frequent pairs of expected and wrong answer that occur more than once, with their counts."""
+        wrong = (answer for answer in self.wrong if answer.expected is not None)
+        pairs = Counter((clip(answer.expected or "", 60), clip(answer.got, 60)) for answer in wrong)
         return [(pair, count) for pair, count in pairs.most_common(_MOST_PAIRS) if count > 1]
 
 
 def find_errors(
     detail: Detail, *, arm: str | None = None, step: int | None = None, benchmark: str | None = None, search: str = ""
 ) -> Errors:
-    """The wrong answers of an arm: by default of the best one, after its latest step, on what chooses among runs."""
+    """The wrong answers of an arm; by default of the best one, after its latest step, on selection benchmarks."""
     run = choose_arm(detail, arm)
     scorings = _choose_scorings(run, benchmark)
     steps = sorted({int(number(line.get("step")) or 0) for line in scorings})
@@ -108,18 +109,18 @@ def find_errors(
         )
     if step is not None and step not in steps:
         known = ", ".join(map(str, steps))
-        raise DataError(f"--step {step}: {run.name} was not scored after that step. It was after: {known}.")
+        raise DataError(f"--step {step}: {run.name} was not scored after this step. Scored steps: {known}.")
     chosen = steps[-1] if step is None else step
     own = [line for line in scorings if number(line.get("step")) == chosen]
     answers, remarks = read_answers(detail, run, own)
-    found = [one for one in answers if one.is_wrong and (not search or one.holds(search))]
-    # Those without a reward come first: with them something other than the model went wrong.
-    found.sort(key=lambda one: -1.0 if one.reward is None else one.reward)
-    return Errors(detail.view.id, run.name, chosen, answers, found, steps, remarks)
+    wrong = [answer for answer in answers if answer.is_wrong and (not search or answer.holds(search))]
+    # Answers without a reward first, because something other than the model failed.
+    wrong.sort(key=lambda answer: -1.0 if answer.reward is None else answer.reward)
+    return Errors(detail.view.id, run.name, chosen, answers, wrong, steps, remarks)
 
 
 def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> tuple[list[TaskAnswer], list[str]]:
-    """The answers behind some scorings of an arm, with their tasks where those are there; and what is to be said."""
+    """The answers behind scorings of an arm, with their tasks if available, and remarks."""
     from ...data.workspace.reference import slug
 
     answers: list[TaskAnswer] = []
@@ -131,9 +132,9 @@ def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> 
             remarks.append(f"the answers behind {split}/{label} were not kept")
             continue
         tasks, problem = load_tasks(detail.config, split, label)
-        lines = [one for one in recorded if text(one.get("task_id"))]
-        answers += [_answer(f"{split}/{label}", one, tasks) for one in lines]
-        changed = sum(text(one.get("task")) not in tasks for one in lines)
+        answered = [row for row in recorded if text(row.get("task_id"))]
+        answers += [_answer(f"{split}/{label}", row, tasks) for row in answered]
+        changed = sum(text(row.get("task")) not in tasks for row in answered)
         if problem or changed:
             remarks.append(
                 problem or f"{changed} tasks of {split}/{label} have changed since: their prompts are not shown"
@@ -143,48 +144,52 @@ def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> 
     return answers, remarks
 
 
-def errors_page(found: Errors, limit: int) -> str:
-    """The wrong answers."""
+def errors_page(errors: Errors, limit: int) -> str:
+    """The page of `evsys errors`."""
     page = TextPage()
-    counts = f"{found.n_wrong} of {len(found.answers)} answers wrong"
-    page.add(f"{found.experiment}, {found.arm} after step {found.step}: {counts}")
-    for remark in found.remarks:
+    counts = f"{errors.n_wrong} of {len(errors.answers)} answers wrong"
+    page.add(f"{errors.experiment}, {errors.arm} after step {errors.step}: {counts}")
+    for remark in errors.remarks:
         page.paragraph(f"({remark})")
-    if pairs := found.confusions():
+    if pairs := errors.confusions():
         page.heading("Most often")
         for (expected, got), count in pairs:
             page.add(f"- {count}x {got!r} instead of {expected!r}")
-    if found.wrong:
+    if errors.wrong:
         page.heading("Answers")
-    for one in found.wrong[:limit]:
-        reward = "no reward" if one.reward is None else f"reward {score_text(one.reward)}"
-        page.add(f"- {one.benchmark} {one.task}{f' sample {one.sample}' if one.sample else ''}: {reward}")
-        page.quote({"prompt": one.prompt, "expected": one.expected, "got": one.got, "remark": one.remark or None})
-    if left := len(found.wrong) - limit:
+    for answer in errors.wrong[:limit]:
+        reward = "no reward" if answer.reward is None else f"reward {score_text(answer.reward)}"
+        page.add(f"- {answer.benchmark} {answer.task}{f' sample {answer.sample}' if answer.sample else ''}: {reward}")
+        page.quote(
+            {"prompt": answer.prompt, "expected": answer.expected, "got": answer.got, "remark": answer.remark or None}
+        )
+    if left := len(errors.wrong) - limit:
         page.add(*([f"... {left} more: --limit, --search or --json"] if left > 0 else []))
-    others = [str(step) for step in found.steps if step != found.step]
+    others = [str(step) for step in errors.steps if step != errors.step]
     page.add(*([f"other steps: {', '.join(others)}"] if others else []))
     return str(page)
 
 
 def choose_arm(detail: Detail, name: str | None) -> RunRecord:
-    """The arm of a name, or the first scored one of a run of that name; without one, the best."""
+    """The arm with this name, or the first scored arm of the run with this name; by default the best arm."""
     if name is None:
         if detail.best_arm is None:
             raise DataError(f"{detail.view.id} has no arm yet.")
         return detail.best_arm
     own = [arm for arm in detail.arms if name in (arm.name, arm.run)]
     if not own:
-        known = list(dict.fromkeys(one for arm in detail.arms for one in (arm.run, arm.name)))
+        known = list(dict.fromkeys(known for arm in detail.arms for known in (arm.run, arm.name)))
         hint = suggest(name, known) or f"There are: {', '.join(known[:12])}."
         raise DataError(f"--arm {show(name)}: {detail.view.id} has no such run or arm. {hint}")
     return next((arm for arm in own if arm.name == name or arm.score_lines), own[0])
 
 
 def _choose_scorings(run: RunRecord, benchmark: str | None) -> list[Object]:
-    """The scorings that were asked for; else those that choose among runs, because tuning on a test set spoils it."""
-    # A step that was scored again, after a kill for instance, has two lines; the later one counts.
-    lines = {(text(one.get("split")), text(one.get("name")), number(one.get("step"))): one for one in run.score_lines}
+    """The scorings of a benchmark; by default those of val, because looking at test answers invites tuning on them."""
+    # A step that was scored again after a kill has two lines; the last one counts.
+    lines = {
+        (text(line.get("split")), text(line.get("name")), number(line.get("step"))): line for line in run.score_lines
+    }
     own = [line for line in lines.values() if text(line.get("split")) != "baseline"]
     if benchmark is not None:
         return [line for line in own if benchmark in (line.get("name"), f"{line.get('split')}/{line.get('name')}")]
@@ -192,7 +197,7 @@ def _choose_scorings(run: RunRecord, benchmark: str | None) -> list[Object]:
 
 
 def load_tasks(config: Object, split: str, label: str) -> tuple[dict[str, Any], str]:
-    """The tasks of a benchmark of a config by the hash of their content; and why there are none."""
+    """Hash -> task of a config's benchmark, and why tasks are missing."""
     from ...config import Metadata
     from ...data.task_identity import task_id
     from ...data.workspace.reference import slug
@@ -200,9 +205,9 @@ def load_tasks(config: Object, split: str, label: str) -> tuple[dict[str, Any], 
 
     try:
         entries = Metadata.model_validate(part(config, "metadata")).benchmark
-        same = [one for one in entries if slug(one.label or "") == slug(label)]
-        # An entry without a split is the test set; one that was written by tags is found by its label alone.
-        entry = next((one for one in same if (one.split or "test") == split), same[0] if same else None)
+        same = [entry for entry in entries if slug(entry.label or "") == slug(label)]
+        # An entry without a split is the test set; an entry with its role in tags is found by its label.
+        entry = next((entry for entry in same if (entry.split or "test") == split), same[0] if same else None)
         if entry is None and split == "eval" and not label:
             return {task_id(task): task for task in _load_held_out(config)}, ""
         if entry is None:
@@ -213,33 +218,35 @@ def load_tasks(config: Object, split: str, label: str) -> tuple[dict[str, Any], 
 
 
 def _load_held_out(config: Object) -> list[Any]:
-    """The held-out rows of `run.eval`, as the tasks they were scored as."""
+    """The held-out rows of `run.eval` as tasks."""
     from ...config import ExperimentConfig
     from ...eval.row_tasks import tasks_of_rows
     from ...experiment.arms.rows import row_reader
 
-    whole = ExperimentConfig.model_validate(config)
-    read = row_reader(whole.data_store)
-    scored = {run.eval.model_dump_json(): run.eval for run in whole.all_runs()}
+    loaded = ExperimentConfig.model_validate(config)
+    read = row_reader(loaded.data_store)
+    scored = {run.eval.model_dump_json(): run.eval for run in loaded.all_runs()}
     return [
         task
-        for one in scored.values()
-        if one.eval_data is not None
-        for task in tasks_of_rows(read(one.eval_data)[: one.n_samples])
+        for settings in scored.values()
+        if settings.eval_data is not None
+        for task in tasks_of_rows(read(settings.eval_data)[: settings.n_samples])
     ]
 
 
 def task_texts(task: Any) -> dict[str, str]:
-    """What a task asks and, where it says so, what it expects."""
+    """The prompt of a task and, if it has one, its expected answer."""
     from ...data.chat import text_of
 
     expected = getattr(task.verifier, "expected", None)
-    stated = {} if expected is None else {"expected": _cut(expected if isinstance(expected, str) else show(expected))}
-    return {"prompt": _cut(text_of(task.instruction)), **stated}
+    expected_text = (
+        {} if expected is None else {"expected": _cut(expected if isinstance(expected, str) else show(expected))}
+    )
+    return {"prompt": _cut(text_of(task.instruction)), **expected_text}
 
 
 def with_prompts(config: Object, rows: Sequence[Mapping[str, Any]], split: str, label: str) -> list[Object]:
-    """Answers that were just given, with what was asked."""
+    """New answers with their prompts."""
     tasks, _ = load_tasks(config, split, label) if rows else ({}, "")
     known = {task.task_id: task_texts(task) for task in tasks.values()}
     return [{**known.get(text(row.get("task_id")), {}), **row} for row in rows]
@@ -259,36 +266,36 @@ def _answer(benchmark: str, line: Object, tasks: Mapping[str, Any]) -> TaskAnswe
     )
 
 
-def _cut(said: str) -> str:
-    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}..."
+def _cut(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."
 
 
 def _by_task(answers: Iterable[TaskAnswer]) -> dict[str, TaskAnswer]:
     """The first answer to each task."""
-    found: dict[str, TaskAnswer] = {}
-    for one in answers:
-        found.setdefault(one.task, one)
-    return found
+    by_task: dict[str, TaskAnswer] = {}
+    for answer in answers:
+        by_task.setdefault(answer.task, answer)
+    return by_task
 
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One task that one experiment scores higher on than the other."""
+    """A task on which one experiment scores higher than the other."""
 
     task: str
     first: float
     second: float
-    """The mean score of the best run of each, over its seeds."""
+    """The mean score of each best run, over its seeds."""
     prompt: str | None
     expected: str | None
     first_answer: str | None
     second_answer: str | None
-    """Of the best seed of each."""
+    """The answer of the best seed of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """All of them for one metric."""
+    """All flips of one metric."""
 
     metric: str
     n_tasks: int
@@ -299,26 +306,28 @@ class Flips:
         """The JSON form."""
         sides = {"gained": self.gained, "lost": self.lost}
         return {"metric": self.metric, "n_tasks": self.n_tasks} | {
-            name: [asdict(one) for one in flips] for name, flips in sides.items()
+            name: [asdict(flip) for flip in flips] for name, flips in sides.items()
         }
 
 
 def find_flips(first: Detail, second: Detail) -> Flips | None:
-    """The tasks that the second scores higher on, and those that the first does; None without common tasks."""
+    """The tasks on which either experiment scores higher; None without common tasks."""
     left, right = first.scores, second.scores
     shared = [metric for metric in (first.view.metric, second.view.metric) if metric in left and metric in right]
     if not shared:
         return None
     metric = shared[0]
-    paired = [one for one in compare_tasks(left[metric], right[metric]) if one.change != "unpaired"]
+    paired = [task for task in compare_tasks(left[metric], right[metric]) if task.change != "unpaired"]
     if not paired:
         return None
-    flipped = [one for one in paired if one.change != "same"]
-    # Answers and tasks are read from the disk for this, which is spared where no task changed sides.
+    flipped = [task for task in paired if task.change != "same"]
+    # Answers and tasks are read from disk only if a task flipped.
     answers = [_answers(detail, metric) if flipped else {} for detail in (first, second)]
     flips = {
         change: [
-            _flip(one, answers[0].get(one.task), answers[1].get(one.task)) for one in flipped if one.change == change
+            _flip(task, answers[0].get(task.task), answers[1].get(task.task))
+            for task in flipped
+            if task.change == change
         ]
         for change in ("gained", "lost")
     }
@@ -326,16 +335,24 @@ def find_flips(first: Detail, second: Detail) -> Flips | None:
 
 
 def _answers(detail: Detail, metric: str) -> dict[str, TaskAnswer]:
-    """What the best seed answered at its latest scoring by a metric."""
+    """Task -> answer of the best seed at its latest scoring by a metric."""
     arm = detail.best_arm
-    taken = [(step, line) for name, step, line, _ in arm.scores if name == metric] if arm is not None else []
-    if arm is None or not taken:
+    scorings = [(step, line) for name, step, line, _ in arm.scores if name == metric] if arm is not None else []
+    if arm is None or not scorings:
         return {}
-    _, latest = max(taken, key=lambda one: one[0])
+    _, latest = max(scorings, key=lambda scoring: scoring[0])
     return _by_task(read_answers(detail, arm, [latest])[0])
 
 
-def _flip(one: ComparedTask, first: TaskAnswer | None, second: TaskAnswer | None) -> Flip:
+def _flip(compared: ComparedTask, first: TaskAnswer | None, second: TaskAnswer | None) -> Flip:
     known = first or second
     prompt, expected = (None, None) if known is None else (known.prompt, known.expected)
-    return Flip(one.task, one.a or 0.0, one.b or 0.0, prompt, expected, first and first.got, second and second.got)
+    return Flip(
+        compared.task,
+        compared.a or 0.0,
+        compared.b or 0.0,
+        prompt,
+        expected,
+        first and first.got,
+        second and second.got,
+    )

@@ -1,4 +1,4 @@
-"""`evsys compare`: runs of any experiments with the first: scores, flipped tasks, curves, what differs in configs."""
+"""`evsys compare`: compare runs with the first one: scores, flipped tasks, curves and config differences."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .answers import Flips, find_flips
 from .curves import Curve, read_training_curve, score_curve
 from .listing import verdict_text
 
-_NOT_TOLD = ("name", "run", "runs", "matrix", "base_run", "parent_experiment_id", "output_dir")
-"""Fields that differ between experiments as a matter of course, or are compared run by run."""
+_NOT_COMPARED = ("name", "run", "runs", "matrix", "base_run", "parent_experiment_id", "output_dir")
+"""Fields that always differ between experiments, or that are compared by run."""
 ABSENT = "(not set)"
 _EXPERIMENT_HEADERS = ("", "experiment", "status", "verdict", "run", "score", "95 % interval", "spend")
 _PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "over", "remark")
@@ -27,19 +27,19 @@ _MOST_FLIPS = 3
 _WIDE_ENOUGH = 100
 
 type Difference = tuple[str, list[Any]]
-"""Dotted path, and the value of each experiment."""
+"""Dotted path, and its value in each experiment."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Two runs or more, of any experiments; the first is what the others are compared with."""
+    """The comparison of runs with the first one."""
 
     details: list[Detail]
     config: list[Difference]
     pairs: list[list[PairedDifference]]
     """For each experiment but the first."""
     flips: list[Flips | None]
-    """For each experiment but the first: the tasks that one of the two scores higher on."""
+    """For each experiment but the first: the flipped tasks."""
     loss: list[Curve]
     scores: list[Curve]
 
@@ -68,7 +68,7 @@ class RunComparison:
 
 
 def compare_experiments(details: Sequence[Detail]) -> RunComparison:
-    """Everything that can be told about the difference between the first run and the others."""
+    """Compare the first run with the others."""
     loss: list[Curve] = []
     scores: list[Curve] = []
     for letter, detail in zip(letters(), details, strict=False):
@@ -83,18 +83,18 @@ def compare_experiments(details: Sequence[Detail]) -> RunComparison:
 
 
 def config_differences(details: Sequence[Detail]) -> list[Difference]:
-    """Every path whose value is not the same in all of them."""
+    """Every config path whose values differ between the experiments."""
     return differing_paths([(detail.config, detail.chosen_run) for detail in details])
 
 
 def differing_paths(configs: Sequence[tuple[Object, str]]) -> list[Difference]:
-    """Every path in which runs differ, each given as its config and its name; those of the run itself come first."""
+    """Every config path in which runs, given as (config, name), differ; paths of the run come first."""
     flat = [flatten_config({"run": _own_run(config, run)} | _shared(config)) for config, run in configs]
-    paths = dict.fromkeys(path for one in flat for path in one)
+    paths = dict.fromkeys(path for values in flat for path in values)
     return [
-        (path, [one.get(path, ABSENT) for one in flat])
+        (path, [values.get(path, ABSENT) for values in flat])
         for path in paths
-        if any(one.get(path, ABSENT) != flat[0].get(path, ABSENT) for one in flat)
+        if any(values.get(path, ABSENT) != flat[0].get(path, ABSENT) for values in flat)
     ]
 
 
@@ -105,18 +105,18 @@ def _own_run(config: Object, name: str) -> Object:
 
 
 def _shared(config: Object) -> Object:
-    return {name: value for name, value in config.items() if name not in _NOT_TOLD}
+    return {name: value for name, value in config.items() if name not in _NOT_COMPARED}
 
 
 def letters() -> str:
-    """What experiments are called in tables."""
+    """The names of experiments in tables."""
     return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def compare_page(comparison: RunComparison) -> str:
-    """The comparison."""
+    """The page of `evsys compare`."""
     page = TextPage()
-    columns = len(_EXPERIMENT_HEADERS) - (page.width < _WIDE_ENOUGH)  # there is no room for the spend
+    columns = len(_EXPERIMENT_HEADERS) - (page.width < _WIDE_ENOUGH)  # narrow pages omit the spend
     page.table(_EXPERIMENT_HEADERS[:columns], [row[:columns] for row in _experiment_rows(comparison)], (4, 1))
     for letter, pairs, flips in zip(letters()[1:], comparison.pairs, comparison.flips, strict=False):
         page.heading(f"{letter} minus A, task by task")
@@ -129,14 +129,14 @@ def compare_page(comparison: RunComparison) -> str:
             _add_flips(page, flips, letter)
     if curves := [*comparison.loss, *comparison.scores]:
         page.heading("Curves; --plot draws them")
-        ends = [(one.metric, one.label, *one.points[0], *one.points[-1]) for one in curves]
+        ends = [(curve.metric, curve.label, *curve.points[0], *curve.points[-1]) for curve in curves]
         rows = [[metric, run, f"{a:g}", score_text(b), f"{c:g}", score_text(d)] for metric, run, a, b, c, d in ends]
         page.table(("metric", "run", "first step", "value", "last step", "value"), rows, (1, 0))
     page.heading("What differs in the config")
     headers = ["path", *letters()[: len(comparison.details)]]
     rows = [[path, *map(text_or_json, values)] for path, values in comparison.config[:_MOST_PATHS]]
     if rows:
-        page.table(headers, rows, range(1, len(headers)))  # the end of a path says most, so paths stay whole
+        page.table(headers, rows, range(1, len(headers)))  # paths stay whole, because their ends distinguish them
     else:
         page.add("nothing")
     if (left := len(comparison.config) - _MOST_PATHS) > 0:
@@ -147,9 +147,9 @@ def compare_page(comparison: RunComparison) -> str:
 def _experiment_rows(comparison: RunComparison) -> list[list[str]]:
     rows: list[list[str]] = []
     for letter, detail in zip(letters(), comparison.details, strict=False):
-        one, run = detail.view, detail.view.run(detail.chosen_run) or RunView(detail.chosen_run)
-        found = [letter, one.id, one.status, verdict_text(one), run.run or "-", score_text(run.score)]
-        rows.append([*found, interval_text(run.low, run.high, run.covers) or "-", short_spend_text(run.spend) or "-"])
+        view, run = detail.view, detail.view.run(detail.chosen_run) or RunView(detail.chosen_run)
+        cells = [letter, view.id, view.status, verdict_text(view), run.run or "-", score_text(run.score)]
+        rows.append([*cells, interval_text(run.low, run.high, run.covers) or "-", short_spend_text(run.spend) or "-"])
     return rows
 
 
@@ -169,18 +169,18 @@ def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:
 
 
 def _add_flips(page: TextPage, flips: Flips, letter: str) -> None:
-    """How many tasks changed sides, and the first of them with both answers."""
+    """Add the number of flipped tasks, and the first ones with both answers."""
     gained, lost = len(flips.gained), len(flips.lost)
     page.paragraph(f"{flips.metric}: of {flips.n_tasks} tasks, {letter} gains {gained} and loses {lost}.")
-    for what, found in (("gained", flips.gained), ("lost", flips.lost)):
-        for one in found[:_MOST_FLIPS]:
-            page.add(f"- {what} {one.task}: {score_text(one.first)} -> {score_text(one.second)}")
-            said = {"A": one.first_answer, letter: one.second_answer}
-            page.quote({"prompt": one.prompt, "expected": one.expected, **said})
-        if left := len(found[_MOST_FLIPS:]):
+    for what, flipped in (("gained", flips.gained), ("lost", flips.lost)):
+        for flip in flipped[:_MOST_FLIPS]:
+            page.add(f"- {what} {flip.task}: {score_text(flip.first)} -> {score_text(flip.second)}")
+            answers = {"A": flip.first_answer, letter: flip.second_answer}
+            page.quote({"prompt": flip.prompt, "expected": flip.expected, **answers})
+        if left := len(flipped[_MOST_FLIPS:]):
             page.add(f"- ... {left} more {what} in --json")
 
 
 def _same(curves: Sequence[Curve]) -> list[Curve]:
-    """The curves that are about the same metric as the first: others have another scale."""
+    """The curves of the same metric as the first, because others have another scale."""
     return [curve for curve in curves if curve.metric == curves[0].metric]

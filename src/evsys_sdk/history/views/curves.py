@@ -1,4 +1,4 @@
-"""How training went, step by step: which of an arm's metrics and scores are drawn."""
+"""Select the metrics and scores of an arm that are drawn as curves."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Curve:
 
 
 def read_training_curve(arm: RunRecord, label: str) -> Curve | None:
-    """The loss of an arm, or what else it logged at every step if it has none."""
+    """The loss of an arm, or another metric of every step if it has none; None without one."""
     names = [name for name, points in arm.logged.items() if not is_score(name) and len(points) > 1]
     wanted = [*(name for name in _PREFERRED if name in names), *(name for name in names if "loss" in name)]
     return Curve(label, wanted[0], arm.logged[wanted[0]]) if wanted else None
 
 
 def score_curve(arm: RunRecord, preferred: str, label: str) -> Curve | None:
-    """A score of an arm over its steps: the preferred one if it was taken more than once, else another that was."""
+    """A score of an arm over its steps: the preferred one if it has several points, else another with several."""
     scored: dict[str, Points] = {}
-    for metric, step, _, found in arm.scores:
-        if (value := number(found.get("value"))) is not None:
+    for metric, step, _, score in arm.scores:
+        if (value := number(score.get("value"))) is not None:
             scored.setdefault(metric, []).append((step, value))
     curves = {metric: points for metric, points in arm.logged.items() if is_score(metric)} | scored
     several = sorted(metric for metric, points in curves.items() if len(points) > 1 and is_score(metric))

@@ -1,7 +1,7 @@
-"""`evsys export`: the weights of one arm in their own folder, with a page that says where they come from.
+"""`evsys export`: write the weights of an arm to a folder, with a page about their origin.
 
-Of `local` that is an adapter in the layout of PEFT, of `mock` its checkpoint. Weights that a server keeps have no files
-here, and are named instead.
+For `local` these are an adapter in the layout of PEFT, for `mock` its checkpoint. Weights on a server have no local
+files and cannot be exported.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .answers import choose_arm
 ORIGIN = "evsys_export.json"
 README = "README.md"
 DOSSIER = "dossier"
-"""Folder with the journal, the config, the conclusion and what the arm is made of, for `evsys verify`."""
+"""Folder with journal, config, conclusion and the identity of the arm, for `evsys verify`."""
 BEST, LAST = "best", "last"
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What was exported, and where it comes from."""
+    """The exported files and their origin."""
 
     folder: str
     files: list[str]
@@ -48,14 +48,14 @@ class Export:
     data: str
     metric: str
     score: float | None
-    """Of these weights; None where they were not scored. The interval is that of the whole run, over its seeds."""
+    """Score of these weights; None without one. The interval is that of the run, over its seeds."""
     low: float | None
     high: float | None
     verdict: str
     warnings: list[str]
     config_sha256: str
     trials: dict[str, float] = field(default_factory=dict[str, float])
-    """Of its project: claims tested and supported, and how many of these are expected to be false."""
+    """Tested and supported claims of its project, and the expected number of false ones."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,22 +69,22 @@ def export_weights(
     checkpoint: str = BEST,
     trials: dict[str, float] | None = None,
 ) -> Export:
-    """Copy a checkpoint of the best arm, or of another, into a new folder; `trials` counts the project's claims."""
+    """Copy a checkpoint of an arm, by default the best, into a new folder; `trials` counts the project's claims."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder}: there is something already. Export to a new folder: nothing is overwritten.")
+        raise DataError(f"{folder}: exists already. Export to a new folder.")
     run = choose_arm(detail, arm)
     line, sampler = _find_checkpoint(detail, run, checkpoint)
     source = _find_files(detail, sampler)
     check_weights(source)
-    found = describe_export(detail, run, line, [path.name for path in sorted(source.iterdir())])
-    found = replace(found, folder=str(folder), trials=trials or {})
-    # Copied next to it and renamed: a folder of this name is never half of one.
+    export = describe_export(detail, run, line, [path.name for path in sorted(source.iterdir())])
+    export = replace(export, folder=str(folder), trials=trials or {})
+    # Copied to a temporary folder and renamed, so that the target is never incomplete.
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         shutil.copytree(source, temporary)
-        write_json(temporary / ORIGIN, found.to_dict())
-        write_text(temporary / README, describe_page(found))
+        write_json(temporary / ORIGIN, export.to_dict())
+        write_text(temporary / README, describe_page(export))
         for path in filter(Path.is_file, dossier_files(detail, run.name)):
             copy = temporary / DOSSIER / path.relative_to(detail.folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -94,53 +94,53 @@ def export_weights(
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return found
+    return export
 
 
 def dossier_files(detail: Detail, arm: str) -> list[Path]:
-    """What a dossier has of an experiment: hashes of data, base, code and tasks, and scores; no rows and no answers."""
+    """The files of a dossier: hashes of data, base model, code and tasks, and scores, but no rows or answers."""
     record, run = ExperimentFiles(detail.folder), RunFiles(detail.folder / arm)
-    found = [record.journal, record.config, record.conclusion, record.conclusion_page]
-    found += [run.config, run.datasets, run.benchmarks, run.identity, run.checkpoints]
-    return found + [path for one in detail.record.runs for path in (one.files.scores, one.files.result)]
+    files = [record.journal, record.config, record.conclusion, record.conclusion_page]
+    files += [run.config, run.datasets, run.benchmarks, run.identity, run.checkpoints]
+    return files + [path for other in detail.record.runs for path in (other.files.scores, other.files.result)]
 
 
-def describe_page(found: Export) -> str:
-    """The page next to the weights."""
-    over_seeds = interval_text(found.low, found.high)
+def describe_page(export: Export) -> str:
+    """The README of an export."""
+    over_seeds = interval_text(export.low, export.high)
     facts = {
-        "experiment": found.experiment,
-        "run": f"{found.run} (arm {found.arm})",
-        "step": found.step,
-        "base model": found.model,
-        "recipe": found.algorithm,
-        "data": found.data,
-        "backend": found.backend,
-        found.metric or "score": score_text(found.score)
+        "experiment": export.experiment,
+        "run": f"{export.run} (arm {export.arm})",
+        "step": export.step,
+        "base model": export.model,
+        "recipe": export.algorithm,
+        "data": export.data,
+        "backend": export.backend,
+        export.metric or "score": score_text(export.score)
         + (f" (its run, over seeds: {over_seeds})" if over_seeds else ""),
-        "verdict": found.verdict or "none",
-        "expected false claims": _trials_text(found.trials),
-        "config sha256": found.config_sha256,
+        "verdict": export.verdict or "none",
+        "expected false claims": _trials_text(export.trials),
+        "config sha256": export.config_sha256,
     }
     lines = [
-        f"# {found.run} of {found.experiment}",
+        f"# {export.run} of {export.experiment}",
         "",
         *(f"- {name}: {value}" for name, value in facts.items() if value),
     ]
-    lines += ["", *(f"**{warning}**" for warning in found.warnings)] if found.warnings else []
-    lines += ["", f"Start another run from it with `model.init_from_checkpoint: {found.folder}`.", ""]
-    if "adapter_config.json" in found.files:
-        lines += [f"PEFT loads it with `PeftModel.from_pretrained(base, {json.dumps(found.folder)})`.", ""]
+    lines += ["", *(f"**{warning}**" for warning in export.warnings)] if export.warnings else []
+    lines += ["", f"Start another run from it with `model.init_from_checkpoint: {export.folder}`.", ""]
+    if "adapter_config.json" in export.files:
+        lines += [f"PEFT loads it with `PeftModel.from_pretrained(base, {json.dumps(export.folder)})`.", ""]
     return "\n".join(lines)
 
 
 def _trials_text(trials: dict[str, float]) -> str:
-    said = "at most {expected_false:.2g} of the {supported} supported claims of its project ({tested} tested)"
-    return said.format(**trials) if trials else ""
+    sentence = "at most {expected_false:.2g} of the {supported} supported claims of its project ({tested} tested)"
+    return sentence.format(**trials) if trials else ""
 
 
 def _find_checkpoint(detail: Detail, run: RunRecord, name: str) -> tuple[Object, str]:
-    """The line of a checkpoint and its sampler; by `best`, `last`, a step or a name."""
+    """The line and the sampler of a checkpoint, by `best`, `last`, a step or a name."""
     lines = [line for line in run.checkpoints if text(line.get("sampler"))]
     if not lines:
         raise DataError(f"{run.name} of {detail.view.id} has no checkpoint on record. Name another with --arm.")
@@ -150,18 +150,18 @@ def _find_checkpoint(detail: Detail, run: RunRecord, name: str) -> tuple[Object,
         best = text(part(run.result or {}, "artifacts").get("best_sampler"))
         chosen = next((line for line in lines if line.get("sampler") == best), None) or _best_scored(detail, run, lines)
         return chosen, text(chosen.get("sampler"))
-    # Of a step that was repeated after a pause, the later one counts; its folder has another name.
+    # Of a repeated step, the last checkpoint counts; its folder has another name.
     own = [line for line in lines if name in (line.get("name"), f"step{_step(line):06d}", str(_step(line)))]
     if not own:
         known = ", ".join(dict.fromkeys(str(_step(line)) for line in lines))
         raise DataError(
-            f"--checkpoint {show(name)}: {run.name} has none of it. There are best, last, and steps {known}."
+            f"--checkpoint {show(name)}: {run.name} has no such checkpoint. It has best, last, and steps {known}."
         )
     return own[-1], text(own[-1].get("sampler"))
 
 
 def _best_scored(detail: Detail, run: RunRecord, lines: list[Object]) -> Object:
-    """The checkpoint after whose step the arm scored best, where no one has chosen one yet; else the last."""
+    """The checkpoint with the best score, for arms without a selected one; else the last."""
     scored = _scores_by_step(detail, run)
     known = [line for line in lines if _step(line) in scored]
     sign = 1 if detail.view.mode == "min" else -1
@@ -169,42 +169,44 @@ def _best_scored(detail: Detail, run: RunRecord, lines: list[Object]) -> Object:
 
 
 def _scores_by_step(detail: Detail, run: RunRecord) -> dict[int, float]:
-    taken = [(step, number(found.get("value"))) for name, step, _, found in run.scores if name == detail.view.metric]
-    return {int(step): value for step, value in taken if value is not None}
+    points = [(step, number(found.get("value"))) for name, step, _, found in run.scores if name == detail.view.metric]
+    return {int(step): value for step, value in points if value is not None}
 
 
 def _find_files(detail: Detail, sampler: str) -> Path:
-    """The folder that a sampler is in; also where the experiment was moved since."""
+    """The folder of a sampler, also if the experiment was moved."""
     if "://" in sampler:
         raise DataError(
-            f"{sampler}: these weights are on a server, not in a folder here. Download them with that server's own "
+            f"{sampler}: these weights are on a server, not in a local folder. Download them with that server's own "
             "tools, or start from them with model.init_from_checkpoint."
         )
     path = Path(sampler)
     parts = path.parts
-    if detail.folder.name in parts:  # written relative to the folder that it was started in
-        # From the last part of that name on, because an experiment may have the name of a folder above it.
+    if detail.folder.name in parts:  # the path is relative to the folder of the start
+        # From the last occurrence of the name, because a parent folder may have the same name.
         moved = detail.folder.joinpath(*parts[len(parts) - parts[::-1].index(detail.folder.name) :])
         path = moved if moved.is_dir() else path
     if not path.is_dir():
-        raise DataError(f"{sampler}: this checkpoint is no longer there. Choose another with --checkpoint or --arm.")
+        raise DataError(
+            f"{sampler}: this checkpoint does not exist any more. Choose another with --checkpoint or --arm."
+        )
     return path
 
 
 def describe_export(detail: Detail, arm: RunRecord, line: Object, files: list[str]) -> Export:
-    """The facts of a checkpoint, all from what a dossier has."""
-    shown, step = detail.view, _step(line)
+    """The facts of a checkpoint, from the files of a dossier only."""
+    view, step = detail.view, _step(line)
     settings = settings_of(find_row(config_runs(detail.config), "name", arm.run))
-    scored = next((one for one in shown.runs if one.run == arm.run), None)
-    ended = arm.metrics.get(shown.metric) if line.get("final") is True else None
-    warnings = [f"Invalidated: {shown.invalidated}"] if shown.invalidated else []
-    warnings += [f"Flagged by its audit: {', '.join(shown.flags)}"] if shown.flags else []
+    scored = next((run for run in view.runs if run.run == arm.run), None)
+    ended = arm.metrics.get(view.metric) if line.get("final") is True else None
+    warnings = [f"Invalidated: {view.invalidated}"] if view.invalidated else []
+    warnings += [f"Flagged by its audit: {', '.join(view.flags)}"] if view.flags else []
     one_seed = scored is not None and scored.n_seeds == 1
     warnings += ["Trained with one seed only: seed variance may explain its score."] if one_seed else []
     return Export(
         folder="",
         files=files,
-        experiment=shown.id,
+        experiment=view.id,
         run=arm.run,
         arm=arm.name,
         seed=arm.seed,
@@ -214,13 +216,13 @@ def describe_export(detail: Detail, arm: RunRecord, line: Object, files: list[st
         model=json.loads(settings.get("model.name", '""')),
         algorithm=json.loads(settings.get("algorithm.kind", '""')),
         data=data_source(settings),
-        metric=shown.metric,
+        metric=view.metric,
         score=_scores_by_step(detail, arm).get(step, ended),
         low=scored.low if scored else None,
         high=scored.high if scored else None,
-        verdict=shown.verdict,
+        verdict=view.verdict,
         warnings=warnings,
-        config_sha256=shown.config_sha256,
+        config_sha256=view.config_sha256,
     )
 
 

@@ -1,4 +1,4 @@
-"""Curves and scores as a picture, PNG or SVG, drawn by matplotlib (the extra `plot`)."""
+"""Draw curves and scores as PNG or SVG with matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .curves import Curve, read_training_curve, score_curve
 
 _FORMATS = (".png", ".svg")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Colours that people who see colours differently can tell apart."""
+"""A palette for colour-blind readers."""
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)))
 _MOST_SERIES = 12
 _MOST_RUNS = 30
 _FEW_POINTS = 12
-"""So few that each gets a mark."""
+"""Curves with fewer points get markers."""
 
 
 def plot_experiment(detail: Detail, path: str) -> None:
-    """Curves of every arm, and the score of each run with its interval; seeds share the colour of their run."""
+    """Draw the curves of every arm and the score of each run with its interval; seeds share the run's colour."""
     arms = detail.arms[:_MOST_SERIES]
     losses = _keep_known([read_training_curve(arm, arm.run) for arm in arms])
     scores = _keep_known([score_curve(arm, detail.view.metric, arm.run) for arm in arms])
@@ -33,7 +33,7 @@ def plot_experiment(detail: Detail, path: str) -> None:
 
 
 def plot_comparison(comparison: RunComparison, path: str) -> None:
-    """The curves of the best arms, and the best score of each experiment that is in the metric of the first."""
+    """Draw the curves of the best arms, and the scores of the compared runs in the metric of the first."""
     metric = comparison.details[0].view.metric
     runs = [
         replace(run, run=f"{letter} {detail.label}", is_baseline=False)
@@ -53,7 +53,7 @@ class _Picture:
     metric: str
 
     def colours(self) -> dict[str, str]:
-        """One for each run or experiment, the same in all panels."""
+        """A colour per run or experiment, for all panels."""
         names = [*(run.run for run in self.runs), *(curve.label for curve in [*self.losses, *self.scores])]
         return {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(dict.fromkeys(names))}
 
@@ -63,23 +63,23 @@ def _draw(path: str, picture: _Picture) -> None:
     if file.suffix.lower() not in _FORMATS:
         raise DataError(f"--plot {path}: the file must end in .png or .svg (got {file.suffix or 'no ending'!r}).")
     matplotlib = import_extra("matplotlib", extra="plot", needed_by="--plot")
-    # Not pyplot, which keeps every figure for later and looks for a display.
+    # Not pyplot, which stores every figure and needs a display.
     figures = import_extra("matplotlib.figure", extra="plot", needed_by="--plot")
     scored, colours = [run for run in picture.runs if run.score is not None][:_MOST_RUNS], picture.colours()
-    curves = [found for found in (picture.losses, picture.scores) if found]
+    curves = [group for group in (picture.losses, picture.scores) if group]
     if not curves and not scored:
         raise DataError(f"{picture.title} has neither curves nor scores to draw. Run `evsys show` to see why.")
-    with matplotlib.rc_context({"svg.hashsalt": "evsys", "font.size": 9}):  # the same record is the same picture
+    with matplotlib.rc_context({"svg.hashsalt": "evsys", "font.size": 9}):  # deterministic output
         size = (4.6 * (len(curves) + bool(scored)), max(3.4, 0.32 * len(scored) + 1.6))
         figure: Any = figures.Figure(figsize=size, layout="constrained")
         panels = figure.subplots(1, len(curves) + bool(scored), squeeze=False)[0]
-        for axes, found in zip(panels, curves, strict=False):
-            _curves(axes, found, colours)
+        for axes, group in zip(panels, curves, strict=False):
+            _curves(axes, group, colours)
         if scored:
             _scores(panels[-1], scored, picture.metric, colours)
         figure.suptitle(picture.title, fontsize=11)
         file.parent.mkdir(parents=True, exist_ok=True)
-        # An SVG would hold the date, and the picture of the same record be another file each day.
+        # Without the date in an SVG, so that the output is deterministic.
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix.lower() == ".svg" else None)
 
 
@@ -127,6 +127,6 @@ def _plain(axes: Any) -> None:
 
 
 def _keep_known(curves: Sequence[Curve | None]) -> list[Curve]:
-    """Those that are there and about the same metric as the first."""
-    found = [curve for curve in curves if curve is not None]
-    return [curve for curve in found if curve.metric == found[0].metric]
+    """The curves that are not None and have the same metric as the first."""
+    known = [curve for curve in curves if curve is not None]
+    return [curve for curve in known if curve.metric == known[0].metric]

@@ -37,7 +37,7 @@ def show_data(detail: Detail) -> dict[str, Any]:
     best = detail.best_arm
     return {
         **detail.view.to_dict(),
-        "contrasts": [asdict(one) for one in contrasts_of(detail.record, detail.view)],
+        "contrasts": [asdict(contrast) for contrast in contrasts_of(detail.record, detail.view)],
         "best_arm": best.name if best else None,
         "artifacts": best.artifacts if best else {},
         "checkpoints": checkpoints(best) if best else [],
@@ -49,7 +49,7 @@ def show_data(detail: Detail) -> dict[str, Any]:
 
 
 def show_page(detail: Detail) -> str:
-    """The page."""
+    """The page of `evsys show`."""
     page, view = TextPage(), detail.view
     page.add(f"{view.id}: {view.status}{_when(detail)}")
     if view.invalidated:
@@ -62,18 +62,20 @@ def show_page(detail: Detail) -> str:
         page.paragraph(f"Hypothesis: {view.hypothesis}")
     if view.description:
         page.paragraph(view.description)
-    said = view.sentence or view.verdict
-    page.paragraph(f"Verdict: {said}" if said else "No conclusion was written; scores are plain means over seeds.")
+    verdict = view.sentence or view.verdict
+    page.paragraph(
+        f"Verdict: {verdict}" if verdict else "No conclusion was written; scores are plain means over seeds."
+    )
     page.heading("Runs")
-    columns = len(_RUN_HEADERS) - (page.width < 100)  # names matter more than the spend, which is below as a total
+    columns = len(_RUN_HEADERS) - (page.width < 100)  # narrow pages omit the spend, which is below as a total
     page.table(_RUN_HEADERS[:columns], [_run_row(run)[:columns] for run in view.runs], (0,))
     if detail.view.metric:
         direction = "less" if detail.view.mode == "min" else "more"
         page.add(f"score: {detail.view.metric} ({direction} is better); * marks the best run")
     _list(page, "Arms that did not come to their ends", _write_unfinished(detail))
-    _list(page, "Failures", [f"{one.arm}: {one.reason}" for one in view.failures])
+    _list(page, "Failures", [f"{failure.arm}: {failure.reason}" for failure in view.failures])
     _list(page, "Decisions", [_decision(event) for event in detail.record.decisions])
-    _list(page, "Next", [one for one in items(detail.conclusion.get("next")) if isinstance(one, str)])
+    _list(page, "Next", [step for step in items(detail.conclusion.get("next")) if isinstance(step, str)])
     _list(page, "Best arm", _best_lines(detail), wrap=False)
     notes = [f"{date_text(note.time)}{f' {note.author}' if note.author else ''}: {note.text}" for note in view.notes]
     _list(page, "Notes", notes)
@@ -86,15 +88,15 @@ def _write_unfinished(detail: Detail) -> list[str]:
     lines: list[str] = []
     for arm in detail.view.arms:
         if arm.status not in ("completed", "failed"):
-            stated = "no score yet" if arm.score is None else f"{score_text(arm.score)} at step {arm.score_step}"
-            lines.append(f"{arm.arm}: {arm.status}, {stated}")
+            score = "no score yet" if arm.score is None else f"{score_text(arm.score)} at step {arm.score_step}"
+            lines.append(f"{arm.arm}: {arm.status}, {score}")
     return lines
 
 
 def _when(detail: Detail) -> str:
-    one = detail.view
-    took = f", took {duration_text(one.ended - one.started)}" if one.ended and one.started else ""
-    return f", started {date_text(one.started)}{took}"
+    view = detail.view
+    took = f", took {duration_text(view.ended - view.started)}" if view.ended and view.started else ""
+    return f", started {date_text(view.started)}{took}"
 
 
 def _run_row(run: RunView) -> list[str]:
@@ -110,9 +112,13 @@ def _run_row(run: RunView) -> list[str]:
 
 
 def _difference(run: RunView) -> str:
-    """The difference to the baseline as concluded, with its simultaneous interval."""
-    found = run.difference
-    return "-" if found is None else f"{found.value:+.3g} {interval_text(found.low, found.high)}".rstrip()
+    """The difference to the baseline from the conclusion, with its simultaneous interval."""
+    difference = run.difference
+    return (
+        "-"
+        if difference is None
+        else f"{difference.value:+.3g} {interval_text(difference.low, difference.high)}".rstrip()
+    )
 
 
 def _list(page: TextPage, title: str, lines: Sequence[str], *, wrap: bool = True) -> None:
@@ -125,30 +131,30 @@ def _list(page: TextPage, title: str, lines: Sequence[str], *, wrap: bool = True
 
 
 def _decision(event: Event) -> str:
-    """What search, budget or a retry decided."""
-    stated = event.payload
+    """A decision of search, an interim analysis, the budget or a retry, as text."""
+    payload = event.payload
     if event.kind == Kind.ARM_RETRIED:
-        return f"{stated.get('arm')} was resumed: {stated.get('reason')}"
+        return f"{payload.get('arm')} was resumed: {payload.get('reason')}"
     if event.kind == Kind.SEARCH_DECISION:
-        return _search_decision(stated)
+        return _search_decision(payload)
     if event.kind == Kind.LOOKED:
-        look, of, seeds = (stated.get(name) for name in ("look", "of", "seeds"))
-        return f"look {look} of {of}, {seeds} seeds a run: {text(stated.get('why'))}"
+        look, of, seeds = (payload.get(name) for name in ("look", "of", "seeds"))
+        return f"look {look} of {of}, {seeds} seeds a run: {text(payload.get('why'))}"
     return clip(
-        f"stopped by the budget: {', '.join(f'{name} {text_or_json(one)}' for name, one in stated.items())}", 240
+        f"stopped by the budget: {', '.join(f'{name} {text_or_json(one)}' for name, one in payload.items())}", 240
     )
 
 
-def _search_decision(stated: dict[str, Any]) -> str:
+def _search_decision(payload: dict[str, Any]) -> str:
     """Where arms were compared, who continued and who did not, each with its score; earlier versions also had races."""
-    place = " ".join(f"{name} {stated[name]}" for name in ("rung", "race") if stated.get(name) is not None)
-    step = number(stated.get("step"))
+    place = " ".join(f"{name} {payload[name]}" for name in ("rung", "race") if payload.get(name) is not None)
+    step = number(payload.get("step"))
     where = [f"after step {step:.0f}"] if step is not None else []
-    where += [f"by {text(stated.get('metric'))}"] if text(stated.get("metric")) else []
-    scores = part(stated, "scores")
-    parts = [text(stated.get("why"))] if text(stated.get("why")) else []
+    where += [f"by {text(payload.get('metric'))}"] if text(payload.get("metric")) else []
+    scores = part(payload, "scores")
+    parts = [text(payload.get("why"))] if text(payload.get("why")) else []
     for what, verb in (("kept", "went on"), ("stopped", "stopped"), ("added", "added")):
-        names = [one for one in items(stated.get(what)) if isinstance(one, str)]
+        names = [name for name in items(payload.get(what)) if isinstance(name, str)]
         shown = [
             f"{name} {score_text(number(scores[name]))}" if name in scores else name for name in names[:_MOST_ARMS]
         ]
@@ -164,29 +170,29 @@ def _best_lines(detail: Detail) -> list[str]:
     lines = [f"{arm.name} ({arm.status})"]
     if params := scalars(part(find_row(config_runs(detail.config), "name", detail.chosen_run), "algorithm", "params")):
         lines.append(clip("params: " + ", ".join(f"{name}={value}" for name, value in params.items()), 300))
-    for path in dict.fromkeys(arm.artifacts.values()):  # the best checkpoint is often the last
-        names = ", ".join(name for name, one in arm.artifacts.items() if one == path)
+    for path in dict.fromkeys(arm.artifacts.values()):  # without duplicates: the best checkpoint is often the last
+        names = ", ".join(name for name, artifact in arm.artifacts.items() if artifact == path)
         lines.append(f"{names}: {shortest(path)}")
-    found = checkpoints(arm)
-    if found:
-        steps = [f"{one['step']}{' (final)' if one['final'] else ''}" for one in found[-_MOST_CHECKPOINTS:]]
+    stored = checkpoints(arm)
+    if stored:
+        steps = [f"{line['step']}{' (final)' if line['final'] else ''}" for line in stored[-_MOST_CHECKPOINTS:]]
         lines.append(
-            f"checkpoints at steps: {', '.join(steps)}" + (f" ({len(found)} in all)" if len(found) > 5 else "")
+            f"checkpoints at steps: {', '.join(steps)}" + (f" ({len(stored)} in all)" if len(stored) > 5 else "")
         )
     return lines
 
 
 def _facts(detail: Detail) -> list[str]:
-    one = detail.view
-    kinds = [*one.algorithms, *one.models, *(f"on {backend}" for backend in one.backends)]
+    view = detail.view
+    kinds = [*view.algorithms, *view.models, *(f"on {backend}" for backend in view.backends)]
     facts = {
-        "spend": spend_text(one.spend),
+        "spend": spend_text(view.spend),
         "what": ", ".join(kinds),
-        "varied": ", ".join(one.varied),
-        "tags": ", ".join(one.tags),
-        "parent": one.parent_id,
+        "varied": ", ".join(view.varied),
+        "tags": ", ".join(view.tags),
+        "parent": view.parent_id,
         "folder": shortest(detail.folder),
-        "config sha256": one.config_sha256[:12],
+        "config sha256": view.config_sha256[:12],
         **commands(detail),
     }
     return [f"- {name}: {value}" for name, value in facts.items() if value]
