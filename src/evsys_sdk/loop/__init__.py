@@ -1,1 +1,1 @@
-"""The closed loop: production becomes data, decides when to learn again, and campaigns hold what is asked."""
+"""The closed loop (traces, training rounds, deployments), and campaigns."""

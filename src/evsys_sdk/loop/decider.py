@@ -1,12 +1,12 @@
-"""Whether it is time to learn: rules over the traces that no round has taken yet, each with its reason.
+"""Decide whether to start a training round: rules over the new traces, each with a reason.
 
     decision = decide(system)
     decision.learn, decision.why
 
-Enough must have happened, something must have changed (answers fail, questions are new, rewards fell, or it was waited
-long enough), and there must be something to learn it from: good answers to what is new or failed. What people disagree
-about is not learned. Shares are believed by the end of their interval, so a few bad answers are not an alarm. Where a
-model is named, it is asked last, and can only turn a yes into a no.
+There must be enough new traces, a change (failures, new questions, lower rewards, or a long wait), and good answers to
+new or failed questions. Traces with contradicting feedback are left out. Shares are judged by the lower end of their
+confidence interval, so that a few bad answers do not trigger a round. A configured model gives its opinion last, and
+can only turn a yes into a no.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ from .traces.store import TraceStore
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What one rule saw."""
+    """The result of one rule."""
 
     rule: str
     votes: bool | None
-    """For learning, against it, or neither."""
+    """True for training, False against it, None for neither."""
     text: str
     value: float = 0.0
 
 
 _DAY_S = 86_400.0
 _MET_AGAIN = 0.1
-"""Others must have failed at this share of a kind of question for a good answer to it to be worth learning."""
+"""Share of a kind of question that must have failed for a good answer to it to be useful."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnDecision:
-    """Whether to learn, and why."""
+    """Whether to train, with the reasons."""
 
     learn: bool
     why: list[Reason]
     new: int
-    """Traces that no round has taken."""
+    """Number of new traces."""
     hypothesis: str = ""
     expected_effect: float = 0.0
-    """How much better answers to questions like the new ones can become, at most."""
+    """Upper bound of the improvement on questions like the new ones."""
     aside: frozenset[str] | set[str] = frozenset()
-    """Ids of new traces that people disagree about, which are not to be learned."""
+    """Ids of new traces with contradicting feedback, which are left out."""
 
     def to_dict(self) -> dict[str, Any]:
-        why = [{"rule": one.rule, "votes": one.votes, "text": one.text, "value": one.value} for one in self.why]
+        why = [{"rule": r.rule, "votes": r.votes, "text": r.text, "value": r.value} for r in self.why]
         about = {"learn": self.learn, "why": why, "new_traces": self.new, "hypothesis": self.hypothesis}
         return {**about, "expected_effect": self.expected_effect, "left_aside": len(self.aside)}
 
@@ -80,17 +80,17 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     rounds = read_rounds(system.traces.store)
     taken, trained = find_taken(rounds), find_trained(rounds, refused)
     traces = list(TraceStore(system.traces.store).read())
-    fresh = [one for one in traces if one["id"] not in taken]
-    # Counting is cheap; everything below reads questions, and most looks end here.
+    fresh = [trace for trace in traces if trace["id"] not in taken]
+    # Counting is cheap, and most decisions end here.
     volume = _judge_volume(len(fresh), rules.min_new)
     if volume.votes is False:
         return LearnDecision(False, [volume], len(fresh))
-    earlier = [as_taught(one) for one in traces if one["id"] in trained]
+    earlier = [as_taught(trace) for trace in traces if trace["id"] in trained]
     new, known, right = sort_by_kind(fresh, earlier, list_corrections(fresh))
     disputed, contradiction = _judge_contradiction([*new, *right], known, rules.max_contradiction)
-    aside = {trace["id"] for trace, one in zip(fresh, new, strict=True) if one.kind in disputed}
-    if aside:  # what people disagree about is no reason to learn, and not learned
-        new, right = ([one for one in group if one.kind not in disputed] for group in (new, right))
+    aside = {trace["id"] for trace, question in zip(fresh, new, strict=True) if question.kind in disputed}
+    if aside:  # disputed kinds of questions are left out
+        new, right = ([question for question in group if question.kind not in disputed] for group in (new, right))
         volume = _judge_volume(len(new), rules.min_new)
         if volume.votes is False:
             return LearnDecision(False, [volume, contradiction], len(fresh))
@@ -101,35 +101,36 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
         _judge_novelty(new, strange, rules.novelty),
         _judge_drift(new, known, rules.drift),
     ]
-    if any(one.votes for one in why):
-        # Where rewards fell, an answer is good when it earns what used to be earned, but for the fall that is allowed.
+    if any(reason.votes for reason in why):
+        # If rewards fell, a good answer has at least the earlier mean reward minus the allowed drift.
         bar = max(0.5, fmean(_rewards(known)) - rules.drift) if why[-1].votes else 0.5
         why.append(_judge_lessons([*new, *right], strange, rules.min_lessons, bar, system.traces.min_reward))
     why.append(contradiction)
-    learn = any(one.votes is True for one in why) and not any(one.votes is False for one in why)
+    learn = any(reason.votes is True for reason in why) and not any(reason.votes is False for reason in why)
     if rules.max_wait_days is not None:
         waiting = _judge_waiting(fresh, rules.max_wait_days, time.time() if now is None else now)
-        why.append(waiting)  # who set a limit wants to learn then, however little there is
-        learn = learn or (waiting.votes is True and all(one.rule == "lessons" or one.votes is not False for one in why))
+        why.append(waiting)  # a reached time limit overrules all rules but `lessons`
+        open_to_it = all(reason.rule == "lessons" or reason.votes is not False for reason in why)
+        learn = learn or (waiting.votes is True and open_to_it)
     if learn and rules.opinion is not None:
         why.append(ask_opinion(system, rules.opinion, why, fresh))
         learn = why[-1].votes is not False
     if not learn:
         return LearnDecision(False, why, len(fresh))
-    cause = next(one for one in why if one.votes is True)
-    effect = max(_failure_share(new), min(1.0, next(one.value for one in why if one.rule == "novelty")))
+    cause = next(reason for reason in why if reason.votes is True)
+    effect = max(_failure_share(new), min(1.0, next(reason.value for reason in why if reason.rule == "novelty")))
     learned = len(fresh) - len(aside)
     hypothesis = f"Learning from {learned} new traces helps, because {cause.text[0].lower()}{cause.text[1:]}"
     return LearnDecision(True, why, len(fresh), hypothesis, effect, aside)
 
 
 def _judge_volume(count: int, fewest: int) -> Reason:
-    stated = f"{count} new traces, {fewest} are needed."
-    return Reason("volume", False if count < fewest else None, stated, float(count))
+    message = f"{count} new traces, {fewest} are needed."
+    return Reason("volume", False if count < fewest else None, message, float(count))
 
 
 def _rewards(asked: Sequence[AskedQuestion]) -> list[float]:
-    return [one.reward for one in asked if one.reward is not None]
+    return [question.reward for question in asked if question.reward is not None]
 
 
 def _failure_share(asked: Sequence[AskedQuestion]) -> float:
@@ -140,15 +141,15 @@ def _failure_share(asked: Sequence[AskedQuestion]) -> float:
 def _judge_failures(new: Sequence[AskedQuestion], most: float) -> Reason:
     rewards = _rewards(new)
     share, low = _failure_share(new), _lower_end(sum(reward < 0.5 for reward in rewards), len(rewards))
-    stated = f"{share:.0%} of {len(rewards)} judged answers failed (at least {low:.0%}; {most:.0%} are allowed)."
-    return Reason("failures", True if rewards and low > most else None, stated, share)
+    message = f"{share:.0%} of {len(rewards)} judged answers failed (at least {low:.0%}; {most:.0%} are allowed)."
+    return Reason("failures", True if rewards and low > most else None, message, share)
 
 
 def _judge_novelty(new: Sequence[AskedQuestion], strange: set[str], most: float) -> Reason:
-    count = sum(one.question in strange for one in new)
+    count = sum(asked.question in strange for asked in new)
     share, low = count / len(new), _lower_end(count, len(new))
-    stated = f"{share:.0%} of the questions are unlike those that were trained on ({most:.0%} are allowed)."
-    return Reason("novelty", True if low > most else None, stated, share)
+    message = f"{share:.0%} of the questions are unlike those that were trained on ({most:.0%} are allowed)."
+    return Reason("novelty", True if low > most else None, message, share)
 
 
 def _judge_drift(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], most: float) -> Reason:
@@ -157,64 +158,71 @@ def _judge_drift(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], m
         return Reason("drift", None, "There are too few rewards to tell whether they fell.")
     drop = fmean(before) - fmean(after)
     error = math.sqrt(variance(before) / len(before) + variance(after) / len(after))
-    # Welch's degrees of freedom are never fewer than those of the smaller group: that number is the careful one.
+    # The degrees of freedom of the smaller group, a lower bound of Welch's.
     low = drop - t_quantile(0.975, min(len(before), len(after)) - 1) * error
-    stated = f"Rewards changed by {-drop:+.3f} since what was trained on (a fall of {most:.3f} is allowed)."
-    return Reason("drift", True if low > most else None, stated, drop)
+    message = f"Rewards changed by {-drop:+.3f} since what was trained on (a fall of {most:.3f} is allowed)."
+    return Reason("drift", True if low > most else None, message, drop)
 
 
 def _judge_lessons(
     new: Sequence[AskedQuestion], strange: set[str], fewest: int, bar: float, least_reward: float | None
 ) -> Reason:
-    """Good answers that say something else than those below a bar, or answer what was never asked before."""
-    asked, failed = Counter(one.kind for one in new), dict[str, Counter[str]]()
-    for one in new:
-        if one.reward is not None and one.reward < bar:
-            failed.setdefault(one.kind, Counter())[one.answer] += 1
+    """Count the useful good answers: to new questions, or to questions that others failed with another answer."""
+    asked, failed = Counter(question.kind for question in new), dict[str, Counter[str]]()
+    for question in new:
+        if question.reward is not None and question.reward < bar:
+            failed.setdefault(question.kind, Counter())[question.answer] += 1
     count = 0
-    for one in new:
-        if one.answer and (least_reward is None if one.reward is None else one.reward >= max(bar, least_reward or 0)):
-            others = failed.get(one.kind, Counter[str]())
-            elsewise = others.total() - others[one.answer]
-            # One failure may be a slip, and in a kind that is asked often so may be two: a tenth of it has to fail.
-            count += one.question in strange or elsewise >= max(2, _MET_AGAIN * asked[one.kind])
-    stated = f"{count} good answers are to new questions, or to such that others failed at ({fewest} are needed)."
-    return Reason("lessons", False if count < fewest else None, stated, float(count))
+    for question in new:
+        if question.answer and (
+            least_reward is None if question.reward is None else question.reward >= max(bar, least_reward or 0)
+        ):
+            others = failed.get(question.kind, Counter[str]())
+            other_failures = others.total() - others[question.answer]
+            # Single failures may be noise, so a tenth of the kind, and at least two, must have failed.
+            count += question.question in strange or other_failures >= max(2, _MET_AGAIN * asked[question.kind])
+    message = f"{count} good answers are to new questions, or to such that others failed at ({fewest} are needed)."
+    return Reason("lessons", False if count < fewest else None, message, float(count))
 
 
 def _judge_contradiction(
     new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], most: float
 ) -> tuple[set[str], Reason]:
-    """Good feedback for other answers than the one that was settled, while that one is still liked as well: poison.
+    """Find kinds of questions with good feedback for another answer than the settled one, which is still liked.
 
-    When the settled answer fails now, the world has changed, and there is something to learn.
+    Such feedback may be poisoned. If the settled answer fails now, the right answer has changed, and the kind is not
+    disputed.
     """
     standings = follow_settled(new, known)
-    disputed = [one for one in standings if not one.is_over and _lower_end(one.others, one.others + one.liked) > most]
+    disputed = [
+        standing
+        for standing in standings
+        if not standing.is_over and _lower_end(standing.others, standing.others + standing.liked) > most
+    ]
     if not disputed:
-        stated = f"People agree about {len(standings)} kinds of questions that are settled."
-        return set(), Reason("contradiction", None, stated)
-    # The one with the largest share of other answers is shown, because a person has to look at it.
-    worst = max(disputed, key=lambda one: one.others / (one.others + one.liked))
+        message = f"People agree about {len(standings)} kinds of questions that are settled."
+        return set(), Reason("contradiction", None, message)
+    # Shows the kind with the largest share of other answers, for a person to check.
+    worst = max(disputed, key=lambda standing: standing.others / (standing.others + standing.liked))
     share = worst.others / (worst.others + worst.liked)
-    stated = (
+    message = (
         f"{len(disputed)} of {len(standings)} kinds of questions have another good answer than the settled one, which "
         f"is not found bad, first '{worst.kind}' ({share:.0%}). They are left out; look at them."
     )
-    return {one.kind for one in disputed}, Reason("contradiction", None, stated, share)
+    return {standing.kind for standing in disputed}, Reason("contradiction", None, message, share)
 
 
 def _judge_waiting(fresh: Sequence[dict[str, Any]], most_days: float, now: float) -> Reason:
-    times = [one["time"] for one in fresh if one["time"] is not None]
+    times = [trace["time"] for trace in fresh if trace["time"] is not None]
     days = (now - min(times)) / _DAY_S if times else 0.0
-    stated = f"The oldest new trace has waited for {days:.1f} days ({most_days:g} are allowed)."
-    return Reason("waiting", True if days > most_days else None, stated, days)
+    message = f"The oldest new trace has waited for {days:.1f} days ({most_days:g} are allowed)."
+    return Reason("waiting", True if days > most_days else None, message, days)
 
 
 def _find_strange(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion]) -> set[str]:
-    """The questions that are unlike those that were trained on."""
-    seen = {pair for one in known for pair in pairs_of(one.question)}
-    return {one.question for one in new if is_new(one.question, seen)}
+    """The questions that are unlike the trained ones."""
+    seen = {pair for asked in known for pair in pairs_of(asked.question)}
+    return {asked.question for asked in new if is_new(asked.question, seen)}
 
 
 def _lower_end(count: int, total: int) -> float:
@@ -222,10 +230,10 @@ def _lower_end(count: int, total: int) -> float:
     return share_interval(count / total, total)[0] if total else 0.0
 
 
-# A model's opinion about a decision to learn: asked after the rules said yes, and able to say no or to add words.
+# The opinion of a model about a decision to train: asked after the rules decided yes, it may object or agree.
 #
-# It is asked once about the same traces: what it said is kept in `.evsys/loop/<name>/opinions.jsonl`. A model that
-# cannot be reached, or whose answer cannot be read, changes nothing; the reason says so.
+# Answers are cached in `.evsys/loop/<name>/opinions.jsonl`. A model that cannot be reached, or whose answer cannot be
+# parsed, does not change the decision; its reason states that.
 
 _EXAMPLES = 12
 _LONGEST = 400
@@ -246,27 +254,27 @@ rewards harmful or wrong answers? Answer with one JSON object and nothing else:
 def ask_opinion(
     system: SystemConfig, spec: InferenceSpec, why: Sequence[Reason], fresh: Sequence[dict[str, Any]]
 ) -> Reason:
-    """What a model thinks of learning from some traces."""
+    """The opinion of a model about training on the new traces."""
     question = _TASK.format(
         name=system.name,
-        why="\n".join(f"- {one.rule}: {one.text}" for one in why),
+        why="\n".join(f"- {reason.rule}: {reason.text}" for reason in why),
         count=len(fresh),
-        examples="\n".join(_show_example(one) for one in _choose_examples(fresh)),
+        examples="\n".join(map(_show_example, _choose_examples(fresh))),
     )
-    # The key covers model and question: with other traces or other reasons it is asked again.
+    # The key covers model and question, so that other traces or reasons give a new request.
     key = hashlib.blake2b(f"{spec.model_dump_json()}\0{question}".encode(), digest_size=16).hexdigest()
     file = workspace_dir() / "loop" / system.name / "opinions.jsonl"
-    answer = next((str(one["answer"]) for one in read_records(file) if one.get("key") == key), None)
+    answer = next((str(line["answer"]) for line in read_records(file) if line.get("key") == key), None)
     if answer is None:
         client = as_chat_client(
             build_extension(
                 get_inference(spec.kind), spec.arguments, what=f"inference client '{spec.kind}'", path="decide.opinion"
             )
         )
-        asked = [{"role": "user", "content": question}]
+        messages = [{"role": "user", "content": question}]
         try:
-            [made] = run_blocking(lambda: client.complete(asked, max_tokens=512, temperature=0.0))
-        except Exception as error:  # whatever a client raises: the rules have decided already
+            [made] = run_blocking(lambda: client.complete(messages, max_tokens=512, temperature=0.0))
+        except Exception as error:  # any error of a client: the rules have decided already
             return Reason("opinion", None, f"{spec.kind} could not be asked ({type(error).__name__}: {error}).")
         finally:
             close_client(client)
@@ -277,23 +285,23 @@ def ask_opinion(
 
 
 def _read_opinion(answer: str, who: str) -> Reason:
-    # Models like to put words around the object that they were asked for.
-    found = re.search(r"\{.*\}", answer, re.DOTALL)
-    said = parse_object(found[0].encode("utf-8", "replace")) if found else None
-    if said is None or not isinstance(said.get("learn"), bool):
+    # Models often put text around the JSON object.
+    match = re.search(r"\{.*\}", answer, re.DOTALL)
+    opinion = parse_object(match[0].encode("utf-8", "replace")) if match else None
+    if opinion is None or not isinstance(opinion.get("learn"), bool):
         return Reason("opinion", None, f"{who} was asked, and its answer cannot be read: {answer[:_LONGEST]!r}.")
-    words = " ".join(str(said.get("why") or "").split())[:_LONGEST]
+    words = " ".join(str(opinion.get("why") or "").split())[:_LONGEST]
     return Reason(
-        "opinion", None if said["learn"] else False, f"{who} {'agrees' if said['learn'] else 'objects'}: {words}"
+        "opinion", None if opinion["learn"] else False, f"{who} {'agrees' if opinion['learn'] else 'objects'}: {words}"
     )
 
 
 def _choose_examples(fresh: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Evenly over time, so that the same traces give the same question."""
+    """Examples spread evenly over time, deterministic for the same traces."""
     count = min(_EXAMPLES, len(fresh))
     return [fresh[at * len(fresh) // count] for at in range(count)]
 
 
 def _show_example(trace: dict[str, Any]) -> str:
-    said = [{"role": one["role"], "content": one["content"][:_LONGEST]} for one in trace["messages"][-4:]]
-    return json.dumps({"reward": trace["reward"], "messages": said}, ensure_ascii=False)
+    messages = [{"role": line["role"], "content": line["content"][:_LONGEST]} for line in trace["messages"][-4:]]
+    return json.dumps({"reward": trace["reward"], "messages": messages}, ensure_ascii=False)

@@ -3,8 +3,8 @@
     for step in Loop(load_system("system.yaml")).steps():
         print(step.text)
 
-Every step is done once, however often the loop is killed: the next step is computed from what is on disk, and each step
-leaves either nothing or all of what it does.
+Every step runs once, also if the loop is killed: the next step is computed from the files on disk, and each step is
+atomic.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SYSTEM = "system.json"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that the loop did, or what it waits for."""
+    """A step that the loop took, or the reason why it waits."""
 
     stage: str
     text: str
     round: int = 0
     waits: bool = False
-    """Whether there is nothing more to do until something changes."""
+    """Whether the loop has to wait for a change."""
     over_budget: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,11 +56,11 @@ class Step:
 
 
 class Loop:
-    """One system's loop."""
+    """The loop of one system."""
 
     def __init__(self, system: SystemConfig) -> None:
         self.system = system
-        self.policy = load_policy(system.gate)  # what is wrong with it should show before anything is spent
+        self.policy = load_policy(system.gate)  # fails early if the policy is invalid
         self.folder = workspace_dir() / LOOPS / system.name
         self.journal = self.folder / "steps.jsonl"
 
@@ -69,7 +69,7 @@ class Loop:
         return self.folder / "stop"
 
     def steps(self) -> Generator[Step]:
-        """Do what there is to do, and say each step; ends when there is something to wait for."""
+        """Run and yield all due steps; ends when the loop has to wait."""
         with folder_lock(self.folder, what=f"the loop of '{self.system.name}'", remedy="Stop it first."):
             self._introduce()
             yield from self._collect()
@@ -81,24 +81,25 @@ class Loop:
                     return
 
     def rounds(self) -> list[RoundState]:
-        """What became of every round."""
-        # Of all that is noted only this cannot be told from what is on disk: a budget that ended an experiment.
-        given_up = {int(one["round"]): str(one["text"]) for one in self._read_notes() if one["stage"] == "given up"}
+        """The state of every round."""
+        # The files of a round do not show that it was given up, so this comes from the notes.
+        notes = (note for note in self._read_notes() if note["stage"] == "given up")
+        given_up = {int(note["round"]): str(note["text"]) for note in notes}
         return [tell_round(made, self.folder, given_up.get(made["number"], "")) for made in read_rounds(self._store)]
 
     def waiting(self, rounds: list[RoundState]) -> RoundState | None:
-        """The round that waits for a person, if one does."""
-        return next((one for one in reversed(rounds) if self._asks(one)), None)
+        """The round that waits for approval; None without one."""
+        return next((state for state in reversed(rounds) if self._needs_approval(state)), None)
 
     def approvals(self, number: int) -> list[str]:
-        """The steps of a round that somebody approved."""
+        """The approved steps of a round."""
         return [stage for stage in self.system.approve if is_approved(self.folder, _subject(stage, number))]
 
     def scaffold_round(self) -> tuple[int, Path]:
-        """Begin a round and write its experiment, if the rules say so; its number, and where the config is."""
+        """Begin a round and write its experiment, if the rules decide so; its number and the path of the config."""
         with folder_lock(self.folder, what=f"the loop of '{self.system.name}'", remedy="Stop it first."):
             self._introduce()
-            # Two steps lead to a config: sealing the traces of a round, and writing its experiment.
+            # Two steps: sealing the traces of a round, and writing its experiment.
             for _ in range(2):
                 rounds = self.rounds()
                 if rounds and rounds[-1].stage == "experiment":
@@ -117,20 +118,20 @@ class Loop:
     def _next(self) -> Step:
         if self.stop_file.exists():
             return Step("stop", f"{self.stop_file} is there. Remove it to continue.", waits=True)
-        if (fallen := self._watch()) is not None:  # also while a candidate waits for somebody's word
+        if (fallen := self._watch()) is not None:  # also while a candidate waits for approval
             return fallen
         rounds = self.rounds()
-        open_round = next((one for one in rounds if one.stage != "settled"), None)
+        open_round = next((state for state in rounds if state.stage != "settled"), None)
         if open_round is not None:
             return self._advance(open_round)
         return self._limit(rounds) or self._begin(rounds)
 
     def _advance(self, state: RoundState) -> Step:
-        """The next step of a round that is under way."""
-        if self._asks(state):
+        """Run the next step of an open round."""
+        if self._needs_approval(state):
             ask_approval(self.folder, _subject(state.stage, state.number), about=self.system.name)
-            stated = f"round {state.number}: {state.stage} waits to be approved: evsys approve loop:{self.system.name}"
-            return Step("approve", stated, state.number, waits=True)
+            message = f"round {state.number}: {state.stage} waits to be approved: evsys approve loop:{self.system.name}"
+            return Step("approve", message, state.number, waits=True)
         match state.stage:
             case "scaffold":
                 return self._scaffold(state)
@@ -142,16 +143,16 @@ class Loop:
                 return self._ship(state)
 
     def _collect(self) -> Iterator[Step]:
-        """Import the files in the inbox that are new or have changed."""
+        """Import new and changed files of the inbox."""
         spec, seen_file = self.system.traces, self.folder / "inbox.json"
         known = _read_object(seen_file)
         files = sorted(project_root().glob(spec.inbox)) if spec.inbox else []
-        # Size and time are taken before anything is read: a file that grows meanwhile is read again next time, and what
-        # is known already is not added twice.
+        # Size and time are taken before reading, so that a file that grows meanwhile is read again. Known traces are
+        # not added twice.
         marks = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
         fresh = [path for path in files if known.get(str(path)) != marks[str(path)]]
         if fresh:
-            rules = [RewardRule.parse(one) for one in spec.feedback]
+            rules = [RewardRule.parse(rule) for rule in spec.feedback]
             report = import_traces(self._store, fresh, format=spec.format, rules=rules)
             write_json(seen_file, {**known, **marks})
             step = Step("collect", f"{report.added} traces added from {len(fresh)} files, {report.duplicates} known.")
@@ -163,31 +164,33 @@ class Loop:
         live = known.live_under(self.system.deploy.name)
         if live is None or not TraceStore(self._store).file.is_file():
             return None
-        seen = watch_live(live, self._store, self.policy.watch)
-        if seen.state != "fell":
+        observed = watch_live(live, self._store, self.policy.watch)
+        if observed.state != "fell":
             return None
         before = known.before(live)
-        target = roll_back(live.name, to=before.id if before else None, reason=seen.reason, nothing=before is None)
+        target = roll_back(live.name, to=before.id if before else None, reason=observed.reason, nothing=before is None)
         back = target.id if target else "nothing"
-        number = next((one.number for one in self.rounds() if one.deployment and one.deployment.id == live.id), 0)
-        return Step("rollback", f"{seen.reason} {back} is live again.", number)
+        number = next(
+            (state.number for state in self.rounds() if state.deployment and state.deployment.id == live.id), 0
+        )
+        return Step("rollback", f"{observed.reason} {back} is live again.", number)
 
     def _limit(self, rounds: list[RoundState]) -> Step | None:
         limits = self.system.limits
         if limits.max_rounds is not None and len(rounds) >= limits.max_rounds:
             return Step("limit", f"{len(rounds)} rounds are done, which is the limit.", len(rounds), waits=True)
-        spent = sum(one.usd for one in rounds)
+        spent = sum(state.usd for state in rounds)
         if limits.max_usd is not None and spent >= limits.max_usd:
-            stated = f"{spent:.2f} USD are spent, and {limits.max_usd:.2f} may be."
-            return Step("limit", stated, len(rounds), waits=True, over_budget=True)
+            message = f"{spent:.2f} of {limits.max_usd:.2f} USD are spent."
+            return Step("limit", message, len(rounds), waits=True, over_budget=True)
         return None
 
     def _begin(self, rounds: list[RoundState]) -> Step:
-        """Decide whether to learn, and if so seal the traces of a new round."""
+        """Decide whether to train, and if so seal the traces of a new round."""
         refused = find_refused_rounds(rounds)
         decision = decide(self.system, without=refused)
         if not decision.learn:
-            return Step("decide", f"no: {_say(decision)}", len(rounds), waits=True)
+            return Step("decide", f"no: {_reasons(decision)}", len(rounds), waits=True)
         spec = self.system.traces
         try:
             made = seal_round(
@@ -200,8 +203,8 @@ class Loop:
             )
         except DataError as error:
             return Step("decide", f"yes, but there is nothing to learn from: {error}", len(rounds), waits=True)
-        stated = f"yes: {_say(decision)} {made.rows} rows to learn from, {made.tasks} tasks held out."
-        return Step("decide", stated, made.number)
+        message = f"yes: {_reasons(decision)} {made.rows} rows to learn from, {made.tasks} tasks held out."
+        return Step("decide", message, made.number)
 
     def _scaffold(self, state: RoundState) -> Step:
         live = Deployments.read().live_under(self.system.deploy.name)
@@ -216,13 +219,13 @@ class Loop:
         if result.status == "interrupted":
             return Step("experiment", f"{state.config.name} was interrupted.", state.number, waits=True)
         if result.status == "budget":
-            stated = f"{state.config.name} was stopped by its budget."
-            return Step("given up", stated, state.number, over_budget=True)
+            message = f"{state.config.name} was stopped by its budget."
+            return Step("given up", message, state.number, over_budget=True)
         return Step("experiment", f"{state.config.name}: {result.status}.", state.number)
 
     def _judge(self, state: RoundState) -> Step:
         assert state.source is not None
-        # The experiment started from what is live, so the model before training is what the candidate would replace.
+        # The experiment started from the live weights, so its base model is what the candidate would replace.
         decision = judge(state.source, BASE, self.policy)
         return Step("gate", decision.sentence, state.number)
 
@@ -235,12 +238,12 @@ class Loop:
             return Step("given up", f"it passed, and cannot be shipped: {error}", state.number)
         return Step("deploy", f"{made.id} is live.", state.number)
 
-    def _asks(self, state: RoundState) -> bool:
+    def _needs_approval(self, state: RoundState) -> bool:
         subject = _subject(state.stage, state.number)
         return state.stage in self.system.approve and not is_approved(self.folder, subject)
 
     def _introduce(self) -> None:
-        """Keep what the loop is of, so that its page can be told without the file that it was started with."""
+        """Write the system's config, so that the page of the loop needs no other file."""
         about = self.system.model_dump(mode="json")
         if _read_object(self.folder / SYSTEM) != about:
             write_json(self.folder / SYSTEM, about)
@@ -249,7 +252,7 @@ class Loop:
         return list(read_records(self.journal)) if self.journal.is_file() else []
 
     def _note(self, step: Step) -> None:
-        """Keep a step for the page; a wait is noted once, and nothing is decided by what is noted but a giving up."""
+        """Record a step for the page; a repeated wait is recorded once."""
         last = (self._read_notes() or [{}])[-1]
         if step.waits and last.get("text") == step.text:
             return
@@ -258,20 +261,20 @@ class Loop:
 
 
 def find_refused_rounds(rounds: list[RoundState]) -> set[int]:
-    """Rounds whose traces are not learned from again: the gate refused what came of them, or it was rolled back."""
-    return {one.number for one in rounds if one.outcome in ("refused", "rolled back")}
+    """Rounds whose traces are not trained on again: their candidate was refused or rolled back."""
+    return {state.number for state in rounds if state.outcome in ("refused", "rolled back")}
 
 
 def _subject(stage: str, number: int) -> str:
     return f"{stage} of round {number}"
 
 
-def _say(decision: LearnDecision) -> str:
-    wanted = [one for one in decision.why if one.votes is decision.learn]
-    return " ".join(one.text for one in wanted) or "nothing has changed: " + " ".join(
-        one.text for one in decision.why[1:]
+def _reasons(decision: LearnDecision) -> str:
+    decisive = [reason for reason in decision.why if reason.votes is decision.learn]
+    return " ".join(reason.text for reason in decisive) or "nothing has changed: " + " ".join(
+        reason.text for reason in decision.why[1:]
     )
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    return part({"it": read_json(path)}, "it") if path.is_file() else {}
+    return part(read_json(path)) if path.is_file() else {}

@@ -1,6 +1,6 @@
-"""The page of a loop, for the terminal and the dashboard: where it is, what became of every round, and who decided it.
+"""The page of a loop for the terminal and the dashboard: its state, rounds, approvals and deployments.
 
-Like the loop itself it is computed from what is on disk, so it is right at any moment, also while the loop runs.
+It is computed from the files on disk, so it is current also while the loop runs.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from .round import RoundState
 from .system import SystemConfig
 
 _STEPS = 100
-"""Of the latest steps."""
+"""Number of the latest steps on the page."""
 
 
 def read_loops() -> list[dict[str, Any]]:
-    """The pages of all loops of this project; one that cannot be read says why."""
-    found: list[dict[str, Any]] = []
+    """The pages of all loops of this project; an unreadable one has its problem."""
+    pages: list[dict[str, Any]] = []
     for file in sorted((workspace_dir() / LOOPS).glob(f"*/{SYSTEM}")):
         try:
             system = SystemConfig.model_validate(read_json(file))
-            found.append(describe_loop(Loop(system)))
+            pages.append(describe_loop(Loop(system)))
         except (EvsysError, ValueError) as error:
-            found.append(_empty(file.parent.name) | {"problem": str(error)})
-    return found
+            pages.append(_empty(file.parent.name) | {"problem": str(error)})
+    return pages
 
 
 class ProjectLoops:
-    """The loops and campaigns of this project, as the dashboard shows them and acts on them."""
+    """The loops and campaigns of this project, with the actions of the dashboard."""
 
     def loops(self) -> list[dict[str, Any]]:
         return read_loops()
 
     def campaigns(self) -> list[dict[str, Any]]:
-        """As `evsys campaign show --json` tells each; one that cannot be read says why."""
+        """The campaigns as in `evsys campaign show --json`; an unreadable one has its problem."""
         return [_describe_or_explain(name) for name in list_campaigns()]
 
     def act(self, what: str, name: str, request: NewProjectRequest) -> str:
-        """Approve, reject or stop; says what came of it."""
+        """Approve, reject, extend or stop; returns the outcome as text."""
         if request.kind == "extend":
             if what != "campaign":
                 raise WorkspaceError("a loop has no deadline. Only a campaign can be extended.")
@@ -77,30 +77,30 @@ class ProjectLoops:
 
 
 def act_on_request(name: str, request: Mapping[str, Any]) -> tuple[str, str]:
-    """Do what somebody asks of `campaign:NAME` or `loop:NAME` on a server: the state of the request, and its answer."""
+    """Carry out a dashboard's request to `campaign:NAME` or `loop:NAME`; returns its state and an answer."""
     kind, subject, reason, author = (str(request.get(key) or "") for key in ("kind", "subject", "reason", "author"))
     what, _, name = name.partition(":")
     try:
         hours = float(subject) if kind == "extend" else 0.0
-        asked = NewProjectRequest.model_validate(
+        action = NewProjectRequest.model_validate(
             {"kind": kind, "subject": subject, "reason": reason, "author": author, "hours": hours}
         )
-        return "done", ProjectLoops().act(what, name, asked)
+        return "done", ProjectLoops().act(what, name, action)
     except (EvsysError, ValueError) as error:
         return "refused", str(error)
 
 
 def describe_campaign(name: str) -> dict[str, Any]:
-    """Everything that is to be said about a campaign."""
-    found = load_campaign(name)
+    """The JSON form of a campaign."""
+    campaign = load_campaign(name)
     return {
         "name": name,
-        "terms": asdict(found.terms),
-        "deadline": found.deadline,
-        **measure_progress(found).to_dict(),
-        "candidates": [asdict(one) for one in found.candidates],
-        "decisions": [one.to_dict() for one in found.decisions],
-        "approvals": [one.to_dict() for one in found.approvals.values()],
+        "terms": asdict(campaign.terms),
+        "deadline": campaign.deadline,
+        **measure_progress(campaign).to_dict(),
+        "candidates": [asdict(candidate) for candidate in campaign.candidates],
+        "decisions": [decision.to_dict() for decision in campaign.decisions],
+        "approvals": [approval.to_dict() for approval in campaign.approvals.values()],
     }
 
 
@@ -112,7 +112,7 @@ def _describe_or_explain(name: str) -> dict[str, Any]:
 
 
 def describe_loop(loop: Loop) -> dict[str, Any]:
-    """Everything that is to be said about a loop."""
+    """The JSON form of a loop."""
     system, rounds = loop.system, loop.rounds()
     known = Deployments.read()
     live = known.live_under(system.deploy.name)
@@ -122,20 +122,20 @@ def describe_loop(loop: Loop) -> dict[str, Any]:
         "state": _state(loop, rounds, steps),
         "live": live.id if live else None,
         "stopped": loop.stop_file.exists(),
-        "usd": sum(one.usd for one in rounds),
+        "usd": sum(state.usd for state in rounds),
         "limits": limits,
-        "rounds": [_describe_round(loop, one, steps) for one in rounds],
+        "rounds": [_describe_round(loop, state, steps) for state in rounds],
         "deployments": [
-            {"id": one.id, "time": one.time, "live": live is not None and one.id == live.id}
-            for one in known.all
-            if one.name == system.deploy.name
+            {"id": entry.id, "time": entry.time, "live": live is not None and entry.id == live.id}
+            for entry in known.all
+            if entry.name == system.deploy.name
         ],
         "rollbacks": [
-            {"replaced": one.replaced, "instead": one.deployment or None, "reason": one.reason}
-            for one in known.rollbacks
-            if one.name == system.deploy.name
+            {"replaced": entry.replaced, "instead": entry.deployment or None, "reason": entry.reason}
+            for entry in known.rollbacks
+            if entry.name == system.deploy.name
         ],
-        "steps": [{"time": None, **one} for one in steps[-_STEPS:]],  # earlier versions noted no time
+        "steps": [{"time": None, **step} for step in steps[-_STEPS:]],  # earlier versions recorded no time
     }
 
 
@@ -146,12 +146,12 @@ def _empty(name: str) -> dict[str, Any]:
 
 
 def _state(loop: Loop, rounds: list[RoundState], steps: list[dict[str, Any]]) -> str:
-    """What it waits for, or does next."""
+    """What the loop waits for, or does next, as text."""
     if loop.stop_file.exists():
         return "stopped by its stop file"
     if (waiting := loop.waiting(rounds)) is not None:
         return f"round {waiting.number}: {waiting.stage} waits to be approved"
-    open_round = next((one for one in rounds if one.stage != "settled"), None)
+    open_round = next((state for state in rounds if state.stage != "settled"), None)
     if open_round is not None:
         return f"round {open_round.number}: {open_round.stage} is next"
     last = steps[-1] if steps else {}
@@ -159,17 +159,18 @@ def _state(loop: Loop, rounds: list[RoundState], steps: list[dict[str, Any]]) ->
 
 
 def _describe_round(loop: Loop, state: RoundState, steps: list[dict[str, Any]]) -> dict[str, Any]:
-    said = [text(one.get("text")) for one in steps if one.get("round") == state.number and one.get("stage") == "decide"]
-    checks = [part({"one": one}, "one") for one in items(state.decision.get("checks"))] if state.decision else []
+    own = (step for step in steps if step.get("round") == state.number)
+    decisions = [text(step.get("text")) for step in own if step.get("stage") == "decide"]
+    checks = [part(check) for check in items(state.decision.get("checks"))] if state.decision else []
     return {
         **state.to_dict(),
         "left_out": state.made.get("left_out") or {},
-        "decision": next((one for one in said if one.startswith("yes")), ""),
+        "decision": next((decision for decision in decisions if decision.startswith("yes")), ""),
         "experiment_id": state.source.experiment if state.source else None,
         "verdict": text(state.decision.get("verdict")) if state.decision else None,
         "checks": [
-            {"name": text(one.get("name")), "state": text(one.get("state")), "reason": text(one.get("reason"))}
-            for one in checks
+            {"name": text(check.get("name")), "state": text(check.get("state")), "reason": text(check.get("reason"))}
+            for check in checks
         ],
         "approvals": loop.approvals(state.number),
     }

@@ -1,4 +1,4 @@
-"""What was asked and answered, by kind: `does ann7 pay it?` and `does bob pay it?` are one kind of question."""
+"""Group questions and answers by kind: `does ann7 pay it?` and `does bob pay it?` are one kind of question."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from ..data.task_identity import task_key
 
 _WORD = re.compile(r"\w+")
 _KNOWN_SHARE = 0.5
-"""A question is new when less than this share of its pairs of words was seen in training."""
+"""A question is new if less than this share of its word pairs was seen in training."""
 _USUAL_SHARE = 0.02
-"""A word is part of a kind of question when it is in more questions than this share; others are names and the like."""
+"""Words in more than this share of questions define the kind of a question; others are names."""
 _SETTLED_COUNT, _SETTLED_SHARE = 5, 0.8
-"""So many good answers, and so many of them alike, settle what a kind of question is answered with."""
+"""Fewest equal good answers, and their share, that settle the answer to a kind of question."""
 
 _STILL_GOOD = 0.3
-"""A settled answer is still good when at least this share of people like it ..."""
+"""A settled answer is still good if at least this share of its feedback is good ..."""
 _FEWEST_FAILED = 3
-"""... or when it failed less often than this."""
+"""... or if it failed less often than this."""
 
 type Trace = dict[str, Any]
 
 
 def question_of(trace: Trace) -> str:
-    """The first thing that the user said, in plain words."""
-    said = next((one["content"] for one in trace["messages"] if one["role"] == "user"), "")
-    return " ".join(_WORD.findall(task_key(said)))
+    """The first user message as normalised words."""
+    prompt = next((message["content"] for message in trace["messages"] if message["role"] == "user"), "")
+    return " ".join(_WORD.findall(task_key(prompt)))
 
 
 def answer_of(trace: Trace) -> str:
-    """The last thing that was said, in plain words."""
+    """The last message as normalised words."""
     return " ".join(_WORD.findall(task_key(trace["messages"][-1]["content"])))
 
 
 def pairs_of(question: str) -> list[tuple[str, str]]:
-    """Neighbouring words, numbers as one word: order 7 and order 8 are the same kind of question."""
+    """The word bigrams of a question, with all numbers as the same word."""
     words = ["0" if word.isdigit() else word for word in question.split()]
-    # The empty word at both ends makes the first and the last word count as such.
+    # Empty words mark the start and the end.
     return list(zip(["", *words], [*words, ""], strict=True))
 
 
 def is_new(question: str, seen: set[tuple[str, str]]) -> bool:
-    """Whether a question is unlike those whose pairs of words were seen."""
+    """Whether few of a question's word pairs were seen."""
     pairs = pairs_of(question)
     return sum(pair in seen for pair in pairs) < _KNOWN_SHARE * len(pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """One trace, as far as judging it needs."""
+    """Question, kind, answer and reward of a trace."""
 
     question: str
     kind: str
@@ -65,67 +65,67 @@ class AskedQuestion:
 
 
 def sort_by_kind(*groups: Sequence[Trace]) -> list[list[AskedQuestion]]:
-    """The traces of each group with the kinds of their questions; usual words are counted over all groups."""
-    questions = [[question_of(one) for one in group] for group in groups]
-    counted = Counter(word for asked in questions for one in asked for word in set(one.split()))
+    """The questions of each group of traces with their kinds; common words are counted over all groups."""
+    questions = [[question_of(trace) for trace in group] for group in groups]
+    counted = Counter(word for texts in questions for text in texts for word in set(text.split()))
     fewest = _USUAL_SHARE * sum(map(len, questions))
-    # Numbers are never usual: they are what such questions differ by.
-    usual = {word for word, count in counted.items() if count > fewest and not word.isdigit()}
+    # Numbers are never common words, because questions of a kind differ by them.
+    common = {word for word, count in counted.items() if count > fewest and not word.isdigit()}
 
     def kind(question: str) -> str:
-        return " ".join([word if word in usual else "_" for word in question.split()])
+        return " ".join([word if word in common else "_" for word in question.split()])
 
     return [
         [
-            AskedQuestion(asked, kind(asked), answer_of(one), one["reward"])
-            for asked, one in zip(texts, group, strict=True)
+            AskedQuestion(text, kind(text), answer_of(trace), trace["reward"])
+            for text, trace in zip(texts, group, strict=True)
         ]
         for texts, group in zip(questions, groups, strict=True)
     ]
 
 
 def find_settled_answers(known: Iterable[AskedQuestion], least_reward: float) -> dict[str, str]:
-    """Kind of question -> the one answer that was good; kinds that are answered in many ways are not in it."""
+    """Kind of question -> its settled answer, for kinds with one."""
     answers: dict[str, Counter[str]] = {}
-    for one in known:
-        if one.reward is not None and one.reward >= least_reward:
-            answers.setdefault(one.kind, Counter())[one.answer] += 1
-    found: dict[str, str] = {}
+    for asked in known:
+        if asked.reward is not None and asked.reward >= least_reward:
+            answers.setdefault(asked.kind, Counter())[asked.answer] += 1
+    settled: dict[str, str] = {}
     for kind, counts in answers.items():
         answer, count = counts.most_common(1)[0]
         if count >= _SETTLED_COUNT and count >= _SETTLED_SHARE * counts.total():
-            found[kind] = answer
-    return found
+            settled[kind] = answer
+    return settled
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the settled answer to a kind of question does among new traces."""
+    """Feedback on the settled answer to a kind of question in new traces."""
 
     kind: str
     answer: str
     liked: int
-    """Times that it was found good ..."""
+    """Times that it had good feedback ..."""
     failed: int
     """... and bad."""
     others: int
-    """Times that another answer was found good."""
+    """Times that another answer had good feedback."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the world has changed: what was right fails now."""
+        """Whether the settled answer fails now."""
         return self.failed >= _FEWEST_FAILED and self.liked < _STILL_GOOD * (self.liked + self.failed)
 
 
 def follow_settled(new: Iterable[AskedQuestion], known: Iterable[AskedQuestion]) -> list[Standing]:
-    """What became of each settled answer."""
+    """The feedback on each settled answer in new traces."""
     settled, counts = find_settled_answers(known, 0.5), Counter[tuple[str, str]]()
-    for one in new:
-        if one.kind in settled and one.reward is not None:
-            if one.answer == settled[one.kind]:
-                counts[one.kind, "failed" if one.failed else "liked"] += 1
-            elif not one.failed:
-                counts[one.kind, "others"] += 1
+    for asked in new:
+        if asked.kind in settled and asked.reward is not None:
+            if asked.answer == settled[asked.kind]:
+                counts[asked.kind, "failed" if asked.failed else "liked"] += 1
+            elif not asked.failed:
+                counts[asked.kind, "others"] += 1
     return [
         Standing(kind, answer, counts[kind, "liked"], counts[kind, "failed"], counts[kind, "others"])
         for kind, answer in settled.items()

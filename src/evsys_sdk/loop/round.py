@@ -1,7 +1,7 @@
-"""One round of learning: the experiment that is written for it, what became of it, and how what it shipped does in use.
+"""One training round: its experiment, its state, and the live performance of its deployment.
 
-The state of a round is computed from what is on disk: its experiment, the gate's decisions, and the deployments. The
-loop itself notes nothing here, so a killed loop finds its place again.
+The state of a round is computed from its experiment, the gate's decisions and the deployments on disk, so that a killed
+loop continues at the right place.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def scaffold(
     data["name"] = f"{system.name}-round-{made['number']}"
     metadata: dict[str, Any] = data.setdefault("metadata", {})
     metadata.setdefault("hypothesis", hypothesis)
-    given: Any = metadata.get("benchmark") or []
-    entries = cast(list[dict[str, Any]], given if isinstance(given, list) else [given])
+    benchmark: Any = metadata.get("benchmark") or []
+    entries = cast(list[dict[str, Any]], benchmark if isinstance(benchmark, list) else [benchmark])
     holdout: dict[str, Any] = {"name": HOLDOUT, "id": made["benchmark"], "split": "test", "metrics": ["pass@1"]}
     if system.traces.max_tokens is not None:
         holdout["max_tokens"] = system.traces.max_tokens
-    # The model before training is what is live, so this is how candidate and live weights answer the same tasks.
+    # The base model has the live weights, so candidate and live weights answer the same tasks.
     metadata["benchmark"] = [{"models": ["base"], **entry} for entry in [*entries, holdout]]
     run: dict[str, Any] = data["run"]
     before: dict[str, Any] = run.get("data") or {}
@@ -63,22 +63,22 @@ def scaffold(
 
 
 def load_candidate(path: Path) -> ExperimentConfig:
-    """The experiment of a round, checked before anything is spent."""
+    """The experiment of a round, after deep validation."""
     return validate_yaml(path, deep=True)
 
 
 def weights_of(live: Deployment) -> Path:
-    """The weights of a deployment, as a backend opens them."""
+    """The folder of a deployment's weights, for a backend."""
     folder = Path(live.location)
     return folder / WEIGHTS if (folder / WEIGHTS).is_dir() else folder
 
 
 def _read_template(path: str) -> dict[str, Any]:
-    found = read_yaml_file(Path(path)).data
-    if not isinstance(found, dict) or not isinstance(cast(dict[str, Any], found).get("run"), dict):
+    data = read_yaml_file(Path(path)).data
+    if not isinstance(data, dict) or not isinstance(cast(dict[str, Any], data).get("run"), dict):
         hint = "Give it one `run`; data, starting weights and the held-out tasks are filled in."
         raise ConfigError(Problem("the template of an experiment must have `run`", file=path, hint=hint))
-    return cast(dict[str, Any], found)
+    return cast(dict[str, Any], data)
 
 
 type RoundStage = Literal["scaffold", "experiment", "gate", "deploy", "settled"]
@@ -86,13 +86,13 @@ type RoundStage = Literal["scaffold", "experiment", "gate", "deploy", "settled"]
 
 @dataclass(frozen=True, slots=True)
 class RoundState:
-    """One round."""
+    """The state of one round."""
 
     number: int
     made: dict[str, Any]
-    """What sealing it gave."""
+    """The result of sealing its traces."""
     stage: RoundStage
-    """What is to be done next."""
+    """The next stage."""
     outcome: str = ""
     """`shipped`, `rolled back`, `refused` or `failed` once it is settled."""
     reason: str = ""
@@ -118,12 +118,12 @@ class RoundState:
 
 
 def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundState:
-    """How far a round has come; `given_up` is why it ended without a decision, where it did."""
+    """The state of a round; `given_up` is the reason if it was given up."""
     number, path = int(made["number"]), folder / f"round-{made['number']}.yaml"
-    # From the first stage to the last: whatever is not there yet is what is to be done next.
+    # From the first stage to the last: the first one without a result is next.
     if not path.is_file():
         return RoundState(number, made, "scaffold")
-    config = load_yaml(path)  # it was checked when it was written
+    config = load_yaml(path)  # checked when it was written
     attempt = latest_attempt(config)
     record = ExperimentRecord(attempt) if attempt else None
     if given_up:
@@ -138,28 +138,28 @@ def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundS
     decisions = find_decisions(source.sha256)
     if not decisions:
         return RoundState(number, made, "gate", config=config, source=source, usd=usd)
-    # The gate may have been asked more than once, by a person say: its last word counts.
+    # The gate may have run more than once; its last decision counts.
     decision = decisions[-1]
     if decision.get("verdict") != "pass":
         reason = first_failure(decision)
         return RoundState(number, made, "settled", "refused", reason, config, source, decision, usd=usd)
     deployments = Deployments.read()
-    shipped = next((one for one in deployments.all if one.gate == decision.id), None)
+    shipped = next((deployment for deployment in deployments.all if deployment.gate == decision.id), None)
     if shipped is None:
         return RoundState(number, made, "deploy", "", "", config, source, decision, usd=usd)
-    back = next((one for one in deployments.rollbacks if one.replaced == shipped.id), None)
+    back = next((rollback for rollback in deployments.rollbacks if rollback.replaced == shipped.id), None)
     outcome, reason = ("rolled back", back.reason) if back else ("shipped", "")
     return RoundState(number, made, "settled", outcome, reason, config, source, decision, shipped, usd)
 
 
-# After it went live: whether what users think of the answers is as good as what it was shipped with.
+# Watching a live deployment: whether its rewards match the score at the gate.
 
 _ERROR = 0.025
 
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """What is known of a deployment from its traces."""
+    """The comparison of a deployment's live rewards with its score at the gate."""
 
     state: Literal["waiting", "ok", "fell"]
     reason: str
@@ -172,45 +172,46 @@ def watch_live(deployment: Deployment, store: str, policy: Watch) -> LiveState:
     """Compare live rewards with the score that let a deployment pass the gate."""
     expected = _read_expected(deployment)
     since = Deployments.read().once_live.get(deployment.id, deployment.time or 0.0)
-    rewards = [one["reward"] for one in TraceStore(store).read() if _is_of(one, deployment, since)]
+    rewards = [trace["reward"] for trace in TraceStore(store).read() if _is_of(trace, deployment, since)]
     if expected is None:
         return LiveState(
             "waiting", f"{deployment.id} did not pass the gate, so there is nothing to hold it to.", len(rewards)
         )
     if len(rewards) < policy.min_scores:
-        stated = f"{deployment.id} has {len(rewards)} live scores, {policy.min_scores} are needed."
-        return LiveState("waiting", stated, len(rewards), None, expected)
+        message = f"{deployment.id} has {len(rewards)} live scores, {policy.min_scores} are needed."
+        return LiveState("waiting", message, len(rewards), None, expected)
     mean, variance = estimate_mean(rewards)
     high = mean + t_quantile(1 - _ERROR, len(rewards) - 1) * math.sqrt(variance)
-    said = (
+    summary = (
         f"{deployment.id} scores {mean:.3f} (at most {high:.3f}) live on {len(rewards)}, and {expected:.3f} when judged"
     )
-    # Only where even the upper end is too low: a few bad scores must not take anything back.
+    # Only if the upper end of the interval is too low, so that a few bad scores cause no rollback.
     if high < expected - policy.drop:
-        return LiveState("fell", f"{said}: more than {policy.drop:g} below.", len(rewards), mean, expected)
-    return LiveState("ok", f"{said}.", len(rewards), mean, expected)
+        return LiveState("fell", f"{summary}: more than {policy.drop:g} below.", len(rewards), mean, expected)
+    return LiveState("ok", f"{summary}.", len(rewards), mean, expected)
 
 
 def estimate_mean(scores: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the variance of the mean; all alike does not mean that the next one is."""
+    """The mean and its variance, which stays positive if all scores are equal."""
     n = len(scores)
     return fmean(scores), max(variance(scores), 1 / (n + 1)) / n
 
 
 def _is_of(trace: dict[str, Any], deployment: Deployment, since: float) -> bool:
-    """Whether an answer was given by a deployment: it is named, or its name was asked since it went live."""
+    """Whether an answer came from a deployment: by its id, or by its name since it went live."""
     if trace["reward"] is None:
         return False
     return trace["model"] == deployment.id or (trace["model"] == deployment.name and (trace["time"] or 0.0) >= since)
 
 
 def _read_expected(deployment: Deployment) -> float | None:
-    """The candidate's score on the target when the gate let it pass."""
-    event = next((one for one in read_promotions() if one.kind == Kind.GATED and one.id == deployment.gate), None)
+    """The candidate's score at the gate; None if it did not pass one."""
+    gated = (event for event in read_promotions() if event.kind == Kind.GATED)
+    event = next((event for event in gated if event.id == deployment.gate), None)
     return number(event.get("score")) if event is not None else None
 
 
 def find_decisions(weights_sha256: str) -> list[Event]:
-    """Decisions about some weights, oldest first."""
+    """The gate decisions about weights, oldest first."""
     gated = (event for event in read_promotions() if event.kind == Kind.GATED)
     return [event for event in gated if text(event.part("candidate").get("weights_sha256")) == weights_sha256]

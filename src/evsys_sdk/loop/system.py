@@ -1,4 +1,4 @@
-"""`system.yaml`: a system that is in use, and how it learns from what happens to it."""
+"""`system.yaml`: a deployed system and the settings of its closed loop."""
 
 from __future__ import annotations
 
@@ -16,94 +16,94 @@ from .traces.store import check_name
 
 
 class TracesSpec(Strict):
-    """Where its traces come from, and what is made of them."""
+    """The source of traces, and their conversion to data."""
 
     store: str = Field(min_length=1)
     """Name of the store."""
     inbox: str | None = None
     """Files to import, as a pattern relative to the project: `inbox/*.jsonl`."""
     format: str = "auto"
-    """How they are written."""
+    """Format of the files."""
     feedback: list[str] = []
     """Feedback that is the reward, as NAME or NAME=LOW:HIGH."""
     share: float = Field(default=0.2, gt=0, lt=1)
     """Share of the newest traces that a round holds out."""
     min_reward: float | None = Field(default=0.5, ge=0, le=1)
-    """Learn from, and expect, only answers with at least this reward; null takes all."""
+    """Use only answers with at least this reward; null uses all."""
     verifier: str = "exact_match"
-    """How answers to held-out tasks are judged."""
+    """Verifier of the held-out tasks."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Longest answer to a held-out task; by default what benchmarks allow."""
+    """Token limit of an answer to a held-out task; by default that of benchmarks."""
 
 
 class DecideSpec(Strict):
-    """When to learn."""
+    """The rules for a training round."""
 
     min_new: int = Field(default=40, ge=2)
-    """New traces below which nothing is learned, whatever they say."""
+    """Fewest new traces for a round."""
     failure_rate: float = Field(default=0.1, ge=0, le=1)
-    """Learn when more than this share of answers fail, with confidence."""
+    """Train if significantly more than this share of answers failed."""
     novelty: float = Field(default=0.3, ge=0, le=1)
-    """Learn when more than this share of questions are unlike those that were trained on."""
+    """Train if significantly more than this share of questions is unlike the trained ones."""
     drift: float = Field(default=0.05, ge=0, le=1)
-    """Learn when rewards fell by more than this since the last round, with confidence."""
+    """Train if rewards fell significantly by more than this since the last round."""
     max_wait_days: float | None = Field(default=None, gt=0)
-    """Learn when the oldest new trace has waited for so long."""
+    """Train if the oldest new trace is older than this."""
     min_lessons: int = Field(default=8, ge=0)
-    """Do not learn from fewer good answers than this to questions that are new or that others failed at."""
+    """Fewest good answers to new or failed questions for a round."""
     max_contradiction: float = Field(default=0.15, ge=0, le=1)
-    """Do not learn when more than this share of the good answers to a known kind of question is another one than the
-    settled one, while that is still liked."""
+    """Leave out a kind of question if more than this share of its good answers differs from the settled answer, which
+    is still liked."""
     opinion: InferenceSpec | None = None
-    """A model that is asked after the rules said yes; it can only turn the yes into a no, or add words."""
+    """A model that reviews a decision to train; it can only agree or object."""
 
 
 class DeploySpec(Strict):
-    """Where what passes the gate goes."""
+    """Deployment of candidates that pass the gate."""
 
     to: str = "openai_server"
     """Deployer."""
     name: str = "production"
-    """Name that it is live under."""
+    """Name of the deployment."""
     params: dict[str, Any] = {}
-    """Of the deployer."""
+    """Params of the deployer."""
 
 
 class LimitsSpec(Strict):
-    """Where the loop ends by itself."""
+    """Limits that end the loop."""
 
     max_rounds: int | None = Field(default=None, ge=1)
-    """Rounds of learning."""
+    """Number of rounds."""
     max_usd: float | None = Field(default=None, ge=0)
-    """What all of its experiments may cost; no new one is begun beyond."""
+    """Cost of all experiments in US dollars above which no new one starts."""
 
 
 class SystemConfig(Strict):
-    """A system that is in use."""
+    """A deployed system."""
 
     name: str
-    """Also the name of its experiments: `<name>-round-1`."""
+    """Name of the system, and prefix of its experiments: `<name>-round-1`."""
     traces: TracesSpec
-    """What happened."""
+    """Source of traces."""
     experiment: str
-    """YAML file of the experiment that learns; data, starting weights and hold-out are filled in."""
+    """YAML file of the training experiment; data, starting weights and hold-out are filled in."""
     gate: str
-    """YAML file of the policy that candidates must pass."""
+    """YAML file of the gate policy."""
     decide: DecideSpec = DecideSpec()
-    """When to learn."""
+    """Rules for a training round."""
     deploy: DeploySpec = DeploySpec()
-    """Where it goes."""
+    """Deployment."""
     approve: list[Literal["experiment", "deploy"]] = []
-    """Steps that wait for a person."""
+    """Steps that need human approval."""
     limits: LimitsSpec = LimitsSpec()
-    """Where it ends."""
+    """Limits of the loop."""
 
 
 def load_system(path: str | Path) -> SystemConfig:
-    """The system in a file; files that it names must be there."""
+    """Read and check a system file."""
     system = load_settings(path, SystemConfig)
     check_name(system.name, "a system")
     check_name(system.traces.store, "a store of traces")
-    if (asked := system.decide.opinion) is not None:
-        check_params(get_inference(asked.kind), asked.params, path="decide.opinion.params")
+    if (opinion := system.decide.opinion) is not None:
+        check_params(get_inference(opinion.kind), opinion.params, path="decide.opinion.params")
     return system

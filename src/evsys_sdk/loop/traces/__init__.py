@@ -1,1 +1,1 @@
-"""Traces: conversations of systems in use, read from what they leave behind and kept without secrets."""
+"""Traces: conversations of deployed systems, stored without secrets."""

@@ -1,7 +1,7 @@
-"""What people said about an answer later: `feedback.jsonl` next to the traces, joined to them when they are read.
+"""Later feedback on answers: `feedback.jsonl` next to the traces, joined to them when they are read.
 
-Each line names the trace, what was given and the reward it was turned into. Nothing is changed: who changes their mind
-adds a line, and of one name the last counts.
+Each line has the id of the trace, the feedback and its reward. Lines are never changed: the last line of a trace and a
+name counts.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from .trace import Feedback, RewardRule, work_out_reward
 
 FILE: Final = "feedback.jsonl"
 CORRECTION: Final = "correction"
-"""The name of what a better text says about an answer."""
+"""Name of feedback that corrects the text of an answer."""
 
 
 class GivenFeedback(BaseModel):
-    """What somebody thought of one answer, as it is sent."""
+    """Feedback on one answer, as it is sent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     response_id: str = Field(min_length=1, max_length=200)
     """The id of the answer: `chatcmpl-...`."""
     name: str = Field(default="feedback", min_length=1, max_length=64)
-    """What is judged, where there are several things: `stars`, `helpful`."""
-    # In this order: a float would take true for 1, and a text everything.
+    """Name of the rating, if there are several: `stars`, `helpful`."""
+    # In this order, because a float accepts true as 1, and text accepts everything.
     value: StrictBool | float | str | None = Field(default=None, union_mode="left_to_right")
     """Thumbs (`up`, `down`, true, false) or a number."""
     comment: str = Field(default="", max_length=4_000)
     correction: str | None = Field(default=None, min_length=1, max_length=100_000)
-    """What the answer should have been."""
+    """The correct answer."""
 
     @model_validator(mode="after")
     def _say_something(self) -> GivenFeedback:
@@ -45,47 +45,47 @@ class GivenFeedback(BaseModel):
         return self
 
     def to_line(self, trace: str, rules: tuple[RewardRule, ...]) -> dict[str, Any]:
-        """What is kept of it; the reward with the rule that made it."""
-        stated: dict[str, Any] = {"name": self.name, "value": self.value, "reward": None}
+        """The line of the feedback file, with the reward and its scale."""
+        line: dict[str, Any] = {"name": self.name, "value": self.value, "reward": None}
         if self.value is not None:
-            stated = work_out_reward([Feedback(self.name, self.value)], rules)[1][0]
-        more = {"comment": self.comment} if self.comment else {}
+            line = work_out_reward([Feedback(self.name, self.value)], rules)[1][0]
+        extra = {"comment": self.comment} if self.comment else {}
         if self.correction is not None:
-            more[CORRECTION] = self.correction
-        return {"id": trace, **stated, **more}
+            extra[CORRECTION] = self.correction
+        return {"id": trace, **line, **extra}
 
 
 type Joined = dict[str, dict[str, dict[str, Any]]]
-"""Trace -> name -> what was said last."""
+"""Trace -> name -> its last feedback."""
 
 
 def read_feedback(folder: Path) -> Joined:
-    """All feedback that came later, by trace."""
-    found: Joined = {}
+    """All later feedback, by trace."""
+    joined: Joined = {}
     path = folder / FILE
     for line in read_records(path) if path.is_file() else ():
-        found.setdefault(str(line["id"]), {})[str(line["name"])] = line
-    return found
+        joined.setdefault(str(line["id"]), {})[str(line["name"])] = line
+    return joined
 
 
 def join_feedback(trace: dict[str, Any], given: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """A trace with what was said about it later; its reward is the mean of all that counts."""
+    """A trace with its later feedback; its reward is the mean of all rewards."""
     corrections = [line[CORRECTION] for line in given.values() if CORRECTION in line]
-    stated = [one for one in trace["feedback"] if one["name"] not in given]
+    entries = [entry for entry in trace["feedback"] if entry["name"] not in given]
     kept = ("name", "value", "reward", "scale", "comment", "time", "via")
     given_values = [line for line in given.values() if line.get("value") is not None]
-    stated += [{key: line[key] for key in kept if key in line} for line in given_values]
+    entries += [{key: line[key] for key in kept if key in line} for line in given_values]
     joined = dict(trace)
-    if corrections:  # the answer is as good as what it should have been, or it is not
+    if corrections:  # the reward is 1 if the answer equals its correction, else 0
         answer = trace["messages"][-1]["content"]
-        stated.append({"name": CORRECTION, "value": None, "reward": float(corrections[-1].strip() == answer.strip())})
+        entries.append({"name": CORRECTION, "value": None, "reward": float(corrections[-1].strip() == answer.strip())})
         joined[CORRECTION] = corrections[-1]
-    rewards = [one["reward"] for one in stated if one["reward"] is not None]
-    return {**joined, "feedback": stated, "reward": sum(rewards) / len(rewards) if rewards else None}
+    rewards = [entry["reward"] for entry in entries if entry["reward"] is not None]
+    return {**joined, "feedback": entries, "reward": sum(rewards) / len(rewards) if rewards else None}
 
 
 def as_taught(trace: dict[str, Any]) -> dict[str, Any]:
-    """A trace as something is learned from it: with the answer that it should have had, where somebody said so."""
+    """A trace for training: with its corrected answer, if it has one."""
     correction = trace.get(CORRECTION)
     if correction is None or trace["messages"][-1]["role"] != "assistant":
         return trace
@@ -94,9 +94,9 @@ def as_taught(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_corrections(traces: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is taught by those of some traces whose answers were put right."""
+    """The corrected traces of those whose answers were changed by a correction."""
     return [
-        as_taught(one)
-        for one in traces
-        if CORRECTION in one and one[CORRECTION].strip() != one["messages"][-1]["content"].strip()
+        as_taught(trace)
+        for trace in traces
+        if CORRECTION in trace and trace[CORRECTION].strip() != trace["messages"][-1]["content"].strip()
     ]

@@ -1,10 +1,10 @@
-"""Taking feedback about answers that were given: over our server, or from files.
+"""Store feedback on answers, from the server or from files.
 
     log = FeedbackLog(LiveStore("support"))
     log.add([GivenFeedback(response_id="chatcmpl-...", value="up")], via="file").unknown
 
-Only what names an answer in the store is kept. The ids of our server's answers are drawn at random, so that no one can
-name one who was not told it.
+Only feedback with the id of a stored answer is kept. The server draws the ids of its answers at random, so that they
+cannot be guessed.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from .store import LiveStore, TraceStore
 from .trace import RewardRule, Trace
 
 _MOST_NAMES: Final = 20
-"""Kinds of feedback about one answer; beyond, somebody fills the disk."""
+"""Limit of feedback names per answer, against flooding."""
 _MOST_TIMES: Final = 50
-"""Changes of mind about one of them."""
+"""Limit of changes per answer and name."""
 _SHOWN: Final = 10
 _ALIASES: Final = {"id": "response_id", "trace_id": "response_id", "score": "value", "feedback": "value"}
-"""What files call these fields, where they do not have them by their own names."""
+"""Alternative names of fields in files."""
 
 
 @dataclass(slots=True)
 class FeedbackReport:
-    """What became of some feedback."""
+    """The result of storing feedback."""
 
     added: int = 0
     changed: int = 0
-    """Of those added, who said something else before."""
+    """Number of added lines that replace earlier feedback."""
     known: int = 0
-    """Said before, word for word."""
+    """Number of exact repetitions, which are not stored."""
     late: int = 0
-    """Of those added, about answers that some round has taken already: what was made of them stays as it is."""
+    """Number of added lines about answers of earlier rounds, whose data do not change."""
     crowded: int = 0
-    """Not taken, because much was said about that answer already."""
+    """Number of rejected lines, because the answer has the maximum of feedback."""
     unknown: list[str] = field(default_factory=list[str])
-    """Ids that no answer has."""
+    """Ids without a stored answer."""
     bad: int = 0
     reasons: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -74,11 +74,11 @@ class FeedbackLog:
         self._taken, self._rounds = set[str](), -1
 
     def add(self, given: Iterable[GivenFeedback], *, via: str) -> FeedbackReport:
-        """Keep what is new about answers that are known; it is in the file when this returns."""
+        """Store new feedback on known answers."""
         report = FeedbackReport()
         with self._lock, exclusive(lock_beside(self._file), str(self._file)), JsonlFile(self._file) as out:
-            # Looked at under the lock: what another process has added must be known before anything is added to it.
-            self._look()
+            # Refreshed under the lock, because other processes may have added lines.
+            self._refresh()
             for one in given:
                 trace = self._find(one.response_id)
                 if trace is None:
@@ -107,21 +107,20 @@ class FeedbackLog:
             report.late += trace in self._taken
 
     def _find(self, id: str) -> str | None:
-        """The trace of an answer, by whatever its producer calls it."""
-        # A trace is kept by a hash of its format and its id. Who
-        # gives feedback knows only the id, so every format is tried.
+        """The trace of an answer, by its id at the producer; None if it is unknown."""
+        # The key of a trace is a hash of its format and its id. Feedback has only the id, so every format is tried.
         names = (Trace(id, []).id_in(source) for source in FORMATS)
         return next((name for name in names if self._live.knows(name)), None)
 
     def _clean(self, line: dict[str, Any]) -> dict[str, Any]:
         salt = self._live.salt
-        # Before it is kept, like the traces themselves: a correction is a text that somebody wrote.
+        # Masked like the traces, because corrections are free text.
         masked = line if salt is None else {**line, **Pseudonyms(salt).mask({k: line[k] for k in _read_verdicts(line)})}
         return redact(masked)
 
-    def _look(self) -> None:
-        """Read again what others have added."""
-        # These files only grow: another size means that somebody has added something.
+    def _refresh(self) -> None:
+        """Read lines that other processes have added."""
+        # These files only grow, so another size means new lines.
         if self._file.stat().st_size != self._end:
             self._said = read_feedback(self._file.parent)
         rounds = rounds_file(self._live.store.name)
@@ -134,7 +133,7 @@ def import_feedback(
 ) -> FeedbackReport:
     """Add the feedback in files of JSONL or JSON to a store, each once."""
     if not TraceStore(name).file.is_file():
-        raise DataError(f"there are no traces in '{name}' that feedback could be about. Import them first.")
+        raise DataError(f"there are no traces in '{name}'. Import them before their feedback.")
     live = LiveStore(name, keep_personal=keep_personal)
     read, given = ImportReport(name), list[GivenFeedback]()
     for path in files:
@@ -151,7 +150,7 @@ def import_feedback(
 
 
 def _rename(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record of a file with the names that feedback has here."""
+    """A record of a file with our field names."""
     found = {key: value for key, value in record.items() if value is not None}
     for other, name in _ALIASES.items():
         if other in found and name not in found:
@@ -164,6 +163,6 @@ def _read_verdicts(line: Mapping[str, Any]) -> list[str]:
 
 
 def show_unknown(report: FeedbackReport) -> str:
-    """Some of the ids that no answer has."""
-    shown = ", ".join(json.dumps(one) for one in report.unknown[:_SHOWN])
+    """Some of the unknown ids, as text."""
+    shown = ", ".join(map(json.dumps, report.unknown[:_SHOWN]))
     return shown + (", ..." if len(report.unknown) > _SHOWN else "")

@@ -1,7 +1,7 @@
-"""Pseudonyms for personal data in texts: the same mark for the same value.
+"""Pseudonyms for personal data in texts: the same pseudonym for the same value.
 
-`[EMAIL_3f9a2c]` is a keyed hash; the salt stays in the store, so that the same person has the same mark in all of its
-traces. `redact.py` removes secrets.
+`[EMAIL_3f9a2c]` is a keyed hash; the salt is stored with the traces, so that a person has the same pseudonym in all
+traces of a store. `redact.py` removes secrets.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 _HINT = re.compile(r"@|\d[\d ().+-]{5,}\d|[A-Z]{2}\d{2} ?[A-Z0-9]{4}|:[0-9A-Fa-f]{0,4}:")
-"""Every text in which one of the patterns occurs contains this, also as JSON."""
+"""A quick test: every text that matches a pattern matches this too, also as JSON."""
 
 
 def _luhn(digits: str) -> bool:
-    # Every second digit from the right counts twice, and of a product of two digits the sum of them (less nine).
+    # Every second digit from the right is doubled, minus nine if above nine.
     doubled = [int(digit) * (1 + at % 2) for at, digit in enumerate(reversed(digits))]
     return sum(value - 9 * (value > 9) for value in doubled) % 10 == 0
 
@@ -30,7 +30,7 @@ def _is_iban(text: str) -> bool:
     plain = text.replace(" ", "").upper()
     if not 15 <= len(plain) <= 34:
         return False
-    # ISO 13616: country and check digits go to the end, letters count from 10, and the remainder by 97 is 1.
+    # ISO 13616: move country and check digits to the end, letters count from 10; the remainder by 97 is 1.
     turned = plain[4:] + plain[:4]
     return int("".join(str(int(letter, 36)) for letter in turned)) % 97 == 1
 
@@ -45,8 +45,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-# In this order: each works on what the one before has left, and
-# a short pattern must not cut a piece out of a long number.
+# In this order, because a short pattern must not match inside a long number.
 _PATTERNS: tuple[tuple[str, re.Pattern[str], Callable[[str], bool] | None], ...] = (
     ("EMAIL", re.compile(r"[A-Za-z0-9._%+'-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}"), None),
     ("IBAN", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), _is_iban),
@@ -60,20 +59,20 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str], Callable[[str], bool] | None], ...]
 
 
 def is_perhaps_personal(text: str) -> bool:
-    """Whether a text may hold something personal: quick, and true for some that hold nothing."""
+    """Whether a text may hold personal data; quick, with false positives."""
     return _HINT.search(text) is not None
 
 
 class Pseudonyms:
-    """Takes personal things out of texts."""
+    """Replaces personal data in texts by pseudonyms."""
 
     def __init__(self, salt: bytes) -> None:
         self._salt = salt
         self.counts: dict[str, int] = {}
-        """Kind -> how many were taken out."""
+        """Kind -> number of replacements."""
 
     def mask(self, value: Any) -> Any:
-        """A copy of JSON-like data without what is personal; names of fields stay."""
+        """A copy of JSON-like data with personal data masked; field names stay."""
         if isinstance(value, str):
             return self.mask_text(value)
         if isinstance(value, list):
@@ -83,7 +82,7 @@ class Pseudonyms:
         return value
 
     def mask_text(self, text: str) -> str:
-        """A text without what is personal in it."""
+        """A text with personal data masked."""
         if not is_perhaps_personal(text):
             return text
         for kind, pattern, is_real in _PATTERNS:
@@ -94,6 +93,6 @@ class Pseudonyms:
         if is_real is not None and not is_real(value):
             return value
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        # The same number written with other blanks is still the same person's.
+        # Spaces and punctuation do not change the pseudonym of a number.
         plain = re.sub(r"[\s().-]", "", value).lower() if kind != "EMAIL" else value.lower()
         return f"[{kind}_{hashlib.blake2b(plain.encode(), key=self._salt, digest_size=3).hexdigest()}]"

@@ -1,7 +1,7 @@
-"""Files of traces -> traces: which format it is, what cannot be read, and how much of that is too much.
+"""Read traces from files: detect the format, and count bad records.
 
-A record that cannot be read is counted with its reason and skipped; more of them than a share of the file is an
-error, because then the format is not what it seems to be.
+A record that cannot be read is counted with its reason and skipped. Too large a share of them is an error of the
+import, because the format is then probably wrong.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ...errors import DataError, show, suggest
 from .formats import openai_chat, otel
 from .trace import BadRecord, Trace
 
-FORMATS: Final[dict[str, ModuleType]] = {one.NAME: one for one in (otel, openai_chat)}
-"""By name; the order is that in which a record is tried, the most telling first."""
+FORMATS: Final[dict[str, ModuleType]] = {module.NAME: module for module in (otel, openai_chat)}
+"""Name -> module, in the order of detection, the most specific first."""
 AUTO: Final = "auto"
 _LOOKED_AT: Final = 50
 _REASONS: Final = 20
 
 type Record = Mapping[str, Any]
 type Spoil = Callable[[str, str], None]
-"""Called with the place of a record that cannot be read, and the reason."""
+"""Called with the place of a bad record and the reason."""
 
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did."""
+    """The result of an import."""
 
     name: str = ""
     records: int = 0
@@ -42,14 +42,14 @@ class ImportReport:
     with_reward: int = 0
     bad_records: int = 0
     reasons: dict[str, str] = field(default_factory=dict[str, str])
-    """Reason -> where it was first seen."""
+    """Reason -> its first place."""
     redacted: dict[str, int] = field(default_factory=dict[str, int])
-    """Kind of secret or personal data -> how many were removed."""
+    """Kind of secret or personal data -> number of removals."""
     formats: dict[str, str] = field(default_factory=dict[str, str])
     """File -> format."""
 
     def spoil(self, where: str, reason: str) -> None:
-        """Count a record that cannot be read."""
+        """Count a bad record."""
         self.bad_records += 1
         if len(self.reasons) < _REASONS:
             self.reasons.setdefault(reason, where)
@@ -59,7 +59,7 @@ class ImportReport:
 
 
 def find_format(path: Path, wanted: str = AUTO) -> str:
-    """The format of a file by its first records, or the one that is named; refuses what none of them is."""
+    """The named format, or the one of the file's first records; DataError if none matches."""
     if wanted != AUTO:
         if wanted not in FORMATS:
             hint = suggest(wanted, FORMATS) or f"There are {', '.join(FORMATS)}."
@@ -67,7 +67,7 @@ def find_format(path: Path, wanted: str = AUTO) -> str:
         return wanted
     first = [record for _, record in islice(read_file(path, ImportReport().spoil), _LOOKED_AT)]
     for record in first:
-        if (found := next((name for name, one in FORMATS.items() if one.is_mine(record)), None)) is not None:
+        if (found := next((name for name, module in FORMATS.items() if module.is_mine(record)), None)) is not None:
             return found
     raise DataError(
         f"{path}: none of its first {len(first)} records looks like one of {', '.join(FORMATS)}. Name the format with "
@@ -78,7 +78,7 @@ def find_format(path: Path, wanted: str = AUTO) -> str:
 def read_traces(
     records: Iterable[tuple[int, Record]], format: str, report: ImportReport, *, where: str
 ) -> Iterator[Trace]:
-    """The traces in numbered records, one at a time."""
+    """The traces in numbered records, as a stream."""
     report.formats[where] = format
     read: Callable[[Record], Iterator[Trace]] = FORMATS[format].read
     for number, record in records:
@@ -113,11 +113,11 @@ def _json_records(path: Path, spoil: Spoil) -> Iterator[tuple[int, Record]]:
             return
         try:
             value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:  # what follows cannot be found any more
+        except (ValueError, RecursionError) as error:  # the next record cannot be located
             raise DataError(f"{path}: from character {at + 1} on this is not JSON ({error}). Copy it again.") from None
-        for one in cast(list[Any], value) if isinstance(value, list) else [value]:
+        for record in cast(list[Any], value) if isinstance(value, list) else [value]:
             number += 1
-            if isinstance(one, dict):
-                yield number, cast(Record, one)
+            if isinstance(record, dict):
+                yield number, cast(Record, record)
             else:
                 spoil(f"{path}: record {number}", "it is not a JSON object")

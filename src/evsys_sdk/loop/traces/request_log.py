@@ -1,7 +1,7 @@
-"""What our own server is asked and answers, as traces: `evsys serve --traces support`.
+"""Store the requests and answers of the server as traces: `evsys serve --traces support`.
 
-The server hands over every conversation that it has answered, by any of its chat APIs. An answer is never held up:
-what was said is added to the store by its own thread, and in a crowd too large for that it is dropped and counted.
+The server passes every answered conversation of its chat APIs. A separate thread writes them, so that answers are not
+delayed; under too much load traces are dropped and counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST_WAIT_S: Final = 2.0
 
 
 class RequestLog:
-    """Keeps answers; close it at the end."""
+    """Stores answers as traces; must be closed."""
 
     def __init__(self, store: LiveStore, rules: Sequence[RewardRule] = ()) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class RequestLog:
         self.dropped = 0
 
     def keep(self, answer: ServedAnswer, size: int) -> None:
-        """Keep an answer to a request of `size` bytes."""
+        """Queue an answer to a request of `size` bytes."""
         if len(self._waiting) >= _MOST_WAITING:
             self.dropped += 1
         elif size <= _LONGEST:
@@ -47,7 +47,7 @@ class RequestLog:
             self._writer.submit(self._write)
 
     def take_feedback(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Keep what somebody thought of an answer that was kept; None where there is no such answer."""
+        """Store feedback on a stored answer; None if there is no such answer."""
         try:
             given = GivenFeedback.model_validate(dict(fields))
         except ValidationError as error:
@@ -55,38 +55,38 @@ class RequestLog:
             place = ".".join(str(part) for part in first["loc"]) or "the feedback"
             raise DataError(f"{place}: {first['msg']}. See docs/traces.md.") from None
         report = self._feedback.add([given], via="server")
-        if report.unknown:  # perhaps it was said a moment ago
+        if report.unknown:  # the answer may still be in the queue
             self.settle()
             report = self._feedback.add([given], via="server")
         if report.unknown:
             return None
         if report.crowded:
-            raise DataError(f"too much was said about {show(given.response_id)} already.")
+            raise DataError(f"{show(given.response_id)} has the maximum of feedback. Send feedback on other answers.")
         state = "known" if report.known else "changed" if report.changed else "added"
         return {"response_id": given.response_id, "state": state, "late": bool(report.late)}
 
     def settle(self) -> None:
-        """Wait until all that was said so far is in the store, or for as long as can be expected of who waits."""
+        """Wait until the queued answers are stored, at most two seconds."""
         with suppress(TimeoutError):
             self._writer.submit(self._write).result(_LONGEST_WAIT_S)
 
     def close(self) -> None:
-        """Write what is still waiting."""
+        """Write the queued answers."""
         self._writer.shutdown()
         if self.dropped:
-            get_logger(__name__).warning("%d exchanges came too quickly and are not among the traces", self.dropped)
+            get_logger(__name__).warning("%d answers arrived too quickly and were not stored as traces", self.dropped)
 
     def _write(self) -> None:
-        """Add all answers that wait: on a busy server many at a time."""
-        heard = [_read_answer(self._waiting.popleft()) for _ in range(len(self._waiting))]
+        """Store all queued answers in one batch."""
+        records = [_read_answer(self._waiting.popleft()) for _ in range(len(self._waiting))]
         try:
-            if heard:
-                self._store.add(heard, openai_chat.NAME)
-        except EvsysError as error:  # a full disk must not end the server
-            get_logger(__name__).error("%d traces could not be kept: %s", len(heard), error)
+            if records:
+                self._store.add(records, openai_chat.NAME)
+        except EvsysError as error:  # e.g. a full disk must not end the server
+            get_logger(__name__).error("%d traces could not be stored: %s", len(records), error)
 
 
 def _read_answer(answer: ServedAnswer) -> dict[str, Any]:
-    """A record of a conversation and its answer."""
+    """The record of a conversation and its answer."""
     request = {"messages": answer.messages, "model": answer.model, "metadata": answer.metadata}
     return {"id": answer.id, "time": answer.time, "request": request, "response": answer.response}

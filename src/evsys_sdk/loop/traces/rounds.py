@@ -1,12 +1,12 @@
-"""Traces -> data to learn from and tasks to be judged by, cut apart by time before anything may train on them.
+"""Split new traces by time into training rows and held-out tasks.
 
     made = seal_round("support", share=0.2)
     made.dataset, made.benchmark
 
-Each round takes the traces that no earlier one took. The latest of them are held out, with everything else that their
-conversations and their questions occur in. What was held out once is never trained on. A dataset holds all that may be
-trained on so far, without answers that were right once and fail now; a benchmark the tasks of its round alone, so that
-it is always newer than what was learned.
+Each round takes the traces that no earlier round took. The latest ones are held out; older traces with the same
+conversations or questions are left out. Held-out traces are never trained on. A dataset holds the training rows of all
+rounds so far, without answers that fail now; a benchmark holds the tasks of its round only, so that it is newer than
+the training data.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from .store import TraceStore
 _ROUNDS = "rounds.jsonl"
 _OUTDATED = "an answer that is no longer found good"
 _FEWEST = 2
-"""Traces that a hold-out must have to be one."""
+"""Fewest held-out traces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What was made of the traces of one round."""
+    """The result of sealing a round."""
 
     number: int
     dataset: str
-    """Id of the dataset with everything that may be trained on so far."""
+    """Id of the dataset with the training rows so far."""
     benchmark: str
-    """Id of the benchmark with the tasks that were held out."""
+    """Id of the benchmark with the held-out tasks."""
     cut: float
-    """Everything at or after this time was held out."""
+    """Traces at or after this time were held out."""
     taken: int
-    """Traces that were new in this round."""
+    """Number of new traces."""
     rows: int
     tasks: int
     left_out: dict[str, int] = field(default_factory=dict[str, int])
-    """Why traces are in neither, and how many."""
+    """Reason -> number of traces that are in neither."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def read_rounds(name: str) -> list[dict[str, Any]]:
-    """Every round of a store, oldest first, with the ids that it took."""
+    """The rounds of a store with the ids of their traces, oldest first."""
     return list(read_records(rounds_file(name)))
 
 
 def rounds_file(name: str) -> Path:
-    """Where the rounds of a store are kept; it may not exist yet."""
+    """The file of a store's rounds; it may not exist."""
     return TraceStore(name).folder / _ROUNDS
 
 
@@ -74,60 +74,62 @@ def seal_round(
     without: Collection[int] = (),
     aside: Collection[str] = (),
 ) -> Round:
-    """Cut the new traces into rows to train on and tasks to be judged by; rows `without` those of some rounds.
+    """Split the new traces into training rows and held-out tasks; the rows exclude those of the rounds in `without`.
 
-    New traces whose ids are in `aside` become neither.
+    New traces whose ids are in `aside` are in neither.
     """
     store = TraceStore(name)
     with exclusive(lock_beside(store.folder / _ROUNDS), f"the rounds of '{name}'"):
         before = read_rounds(name)
         used, aside = find_taken(before), set(aside)
-        untaken = [one for one in store.read() if one["id"] not in used]
-        fresh = sorted((one for one in untaken if one["id"] not in aside), key=_when)
+        untaken = [trace for trace in store.read() if trace["id"] not in used]
+        fresh = sorted((trace for trace in untaken if trace["id"] not in aside), key=_when)
         cut = _cut(fresh, share, name)
-        # By time and not by number: traces of one moment are all on the same side.
-        held = [one for one in fresh if _when(one)[0] >= cut]
-        kept, left_out = _separate([one for one in fresh if _when(one)[0] < cut], held)
+        # By time, so that traces with the same time are on the same side.
+        held = [trace for trace in fresh if _when(trace)[0] >= cut]
+        kept, left_out = _separate([trace for trace in fresh if _when(trace)[0] < cut], held)
         tasks, poor = _make_tasks(held, min_reward, verifier)
         trained = find_trained(before, without)
-        earlier = [one for one in store.read() if one["id"] in trained] if trained else []
+        earlier = [trace for trace in store.read() if trace["id"] in trained] if trained else []
         outdated = _find_outdated(fresh, earlier)
-        current = [one for one in earlier if one["id"] not in outdated]
+        current = [trace for trace in earlier if trace["id"] not in outdated]
         rows = list(_make_rows(sorted([*current, *kept], key=_when), min_reward))
         left_out |= poor | {"to be trained on without a good answer": len(current) + len(kept) - len(rows)}
         left_out |= {_OUTDATED: len(outdated), "people disagree about it": len(untaken) - len(fresh)}
         dataset, benchmark = _add(store.folder / f"round-{len(before) + 1}", name, rows, tasks)
         found = {reason: count for reason, count in left_out.items() if count}
         made = Round(len(before) + 1, dataset, benchmark, cut, len(untaken), len(rows), len(tasks), found)
-        # Written last: a process that is killed before leaves files that the next attempt replaces, and no round.
+        # Written last, so that a killed process leaves no round, only files that the next attempt replaces.
         with JsonlFile(store.folder / _ROUNDS) as file:
-            ids = {"trained": [one["id"] for one in kept], "held_out": [one["id"] for one in held]}
-            ids["aside"] = sorted({one["id"] for one in untaken} - {*ids["trained"], *ids["held_out"]})
+            ids = {"trained": [trace["id"] for trace in kept], "held_out": [trace["id"] for trace in held]}
+            ids["aside"] = sorted({trace["id"] for trace in untaken} - {*ids["trained"], *ids["held_out"]})
             file.append({**made.to_dict(), "time": time.time(), **ids, "outdated": sorted(outdated)})
     return made
 
 
 def find_taken(rounds: Sequence[dict[str, Any]]) -> set[str]:
-    """The ids of all traces that some round has taken, whatever became of them."""
-    return {id for one in rounds for key in ("trained", "held_out", "aside") for id in one.get(key, ())}
+    """The ids of all traces in any round."""
+    return {id for made in rounds for key in ("trained", "held_out", "aside") for id in made.get(key, ())}
 
 
 def find_trained(rounds: Sequence[dict[str, Any]], without: Collection[int] = ()) -> set[str]:
-    """The ids of what may be trained on of all rounds but some: what a later one found outdated is not."""
-    counted = [one for one in rounds if one["number"] not in without]
-    outdated = {id for one in counted for id in one.get("outdated", ())}
-    return {id for one in counted for id in one["trained"]} - outdated
+    """The ids of the training traces of all rounds but those in `without`, except outdated ones."""
+    counted = [made for made in rounds if made["number"] not in without]
+    outdated = {id for made in counted for id in made.get("outdated", ())}
+    return {id for made in counted for id in made["trained"]} - outdated
 
 
 def _find_outdated(fresh: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> set[str]:
-    """Earlier answers that were right and fail now: next to the new ones they would teach both and so neither."""
+    """The ids of earlier good answers that fail now and contradict the new ones."""
     new, known = sort_by_kind([*fresh, *list_corrections(fresh)], [as_taught(one) for one in earlier])
-    over = {(one.kind, one.answer) for one in follow_settled(new, known) if one.is_over and one.others}
-    return {trace["id"] for trace, one in zip(earlier, known, strict=True) if (one.kind, one.answer) in over}
+    standings = (standing for standing in follow_settled(new, known) if standing.is_over and standing.others)
+    over = {(standing.kind, standing.answer) for standing in standings}
+    pairs = zip(earlier, known, strict=True)
+    return {trace["id"] for trace, asked in pairs if (asked.kind, asked.answer) in over}
 
 
 def _when(trace: dict[str, Any]) -> tuple[float, str]:
-    """A trace without a time is as old as can be: it must not decide where the newest begin."""
+    """The sort key of a trace by time; traces without a time count as the oldest."""
     return (trace["time"] if trace["time"] is not None else 0.0, trace["id"])
 
 
@@ -151,11 +153,11 @@ def _cut(fresh: Sequence[dict[str, Any]], share: float, name: str) -> float:
 def _separate(
     older: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The older traces without conversations and questions that are held out as well."""
-    conversations = {one["conversation"] for one in held if one["conversation"]}
-    questions = {question for one in held if (question := question_of(one))}
-    kept = [one for one in older if one["conversation"] not in conversations]
-    apart = [one for one in kept if question_of(one) not in questions]
+    """The older traces without held-out conversations and questions, and the number of removed ones by reason."""
+    conversations = {trace["conversation"] for trace in held if trace["conversation"]}
+    questions = {question for trace in held if (question := question_of(trace))}
+    kept = [trace for trace in older if trace["conversation"] not in conversations]
+    apart = [trace for trace in kept if question_of(trace) not in questions]
     return apart, {
         "its conversation continues in the hold-out": len(older) - len(kept),
         "its question is in the hold-out": len(kept) - len(apart),
@@ -171,33 +173,33 @@ def _is_good(trace: dict[str, Any], min_reward: float | None) -> bool:
 
 
 def _make_rows(traces: Sequence[dict[str, Any]], min_reward: float | None) -> Iterator[dict[str, Any]]:
-    for one in map(as_taught, traces):
-        if _is_good(one, min_reward):
-            about = {"trace": one["id"], "time": one["time"], "reward": one["reward"], "source": one["source"]}
-            about |= {"corrected": True} if CORRECTION in one else {}
-            yield {"messages": one["messages"], "metadata": about}
+    for trace in map(as_taught, traces):
+        if _is_good(trace, min_reward):
+            about = {"trace": trace["id"], "time": trace["time"], "reward": trace["reward"], "source": trace["source"]}
+            about |= {"corrected": True} if CORRECTION in trace else {}
+            yield {"messages": trace["messages"], "metadata": about}
 
 
 def _make_tasks(
     held: Sequence[dict[str, Any]], min_reward: float | None, verifier: str
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Tasks of one question each; the answer that was given counts as right where it was good."""
+    """Tasks from held-out traces with one question and a good answer, and the number of others by reason."""
     tasks: dict[str, dict[str, Any]] = {}
     several = poor = 0
-    for one in map(as_taught, held):
-        asked = [message for message in one["messages"] if message["role"] == "user"]
-        if not _is_good(one, min_reward):
+    for trace in map(as_taught, held):
+        asked = [message for message in trace["messages"] if message["role"] == "user"]
+        if not _is_good(trace, min_reward):
             poor += 1
         elif len(asked) != 1:
             several += 1
         else:
-            expected = one["messages"][-1]["content"]
-            # By its question: asked several times it is one task, with the answer that was good last.
-            tasks[question_of(one)] = {
-                "task_id": one["id"],
+            expected = trace["messages"][-1]["content"]
+            # By question, so that a repeated question is one task with its last good answer.
+            tasks[question_of(trace)] = {
+                "task_id": trace["id"],
                 "instruction": asked[0]["content"],
                 "verifier": {"kind": "in_process", "fn_name": verifier, "expected": expected},
-                "metadata": {"trace": one["id"], "time": one["time"]},
+                "metadata": {"trace": trace["id"], "time": trace["time"]},
             }
     counts = {"held out without a good answer": poor, "held out with several questions": several}
     return list(tasks.values()), counts

@@ -1,10 +1,10 @@
-"""The traces of a project: `.evsys/traces/<name>/traces.jsonl`, each once, without secrets and personal things.
+"""The traces of a project: `.evsys/traces/<name>/traces.jsonl`, each once, without secrets and personal data.
 
     report = import_traces("support", [Path("spans.jsonl")])
     for trace in TraceStore("support").read(): ...
 
-A line begins with the id, so that what is there already is known without reading the rest. An import that was killed is
-done again: what it had written is there, and is not written twice.
+A line begins with the id, so that known traces are detected without parsing it. A killed import can be repeated: stored
+traces are not added twice.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def check_name(name: str, what: str) -> str:
 
 _TRACES = "traces.jsonl"
 _ID = slice(7, 39)
-"""Where the id stands in a line: behind `{"id":"`."""
+"""Position of the id in a line, after `{"id":"`."""
 _BYTES_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStore:
-    """The traces under one name."""
+    """The traces of one store."""
 
     name: str
     file_name: str = _TRACES
@@ -64,7 +64,7 @@ class TraceStore:
         return self.folder / self.file_name
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Every trace, in the order in which they were read, with the feedback that came later."""
+        """Every trace in the order of import, with its later feedback."""
         later = read_feedback(self.folder) if self.file_name == _TRACES else {}
         for number, line in complete_lines(self.file):
             try:
@@ -78,13 +78,13 @@ class TraceStore:
         return {line[_ID] for _, line in complete_lines(self.file)}
 
     def salt(self) -> bytes:
-        """What makes pseudonyms of this store its own; made when it is first asked for."""
+        """The salt of this store's pseudonyms, created on first use."""
         path = self.folder / "salt"
         self.folder.mkdir(parents=True, exist_ok=True)
         with exclusive(lock_beside(path), str(path)):
             if not path.exists() or not path.stat().st_size:
                 path.unlink(missing_ok=True)
-                # For its owner alone: who has the salt can try out whom a mark stands for.
+                # Readable by its owner only, because the salt allows guessing the value of a pseudonym.
                 with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                     file.write(secrets.token_bytes(16))
         return path.read_bytes()
@@ -99,18 +99,18 @@ def import_traces(
     most_bad: float = 0.01,
     keep_personal: bool = False,
 ) -> ImportReport:
-    """Add the traces of some files to a store; what is there already is not added again."""
+    """Add the traces of files to a store; known traces are skipped."""
     opened = {path: find_format(path, format) for path in files}
     with LiveStore(name, rules=rules, keep_personal=keep_personal).open() as writer:
         report = writer.report
         for path, found in opened.items():
             writer.add(read_traces(read_file(path, report.spoil), found, report, where=str(path)), found)
-    seen = report.records + report.bad_records
-    # Reported at the end, with what could be read kept: importing the corrected files adds only what is missing.
-    if report.bad_records > most_bad * seen:
+    total = report.records + report.bad_records
+    # Raised at the end, after storing the good records, so that importing the corrected files adds the rest.
+    if report.bad_records > most_bad * total:
         reason, where = next(iter(report.reasons.items()))
         raise DataError(
-            f"{report.bad_records} of {seen} records could not be read, first {where}: {reason}. The {report.added} "
+            f"{report.bad_records} of {total} records could not be read, first {where}: {reason}. The {report.added} "
             f"traces that could be read are in '{name}'. Correct the files, name their --format, or allow more with "
             "--most-bad."
         )
@@ -118,7 +118,7 @@ def import_traces(
 
 
 class LiveStore:
-    """A store that records are added to as they come; safe to use from several threads, and next to other processes."""
+    """A store to which records are added; safe to use from several threads and processes."""
 
     def __init__(
         self, name: str | TraceStore, *, rules: Sequence[RewardRule] = (), keep_personal: bool = False
@@ -127,27 +127,27 @@ class LiveStore:
         self.store.folder.mkdir(parents=True, exist_ok=True)
         self.rules = tuple(rules)
         self.salt = None if keep_personal else self.store.salt()
-        """Of the pseudonyms; None keeps personal data."""
+        """Salt of the pseudonyms; None keeps personal data."""
         self._lock = threading.Lock()
         self._known, self._end = set[bytes](), -1
-        """The ids in the file, and how long it was when they were read."""
+        """The ids in the file, and its size when they were read."""
 
     def knows(self, id: str) -> bool:
-        """Whether a trace of this id is in the file."""
+        """Whether a trace with this id is in the file."""
         with self._lock:
             if self.store.file.is_file() and (size := self.store.file.stat().st_size) != self._end:
                 self._known, self._end = self.store.ids(), size
             return id.encode() in self._known
 
     def add(self, records: Iterable[Record], format: str) -> ImportReport:
-        """Add the traces of some records; they are in the file when this returns."""
+        """Add the traces of records."""
         with self.open() as writer:
             writer.add(read_traces(enumerate(records, 1), format, writer.report, where="record"), format)
         return writer.report
 
     @contextmanager
     def open(self) -> Generator[_Writer]:
-        """The file to append to; no one else writes meanwhile."""
+        """A writer to the file, under its lock."""
         with (
             self._lock,
             exclusive(lock_beside(self.store.file), str(self.store.file)),
@@ -157,7 +157,7 @@ class LiveStore:
                 self._known = self.store.ids()
             personal = None if self.salt is None else Pseudonyms(self.salt)
             writer = _Writer(out, self._known, self.rules, personal, ImportReport(self.store.name))
-            self._end = -1  # until all is written: after a full disk, what is not there must not be taken for known
+            self._end = -1  # until all lines are written, so that a failed write does not leave wrong ids
             yield writer
             self._end = self.store.file.stat().st_size
 
@@ -178,7 +178,7 @@ class _Writer:
             report.redacted = personal.counts
 
     def add(self, traces: Iterable[Trace], source: str) -> None:
-        """Append those that are not in the file, some thousand at once."""
+        """Append new traces in batches."""
         lines, size = list[bytes](), 0
         for trace in traces:
             id = trace.id_in(source)
@@ -199,7 +199,7 @@ class _Writer:
         self.report.added += len(lines)
 
     def _to_line(self, id: str, trace: Trace, source: str) -> bytes:
-        """A line of the store: the id first, the reward worked out, secrets and personal data removed."""
+        """A line of the store: the id first, with the reward, without secrets and personal data."""
         reward, feedback = work_out_reward(trace.feedback, self._rules) if trace.feedback else (None, [])
         self.report.with_reward += reward is not None
         about = {
@@ -210,13 +210,13 @@ class _Writer:
             "reward": reward,
             "usage": trace.usage,
         }
-        said = {"conversation": trace.conversation, "feedback": feedback, "messages": trace.messages}
-        # Most lines hold neither, which one look at their text shows. The numbers in `about` are no telephone numbers.
-        if self._personal is not None and is_perhaps_personal(_encode(said).decode()):
-            said = self._personal.mask(said)
-        line = _encode({**about, **said})
+        content = {"conversation": trace.conversation, "feedback": feedback, "messages": trace.messages}
+        # A quick check, because most lines hold none. `about` is not masked: its numbers look like phone numbers.
+        if self._personal is not None and is_perhaps_personal(_encode(content).decode()):
+            content = self._personal.mask(content)
+        line = _encode({**about, **content})
         if is_suspicious(line.decode()):
-            redacted = _encode({key: redact(value) for key, value in (about | said).items()})
+            redacted = _encode({key: redact(value) for key, value in (about | content).items()})
             if redacted != line:
                 self.report.redacted["SECRET"] = self.report.redacted.get("SECRET", 0) + 1
             return redacted

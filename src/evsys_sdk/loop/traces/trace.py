@@ -1,6 +1,6 @@
-"""One conversation as it happened: who said what, when, and what was thought of it.
+"""A trace: one conversation with its time, model and feedback.
 
-An id is made of what the producer calls the record, or of what was said, so that reading a file twice adds nothing.
+Its id is a hash of the producer's id or of the content, so that importing a file twice adds nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BadRecord(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What somebody or something thought of an answer, as it was given."""
+    """One rating of an answer."""
 
     name: str
     value: Any
@@ -58,30 +58,30 @@ class Trace:
     """One conversation."""
 
     native_id: str
-    """What its producer calls it; empty where it has no name."""
+    """The id at its producer; empty without one."""
     messages: list[Message]
     time: float | None = None
     """Seconds since 1970, UTC."""
     conversation: str = ""
-    """What several traces of one conversation share."""
+    """Id of the conversation, which several traces may share."""
     model: str = ""
     feedback: list[Feedback] = field(default_factory=list[Feedback])
     usage: dict[str, int] = field(default_factory=dict[str, int])
 
     def id_in(self, source: str) -> str:
-        """32 characters that stand for this trace wherever it is read again."""
+        """The id of the trace: 32 hex digits, the same for every import."""
         if self.native_id:
-            content = f"{source}\0{self.native_id}".encode("utf-8", "surrogatepass")  # JSON may hold half a pair
+            content = f"{source}\0{self.native_id}".encode("utf-8", "surrogatepass")  # JSON may hold lone surrogates
         else:
-            said = json.dumps([self.time, self.messages], sort_keys=True, ensure_ascii=True, default=str)
-            # Two zeros, where a name would begin: what was said must not pass for the name of another trace.
-            content = f"{source}\0\0{said}".encode()
+            text = json.dumps([self.time, self.messages], sort_keys=True, ensure_ascii=True, default=str)
+            # Two null characters, so that content cannot collide with the id of another trace.
+            content = f"{source}\0\0{text}".encode()
         return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class RewardRule:
-    """How one kind of feedback becomes a reward: from `low` (0) to `high` (1)."""
+    """The scale of a kind of feedback: `low` gives reward 0, `high` gives 1."""
 
     name: str
     low: float | None = None
@@ -101,7 +101,7 @@ class RewardRule:
         return cls(name, *ends)
 
     def apply(self, value: Any) -> float | None:
-        """The reward of a value; None where this rule has nothing to say about it."""
+        """The reward of a value; None if it has none."""
         if self.low is None or self.high is None:
             return plain_reward(value)
         found = _number(value)
@@ -111,7 +111,7 @@ class RewardRule:
 
 
 def plain_reward(value: Any) -> float | None:
-    """What means the same everywhere: true and false, thumbs, and numbers from 0 to 1."""
+    """The reward of values without a scale: booleans, thumbs, and numbers from 0 to 1; else None."""
     if isinstance(value, bool):
         return float(value)
     if isinstance(value, str) and (word := value.strip().lower()) in _JUDGED:
@@ -123,22 +123,22 @@ def plain_reward(value: Any) -> float | None:
 def work_out_reward(
     feedback: Sequence[Feedback], rules: Sequence[RewardRule]
 ) -> tuple[float | None, list[dict[str, Any]]]:
-    """The mean reward of what counts, and each piece of it with the rule that made it one."""
+    """The mean reward of the feedback, and each entry with its reward and scale."""
     by_name = {rule.name: rule for rule in rules}
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for one in feedback:
         rule = by_name.get(one.name)
         reward = rule.apply(one.value) if rule else None if by_name else plain_reward(one.value)
-        stated: dict[str, Any] = {"name": one.name, "value": one.value, "reward": reward}
+        entry: dict[str, Any] = {"name": one.name, "value": one.value, "reward": reward}
         if rule is not None and rule.low is not None:
-            stated["scale"] = [rule.low, rule.high]
-        found.append(stated | ({"comment": one.comment} if one.comment else {}))
-    rewards = [one["reward"] for one in found if one["reward"] is not None]
-    return (sum(rewards) / len(rewards) if rewards else None), found
+            entry["scale"] = [rule.low, rule.high]
+        entries.append(entry | ({"comment": one.comment} if one.comment else {}))
+    rewards = [one["reward"] for one in entries if one["reward"] is not None]
+    return (sum(rewards) / len(rewards) if rewards else None), entries
 
 
 def parse_time(value: Any) -> float | None:
-    """A time in any of the usual spellings as seconds since 1970; without a zone it is UTC."""
+    """A time in a common format as seconds since 1970; without a zone it is UTC."""
     number = _number(value)
     if number is not None:
         while number > _LATEST:
@@ -169,8 +169,8 @@ def _number(value: Any) -> float | None:
 
 
 def as_object(value: Any) -> Mapping[str, Any]:
-    """`value` if it is an object; one that is written as JSON is read."""
-    if value.__class__ is dict:  # nearly always, and the question below takes ten times as long
+    """`value` if it is an object, or JSON text of one; else an empty one."""
+    if value.__class__ is dict:  # the usual case; `isinstance` with Mapping takes ten times as long
         return value
     if value is None:
         return {}
@@ -180,7 +180,7 @@ def as_object(value: Any) -> Mapping[str, Any]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """`value` if it is a list; one that is written as JSON is read."""
+    """`value` if it is a list, or JSON text of one; else an empty list."""
     if value is None:
         return []
     if isinstance(value, str) and value[:1] == "[":
@@ -189,7 +189,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def parse_embedded(text: str) -> Any:
-    """JSON inside a text; the text itself where it is none."""
+    """The value of JSON text; the text itself if it is no JSON."""
     from pydantic_core import from_json
 
     try:
@@ -199,7 +199,7 @@ def parse_embedded(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """`value` as what was said: a text, the texts of content blocks, or JSON of anything else."""
+    """`value` as message text: text, the texts of content blocks, or JSON of other values."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -221,13 +221,13 @@ def _block_text(block: Any) -> str:
 
 
 def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
-    """A call as chat messages have it, its arguments as JSON text."""
+    """A tool call of a chat message, with its arguments as JSON text."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
     return {"id": str(id or ""), "type": "function", "function": {"name": str(name or ""), "arguments": text}}
 
 
 def chat_messages(messages: Iterable[Any]) -> list[Message]:
-    """Messages of OpenAI's shape with nothing in them that a row of chat may not have."""
+    """Messages in OpenAI's format, with only the fields of chat rows."""
     found: list[Message] = []
     for raw in messages:
         message = as_object(raw)

@@ -1,1 +1,1 @@
-"""How others write their traces, one format a file."""
+"""Formats of traces, one module each."""

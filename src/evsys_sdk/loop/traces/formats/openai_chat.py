@@ -1,4 +1,4 @@
-"""OpenAI's chat format: rows of `messages`, and logs of `request` with `response`, as our own server writes them."""
+"""OpenAI's chat format: rows of `messages`, and logs of `request` with `response`, as our server writes them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def read(record: Mapping[str, Any]) -> Iterator[Trace]:
     if "response" in record:
         response = as_object(record["response"])
         response = as_object(response.get("body")) or response or record
-    said = as_list(request.get("messages"))
+    messages = as_list(request.get("messages"))
     if choices := as_list(response.get("choices")):
-        said = [*said, {"role": "assistant", **as_object(as_object(choices[0]).get("message"))}]
-    if not said:
+        messages = [*messages, {"role": "assistant", **as_object(as_object(choices[0]).get("message"))}]
+    if not messages:
         raise BadRecord("it has no messages")
     metadata = as_object(record.get("metadata")) or as_object(request.get("metadata"))
     usage = as_object(response.get("usage"))
     yield Trace(
         str(record.get("id") or response.get("id") or record.get("custom_id") or ""),
-        chat_messages(said),
+        chat_messages(messages),
         _time(record, response),
         str(metadata.get("conversation_id") or record.get("conversation_id") or ""),
         str(response.get("model") or request.get("model") or ""),
@@ -51,17 +51,17 @@ def _time(*places: Mapping[str, Any]) -> float | None:
 
 
 def _feedback(record: Mapping[str, Any]) -> Iterator[Feedback]:
-    given = record.get("feedback")
-    if isinstance(given, list):
-        for one in as_list(given):
-            fields = as_object(one)
+    feedback = record.get("feedback")
+    if isinstance(feedback, list):
+        for entry in as_list(feedback):
+            fields = as_object(entry)
             comment = fields.get("comment")
             yield Feedback(
                 str(fields.get("name") or "feedback"),
                 fields.get("value", fields.get("score")),
                 comment if isinstance(comment, str) else "",
             )
-    elif given is not None:
-        yield Feedback("feedback", given)
+    elif feedback is not None:
+        yield Feedback("feedback", feedback)
     if record.get("reward") is not None:
         yield Feedback("reward", record["reward"])

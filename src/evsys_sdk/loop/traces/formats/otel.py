@@ -1,7 +1,7 @@
 """OpenTelemetry's GenAI spans, in OTLP JSON and as the console exporter prints them.
 
-Read are the current conventions (`gen_ai.input.messages`) and the events up to 1.36 (`gen_ai.user.message`).
-Spans that hold no conversation are skipped.
+Supports the current conventions (`gen_ai.input.messages`) and the events up to 1.36 (`gen_ai.user.message`). Spans
+without a conversation are skipped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _read_span(span: Mapping[str, Any]) -> Iterator[Trace]:
         (str(as_object(event).get("name") or ""), _attributes(as_object(event).get("attributes")))
         for event in as_list(span.get("events"))
     ]
-    # The first that is found counts: code that is instrumented twice has one conversation in two forms.
+    # The first form counts, because code that is instrumented twice has the conversation in two forms.
     messages = _current(attributes) or _from_details(events) or _from_events(events)
     if not messages:
         return
