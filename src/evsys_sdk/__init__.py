@@ -1,7 +1,7 @@
 """evsys-sdk: one YAML file is one LLM-training experiment.
 
-Everything public is importable from here and loaded on first use, grouped in the order of the data flow. What is not
-listed here may move.
+The public names are importable from here and loaded on first use, grouped in the order of the data flow. Other
+names may move.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 
-if TYPE_CHECKING:  # written as `X as X`, because only then is X public to the type checkers of those who use it
+if TYPE_CHECKING:  # `X as X` makes X public for type checkers
     from .algorithms.loop_run import LoopRun as LoopRun
     from .algorithms.rl import group_advantages as group_advantages
     from .algorithms import (
@@ -224,14 +224,14 @@ _SURFACE = {
     "errors": "EvsysError ConfigError DataError WorkspaceError EvsysAuthError DashboardClientError",
     "log": "configure_logger get_logger set_level",
 }
-"""Module -> the public names it holds."""
+"""Module -> its public names."""
 
 _HOME = {name: module for module, names in _SURFACE.items() for name in names.split()}
 
 __all__ = ["__version__", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-if "EVSYS_LOGGING_LEVEL" in os.environ:  # only then: importing the package stays instant
+if "EVSYS_LOGGING_LEVEL" in os.environ:  # only then, so that importing the package stays fast
     from .log import configure_from_environment
 
     configure_from_environment()

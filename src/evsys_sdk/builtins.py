@@ -1,6 +1,6 @@
-"""The table of built-in extensions: kind -> name -> where it lives, and the extra it needs.
+"""The table of built-in extensions: kind -> name -> import path and required extra.
 
-Nothing here is imported until it is used. To add a built-in, write its module and add one line.
+Modules are imported on first use. To add a built-in, write its module and add one line.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
     "trackio": ("trackio",),
     "wandb": ("wandb",),
 }
-"""Optional dependencies: extra -> the modules whose presence shows that it is installed."""
+"""Optional dependencies: extra -> modules whose presence shows that it is installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Builtin:
-    """Where a built-in lives (`module:Class`, below `evsys_sdk`) and what it needs."""
+    """The import path of a built-in (`module:Class`, below `evsys_sdk`) and its extra."""
 
     target: str
     extra: str | None = None
     replaceable: bool = False
-    """Whether a project may register its own under this name, as the documented example does with `dedupe`."""
+    """Whether a project may register another class under this name, e.g. `dedupe` in the documentation."""
     family: str = ""
-    """Pattern of further names it answers to; the class then makes one by `member(name)`."""
+    """Pattern of further names; the class creates their extensions with `member(name)`."""
 
     def has_member(self, name: str) -> bool:
         return bool(self.family) and re.fullmatch(self.family, name) is not None
@@ -63,9 +63,9 @@ class Builtin:
         return getattr(import_module(f"evsys_sdk.{module}"), attribute)
 
     def read_summary(self) -> str | None:
-        """First line of its docstring, read from the source: importing all of them takes ten times as long.
+        """First line of its docstring, read from the source, because importing all modules takes ten times as long.
 
-        None where there is no source to read, or it is not written as ours is.
+        None without readable source.
         """
         module, _, attribute = self.target.partition(":")
         try:
@@ -81,7 +81,7 @@ class Builtin:
 
     @property
     def missing_extra(self) -> str | None:
-        """The extra to install before this can be used; None when it is there."""
+        """The missing extra; None if it is installed."""
         modules = EXTRA_MODULES[self.extra] if self.extra else ()
         return self.extra if any(find_spec(module) is None for module in modules) else None
 
@@ -222,4 +222,4 @@ BUILTINS: dict[str, dict[str, Builtin]] = {
 }
 
 REMOTE_DATA = Builtin("dashboard.client.remote_data:DashboardSource")
-"""Where the workspace looks for datasets and benchmarks that the project itself does not have."""
+"""The sources of datasets and benchmarks outside of the project."""

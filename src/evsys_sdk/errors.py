@@ -1,4 +1,4 @@
-"""Every error the SDK raises on purpose.
+"""The exceptions of the SDK.
 
     EvsysError
     ├── ConfigError            (ValueError)    a YAML file or config, all problems at once
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 
 class _Missing(Enum):
-    MISSING = "missing"  # an enum member is still itself after pickling
+    MISSING = "missing"  # an enum member keeps its identity after pickling
 
 
 MISSING: Final = _Missing.MISSING
-"""Stands for "no value was involved", so that `None` remains a reportable value."""
+"""Means "no value", so that `None` can be reported as a value."""
 
 _LONGEST_VALUE = 120
 _LONGEST_MESSAGE = 20_000
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"} | {
     code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
-"""Terminals obey escape sequences, and reorder text around marks of direction."""
+"""Control characters, and characters that change the direction of text in terminals."""
 
 
 def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name most like `name`, if any is similar enough to be a plausible typo."""
+    """The known name closest to `name`; None if none is similar."""
     import difflib  # here, because errors.py is on the start-up path of every command
 
     by_folded = {candidate.casefold(): candidate for candidate in known}
@@ -57,19 +57,19 @@ def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
 
 
 def suggest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """`Did you mean 'sft'?`, or nothing if no known name is similar."""
+    """`Did you mean 'sft'?`; empty if no known name is similar."""
     guess = closest(name, known, cutoff=cutoff)
     return f"Did you mean '{guess}'?" if guess else ""
 
 
 def show(value: object) -> str:
-    """`value` as a reader of an error message wants to see it: one line, not endless, and without its secrets."""
+    """`value` for an error message: on one line, shortened and redacted."""
     text = repr(redact(value))
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}… ({len(text)} characters)"
 
 
 def clean(text: str) -> str:
-    """A message for terminals and records: control characters are visible, and the middle of an endless one is cut."""
+    """A message for terminals and records, with visible control characters and a limited length."""
     if len(text) > _LONGEST_MESSAGE:
         half, left_out = _LONGEST_MESSAGE // 2, len(text) - _LONGEST_MESSAGE
         text = f"{text[:half]} … {left_out} characters left out … {text[-half:]}"
@@ -77,7 +77,7 @@ def clean(text: str) -> str:
 
 
 def place_in_user_code(error: BaseException) -> str:
-    """Where in the user's own code an error comes from, as `folder/file.py:12`; empty where it passed none of it."""
+    """The place in user code that raised an error, as `folder/file.py:12`; empty without one."""
     import os
 
     frame = _frame_in_user_code(error)
@@ -88,7 +88,7 @@ def place_in_user_code(error: BaseException) -> str:
 
 
 def blame_user_code(error: BaseException) -> str:
-    """The same with the expression that failed, as ``folder/file.py:12: `row["answer"]` ``; a `raise` speaks itself."""
+    """The place in user code with the failed expression, as ``folder/file.py:12: `row["answer"]` ``."""
     import linecache
 
     frame, place = _frame_in_user_code(error), place_in_user_code(error)
@@ -102,7 +102,7 @@ def blame_user_code(error: BaseException) -> str:
 
 
 def _frame_in_user_code(error: BaseException) -> FrameSummary | None:
-    """The innermost frame that belongs neither to this package nor to Python nor to what is installed."""
+    """The innermost frame outside of this package, Python and installed packages."""
     import os
     import sys
     import traceback
@@ -117,7 +117,7 @@ def _frame_in_user_code(error: BaseException) -> FrameSummary | None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a config, and what to do about it."""
+    """A problem of a config, with its place and remedy."""
 
     message: str
     path: str = ""
@@ -131,7 +131,7 @@ class Problem:
 
     @property
     def _shown(self) -> Any:
-        """The value, unless its place says that it is a secret."""
+        """The value, redacted if its path names a secret."""
         return redact(self.value, self.path.rpartition(".")[2])
 
     def located(self, *, file: str | None, line: int | None = None, column: int | None = None) -> Problem:
@@ -156,7 +156,7 @@ class Problem:
 
 def _is_json_scalar(value: object) -> bool:
     if isinstance(value, float):
-        return math.isfinite(value)  # JSON has no word for infinity
+        return math.isfinite(value)  # JSON has no infinity
     return isinstance(value, str | int | None)
 
 
@@ -174,7 +174,7 @@ class EvsysError(Exception):
 
 
 class ConfigError(EvsysError, ValueError):
-    """A config that cannot be used; carries every problem found, not only the first."""
+    """An invalid config, with all its problems."""
 
     def __init__(self, problems: Sequence[Problem] | Problem | str) -> None:
         if isinstance(problems, str):
@@ -190,18 +190,18 @@ class ConfigError(EvsysError, ValueError):
 
 
 class UnknownNameError(EvsysError, KeyError):
-    """A registry was asked for a name it does not have."""
+    """A registry has no extension with this name."""
 
 
 class DuplicateNameError(EvsysError, ValueError):
-    """Two different classes want the same name in one registry."""
+    """Two classes were registered under the same name."""
 
 
 class MissingExtraError(EvsysError, ImportError):
     """An optional dependency is not installed; the message says how to install it."""
 
     def __init__(self, what: str, extra: str) -> None:
-        # Both and not the sentence: pickle makes an error anew by calling its class with these.
+        # Both arguments, because pickle calls the class with these.
         super().__init__(what, extra)
         self.what, self.extra = what, extra
 
@@ -226,7 +226,7 @@ class TrainingError(EvsysError, RuntimeError):
 
 
 class EvalError(EvsysError, ValueError):
-    """A verifier or a metric has no score to give; what cannot be scored must never look like a bad score."""
+    """A verifier or a metric cannot compute a score, which must not count as a bad score."""
 
 
 class UserCodeError(EvsysError, RuntimeError):
@@ -238,12 +238,12 @@ class EvsysAuthError(EvsysError, RuntimeError):
 
 
 class DashboardClientError(EvsysError, RuntimeError):
-    """A dashboard refused what it was sent, or did not answer a question."""
+    """A dashboard refused a request, or did not answer."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message, status)
         self.status = status
-        """The HTTP status; None when there was no answer."""
+        """The HTTP status; None without an answer."""
 
 
 def install_hint(extra: str) -> str:
@@ -252,9 +252,11 @@ def install_hint(extra: str) -> str:
 
 
 def problems_of(error: EvsysError, path: str, remedy: str = "") -> list[Problem]:
-    """An error as problems at `path`: its last sentence is the remedy, or `remedy` where it is the only one."""
+    """An error as problems at `path`; its last sentence is the remedy, or `remedy` if it has only one."""
     if isinstance(error, ConfigError):
-        return [replace(one, path=_below(path, one.path), hint=one.hint or remedy) for one in error.problems]
+        return [
+            replace(problem, path=_below(path, problem.path), hint=problem.hint or remedy) for problem in error.problems
+        ]
     text = str(error).rstrip(".")
     if isinstance(error, UnknownNameError) or "; did you mean" in text:
         message, _, hint = text.partition("; " if "; did you mean" in text else ". ")
@@ -267,7 +269,7 @@ def problems_of(error: EvsysError, path: str, remedy: str = "") -> list[Problem]
 
 
 def _below(path: str, inner: str) -> str:
-    """The place of a problem whose own path is relative to `path`, or repeats the end of it."""
+    """The full path of a problem whose path is relative to `path`, or repeats its end."""
     if not inner or path == inner or path.endswith(f".{inner}"):
         return path
     return f"{path}.{inner}" if path else inner

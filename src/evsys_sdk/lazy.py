@@ -1,4 +1,4 @@
-"""Importing what is optional or heavy, when it is first needed."""
+"""Import optional or heavy modules on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def import_extra(module: str, *, extra: str, needed_by: str) -> Any:
-    """The module of an optional dependency; a missing one is an error that says how to install it."""
+    """Import an optional dependency; MissingExtraError with the install command if it is missing."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -29,9 +29,9 @@ def import_extra(module: str, *, extra: str, needed_by: str) -> Any:
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package's front: each name is loaded from its module on first use.
+    """A `__getattr__` for a package that loads each name from its module on first use.
 
-    `modules` has the names of each module below the package, separated by spaces; a dot in front goes up by one.
+    `modules` maps a module below the package to its names, separated by spaces; a leading dot goes up one level.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
@@ -39,16 +39,16 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(f".{homes[name]}", package), name)
-        setattr(sys.modules[package], name, value)  # so that Python calls this once per name
+        setattr(sys.modules[package], name, value)  # cache it in the package
         return value
 
     return load
 
 
 def find_entry_points(group: str) -> Iterable[EntryPoint]:
-    """The entry points of a group, in every package that Python finds.
+    """The entry points of a group in all installed packages.
 
-    `importlib.metadata` takes longer to import than most commands take to run, and such packages are rare.
+    `importlib.metadata` is imported only if a package has such entry points, because importing it is slow.
     """
     if not _is_installed(b"[evsys_sdk."):
         return ()
@@ -58,9 +58,9 @@ def find_entry_points(group: str) -> Iterable[EntryPoint]:
 
 
 def spare_pydantic_its_plugins() -> None:
-    """Replace pydantic's plugin loader where no package has a plugin for it.
+    """Replace pydantic's plugin loader if no package has a plugin for it.
 
-    The loader imports `importlib.metadata` before the first model is built: a quarter of the time of a quick command.
+    The loader imports `importlib.metadata`, which takes a quarter of the time of a quick command.
     """
     loader = "pydantic.plugin._loader"
     if loader in sys.modules or _is_installed(b"[pydantic]"):
@@ -79,15 +79,15 @@ def spare_pydantic_its_plugins() -> None:
 
 
 def _is_installed(section: bytes) -> bool:
-    """Whether any package that Python finds may have entry points in this section."""
+    """Whether any installed package may have entry points in this section."""
     return any(_brings(folder or os.curdir, section) for folder in sys.path)
 
 
 def _brings(folder: str, section: bytes) -> bool:
-    """Whether a place that Python imports from may hold a package with such entry points."""
+    """Whether a folder of `sys.path` may hold a package with entry points in this section."""
     try:
         return _mentions(folder, section, os.stat(folder).st_mtime_ns)
-    except NotADirectoryError:  # an archive; assume that it has some
+    except NotADirectoryError:  # an archive: assume that it has some
         return True
     except OSError:
         return False

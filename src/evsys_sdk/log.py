@@ -1,4 +1,4 @@
-"""Logging: results go to stdout, log lines to stderr, secrets to neither; the root logger is never configured."""
+"""Logging to stderr without secrets; the root logger is never configured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 
 
 class _Redacted(logging.Formatter):
-    """Keeps secrets out of log lines, tracebacks included."""
+    """Redacts log lines with their tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         from .errors import clean  # here, because most commands log nothing
@@ -25,7 +25,7 @@ class _Redacted(logging.Formatter):
 
 
 class _WithoutSecrets(logging.Filter):
-    """Redacts the messages of a logger before any handler, also of a program that does not configure ours."""
+    """Redacts messages before any handler, also in programs with other handlers."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = redact_text(record.getMessage()), ()
@@ -36,7 +36,7 @@ _FILTER = _WithoutSecrets()
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
-    """Writes to what stderr is at that moment: tests and notebooks replace it."""
+    """Writes to the current `sys.stderr`, which tests and notebooks replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -46,7 +46,7 @@ class _ToStderr(logging.StreamHandler[TextIO]):
         line = super().format(record)
         if "\n" in line or not self.stream.isatty():
             return line
-        import shutil  # here, because every command starts with this module, and few write such a line
+        import shutil  # here, because every command imports this module, and few need it
         import textwrap
 
         width = shutil.get_terminal_size().columns
@@ -56,29 +56,29 @@ class _ToStderr(logging.StreamHandler[TextIO]):
 def get_logger(name: str = ROOT) -> logging.Logger:
     """A logger below `evsys_sdk`."""
     logger = logging.getLogger(name if name.startswith(ROOT) else f"{ROOT}.{name}")
-    logger.addFilter(_FILTER)  # the same filter is added once
+    logger.addFilter(_FILTER)  # adding the same filter twice has no effect
     return logger
 
 
 def configure_from_environment() -> None:
-    """Log as `EVSYS_LOGGING_LEVEL` says, if it does; an unknown level is for the command line to refuse."""
+    """Set the level of `EVSYS_LOGGING_LEVEL`; unknown levels are ignored here and refused by the command line."""
     if level := os.environ.get(LEVEL_VARIABLE):
         with contextlib.suppress(ValueError):
             configure_logger(level)
 
 
 def configure_logger(level: str | int = "WARNING") -> logging.Logger:
-    """Send the SDK's log lines to stderr; calling it again only changes the level."""
+    """Send the SDK's log lines to stderr; a second call only changes the level."""
     logger = logging.getLogger(ROOT)
     if not any(isinstance(handler, _ToStderr) for handler in logger.handlers):
         handler = _ToStderr()
         handler.setFormatter(_Redacted(_FORMAT, datefmt="%H:%M:%S"))
         logger.addHandler(handler)
-        logger.propagate = False  # where the root logger prints as well, each line would come twice
+        logger.propagate = False  # otherwise handlers of the root logger print each line again
     set_level(level)
     return logger
 
 
 def set_level(level: str | int) -> None:
-    """Change how much is logged, e.g. `set_level("DEBUG")`."""
+    """Set the log level, e.g. `set_level("DEBUG")`."""
     logging.getLogger(ROOT).setLevel(level.upper() if isinstance(level, str) else level)

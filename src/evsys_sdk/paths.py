@@ -1,4 +1,4 @@
-"""Where things are on disk: the project root and the `.evsys/` workspace."""
+"""The project root and the `.evsys/` workspace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WORKSPACE_DIR = ".evsys"
 
 
 def project_root(start: Path | None = None) -> Path:
-    """The nearest folder at or above `start` that is a project; `start` itself when there is none.
+    """The nearest project folder at or above `start`; `start` itself without one.
 
     A project has a `.evsys/` workspace, or a `pyproject.toml` that names evsys.
     """
@@ -17,13 +17,13 @@ def project_root(start: Path | None = None) -> Path:
 
 
 def in_project(path: str | Path) -> Path:
-    """A path of a config, which starts at the project root; as it is where that is the working folder."""
-    given = Path(path).expanduser()
-    if given.is_absolute():
-        return given
+    """A path of a config as a path from the working folder; config paths start at the project root."""
+    expanded = Path(path).expanduser()
+    if expanded.is_absolute():
+        return expanded
     here = Path.cwd().resolve()
     root = project_root(here)
-    return given if root == here else root / given
+    return expanded if root == here else root / expanded
 
 
 def is_project(folder: Path) -> bool:
@@ -32,7 +32,7 @@ def is_project(folder: Path) -> bool:
 
 
 def _names_evsys(pyproject: Path) -> bool:
-    """Whether a file is the pyproject.toml of a project that uses evsys: as a dependency, or with settings for it."""
+    """Whether a pyproject.toml names evsys, as a dependency or in settings."""
     try:
         return b"evsys" in pyproject.read_bytes()
     except OSError:
@@ -40,5 +40,5 @@ def _names_evsys(pyproject: Path) -> bool:
 
 
 def workspace_dir(start: Path | None = None) -> Path:
-    """The project's `.evsys/` folder, which may not exist yet."""
+    """The project's `.evsys/` folder; it may not exist."""
     return project_root(start) / WORKSPACE_DIR

@@ -1,7 +1,7 @@
-"""Child processes: what they print is passed on within limits, and they end with all that they have started.
+"""Child processes: relay their output within limits, and kill them with all their descendants.
 
-This is the one home of it for commands with user code, arms, tools of the MCP server and programs on the host. The
-sandbox has its own in the kernel: a PID namespace.
+Used for commands with user code, arms, tools of the MCP server and programs on the host. The sandbox uses a PID
+namespace instead.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _ADOPT_ORPHANS: Final = 36  # PR_SET_CHILD_SUBREAPER
 _DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
 _LONGEST_LINE = 100_000
 _ESCAPE = re.compile(r"\x1b(?!\[[\d;]*[A-DKm])|[\x90\x9b\x9d]")
-"""Begins what a terminal obeys, other than colours and the movements of a progress bar: titles, the clipboard."""
+"""Start of escape sequences other than colours and cursor movements, e.g. titles and the clipboard."""
 
 
 class Relay:
-    """Passes on what a child prints: line by line, without secrets, up to a limit."""
+    """Relays the output of a child: line by line, redacted, up to a limit."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -33,11 +33,11 @@ class Relay:
         self.allow("the code of this project")
 
     def allow(self, who: str) -> None:
-        """From now on `who` prints, and has the whole limit."""
+        """Reset the limit for the output of `who`."""
         self._who, self._left = who, self._most
 
     def feed(self, data: bytes) -> None:
-        """Print the whole lines so far to `sys.stderr`, as it is now; no data ends the last line."""
+        """Print complete lines to the current `sys.stderr`; empty data flushes the last line."""
         text = self._pending + data
         end = len(text) if not data or len(text) > _LONGEST_LINE else text.rfind(b"\n") + 1
         self._pending = text[end:]
@@ -53,7 +53,7 @@ class Relay:
 
 
 def pass_on(descriptor: int, relay: Relay) -> threading.Thread:
-    """Relay what a child writes to a pipe, in a thread that ends with the pipe."""
+    """Relay a child's output from a pipe, in a thread that ends with the pipe."""
     source = os.dup(descriptor)
 
     def run() -> None:
@@ -68,15 +68,15 @@ def pass_on(descriptor: int, relay: Relay) -> threading.Thread:
 
 
 def kill_group(leader: int) -> None:
-    """Kill a process and its group, which it may have left."""
+    """Kill a process group and its leader, which may have left the group."""
     for end in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             end(leader, signal.SIGKILL)
 
 
 def wait_for_end(pid: int, limit_s: float) -> None:
-    """Wait until a process that was killed is dead, so that it holds no lock any more; it need not be our child."""
-    import select  # here, because most commands start without it
+    """Wait until a killed process, not necessarily a child, has ended, so that its locks are released."""
+    import select  # imported here, because most commands do not need it
 
     with suppress(OSError, AttributeError):
         descriptor = os.pidfd_open(pid)
@@ -87,20 +87,20 @@ def wait_for_end(pid: int, limit_s: float) -> None:
 
 
 def adopt_orphans(*, on: bool = True) -> None:
-    """Become the parent of what children of this process leave behind, where the system can do that."""
+    """Become the parent of orphaned descendants, if the system supports it."""
     _prctl(_ADOPT_ORPHANS, int(on))
 
 
 def die_with_parent() -> None:
-    """Have the system kill this process when its parent ends."""
+    """Let the system kill this process when its parent ends."""
     _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def end_leftovers(group: int, *, keep: set[int] | None = None) -> None:
-    """Kill what an ended child has left running: its process group, and orphans that came to this process."""
+    """Kill the processes that an ended child left: its process group, and adopted orphans."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-    for _ in range(100):  # the children of an orphan come to us when it is killed
+    for _ in range(100):  # children of a killed orphan are adopted too
         with suppress(OSError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -121,7 +121,7 @@ def _prctl(option: int, value: int) -> None:
 
 def _children() -> set[int]:
     try:
-        # Not with a `Path`: most commands start without `pathlib`.
+        # Without `Path`, because most commands do not import `pathlib`.
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return {int(pid) for pid in file.read().split()}
     except OSError:

@@ -1,7 +1,7 @@
-"""What every kind of extension must look like, and the types a run passes around.
+"""The protocols of extensions, and the types that a run passes to them.
 
-Extensions satisfy these by shape; nothing has to inherit from the SDK. Each declares `name` (its registry key) and,
-when it takes params, `Config` (a pydantic model); it is built as `cls(**params)`.
+Extensions satisfy them structurally, without inheriting from the SDK. Each declares `name` (its registry key) and, if
+it takes params, `Config` (a pydantic model); it is built as `cls(**params)`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .training.services import RunServices
 
 type Row = dict[str, Any]
-"""One raw row: what a JSONL line holds before it becomes a typed row."""
+"""One raw row of a JSONL file."""
 
 type RunStatus = Literal["completed", "failed", "cancelled"]
 
@@ -34,59 +34,59 @@ class RunContext:
     log_store: LogStore
     backend: Backend
     extras: dict[str, Any] = field(default_factory=dict[str, Any])
-    """`train_rows`, `n_train_rows`, `backend_handles`, `model_name`, `tags`, and whatever else you put there."""
+    """`train_rows`, `n_train_rows`, `backend_handles`, `model_name`, `tags`, and your own entries."""
     services: RunServices | None = None
-    """What the run offers a recipe next to these, typed: observers, a scorer, a loader of more rows ..."""
+    """Typed services of the run: observers, a scorer, a loader of more rows ..."""
 
 
 @dataclass(slots=True)
 class RunNotes:
-    """What the SDK itself notes about how a run went; None where there is nothing to note.
+    """Notes of the SDK about a run; None means no note.
 
     In `run_result.json` each note is a key of `extras`.
     """
 
     unscored: str | None = None
-    """Why a run that should have scores lacks some; it cannot win."""
+    """Why the run lacks scores; such a run cannot be the best."""
     stop_reason: str | None = None
     """Why it ended before its planned end."""
     untrained_stages: list[str] | None = None
     retryable: bool | None = None
-    """Whether the same arm may succeed when it is tried again."""
+    """Whether the arm may succeed if it is retried."""
     traceback: str | None = None
-    """Of an error that no one expected."""
+    """Traceback of an unexpected error."""
     spend: dict[str, Any] | None = None
     tokens: dict[str, int] | None = None
-    """How many were `trained` on and `sampled`, steps that a killed run repeated counted once."""
+    """Tokens `trained` on and `sampled`; steps that a killed run repeated count once."""
     renderer: str | None = None
     trainer: str | None = None
-    """The class that trained, where it was not the SDK's own loop."""
+    """The class that trained, if it was not the SDK's loop."""
     selection_metric: str | None = None
-    """What chose the best checkpoint ..."""
+    """The metric that selected the best checkpoint ..."""
     selection_mode: str | None = None
-    """... and whether less (`min`) or more (`max`) of it is better."""
+    """... and its direction, `min` or `max`."""
     selection: str | None = None
-    """What is to be said about that choice."""
+    """A remark about the selection."""
     scoring_problems: list[str] | None = None
-    """Everything that went wrong with a scoring, also where a later one went well."""
+    """Problems of scorings, also if a later scoring succeeded."""
     findings: list[str] | None = None
-    """What was noticed while it continued, e.g. that all rewards are equal."""
+    """Findings about its training, e.g. that all rewards are equal."""
     trained_on: dict[str, dict[str, Any]] | None = None
-    """How many tasks of each benchmark stood in what it was trained on, whatever its config says."""
+    """Benchmark -> the number of its tasks that occurred in the training data."""
     system_prompt: str | None = None
-    """What a recipe tuned instead of weights; the model is scored and shipped with it."""
+    """The tuned system prompt of a recipe without weight updates; the model is scored and deployed with it."""
     retention: dict[str, dict[str, dict[str, float]]] | None = None
-    """After which stage, on which stage, metric -> value."""
+    """Trained stage -> scored stage -> metric -> value."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What there is to note."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in found.items() if value is not None}
+        """The notes that are not None."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(slots=True)
 class RunResult:
-    """What `Algorithm.train` returns and `run_result.json` holds."""
+    """The result of `Algorithm.train`, which `run_result.json` stores."""
 
     run_id: str
     status: RunStatus
@@ -94,13 +94,13 @@ class RunResult:
     artifacts: dict[str, str] = field(default_factory=dict[str, str])
     error: str | None = None
     extras: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Whatever else the algorithm wants in the record."""
+    """Further values of the algorithm for the record."""
     notes: RunNotes = field(default_factory=RunNotes)
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """How one completion was judged."""
+    """The reward of one completion."""
 
     reward: float
     info: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -108,7 +108,7 @@ class VerificationResult:
 
 @runtime_checkable
 class Transform(Protocol):
-    """Rows in, rows out; may be lazy, may change their number."""
+    """Maps rows to rows; may be lazy, and may change their number."""
 
     name: ClassVar[str]
 
@@ -143,7 +143,7 @@ class LogStore(Protocol):
 
 
 class ModelRequest(Protocol):
-    """Which model a backend is asked for: a run's model config, or `ModelSpec`, which adds seed and adapter rank."""
+    """The requested model of a backend: a run's model config, or `ModelSpec` with seed and adapter rank."""
 
     @property
     def name(self) -> str: ...
@@ -157,7 +157,7 @@ class ModelRequest(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """Where weights live; `prepare` returns handles, among them `training_client`."""
+    """Holds the weights; `prepare` returns handles, among them `training_client`."""
 
     name: ClassVar[str]
 
@@ -169,8 +169,8 @@ class Backend(Protocol):
 class Algorithm(Protocol):
     """A training recipe.
 
-    It may also have `traits()`, see `DeclaresTraits`, and `check_params(params)`, see `ChecksParams`. One that insists
-    on a backend says so on its class: `pinned_backend = "mock"`.
+    It may also have `traits()`, see `DeclaresTraits`, and `check_params(params)`, see `ChecksParams`. A recipe for one
+    backend only has the class attribute `pinned_backend = "mock"`.
     """
 
     name: ClassVar[str]
@@ -180,59 +180,59 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RolloutTraits:
-    """How a recipe lets its policy act, so that it can be scored the same way."""
+    """How the policy of a recipe acts in training, so that scoring can use the same settings."""
 
     harness: Callable[[], Harness]
-    """Agent and environment, as training has them ..."""
+    """Agent and environment of training ..."""
     agent: AgentSpec | None = None
     agent_import_path: str | None = None
     environment: EnvironmentSpec | None = None
-    """... and what the config names of them, for a benchmark that names the rest."""
+    """... and their specs in the config, for a benchmark that overrides a part."""
     engine: str | None = None
-    """The rollout engine, where the config names one; else the harness says which it needs."""
+    """The rollout engine of the config; by default that of the harness."""
     max_tokens: int | None = None
-    """Longest answer, per turn."""
+    """Token limit of an answer, per turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmTraits:
-    """What is known about a recipe before it trains; the defaults hold for one that says nothing."""
+    """Properties of a recipe before it trains."""
 
     pinned_backend: str | None = None
-    """The backend it insists on, whatever the run names."""
+    """The only backend that it supports, which overrides that of the run."""
     lora_rank: int = 32
-    """Rank of the adapter it trains."""
+    """Rank of the trained adapter."""
     max_steps: int | None = None
-    """How many steps it takes where that does not depend on the rows."""
+    """Number of steps, if it does not depend on the rows."""
     planned_steps: Callable[[Sequence[Row]], int | None] | None = None
-    """How many it will take on these rows; None where that shows only during training."""
+    """Number of steps on given rows; None if it is known only during training."""
     stages: tuple[Algorithm, ...] = ()
-    """The recipes it trains one after another, where it is made of several."""
+    """The recipes that it runs in sequence."""
     rollouts: RolloutTraits | None = None
-    """Set where the policy is trained as an agent."""
+    """Set if the policy is trained with rollouts."""
     selection_metric: str = "loss"
-    """What chooses the best checkpoint unless the config or a validation set does ..."""
+    """The metric that selects the best checkpoint, unless the config or a validation set does ..."""
     selection_mode: Literal["min", "max"] = "min"
-    """... and whether less or more of it is better."""
+    """... and its direction."""
 
 
 @runtime_checkable
 class DeclaresTraits(Protocol):
-    """An algorithm that says more about itself than its name."""
+    """An algorithm that declares its traits."""
 
     def traits(self) -> AlgorithmTraits: ...
 
 
 @runtime_checkable
 class ChecksParams(Protocol):
-    """An extension that refuses, before anything is spent, what the schema of its params cannot rule out."""
+    """An extension with checks of its params beyond their schema."""
 
     @classmethod
     def check_params(cls, params: Any) -> None: ...
 
 
 def traits_of(algorithm: Algorithm) -> AlgorithmTraits:
-    """What an algorithm declares; of one that declares nothing, what its params (`cfg`) and its class say."""
+    """The traits of an algorithm; without `traits()`, derived from its params (`cfg`) and its class."""
     if isinstance(algorithm, DeclaresTraits):
         return algorithm.traits()
     cfg, defaults = getattr(algorithm, "cfg", None), AlgorithmTraits()
@@ -269,7 +269,7 @@ class Metric(Protocol):
     """Aggregates predictions into one number.
 
     `compute(task_rewards)` receives one inner list per task; `compute(*, predictions, targets)` compares texts.
-    Which of the two a class means is recognised by its signature.
+    The signature decides which of the two is called.
     """
 
     name: ClassVar[str]

@@ -1,7 +1,7 @@
-"""Names in YAML -> classes: one registry per kind of extension.
+"""Registries of extensions: names in YAML -> classes, one registry per kind.
 
-A registry knows three sources, looked at in this order:
-1. what was registered in this process with a `@register_*` decorator;
+A registry has three sources, searched in this order:
+1. classes that were registered in this process with a `@register_*` decorator;
 2. the built-ins, a table of import paths (`builtins.py`) imported on first use;
 3. entry points of installed packages, group `evsys_sdk.<plural>`, loaded on the first miss or listing.
 
@@ -36,15 +36,15 @@ type Extension = Any
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of `evsys list`: a name and what is known about it without running it."""
+    """One line of `evsys list`: the description of an extension."""
 
     kind: str
     name: str
     source: str
-    """`built-in`, `registered` or the name of the package whose entry point it is."""
+    """`built-in`, `registered`, or the name of the package of its entry point."""
     summary: str = ""
     problem: str = ""
-    """Why it cannot be used here, with the remedy; empty when it can."""
+    """Why it cannot be used here, with the remedy; empty if it can."""
 
     @property
     def available(self) -> bool:
@@ -62,11 +62,11 @@ class Registry:
         self._registered: dict[str, Extension] = {}
         self._packages: dict[str, str] = {}
         self._later: set[str] = set()
-        """Names that were not registered by the import of a module, so that importing it elsewhere does not help."""
+        """Names that were registered after the import of their module, so that importing it elsewhere does not help."""
         self._broken: dict[str, Entry] = {}
         self._entry_points_loaded = False
         self._loading = threading.local()
-        # Not held during imports: another thread may be importing the same module and registering.
+        # Not held during imports, because another thread may register while importing the same module.
         self._lock = threading.Lock()
 
     @property
@@ -90,7 +90,7 @@ class Registry:
         return add
 
     def get(self, name: str) -> Extension:
-        """The class registered under `name`; a miss says what exists and how to add one."""
+        """The class registered under `name`; UnknownNameError with the known names for a miss."""
         if name not in self._registered:
             if builtin := self._builtin(name):
                 return self._load_builtin(name, builtin)
@@ -102,13 +102,13 @@ class Registry:
         raise UnknownNameError(self._miss(name))
 
     def names(self) -> list[str]:
-        """Every name, sorted; also those of built-ins that need an extra."""
+        """All names, sorted, also of built-ins that need an extra."""
         self._load_entry_points()
         with self._lock:
             return sorted({*self._builtins, *self._registered})
 
     def entries(self) -> list[Entry]:
-        """What `evsys list` shows, with extensions that cannot be used here and why."""
+        """The entries for `evsys list`, also of extensions that cannot be used here."""
         usable = [self._describe(name) for name in self.names()]
         return sorted([*usable, *self._broken.values()], key=lambda entry: entry.name)
 
@@ -119,7 +119,7 @@ class Registry:
         return name in self._registered
 
     def extensions_of_projects(self) -> dict[str, Extension]:
-        """Extensions that this process registered by importing modules of a project."""
+        """Extensions that were registered by modules of a project."""
         with self._lock:
             return {
                 name: extension
@@ -129,17 +129,17 @@ class Registry:
             }
 
     def names_registered_later(self) -> set[str]:
-        """Extensions of a project that importing their module does not register."""
+        """Extensions of a project that were registered after the import of their module."""
         with self._lock:
             return self._later - self._packages.keys()
 
     def names_of_packages(self) -> set[str]:
-        """Extensions of installed packages that were loaded."""
+        """Loaded extensions of installed packages."""
         with self._lock:
             return set(self._packages)
 
     def schema(self, name: str) -> dict[str, Any]:
-        """JSON schema of the `params` block that `name` takes: the legal mutation space."""
+        """JSON schema of the `params` of `name`."""
         config = config_model(self.get(name))
         if config is None:
             return {"title": name, "type": "object", "properties": {}, "additionalProperties": False}
@@ -147,7 +147,7 @@ class Registry:
 
     @contextmanager
     def isolated(self) -> Generator[Registry]:
-        """Forget, on exit, everything registered inside the block. For tests."""
+        """Undo, on exit, all registrations inside the block. For tests."""
         with self._lock:
             saved = (self._registered.copy(), self._packages.copy(), self._broken.copy(), self._entry_points_loaded)
             later = self._later.copy()
@@ -175,7 +175,7 @@ class Registry:
                 self._later.add(name)
 
     def _builtin(self, name: str) -> Builtin | None:
-        """The built-in of this name, or the family it belongs to: `pass@3` is one of `pass@k`."""
+        """The built-in of this name or of its family, e.g. `pass@k` for `pass@3`."""
         return self._builtins.get(name) or next((row for row in self._builtins.values() if row.has_member(name)), None)
 
     def _load_builtin(self, name: str, builtin: Builtin) -> Extension:
@@ -184,7 +184,7 @@ class Registry:
         extension = builtin.load()
         if name not in self._builtins:
             return extension.member(name)
-        with self._lock:  # another thread may have been faster
+        with self._lock:  # another thread may have registered it
             return self._registered.setdefault(name, extension)
 
     def _load_entry_points(self) -> None:
@@ -197,7 +197,7 @@ class Registry:
                     self._load_entry_point(point)
         finally:
             self._loading.here = False
-        # Last: until then other threads load them too instead of reporting them as missing.
+        # Last, so that other threads load them too instead of reporting them as missing.
         self._entry_points_loaded = True
 
     def _load_entry_point(self, point: EntryPoint) -> None:
@@ -208,7 +208,7 @@ class Registry:
                 extension.name = point.name  # pyright: ignore[reportAttributeAccessIssue]
             self._add(point.name, extension, may_replace=False)
             self._packages[point.name] = package
-        except (Exception, SystemExit) as error:  # a broken package is reported and breaks nothing else
+        except (Exception, SystemExit) as error:  # a broken package is reported and does not affect others
             problem = f"entry point '{point.value}' of package '{package}' failed: {type(error).__name__}: {error}"
             self._broken[point.name] = Entry(self.kind, point.name, package, problem=problem)
             from .log import get_logger
@@ -218,7 +218,7 @@ class Registry:
     def _describe(self, name: str) -> Entry:
         builtin = self._builtins.get(name)
         if builtin and name in self._registered and not builtin.is_import_path_of(self._registered[name]):
-            builtin = None  # replaced by a project's own
+            builtin = None  # replaced by an extension of the project
         source = "built-in" if builtin else self._packages.get(name, "registered")
         missing = builtin.missing_extra if builtin else None
         problem = f"needs the extra '{missing}'. {install_hint(missing)}" if missing else ""
@@ -226,7 +226,7 @@ class Registry:
             summary = builtin.read_summary() if builtin else None
             if summary is None:
                 summary = summary_of(builtin.load() if builtin else self.get(name))
-        except ImportError as error:  # a broken installation of one library must not hide all the others
+        except ImportError as error:  # a broken library must not hide the other entries
             summary, problem = "", problem or f"cannot be imported: {error}"
         return Entry(self.kind, name, source, summary, problem)
 
@@ -242,7 +242,7 @@ class Registry:
 
 
 def _is_being_imported(module: str) -> bool:
-    """Whether the code of a module is running that runs when it is imported; that of a script does not count."""
+    """Whether a module is being imported; running it as a script does not count."""
     frame: FrameType | None = sys._getframe()  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == module != "__main__":
@@ -252,9 +252,9 @@ def _is_being_imported(module: str) -> bool:
 
 
 def config_model(extension: Extension) -> Any | None:
-    """The pydantic model that validates an extension's params, or None when it takes none.
+    """The pydantic model of an extension's params; None if it takes none.
 
-    It is the extension's `Config`, else derived from the signature of `__init__`.
+    It is the extension's `Config`, else it is derived from the signature of `__init__`.
     """
     config = getattr(extension, "Config", None)
     if hasattr(config, "model_validate"):
@@ -264,36 +264,36 @@ def config_model(extension: Extension) -> Any | None:
 
 @cache
 def _signature_model(cls: type) -> Any | None:
-    """The params of a class, from the signature of its `__init__`: names, defaults, and types where they are given."""
+    """A model of a class's params, from the names, defaults and types of its `__init__`."""
     import inspect
     import typing
     import warnings
 
     if cls.__init__ is object.__init__:
         return None
-    taken = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    params = list(inspect.signature(cls.__init__).parameters.values())[1:]
     try:
         hints = typing.get_type_hints(cls.__init__)
-    except Exception:  # a name that exists for type checkers only: the param is then checked by its name alone
+    except Exception:  # a name for type checkers only: params are then checked by name
         hints = {}
-    named = [one for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in taken)
+    named = [param for param in params if param.kind in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY)]
+    takes_any = any(param.kind is param.VAR_KEYWORD for param in params)
     if not named and not takes_any:
         return None
     from pydantic import ConfigDict, create_model
 
     fields: dict[str, Any] = {
-        one.name: (_plain_type(hints.get(one.name, Any)), ... if one.default is one.empty else one.default)
-        for one in named
+        param.name: (_plain_type(hints.get(param.name, Any)), ... if param.default is param.empty else param.default)
+        for param in named
     }
     settings = ConfigDict(extra="allow" if takes_any else "forbid", protected_namespaces=())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a param may be called `copy`, as one of pydantic's own methods is
+        warnings.simplefilter("ignore")  # a param may have the name of a pydantic method, e.g. `copy`
         return create_model(cls.__name__, __config__=settings, __doc__=cls.__doc__, **fields)
 
 
 def _plain_type(hint: Any) -> Any:
-    """A type that YAML can hold; `Any` for all others, which cannot be checked."""
+    """The type, if it has a JSON schema; else `Any`, which is not checked."""
     from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
     from pydantic.errors import PydanticInvalidForJsonSchema
 
@@ -305,7 +305,7 @@ def _plain_type(hint: Any) -> Any:
 
 
 def summary_of(extension: Extension) -> str:
-    """First line of an extension's own docstring."""
+    """First line of an extension's docstring, without inherited ones."""
     doc = (vars(extension) if isinstance(extension, type) else {"__doc__": extension.__doc__}).get("__doc__") or ""
     return doc.strip().split("\n", 1)[0]
 
@@ -347,7 +347,7 @@ REGISTRIES: dict[str, Registry] = {
 
 
 def registry(kind: str) -> Registry:
-    """The registry of a kind; singular and plural are both understood."""
+    """The registry of a kind, by its singular or plural name."""
     for found in REGISTRIES.values():
         if kind in (found.kind, found.plural):
             return found
@@ -365,7 +365,7 @@ def schema_for(kind: str, name: str) -> dict[str, Any]:
 
 
 def missing_extras() -> list[str]:
-    """Extras whose packages are not installed here."""
+    """Extras whose packages are not installed."""
     from importlib.util import find_spec
 
     return [extra for extra, modules in EXTRA_MODULES.items() if any(find_spec(module) is None for module in modules)]
@@ -379,7 +379,7 @@ register_agent, get_agent, list_agents = (r := REGISTRIES["agent"]).register, r.
 register_environment, get_environment, list_environments = (r := REGISTRIES["environment"]).register, r.get, r.names
 register_algorithm, get_algorithm, list_algorithms = (r := REGISTRIES["algorithm"]).register, r.get, r.names
 register_verifier, get_verifier, list_verifiers = (r := REGISTRIES["verifier"]).register, r.get, r.names
-register_verifier_fn = register_verifier  # an older name; functions and classes go the same way
+register_verifier_fn = register_verifier  # an older name
 register_metric, get_metric, list_metrics = (r := REGISTRIES["metric"]).register, r.get, r.names
 register_launcher, get_launcher, list_launchers = (r := REGISTRIES["launcher"]).register, r.get, r.names
 register_log_store, get_log_store, list_log_stores = (r := REGISTRIES["log_store"]).register, r.get, r.names

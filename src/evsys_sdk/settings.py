@@ -1,4 +1,4 @@
-"""Settings of a project outside of its experiments: which of its modules register extensions.
+"""Settings of a project in its pyproject.toml: modules that register extensions, and the gate.
 
 # pyproject.toml of a project
 [tool.evsys]
@@ -23,22 +23,22 @@ from .user_code import default_limit_s, user_code
 
 
 def import_project_code(extra: Iterable[str] = (), *, root: Path | None = None) -> list[ModuleType]:
-    """Import the project's own modules and those named on the command line, so that their kinds are registered."""
+    """Import the project's modules and those of `--import`, so that their extensions are registered."""
     root = (root or Path.cwd()).resolve()
     named = list(extra)
-    found: list[ModuleType] = []
+    modules: list[ModuleType] = []
     for reference in [*_project_imports(root), *named]:
         with user_code(f"importing '{reference}'", limit_s=default_limit_s()):
-            found.append(import_reference(reference, root))
+            modules.append(import_reference(reference, root))
     _named.extend(reference for reference in named if reference not in _named)
-    return found
+    return modules
 
 
 _named: list[str] = []
 
 
 def imported_by_name() -> list[str]:
-    """Modules that were imported with `--import`: a repeated command needs them again."""
+    """The modules of `--import`, which a repeated command needs again."""
     return list(_named)
 
 
@@ -60,7 +60,7 @@ def _project_imports(root: Path) -> list[str]:
 
 
 def requires_gate(root: Path | None = None) -> bool:
-    """Whether the project ships only what passed the gate: `tool.evsys.gate = "required"`."""
+    """Whether the project deploys only gated weights: `tool.evsys.gate = "required"`."""
     root = (root or Path.cwd()).resolve()
     path = next((file for folder in (root, *root.parents) if (file := folder / "pyproject.toml").is_file()), None)
     found = _evsys_table(path).get("gate") if path else None
@@ -109,7 +109,7 @@ def import_reference(reference: str, root: Path) -> ModuleType:
 
 
 def _explain_failure(reference: str, error: BaseException, hint: str) -> ConfigError:
-    """The error of a module that cannot be imported, at the last line of the project's own code that was running."""
+    """The error of a failed import, at the innermost line of project code."""
     message = f"importing '{reference}' failed: {type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):
         return ConfigError(Problem(message, hint=hint, file=error.filename, line=error.lineno))
@@ -124,7 +124,7 @@ def _explain_failure(reference: str, error: BaseException, hint: str) -> ConfigE
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(Problem("there is no such file to import", value=str(path), hint="Check the path."))
-    # Its own name might be that of another module, of the standard library even.
+    # A unique name, because the file name may be that of another module.
     name = f"{re.sub(r'\W', '_', path.stem)}_{zlib.crc32(os.fsencode(path)):08x}"
     if name in sys.modules:
         return sys.modules[name]
@@ -132,9 +132,9 @@ def _import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(Problem("cannot be imported", value=str(path), hint="Give the path of a .py file."))
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look a class up by the name of its module
+    sys.modules[name] = module  # dataclasses and pickle look up classes by module name
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for modules next to it; last, so that none of them hides a library
+        sys.path.append(str(path.parent))  # for modules next to it; last, so that they hide no library
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,13 +1,12 @@
-"""Code that is not the SDK's runs in a child of the command, with limits of time and output.
+"""Run user code in a child process of the command, with limits of time and output.
 
-The command line forks before the first module of a project, an `--import` or an installed package is imported. The
-child continues with the command. The parent holds no user code: it enforces the limits, relays output and signals, and
-decides the exit code. A child that ends without having reported one has failed, whatever its own exit code says.
-Commands without user code start no process, and neither does a Python program that uses the SDK.
+The command line forks before it imports the first module of a project, an `--import` or an installed package. The child
+continues with the command. The parent runs no user code: it enforces the limits, relays output and signals, and decides
+the exit code. A child that ends without reporting an exit code has failed. Commands without user code start no process,
+and neither do Python programs that use the SDK.
 
-A `Containment` limits a command as a whole: how long it may go without progress, and what it may print next to its
-results. `run` has none, because each of its arms has a process with its own limits; its other calls are limited one
-by one.
+A `Containment` limits a whole command: its time without progress, and its output next to its results. `run` has none,
+because each of its arms has a process with limits; its other calls are limited separately.
 
     with user_code("importing 'src'", limit_s=60):
         importlib.import_module("src")
@@ -27,40 +26,40 @@ from typing import Any, NamedTuple, NoReturn
 from .redact import redact_text
 
 _EXIT_S = 5.0
-"""How long the child may take to exit after its command is done: threads and exit handlers of user code."""
+"""Seconds for the child to exit after its command, for threads and exit handlers of user code."""
 _MOST_OUTPUT = 1_000_000
-"""Bytes that user code may print in all while a limit holds."""
+"""Limit of the bytes that user code prints."""
 _NO_PIDFD_POLL_S = 0.2
 _PROGRESS_S = 0.5
-"""How often progress is reported."""
+"""Shortest interval between reports of progress."""
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def default_limit_s(usual: float = 60.0) -> float:
-    """Seconds that one import may take, or another call of user code; the environment overrules what is usual."""
+    """Time limit of a call of user code; the environment overrides the default."""
     return float(os.environ.get("EVSYS_USER_CODE_TIMEOUT_S", usual))
 
 
 class Containment(NamedTuple):
-    """Limits of a whole command, which hold as soon as it has imported user code."""
+    """Limits of a whole command, from its first import of user code."""
 
     what: str
     idle_s: float
-    """How long it may take until it reports progress."""
+    """Longest time without progress."""
     exit_code: int = 1
 
 
 class _Child:
-    """The child's side: what it reports to the parent, and where user code prints."""
+    """The child process: its reports to the parent, and the output of user code."""
 
     def __init__(self, reports: int, output: int) -> None:
         self.pid = os.getpid()
         self.reports, self.output = reports, output
-        # Without limits of the whole command, progress is shown on stderr, and on a terminal is drawn around output.
+        # Without a containment, progress goes to stderr; on a terminal it is drawn around the output.
         self.elsewhere = (output, output if _containment else 2) if _containment or not os.isatty(2) else (2, 2)
-        """Where stdout and stderr lead while the command runs."""
+        """Descriptors of stdout and stderr while the command runs."""
         self.held: tuple[int, int] | None = os.dup(1), os.dup(2)
-        """Where they led before."""
+        """The original descriptors."""
         _point(*self.elsewhere)
         self.numbers = count()
         self.reported = 0.0
@@ -69,12 +68,12 @@ class _Child:
     def report(self, **message: Any) -> None:
         import json
 
-        # One write of less than PIPE_BUF bytes: it arrives whole.
+        # One write below PIPE_BUF bytes is atomic.
         with suppress(OSError):
             os.write(self.reports, json.dumps(message).encode("ascii")[:4000] + b"\n")
 
     def leave(self) -> None:
-        """End the process once its exit handlers have run: to free every object takes longer than most commands."""
+        """Exit at once after the exit handlers, because freeing all objects takes longer than most commands."""
         if self.code is not None and os.getpid() == self.pid:
             _flush()
             os._exit(self.code)
@@ -92,7 +91,7 @@ _child: _Child | None = None
 
 
 def isolate_user_code(tell: Callable[[str], None], containment: Containment | None = None) -> None:
-    """From now on, fork before user code runs; `tell` prints an error of the parent's."""
+    """Fork before user code runs from now on; `tell` prints errors of the parent."""
     global _tell, _containment
     _tell, _containment = tell, containment
 
@@ -107,10 +106,10 @@ def user_code(what: str, *, limit_s: float | None = None, exit_code: int = 1) ->
 
 @contextmanager
 def limit_user_code(what: str, *, limit_s: float | None = None, exit_code: int = 1) -> Generator[None]:
-    """Limit what may call user code, if there is any: without a child, nothing is limited.
+    """Limit a block that may call user code; without a child process, nothing is limited.
 
-    `exit_code` is that of the command if the code ends its process or exceeds the limit. `SystemExit` is converted to
-    an `Exception`, and in a child so is everything else that is none; a Python program gets back what it raised.
+    `exit_code` is the command's exit code if the code ends its process or exceeds the limit. `SystemExit`, and in a
+    child every other exception that is no `Exception`, is converted to `UserCodeError`.
     """
     child, pid = _child, os.getpid()
     number = next(child.numbers) if child else 0
@@ -130,14 +129,14 @@ def limit_user_code(what: str, *, limit_s: float | None = None, exit_code: int =
 
         raise UserCodeError(f"{what}: raised {type(error).__name__}({error}). Raise an Exception instead.") from error
     finally:
-        if os.getpid() not in (pid, _child.pid if _child else pid):  # a fork that the code has made and not ended
+        if os.getpid() not in (pid, _child.pid if _child else pid):  # a fork that user code made and did not end
             os._exit(1)
         if child:
             child.report(end=number)
 
 
 def report_progress() -> None:
-    """Some work is done, so that a contained command has its time again."""
+    """Report progress, which resets the idle time of a contained command."""
     if _child is not None and time.monotonic() - _child.reported > _PROGRESS_S:
         _child.reported = time.monotonic()
         _child.report(alive=True)
@@ -145,7 +144,7 @@ def report_progress() -> None:
 
 @contextmanager
 def results() -> Generator[None]:
-    """Print the results of a command with user code: only these reach its stdout."""
+    """Print results inside this block: with user code, only these reach stdout."""
     child = _child
     if child is None or child.held is None or os.getpid() != child.pid:
         yield
@@ -160,14 +159,14 @@ def results() -> Generator[None]:
 
 
 def release_output() -> None:
-    """The command is done, and what is printed from here on is about its end."""
+    """Restore stdout and stderr at the end of a command."""
     if _child is not None and _child.held is not None and os.getpid() == _child.pid:
         _point(*_child.held)
         _child.held = None
 
 
 def report_exit(code: int) -> None:
-    """The command is done: what still runs in this process is not waited for long."""
+    """Report the exit code; the process then has a short time to exit."""
     if _child is not None and os.getpid() == _child.pid:
         _flush()
         _child.code = code
@@ -175,26 +174,26 @@ def report_exit(code: int) -> None:
 
 
 def keep_process(pid: int) -> None:
-    """Do not end a process with this command: it was started to outlive it."""
+    """Let a process outlive this command."""
     if _child is not None:
         _child.report(keep=pid)
 
 
 @contextmanager
 def _output_to(descriptor: int) -> Generator[None]:
-    """Send what is printed, by Python or past it, to the parent: stdout is for results."""
+    """Redirect stdout and stderr of the process to a descriptor."""
     held = os.dup(1), os.dup(2)
     _point(descriptor, descriptor)
     try:
         yield
     finally:
         _point(*held)
-        for one in held:
-            os.close(one)
+        for saved in held:
+            os.close(saved)
 
 
 def _point(first: int, second: int) -> None:
-    """Let stdout and stderr lead to other descriptors."""
+    """Redirect stdout and stderr to other descriptors."""
     _flush()
     os.dup2(first, 1)
     os.dup2(second, 2)
@@ -204,7 +203,7 @@ def _fork_once() -> None:
     global _tell, _child
     if _tell is None or not hasattr(os, "fork"):
         return
-    from .processes import adopt_orphans, die_with_parent  # here as below: most commands start without these
+    from .processes import adopt_orphans, die_with_parent  # imported here, because most commands do not need these
 
     tell, _tell = _tell, None
     for stream in (sys.stdout, sys.stderr):
@@ -212,7 +211,7 @@ def _fork_once() -> None:
     reports, theirs = os.pipe()
     output, printed = os.pipe()
     parent = os.getpid()
-    # Before the fork: a process that the child leaves behind must not escape while this one starts.
+    # Before the fork, so that no process of the child can escape.
     adopt_orphans()
     pid = os.fork()
     if pid:
@@ -225,15 +224,15 @@ def _fork_once() -> None:
         os._exit(1)
     os.close(reports)
     os.close(output)
-    os.setpgid(0, 0)  # a Ctrl-C reaches the parent alone, which passes it on once
+    os.setpgid(0, 0)  # Ctrl-C reaches the parent only, which forwards it once
     if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _child = _Child(theirs, printed)
-    atexit.register(_child.leave)  # before any handler of user code, and so called after all of them
+    atexit.register(_child.leave)  # registered first, so it runs after all handlers of user code
 
 
 class _Parent:
-    """Holds no user code; knows what the child is doing, and ends it."""
+    """The parent process: runs no user code, and supervises the child."""
 
     def __init__(
         self, pid: int, reports: int, output: int, tell: Callable[[str], None], containment: Containment | None
@@ -268,7 +267,7 @@ class _Parent:
         os._exit(code)
 
     def _wait(self) -> tuple[int, dict[str, Any] | None]:
-        """Relay until the child has ended; its wait status, and the section that exceeded its limit."""
+        """Relay output until the child ends; returns its wait status, and the section that exceeded its limit."""
         import select
         import signal
 
@@ -276,7 +275,7 @@ class _Parent:
             gone = os.pidfd_open(self._pid)
         except (OSError, AttributeError):
             gone = None
-        watched = [one for one in (self._reports, self._output, gone) if one is not None]
+        watched = [end for end in (self._reports, self._output, gone) if end is not None]
         overdue: dict[str, Any] | None = None
         while True:
             ready = select.select(watched, [], [], self._time_left(poll=gone is None))[0]
@@ -290,14 +289,14 @@ class _Parent:
                 ended, status = os.waitpid(self._pid, 0 if gone in ready or overdue is not None else os.WNOHANG)
                 if ended:
                     break
-        # What it wrote last is still in the pipes; a process that it left behind may hold them open.
-        while ready := select.select([one for one in watched if one != gone], [], [], 0)[0]:
-            watched = [one for one in watched if one not in ready or self._read(one)]
+        # The pipes may hold its last output, and processes that it left may keep them open.
+        while ready := select.select([end for end in watched if end != gone], [], [], 0)[0]:
+            watched = [end for end in watched if end not in ready or self._read(end)]
         self._relay.feed(b"")
         return status, overdue
 
     def _time_left(self, *, poll: bool) -> float | None:
-        ends = [one["ends"] for one in self._sections.values() if one["ends"] is not None]
+        ends = [section["ends"] for section in self._sections.values() if section["ends"] is not None]
         ends += [self._deadline] if self._deadline is not None else []
         left = [max(0.0, min(ends) - time.monotonic())] if ends else []
         return min(left + ([_NO_PIDFD_POLL_S] if poll else []), default=None)
@@ -306,7 +305,8 @@ class _Parent:
         if self._code is not None:
             return None
         now = time.monotonic()
-        return next((one for one in self._sections.values() if one["ends"] is not None and one["ends"] <= now), None)
+        limited = (section for section in self._sections.values() if section["ends"] is not None)
+        return next((section for section in limited if section["ends"] <= now), None)
 
     def _read(self, end: int) -> bool:
         import json
@@ -318,10 +318,10 @@ class _Parent:
             *lines, self._pending = (self._pending + data).split(b"\n")
             for line in lines:
                 with suppress(ValueError, KeyError, TypeError):
-                    self._hear(json.loads(line))
+                    self._handle(json.loads(line))
         return bool(data)
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if (whole := self._sections.get(-1)) is not None:
             whole["ends"] = time.monotonic() + whole["limit_s"]
         if "begin" in message:
@@ -332,7 +332,9 @@ class _Parent:
             self._sections.pop(int(message["end"]), None)
         elif "keep" in message:
             self._kept.add(int(message["keep"]))
-        elif "exit" in message and not (message["exit"] == 0 and self._sections.keys() - {-1}):  # not from within
+        elif "exit" in message and not (
+            message["exit"] == 0 and self._sections.keys() - {-1}
+        ):  # not from inside user code
             self._code = int(message["exit"])
             self._deadline = time.monotonic() + _EXIT_S
 

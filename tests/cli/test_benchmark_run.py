@@ -153,7 +153,7 @@ def test_what_can_be_run_can_be_added(project: Path, capsys: pytest.CaptureFixtu
             "agent.params.max_turns",
         ),
         (["letters", "--inference", "parrot", "--agent", "bash", "--agent-param", "turns"], "takes KEY=VALUE"),
-        (["letters", "--inference", "parrot", "--agent-param", "turns=1"], "there is no agent to give them to"),
+        (["letters", "--inference", "parrot", "--agent-param", "turns=1"], "the params have no agent"),
         (["letters", "--inference", "parrot", "--agent", "nowhere.to:Find"], "cannot import the agent"),
     ],
 )

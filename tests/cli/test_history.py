@@ -84,7 +84,7 @@ def test_an_empty_history_says_where_it_looked(tmp_path: Path, capsys: pytest.Ca
         (["compare", "rates"], "Give 2 to 26 runs"),
         (["compare", "rates", "rates-0a1b2c3d"], "Two of these are the same run"),
         (["note", "rates", " "], "The note is empty"),
-        (["invalidate", "rates"], "Say it with --reason"),
+        (["invalidate", "rates"], "Give it with --reason"),
         (["invalidate", "rates", "--undo"], "is not invalidated"),
         (["context", "--budget-tokens", "10"], "--budget-tokens"),
         (["show", "rates", "--plot", "x.gif"], "must end in .png or .svg"),

@@ -45,7 +45,7 @@ def test_empty_words_are_refused(tmp_path: Path, text: str) -> None:
     path = write_experiment(tmp_path, "one")
     with pytest.raises(DataError, match="The note is empty"):
         add_note(path, text)
-    with pytest.raises(DataError, match="Say it with --reason"):
+    with pytest.raises(DataError, match="Give it with --reason"):
         invalidate(path, text)
 
 

@@ -1,1 +1,1 @@
-"""The first files of a research project and of each experiment in it, and the skills that coding agents read."""
+"""Templates of projects and experiments, and the skills for coding agents."""

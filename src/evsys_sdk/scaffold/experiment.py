@@ -1,7 +1,7 @@
 """`evsys new-experiment`: experiments/<yyyymmdd>_<slug>/{config.yaml,run.py}.
 
-The first one is made for the data of the project: its newest dataset, with the transforms that its `metadata.yaml`
-names, scored on its validation and benchmark sets. Later ones start `--from` an earlier one.
+A new experiment trains on the project's newest dataset, with the transforms of its `metadata.yaml`, and is scored on
+the project's validation and benchmark sets. With `--from` it is derived from an earlier one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RECIPES = {
 
 @dataclass(frozen=True, slots=True)
 class NewExperiment:
-    """An experiment that was just written."""
+    """The files of a new experiment."""
 
     name: str
     config: Path
@@ -63,7 +63,7 @@ def new_experiment(
     campaign: str = "",
     today: date | None = None,
 ) -> NewExperiment:
-    """Write an experiment on the data of the project one is in."""
+    """Write an experiment on the data of the current project."""
     if backend not in registry("backend"):
         registry("backend").get(backend)  # raises, with the closest name
     root = find_project()
@@ -107,22 +107,22 @@ def place_experiment(root: Path, slug: str, *, today: date | None = None) -> Pat
     folder = root / "experiments" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        folder.mkdir()  # of two that make it at the same time, one fails
+        folder.mkdir()  # atomic: of two concurrent calls, one fails
     except FileExistsError:
         raise WorkspaceError(f"{folder}: this experiment exists already. Choose another slug.") from None
     return folder
 
 
 def _choose_dataset(root: Path, name: str) -> LocalFile:
-    found = [file for file in LocalFolder(root).list("dataset") if file.split == "train"]
-    if not found:
+    datasets = [file for file in LocalFolder(root).list("dataset") if file.split == "train"]
+    if not datasets:
         place = root / "data" / "datasets" / "NAME" / "v1" / "train.jsonl"
         raise WorkspaceError(
             f"this project has no dataset. Put rows into {place}, or start --from an earlier experiment."
         )
-    wanted = [file for file in found if not name or file.name == name]
+    wanted = [file for file in datasets if not name or file.name == name]
     if not wanted:
-        names = ", ".join(sorted({file.name for file in found}))
+        names = ", ".join(sorted({file.name for file in datasets}))
         raise WorkspaceError(f"there is no dataset {show(name)} with a train.jsonl. Choose one of: {names}.")
     first = wanted[0].name
     return max((file for file in wanted if file.name == first), key=lambda file: file.version)
@@ -133,14 +133,14 @@ def _first_rows(rows: LocalFile) -> list[dict[str, Any]]:
 
 
 def _benchmark_lines(root: Path, dataset: str) -> list[str]:
-    """The entries of `metadata.benchmark`: the sets that begin with the dataset's name, or else all."""
+    """The lines of `metadata.benchmark`: the sets whose names begin with the dataset's name, else all."""
     files: Sequence[LocalFile] = LocalFolder(root).list("benchmark")
     own = [file for file in files if file.name.startswith(dataset)] or files
     if not own:
         place = root / "data" / "validation" / f"{dataset}_val" / "tasks.jsonl"
-        raise WorkspaceError(f"this project has no tasks to be judged by. Put some into {place}.")
+        raise WorkspaceError(f"this project has no evaluation tasks. Put some into {place}.")
     lines: list[str] = []
-    for file in sorted(own, key=lambda one: (one.split != "val", one.name)):
+    for file in sorted(own, key=lambda file: (file.split != "val", file.name)):
         metadata = read_metadata(file.metadata_path)
         why = "to choose by, during training" if file.split == "val" else "to report on, once after training"
         lines += [f"    - name: {file.name}              # {why}", f"      split: {file.split}", "      max_tokens: 24"]
@@ -151,11 +151,11 @@ def _benchmark_lines(root: Path, dataset: str) -> list[str]:
     return lines
 
 
-# `evsys new-experiment --from PARENT`: the next experiment, with what the last one left open.
+# `evsys new-experiment --from PARENT`: derive the next experiment.
 #
-# Its claim is measured against the parent's best run. Without changes it has the parent's runs, to be edited, and the
-# record of the parent is the baseline. With `--set` that run is trained again as `baseline`, and a copy with the
-# changes as `candidate`.
+# Its claim compares with the parent's best run. Without changes it has the parent's runs, to be edited, and the
+# parent's record is the baseline. With `--set`, the best run is trained again as `baseline`,
+# and a changed copy as `candidate`.
 
 _MARK = "# "
 
@@ -169,16 +169,18 @@ def derive_experiment(
     campaign: str = "",
     today: date | None = None,
 ) -> NewExperiment:
-    """Write an experiment that continues from `parent`, which is named as on the command line."""
+    """Write an experiment derived from `parent`, a path, id or name."""
     root = find_project()
     detail = read_detail(find_experiment(parent))
     parsed = _parse_changes(changes)
-    config = _go_on(detail, parsed, claim)
-    question = next((one for one in items(detail.conclusion.get("next")) if isinstance(one, str)), "")
+    config = _derive_config(detail, parsed, claim)
+    question = next((step for step in items(detail.conclusion.get("next")) if isinstance(step, str)), "")
     data = {"name": slug, **config, "parent_experiment_id": detail.view.id}
     metadata = part(data, "metadata") | ({"open_question": question} if question else {})
     data["metadata"] = metadata | {"tags": _tags(metadata, campaign)}
-    child = ExperimentConfig.model_validate(data)  # before there is a folder: what is refused leaves nothing behind
+    child = ExperimentConfig.model_validate(
+        data
+    )  # before creating the folder, so that an invalid config leaves no files
     folder = place_experiment(root, slug, today=today)
     text = dump_yaml(child.model_copy(update={"name": folder.name}))
     path, script = write_experiment(folder, f"{_head(detail, question)}{text}")
@@ -186,21 +188,25 @@ def derive_experiment(
 
 
 def _tags(metadata: Mapping[str, Any], campaign: str) -> list[str]:
-    """The parent's tags, in the campaign that was named; without one, in none: the parent's may be over."""
+    """The parent's tags, with the tag of `campaign` instead of the parent's campaign."""
     kept = [tag for tag in items(metadata.get("tags")) if isinstance(tag, str) and not tag.startswith(TAG)]
     return [*kept, load_campaign(campaign).tag] if campaign else kept
 
 
-def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, Any]:
+def _derive_config(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, Any]:
     """The parent's config, or its best run against a changed copy of it."""
     config = {
         key: value for key, value in detail.config.items() if key not in ("name", "version") and value is not None
     }
     metadata = part(config, "metadata")
-    said = metadata.get("hypothesis")
-    stated: dict[str, Any] = dict(part(metadata, "hypothesis")) or {"claim": said if isinstance(said, str) else ""}
+    text = metadata.get("hypothesis")
+    parent_hypothesis: dict[str, Any] = dict(part(metadata, "hypothesis")) or {
+        "claim": text if isinstance(text, str) else ""
+    }
     if not changes:
-        kept = {key: value for key, value in stated.items() if value not in (None, [], "") and key != "baseline"}
+        kept = {
+            key: value for key, value in parent_hypothesis.items() if value not in (None, [], "") and key != "baseline"
+        }
         kept["claim"] = claim or f"This change beats run {detail.chosen_run} of {detail.view.id}."
         return {**config, "metadata": {**metadata, "hypothesis": kept}}
     best = next((run for run in config_runs(config) if run.get("name") == detail.chosen_run), None)
@@ -217,7 +223,7 @@ def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, 
     hypothesis = {
         "claim": claim or f"{shown} beats run {detail.chosen_run} of {detail.view.id}.",
         "baseline": "baseline",
-        **{key: stated[key] for key in ("metric", "direction", "min_effect") if stated.get(key)},
+        **{key: parent_hypothesis[key] for key in ("metric", "direction", "min_effect") if parent_hypothesis.get(key)},
     }
     kept = {key: value for key, value in config.items() if key not in ("run", "runs", "matrix", "base_run", "search")}
     runs = [{**best, "name": "baseline"}, {**changed[0], "name": "candidate"}]
@@ -225,20 +231,20 @@ def _go_on(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, 
 
 
 def _parse_changes(changes: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for change in changes:
         path, equals, value = change.partition("=")
         if not equals or not path.strip():
             hint = "Write it as algorithm.params.max_steps=120."
             raise ConfigError(Problem("--set needs a path in the run and a value", value=change, hint=hint))
-        found[path.strip()] = read_yaml(value).data
-    return found
+        values[path.strip()] = read_yaml(value).data
+    return values
 
 
 def _head(detail: Detail, question: str) -> str:
-    """What a reader must know of the parent, as comments."""
-    stated = [f"Derived from {detail.view.id}, whose verdict was: {detail.view.verdict or 'none'}."]
-    stated += [detail.view.sentence] if detail.view.sentence else []
-    stated += [f"Left open: {question}"] if question else []
-    lines = [line for sentence in stated for line in wrap(sentence, 116)]
+    """The parent, its verdict and its open question, as YAML comments."""
+    sentences = [f"Derived from {detail.view.id}, whose verdict was: {detail.view.verdict or 'none'}."]
+    sentences += [detail.view.sentence] if detail.view.sentence else []
+    sentences += [f"Left open: {question}"] if question else []
+    lines = [line for sentence in sentences for line in wrap(sentence, 116)]
     return "".join(f"{_MARK}{line}\n" for line in lines)

@@ -1,6 +1,6 @@
-"""`evsys skills install`: the skills, agents and hooks of the plugin, copied into a project for one coding agent.
+"""`evsys skills install`: copy the skills, agents and hooks of the plugin into a project for a coding agent.
 
-They are at the root of a checkout and inside an installed wheel; both are the same files.
+The same files are at the root of a checkout and inside an installed wheel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PACKAGED = Path(__file__).parent / "plugin"
 _CHECKOUT = Path(__file__).parents[3]
 _HOOK = "evsys_hook.py"
 _MANIFEST = ".agents/plugin.json"
-"""Of the cross-vendor format. At the root it would take the place of Codex's own manifest, and its hooks away."""
+"""Manifest of the cross-vendor format; at the root it would replace Codex's manifest with its hooks."""
 _PLUGIN = (
     *(_MANIFEST, ".agents/plugins/marketplace.json", ".claude-plugin/plugin.json", ".claude-plugin/marketplace.json"),
     *(".codex-plugin/plugin.json", ".cursor-plugin/plugin.json", "mcp.json"),
@@ -33,18 +33,18 @@ _BY_PLUGIN = "evsys skills install --agent plugin --target FOLDER"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where one brand of coding agent looks for things, below the root of a project."""
+    """The places of a coding agent's files below the root of a project."""
 
     skills: str
     agents: str | None = None
     settings: str | None = None
-    """The JSON file that has its hooks."""
+    """JSON file of its hooks."""
     mcp: str | None = None
-    """The JSON file that has its MCP servers."""
+    """JSON file of its MCP servers."""
     files: tuple[tuple[str, str], ...] = ()
-    """Other files of the plugin, and where they go."""
+    """Other files of the plugin, and their targets."""
     note: str = ""
-    """What is not set up, and how to do it."""
+    """Parts that are not installed, and how to install them."""
 
 
 HOMES = {
@@ -79,7 +79,7 @@ HOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One page of advice, loaded when it is needed."""
+    """A skill of the plugin."""
 
     name: str
     description: str
@@ -91,11 +91,11 @@ def plugin_root() -> Path:
     for folder in (_PACKAGED, _CHECKOUT):
         if (folder / "skills").is_dir():
             return folder
-    raise WorkspaceError("this installation came without its skills. Install evsys-sdk from a wheel or a checkout.")
+    raise WorkspaceError("this installation has no skills. Install evsys-sdk from a wheel or a checkout.")
 
 
 def list_skills() -> list[Skill]:
-    """The skills that come with this version."""
+    """The skills of this version."""
     paths = sorted(plugin_root().glob("skills/*/SKILL.md"))
     fronts = [read_front_matter(path) for path in paths]
     return [
@@ -104,22 +104,22 @@ def list_skills() -> list[Skill]:
 
 
 def read_front_matter(path: Path) -> dict[str, Any]:
-    """What stands between the two `---` at the top of a page, by strict YAML."""
+    """The front matter of a page, as strict YAML."""
     _, fence, rest = path.read_text("utf-8").partition("---\n")
     text, closed, _ = rest.partition("\n---\n")
     data: Any = read_yaml(f"{text}\n").data if fence and closed else None
     if not isinstance(data, dict):
         raise ConfigError(
-            f"{path}: it has no front matter. Begin it with name and description between two lines of ---."
+            f"{path}: the page has no front matter. Begin it with name and description between two lines of ---."
         )
     return cast("dict[str, Any]", data)
 
 
 def install_skills(agent: str, target: Path, *, force: bool = False) -> list[Path]:
-    """Copy everything for one agent; files that differ stay, and are an error, unless `force` replaces them."""
+    """Copy all files for an agent; changed files are an error, unless `force` overwrites them."""
     home, source = HOMES[agent], plugin_root()
     copies = dict(_copies(home, source, target))
-    # All are looked at before the first is written: a refusal leaves the project as it was.
+    # All files are checked before the first is written, so that an error changes nothing.
     differing = [file for file, text in copies.items() if file.exists() and file.read_text("utf-8") != text]
     if differing and not force:
         shown = ", ".join(str(file.relative_to(target)) for file in differing[:3])
@@ -135,7 +135,7 @@ def install_skills(agent: str, target: Path, *, force: bool = False) -> list[Pat
 
 
 def record_program() -> str:
-    """Note, outside of every checkout, which `evsys` hooks and the MCP server run: this one. Returns its path."""
+    """Record this `evsys` program in the user's config for hooks and the MCP server. Returns its path."""
     program = Path(sys.executable).with_name("evsys")
     if not program.exists():
         return ""
@@ -157,32 +157,32 @@ def _copies(home: Home, source: Path, target: Path) -> Iterator[tuple[Path, str]
 
 
 def _hooks(source: Path) -> dict[str, Any]:
-    """The hooks of the plugin, with the path that they have inside a project."""
+    """The hooks of the plugin, with their paths in a project."""
     text = json.dumps(_read_json(source / "hooks" / "hooks.json")["hooks"])
     return json.loads(text.replace("${CLAUDE_PLUGIN_ROOT}/hooks/", "${CLAUDE_PROJECT_DIR}/.claude/hooks/"))
 
 
 def _merge(file: Path, key: str, ours: dict[str, Any]) -> None:
-    """Add our entries to a settings file that may have others, which all stay."""
+    """Add our entries to a settings file, and keep all others."""
     settings = _read_json(file) if file.exists() else {}
-    found = settings.get(key, {})
-    if not isinstance(found, dict):
-        raise WorkspaceError(f"{file}: '{key}' should be an object (got {show(found)}). Correct it.")
-    there = cast("dict[str, Any]", found)
+    entries = settings.get(key, {})
+    if not isinstance(entries, dict):
+        raise WorkspaceError(f"{file}: '{key}' should be an object (got {show(entries)}). Correct it.")
+    merged = cast("dict[str, Any]", entries)
     for name, value in ours.items():
-        if isinstance(value, list):  # hooks of an event: add what is not there yet
-            others = cast("Sequence[Any]", there.get(name, []))
-            there[name] = [*others, *(one for one in cast("list[Any]", value) if one not in others)]
+        if isinstance(value, list):  # hooks of an event: add missing ones
+            others = cast("Sequence[Any]", merged.get(name, []))
+            merged[name] = [*others, *(hook for hook in cast("list[Any]", value) if hook not in others)]
         else:
-            there[name] = value
-    write_json(file, {**settings, key: there})
+            merged[name] = value
+    write_json(file, {**settings, key: merged})
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         data: Any = json.loads(file.read_text("utf-8"))
     except ValueError as error:
-        raise WorkspaceError(f"{file}: this is not JSON: {error}. Correct it, or move it away.") from None
+        raise WorkspaceError(f"{file}: not valid JSON: {error}. Correct it, or move it away.") from None
     if not isinstance(data, dict):
         raise WorkspaceError(f"{file}: this should be a JSON object (got {show(data)}). Correct it, or move it away.")
     return cast("dict[str, Any]", data)

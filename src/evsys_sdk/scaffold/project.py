@@ -1,7 +1,7 @@
-"""`evsys init-project`: the tree of a research project, with a task that runs as it is.
+"""`evsys init-project`: create a research project with an example task that runs.
 
-data/fetch fills data/raw, data/process makes datasets, validation and benchmark out of it; both scripts are run here,
-so that what lies in data/ is what they make.
+data/fetch fills data/raw, and data/process makes datasets, validation and benchmark sets of it; both scripts are run
+here.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..paths import WORKSPACE_DIR
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SCRIPTS = ("data/fetch/write_tickets.py", "data/process/split_tickets.py")
 _MAY_BE_THERE = {".git", ".gitattributes", ".github", "LICENSE", ".venv", ".claude", ".codex", ".cursor"}
-"""What does not get in the way of a new project."""
+"""Files and folders that may exist before the project."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewProject:
-    """A project that was just written."""
+    """The files of a new project."""
 
     root: Path
     files: tuple[Path, ...]
 
 
 def init_project(name: str, *, into: Path | None = None) -> NewProject:
-    """Write the tree of a project into the folder of its name, or into `into`; nothing that exists is overwritten."""
+    """Create a project in the folder of its name, or in `into`; existing files are never overwritten."""
     root = _find_place(name, into or Path(name))
     files = write_templates("project_template", root, {"name": root.name if name == "." else Path(name).name})
     for script in _SCRIPTS:
@@ -46,7 +46,7 @@ def init_project(name: str, *, into: Path | None = None) -> NewProject:
 
 
 def find_project(start: Path | None = None) -> Path:
-    """The nearest folder upwards that has the tree of a project; without one, the error says how to make it."""
+    """The nearest project folder at or above `start`; WorkspaceError without one."""
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
         if (folder / WORKSPACE_DIR).is_dir() and (folder / "data").is_dir():
@@ -67,30 +67,28 @@ def _find_place(name: str, folder: Path) -> Path:
         )
     if root.exists() and not root.is_dir():
         raise WorkspaceError(f"{root}: this is a file. Choose another name.")
-    found = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-    if others := [one for one in found if one not in _MAY_BE_THERE]:
+    entries = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    if others := [entry for entry in entries if entry not in _MAY_BE_THERE]:
         shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
         raise WorkspaceError(
-            f"{root}: this folder is not empty ({shown}), and a project would get in its way. Choose another name; "
-            "in an existing project, `evsys new-experiment SLUG` is all that is needed."
+            f"{root}: this folder is not empty ({shown}). Choose another name; "
+            "in an existing project, run `evsys new-experiment SLUG`."
         )
     return root
 
 
-# Files that are written once and are then the user's own: the `*.tmpl` next to this module.
-#
-# `dot-gitignore.tmpl` becomes `.gitignore`; `$name` in a file is replaced by what the caller says it is.
+# Templates: the `*.tmpl` next to this module. `dot-gitignore.tmpl` becomes `.gitignore`; `$name` is a placeholder.
 
 _HERE = Path(__file__).parent
 _SUFFIX = ".tmpl"
 
 
 def write_templates(folder: str, target: Path, values: Mapping[str, str]) -> list[Path]:
-    """Write every template of a folder below `target`; returns what was written, in order."""
+    """Write the templates of a folder below `target`; returns the written files in order."""
     source = _HERE / folder
     written: list[Path] = []
     for path in sorted(source.rglob(f"*{_SUFFIX}")):
-        # Not `.gitignore` itself: in the sources and in a wheel it would be obeyed, or left out.
+        # Not `.gitignore` in the sources, where git and the build would obey it.
         names = path.relative_to(source).with_suffix("").parts
         parts = [part.replace("dot-", ".", 1) if part.startswith("dot-") else part for part in names]
         file = target.joinpath(*parts)
@@ -100,7 +98,7 @@ def write_templates(folder: str, target: Path, values: Mapping[str, str]) -> lis
 
 
 def fill_template(name: str, values: Mapping[str, str]) -> str:
-    """The text of one template, without its placeholders."""
+    """The text of a template with its placeholders filled in."""
     return _fill(_HERE / f"{name}{_SUFFIX}", values)
 
 

@@ -1,1 +1,1 @@
-"""Conformance suites: subclass one in your own tests to check an extension against the protocol it claims to speak."""
+"""Conformance suites: subclass one in your tests to check an extension against its protocol."""

@@ -1,11 +1,11 @@
-"""The contract of a training client, as tests. Subclass it for your backend and say how to make a client:
+"""Conformance tests of a training client. Subclass them for your backend and create the client:
 
     class TestMyBackend(BackendConformance):
         def make_client(self):
             return MyBackend().prepare(model=ModelSpec("my-model"), run_dir=Path(tempfile.mkdtemp()))["training_client"]
 
-Only the protocol is used, so it serves a client of a distant server as well. Every client that `make_client` returns
-must start from the same weights. Tolerances are class attributes, see `ClientProbes`.
+The tests use the protocol only, so they also work for a remote server. All clients of `make_client` must start from the
+same weights. Tolerances are class attributes, see `ClientProbes`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .reference_losses import REFERENCES, numerical_gradients, reference_loss
 
 
 class TrainingConformance(ClientProbes):
-    """Losses, gradients, steps and what is refused."""
+    """Losses, gradients, steps and invalid input."""
 
     def test_the_loss_is_the_sum_over_tokens_and_data(self, client: TrainingClient) -> None:
         data = self.data(client)
@@ -75,7 +75,7 @@ class TrainingConformance(ClientProbes):
         for factor in (1, 2):
             with self.fresh() as client:
                 client.forward_backward(scale_weights(self.data(client), factor), "cross_entropy")
-                # Clipped far below any gradient here, so that a norm taken after clipping would be seen.
+                # Clipped far below any gradient here, to detect a norm that is computed after clipping.
                 metrics = client.optim_step(AdamParams(0.0, grad_clip_norm=1e-3)).result().metrics
                 if "grad_norm" not in metrics:
                     pytest.skip("this backend reports no grad_norm")
@@ -94,7 +94,7 @@ class TrainingConformance(ClientProbes):
             named = logprobs_of(client, data)
         assert output.loss == pytest.approx(reference_loss(loss_fn, data, output.logprobs), rel=1e-3, abs=1e-4)
         gradients = numerical_gradients(loss_fn, data, output.logprobs)
-        # The gradient of the formula, handed in as it is, must move the weights as the named loss did.
+        # The gradient of the formula must move the weights like the named loss.
         with self.fresh() as client:
             before = logprobs_of(client, data)
             self._submit_gradients(client, data, gradients)
@@ -146,7 +146,7 @@ class TrainingConformance(ClientProbes):
     def test_a_forward_pass_leaves_no_gradient(self) -> None:
         with self.fresh() as client:
             data = self.data(client)
-            before = logprobs_of(client, data)  # which is a forward pass
+            before = logprobs_of(client, data)  # this is a forward pass
             client.optim_step(AdamParams(self.learning_rate)).result()
             assert np.array_equal(logprobs_of(client, data), before)
 
@@ -158,7 +158,7 @@ class TrainingConformance(ClientProbes):
         with pytest.raises(EvsysError) as refused:
             client.forward_backward(data, loss_fn).result()
         assert len(str(refused.value)) > 20
-        # A step shows whether what was refused has left a gradient behind.
+        # A step shows whether the refused input left a gradient.
         client.optim_step(AdamParams(self.learning_rate)).result()
         assert np.array_equal(logprobs_of(client, good), before)
 
@@ -189,7 +189,7 @@ class TrainingConformance(ClientProbes):
                 return 0.0, {}, list(gradients)
 
             client.forward_backward_custom(data, given).result()
-        else:  # cross entropy with weight w has the gradient -w, so that any gradient can be written as weights
+        else:  # cross entropy with weight w has the gradient -w, so weights can encode any gradient
             weighted = [dataclasses.replace(d, weights=-g) for d, g in zip(data, gradients, strict=True)]
             client.forward_backward(weighted, "cross_entropy").result()
 
@@ -271,7 +271,7 @@ class SamplingConformance(ClientProbes):
         return client.sampler().result()
 
     def prompt(self, sampler: SamplingClient) -> list[int]:
-        """Tokens to continue."""
+        """The tokens of a prompt."""
         return sampler.tokenizer.encode("Once upon a time there was a")
 
     def test_reported_logprobs_are_those_of_scoring_and_of_training(self, client: TrainingClient) -> None:
@@ -345,7 +345,7 @@ class SamplingConformance(ClientProbes):
         text = sampler.tokenizer.decode([token])
         by_text = sampler.sample(prompt, 1, SamplingParams(max_tokens=12, seed=2, stop=[text])).result()[0]
         assert by_text.stop_reason == "stop"
-        # It may end earlier: the text can also come about across two tokens.
+        # It may end earlier, because the text may also span two tokens.
         assert by_text.tokens == free[: len(by_text.tokens)]
         assert text in sampler.tokenizer.decode(by_text.tokens)
 
@@ -373,4 +373,4 @@ class SamplingConformance(ClientProbes):
 
 
 class BackendConformance(TrainingConformance, StateConformance, SamplingConformance, FilterConformance):
-    """The whole contract."""
+    """All conformance tests of a backend."""

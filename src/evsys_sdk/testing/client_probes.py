@@ -1,6 +1,6 @@
-"""What the conformance suite of backends measures with: data to train on, and ways to see a gradient from outside.
+"""Probes of the backend conformance suite: training data, and measurements of gradients from outside.
 
-Gradients are read from what a step does to log-probabilities: with a huge eps and no momentum Adam's step is
+Gradients are measured by the effect of a step on log-probabilities: with a huge eps and no momentum, Adam's step is
 proportional to the gradient.
 """
 
@@ -20,23 +20,23 @@ from ..backends.client import AdamParams, TrainingClient
 from ..backends.datum import Datum, Floats
 from ..backends.probes.training import logprobs_of, probe_data
 
-# Adam divides by the gradient's own size plus eps; next to such an eps that size does not matter.
+# Adam divides by the gradient's size plus eps; next to this eps the size is negligible.
 _HUGE = 1e6
 
 
 class ClientProbes(abc.ABC):
-    """What all parts of the suite share."""
+    """The base of all conformance suites of backends."""
 
     linear_rate: float = 1e-6
     """Size of a step in units of the gradient: small enough that its effect on log-probabilities is linear."""
     learning_rate: float = 5e-4
-    """A rate at which a few ordinary steps visibly learn."""
+    """A rate at which a few ordinary steps change the loss measurably."""
     logprob_tolerance: float = 1e-3
-    """How far log-probabilities of the same tokens may differ between passes and between training and sampling."""
+    """Largest difference of log-probabilities of the same tokens between passes, and between training and sampling."""
     linear_tolerance: float = 0.05
-    """How far, relatively, an effect may be from proportional."""
+    """Largest relative deviation of an effect from proportionality."""
     exact_resume: bool = True
-    """Whether a restored state continues bit by bit as the uninterrupted one does."""
+    """Whether a restored state continues bit-identically."""
 
     @abc.abstractmethod
     def make_client(self) -> TrainingClient:
@@ -50,7 +50,7 @@ class ClientProbes(abc.ABC):
 
     @contextlib.contextmanager
     def fresh(self) -> Generator[TrainingClient]:
-        """One more client, closed at the end of the block."""
+        """A new client, closed at the end of the block."""
         client = self.make_client()
         try:
             yield client
@@ -58,11 +58,11 @@ class ClientProbes(abc.ABC):
             client.close()
 
     def data(self, client: TrainingClient, loss_fn: str = "cross_entropy") -> list[Datum]:
-        """Two data of different length, for any loss, whose policy lies a little off the present one."""
+        """Two data of different length for a loss, sampled from a slightly different policy."""
         data = probe_data(client)
         if loss_fn == "cross_entropy":
             return data
-        # Off by little and by much, in both directions: some tokens lie where a loss clips, and some where it does not.
+        # Small and large drifts in both directions, so that losses clip some tokens and not others.
         drift = np.resize(np.array([0.05, -0.3, 0.4, -0.1, 0.0002, 1.7], np.float32), 64)
         advantage = np.resize(np.array([1.0, -0.5, 0.8, -1.2], np.float32), 64)
         moved: list[Datum] = []
@@ -77,7 +77,7 @@ class ClientProbes(abc.ABC):
 
     def linear_step(self, client: TrainingClient) -> dict[str, float]:
         """A step that moves the weights by the accumulated gradient times `linear_rate`."""
-        # The rate is larger by as much as the eps makes the step smaller.
+        # The factor compensates the eps.
         adam = AdamParams(self.linear_rate * _HUGE, beta1=0.0, beta2=0.0, eps=_HUGE)
         return client.optim_step(adam).result().metrics
 
@@ -88,7 +88,7 @@ class ClientProbes(abc.ABC):
             client.optim_step(AdamParams(self.learning_rate)).result()
 
     def effect(self, submit: Callable[[TrainingClient], Any]) -> Floats:
-        """How a linear step after `submit` changes the log-probabilities, from a fresh client."""
+        """The change of log-probabilities by a linear step after `submit`, from a new client."""
         with self.fresh() as client:
             before = logprobs_of(client, self.data(client))
             submit(client)
@@ -96,19 +96,19 @@ class ClientProbes(abc.ABC):
             return logprobs_of(client, self.data(client)) - before
 
     def assert_proportional(self, effect: Floats, other: Floats, factor: float) -> None:
-        """`other` is `factor` times `effect`."""
+        """Assert that `other` is `factor` times `effect`."""
         scale = float(np.abs(effect).max())
         assert scale > 0, "the step changed nothing; raise linear_rate"
         assert np.abs(other - factor * effect).max() <= self.linear_tolerance * factor * scale
 
 
 def make_datum(prompt: Sequence[int], answer: Sequence[int]) -> Datum:
-    """A datum that learns `answer` after `prompt`."""
+    """A datum that trains `answer` after `prompt`."""
     return Datum.supervised([*prompt, *answer], [0.0] * len(prompt) + [1.0] * len(answer))
 
 
 def soften(datum: Datum) -> Datum:
-    """A second target for each position, with its own weight."""
+    """A copy of a datum with a second weighted target per position."""
     targets = np.stack((datum.target_tokens, np.roll(datum.target_tokens, 1)), axis=1)
     return dataclasses.replace(
         datum, target_tokens=targets, weights=datum.weights[:, None] * np.array([0.7, 0.3], np.float32)
@@ -116,13 +116,13 @@ def soften(datum: Datum) -> Datum:
 
 
 def only_target(datum: Datum, column: int) -> Datum:
-    """A soft datum with only one of its targets per position."""
+    """A copy of a soft datum with one of its targets per position."""
     targets, weights = datum.target_tokens[:, column], datum.weights[:, column]
     return dataclasses.replace(datum, target_tokens=targets, weights=weights)
 
 
 def mistaken(mistake: str, good: Sequence[Datum], vocab_size: int) -> tuple[list[Datum], str]:
-    """Data and a loss that must be refused, for one kind of mistake."""
+    """Invalid data and loss for a kind of mistake."""
     first = good[0]
     broken: dict[str, dict[str, Any]] = {
         "lengths": {"target_tokens": first.target_tokens[:-1]},
@@ -141,5 +141,5 @@ def mistaken(mistake: str, good: Sequence[Datum], vocab_size: int) -> tuple[list
 
 
 def make_name() -> str:
-    """A name no checkpoint has yet."""
+    """A new name of a checkpoint."""
     return f"conformance-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""The part of a backend's contract that is about `make_filter`, `top_logprobs` and `on_token`."""
+"""Conformance tests of `make_filter`, `top_logprobs` and `on_token`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .client_probes import ClientProbes
 
 
 class FilterConformance(ClientProbes):
-    """Tokens are limited, and alternatives are reported, by the pass that samples; others are not tested."""
+    """Tests of backends that filter tokens and report alternatives while they sample; others are skipped."""
 
     def test_a_token_and_its_alternatives_come_from_one_pass(
         self, sampler: SamplingClient, client: TrainingClient
@@ -38,24 +38,24 @@ class FilterConformance(ClientProbes):
         if not client.capabilities.filters:
             pytest.skip("this backend samples on another machine")
         prompt = list(sampler.tokenizer.encode("Once upon a time"))
-        heard: list[SampledToken] = []
+        tokens_heard: list[SampledToken] = []
 
-        def hear(token: SampledToken) -> bool:
-            heard.append(token)
-            return len(heard) != 12
+        def on_token(token: SampledToken) -> bool:
+            tokens_heard.append(token)
+            return len(tokens_heard) != 12
 
-        params = SamplingParams(8, seed=2, stop=[], top_logprobs=1, on_token=hear)
+        params = SamplingParams(8, seed=2, stop=[], top_logprobs=1, on_token=on_token)
         [sample] = sampler.sample(prompt, 1, params).result()
-        assert [(token, logprob) for token, logprob, _ in heard] == list(
+        assert [(token, logprob) for token, logprob, _ in tokens_heard] == list(
             zip(sample.tokens, sample.logprobs, strict=True)
         )
-        assert all(len(best) == 1 for _, _, best in heard)
+        assert all(len(best) == 1 for _, _, best in tokens_heard)
         [sample] = sampler.sample(prompt, 1, params).result()
         assert len(sample.tokens) == 4, "a listener that returns False ends the sample"
 
 
 class _Only:
-    """A filter that allows one text."""
+    """A filter that allows one sequence of tokens."""
 
     def __init__(self, tokens: list[int]) -> None:
         self._left = tokens

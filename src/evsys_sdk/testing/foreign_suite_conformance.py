@@ -1,4 +1,4 @@
-"""The contract of a suite whose tasks another program solves and scores; subclass it and name the path of a few tasks.
+"""Conformance tests of a suite whose tasks another program runs and scores; subclass them and name a few tasks.
 
 class TestMySuite(ForeignSuiteConformance):
     path = "my_suite:sums"
@@ -26,27 +26,27 @@ from ..rollouts.rollout import Message, Policy, Turn
 
 
 class ForeignSuiteConformance:
-    """Every task is scored, by its own id, for each sample; what fails has no score; two models compare in pairs."""
+    """Tests that every sample of every task has a score by task id, and that failures have none."""
 
     path: ClassVar[str]
-    """Path of the tasks, as a benchmark names it."""
+    """Path of the tasks, as in a benchmark."""
     right: ClassVar[Mapping[str, str]] = {}
-    """Task -> an answer that earns everything, for the models that are made here."""
+    """Task -> an answer with full reward."""
     wrong: ClassVar[str] = ""
-    """An answer that earns nothing."""
+    """An answer without reward."""
     samples: ClassVar[int] = 2
-    """Attempts at each task; 1 for a suite that scores a task once."""
+    """Samples per task; 1 for a suite that scores a task once."""
 
     def right_model(self) -> ScoredModel:
         """A model that solves every task."""
         return ScriptedModel("right", self.right)
 
     def wrong_model(self) -> ScoredModel:
-        """A model that solves none."""
+        """A model that solves no task."""
         return ScriptedModel("wrong", dict.fromkeys(self.right, self.wrong))
 
     def failing_model(self, task: str) -> ScoredModel:
-        """A model that cannot be asked about one task."""
+        """A model that fails on one task."""
         return ScriptedModel("failing", {name: answer for name, answer in self.right.items() if name != task})
 
     @pytest.fixture
@@ -61,7 +61,7 @@ class ForeignSuiteConformance:
         right, wrong = (_score(benchmark, model, self.samples) for model in (self.right_model(), self.wrong_model()))
         wanted = {(task.task_id, sample) for task in benchmark.tasks for sample in range(self.samples)}
         for result in (right, wrong):
-            assert {(one.task_id, one.sample) for one in result.predictions} == wanted
+            assert {(sample.task_id, sample.sample) for sample in result.predictions} == wanted
             assert result.problem is None
         assert right.metrics["mean_reward"].value > wrong.metrics["mean_reward"].value
         pair = compare_foreign_runs(_as_run(wrong), _as_run(right))
@@ -70,23 +70,23 @@ class ForeignSuiteConformance:
 
     def test_the_same_model_gets_the_same_scores(self, benchmark: Benchmark) -> None:
         first, second = (_score(benchmark, self.right_model(), 1) for _ in range(2))
-        assert [one.reward for one in first.predictions] == [one.reward for one in second.predictions]
+        assert [sample.reward for sample in first.predictions] == [sample.reward for sample in second.predictions]
 
     def test_a_model_that_fails_on_a_task_has_no_score_for_it_and_no_zero(self, benchmark: Benchmark) -> None:
         broken = benchmark.tasks[0].task_id
         try:
             result = _score(benchmark, self.failing_model(broken), 1)
         except EvsysError:
-            return  # the scoring as a whole has failed, which is no zero either
-        by_task = {one.task_id: one for one in result.predictions}
+            return  # the whole scoring failed, which is no zero either
+        by_task = {sample.task_id: sample for sample in result.predictions}
         assert by_task[broken].reward is None
         assert by_task[broken].error
-        assert all(one.reward is not None for name, one in by_task.items() if name != broken)
+        assert all(sample.reward is not None for name, sample in by_task.items() if name != broken)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedModel:
-    """Gives each task the answer of a table; a task that is not in it is an error."""
+    """A model with fixed answers by task; other tasks raise an error."""
 
     ref: str
     answers: Mapping[str, str]

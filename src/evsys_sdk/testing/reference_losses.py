@@ -1,7 +1,7 @@
-"""The named losses once more, written for reading and differentiated numerically: what backends are measured against.
+"""Reference implementations of the named losses, differentiated numerically, to test backends.
 
-Independent of `evsys_sdk.backends.losses` on purpose, so that one checks the other. `frozen` is the value of the
-log-probabilities at which the gradient is taken; a formula uses it where the loss stops the gradient.
+Independent of `evsys_sdk.backends.losses`, so that one checks the other. `frozen` are the log-probabilities at which
+the gradient is taken; formulas use them where the loss stops the gradient.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _dro(datum: Datum, lp: Values, frozen: Values) -> float:
 def _gspo(datum: Datum, lp: Values, frozen: Values) -> float:
     sampled = datum.weights != 0
     sequence_ratio = np.exp((frozen - _sampled_logprobs(datum))[sampled].mean())
-    ratio = sequence_ratio * np.exp(lp - frozen)  # the value of the sequence's ratio, the gradient of the token's own
+    ratio = sequence_ratio * np.exp(lp - frozen)  # value of the sequence ratio, gradient of the token
     advantages = _advantages(datum)
     return float(-np.minimum(ratio * advantages, np.clip(ratio, 1 - 3e-4, 1 + 4e-4) * advantages).sum())
 

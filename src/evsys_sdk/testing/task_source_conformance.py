@@ -1,4 +1,4 @@
-"""The contract of a task source; subclass it and name the paths of one subject's splits.
+"""Conformance tests of a task source; subclass them and name the paths of the splits.
 
 class TestMySource(TaskSourceConformance):
     splits = {"train": "my_source:sums?size=20", "test": "my_source:sums?split=test&size=20"}
@@ -20,7 +20,7 @@ from ..eval.verifier import VerifierInput, build_verifier
 
 
 class TaskSourceConformance:
-    """Rows are tasks with stable ids, splits share nothing, and a row alone is enough to score an answer."""
+    """Tests that rows are tasks with stable ids, that splits are disjoint, and that a row is enough to score."""
 
     splits: ClassVar[Mapping[str, str]]
     """Split -> path of its tasks."""
