@@ -226,7 +226,7 @@ def test_installing_leaves_what_was_there(tmp_path: Path) -> None:
 
 def test_settings_that_cannot_be_read_are_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / ".mcp.json").write_text("{", encoding="utf-8")
-    with pytest.raises(EvsysError, match=r"\.mcp\.json: this is not JSON"):
+    with pytest.raises(EvsysError, match=r"\.mcp\.json: not valid JSON"):
         install_skills("claude", tmp_path)
 
 

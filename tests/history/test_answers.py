@@ -136,10 +136,10 @@ def test_export_copies_the_weights_and_says_where_they_come_from(project: Path) 
 def test_export_overwrites_nothing(project: Path) -> None:
     Path("adapter").mkdir()
     Path("adapter/mine.txt").write_text("mine", "utf-8")
-    assert "nothing is overwritten" in refusal("export", "rate", "-o", "adapter")
+    assert "exists already" in refusal("export", "rate", "-o", "adapter")
     assert [path.name for path in Path("adapter").iterdir()] == ["mine.txt"]
     assert call("export", "rate", "-o", "other").exit_code == 0
-    assert "nothing is overwritten" in refusal("export", "rate", "-o", "other")
+    assert "exists already" in refusal("export", "rate", "-o", "other")
 
 
 @pytest.mark.parametrize("name", ["last", "8", "step000008", "best"])
@@ -154,7 +154,7 @@ def test_an_arm_without_a_result_exports_the_checkpoint_that_scored_best(project
 
 
 def test_weights_that_are_elsewhere_or_gone_are_refused_with_the_reason(project: Path) -> None:
-    assert "There are best, last, and steps 8." in refusal("export", "rate", "-o", "out", "--checkpoint", "3")
+    assert "It has best, last, and steps 8." in refusal("export", "rate", "-o", "out", "--checkpoint", "3")
     shutil.rmtree("outputs/rate/one__seed43/checkpoints")
     assert "this checkpoint is no longer there" in refusal("export", "rate", "-o", "out")
     lines = Path("outputs/rate/one__seed43/checkpoints.jsonl")

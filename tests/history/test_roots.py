@@ -75,7 +75,7 @@ def test_a_note_that_cannot_be_written_is_a_warning(
 ) -> None:
     (project / ".evsys" / OUTPUT_ROOTS).mkdir()
     remember_output_root(tmp_path / "far")
-    assert "could not be noted" in caplog.text
+    assert "could not be listed" in caplog.text
 
 
 def test_a_temporary_folder_of_a_project_elsewhere_is_not_noted(
