@@ -408,6 +408,8 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("calls in words", TOOLED, {D + "transforms": [], D + "path": "data/turns.jsonl", "metadata.benchmark": [{"name": "calls", "path": "data/taxis.jsonl", "max_tokens": 64}]}, "expects tool calls", {"taxis": [{"task_id": f"t{at}", "instruction": f"A taxi to {_PLACE[at % 10]}, order {at}", "tools": TOOLS, "verifier": {"kind": "in_process", "fn_name": "tool_calls_match", "expected": [{"name": "call_taxi", "arguments": {"place": _PLACE[at % 10]}}]}} for at in range(20)]}),
     Mistake("prices per token", SFT, {"budget": {"usd": 5.0, "prices": {"tiny": {"train": 0.000003}}}}, "almost zero"),
     Mistake("an adapter of rank 1024", SFT, {P + "lora_rank": 1024}, "larger than what it learns"),
+    Mistake("pairs that differ in white space", DPO, {}, "chosen and rejected are the same", {"pairs": each(PAIRS, rejected=lambda row: row["chosen"].replace(" ", "  ") + "\n")}),
+    Mistake("a paragraph word for word", RL, {D + "transforms": [chat("{question}", "There are {answer} legs in the barn, which is more than anybody on the farm expected."), tasks()], P + "sampling.max_tokens": 128}, "word for word"),
     Mistake("stages that are never scored", CONTINUAL, {"run.continual.stages.0.eval_data": None, "run.continual.stages.1.eval_data": None}, "no stage has rows"),
 ]  # fmt: skip
 

@@ -93,6 +93,8 @@ def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
     """Training answers that score nothing where the benchmark makes its tasks of the same rows."""
     for one, tasks in _pairs(context):
         data, entry = one.stage.data, tasks.entry
+        if sum(other.run_place == one.run_place for other in context.stages) > 1:
+            continue  # a later stage may teach the form that is scored
         if not (data and data.path and entry and entry.transforms and tasks.compares and one.learns_from_answers):
             continue
         made = [spec for spec in entry.transforms if spec.kind not in ("split", "sample")]

@@ -136,7 +136,7 @@ def _undefined_call(example: Example) -> str | None:
 
 
 def _is_no_preference(example: Example) -> str | None:
-    return "" if example.rejected is not None and (example.answer or "").strip() == example.rejected.strip() else None
+    return "" if example.rejected is not None and (example.answer or "").split() == example.rejected.split() else None
 
 
 def _is_rated_lower(example: Example) -> str | None:

@@ -29,6 +29,8 @@ _TRIED = 3
 """Tasks on which a verifier of the project is tried."""
 _ANCHORS = re.compile(r"\\[bBAZ]|\(\?[a-z]+\)|[\^$]")
 """What a pattern says about the place of an answer."""
+_LONG_TEXT = 60
+"""Characters of an expected answer from which no sample equals it by chance."""
 _FEW = 5
 _FEW_CHOSEN = 10
 _TOO_LONG = 0.1
@@ -94,6 +96,10 @@ def answers_do_not_fit(context: Context) -> Iterator[Problem]:
     for stage in context.stages:
         sampling = getattr(stage.cfg, "sampling", None)
         if sampling is not None and not getattr(stage.cfg, "agent_import_path", None):
+            texts = [len(task.answer or "") for task in stage.examples]
+            if {*map(_fn_of, stage.tasks)} == {"exact_match"} and min(texts, default=0) > _LONG_TEXT:
+                message = f"no answer will equal an expected text of {min(texts)} characters or more word for word"
+                yield Problem(message, stage.place, hint="Reward them by a judge, or by a part that must occur.")
             place = f"{stage.params_place}.sampling.max_tokens"
             yield from _too_long(context, stage.examples, sampling.max_tokens, place, "of the expected answers")
 
