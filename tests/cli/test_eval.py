@@ -154,7 +154,7 @@ def test_nothing_scored_is_never_a_success(capsys: pytest.CaptureFixture[str]) -
         (["--inference-kind", "mokc"], "inference_client 'mokc' is not registered; did you mean 'mock'?"),
         (
             ["--inference-kind", "mock", "--adapter-path", "a", "--checkpoint-path", "b"],
-            "--checkpoint-path: 'mock' loads one set of weights, and --adapter-path names one already",
+            "--checkpoint-path: 'mock' loads one set of weights, and --adapter-path already names one",
         ),
         (["--inference-kind", "mock", "--checkpoint-path", "none"], "none"),
         (["--inference-params", "[1]"], "--inference-params must be a JSON object, not [1]"),
