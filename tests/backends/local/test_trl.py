@@ -207,5 +207,5 @@ def _datum(prompt: list[int], answer: list[int], advantage: float) -> Datum:
 
 
 def test_what_trl_does_not_do_is_refused(llama: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'local_rl' does not take max_staleness.*use the algorithm 'rl'"):
+    with pytest.raises(ConfigError, match=r"'local_rl' does not support max_staleness.*use the algorithm 'rl'"):
         run("local_rl", llama, [], tmp_path, {"max_staleness": 1})
