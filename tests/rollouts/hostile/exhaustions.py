@@ -167,5 +167,22 @@ claim(True)
     "locked memory": f"m = mmap.mmap(-1, {WANTED_MB} << 20)\nclaim(libc.mlock(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(m))), ctypes.c_size_t({WANTED_MB} << 20)) == 0)",
     "a dump of its memory": "import signal\nif os.fork() == 0: os.abort()\nos.wait()\nclaim([n for n in os.listdir('.') if n.startswith('core')])",
     "terminals": "n = 0\ntry:\n    while n < 2000: os.openpty(); n += 1\nexcept OSError: pass\nclaim(n >= 1024, n)",
+    "watches of epoll": f"""
+import select
+r, w = os.pipe()
+for _ in range(8):
+    if os.fork() == 0:
+        files, held, n = [os.dup(r) for _ in range(480)], [], 0
+        try:
+            while True:
+                held.append(select.epoll())
+                for file in files: held[-1].register(file, 1); n += 1
+        except OSError: pass
+        os.write(w, b'%10d' % n); time.sleep(30); os._exit(0)
+os.close(w)
+n = done = 0
+while done < 8 and (data := os.read(r, 10)): n += int(data); done += 1
+claim(n * 160 > {WANTED_MB} << 20, n)
+""",
     "watches": "fd = libc.inotify_init()\nn = 0\nwhile n < 10**6 and libc.inotify_add_watch(fd, b'/app', 2) >= 0: n += 10**5\nclaim(False)",
 }

@@ -23,6 +23,7 @@ _MB = 1024 * 1024
 _ALLOWANCE = 32 * _MB  # for shells and libraries, so that one large process meets its own limit first
 _FREE_DESCRIPTORS = 256  # as many as a process may have before they count
 _PER_DESCRIPTOR = 8 * _KB  # a pipe, once its user has many of them
+_PER_WATCH = 200  # of epoll: each descriptor may watch each other one
 _PER_THREAD = 32 * _KB  # its stack in the kernel, and what describes it
 _PAGE, _PER_MAPPING, _MOST_MAPPINGS = 4 * _KB, 256, 65_530  # the last is what Linux allows a process
 
@@ -106,8 +107,10 @@ class _Held:
         status = _read(f"/proc/{pid}/status")
         self.is_stopped = b"\nState:\tT" in status
         self.resident = _number(status, b"\nVmRSS:") * _KB
-        descriptors = max(0, _number(status, b"\nFDSize:") - _FREE_DESCRIPTORS)
-        self.by_kernel = _number(status, b"\nVmPTE:") * _KB + descriptors * _PER_DESCRIPTOR
+        self.by_kernel = _number(status, b"\nVmPTE:") * _KB
+        if (descriptors := _number(status, b"\nFDSize:")) > _FREE_DESCRIPTORS:
+            watches = (descriptors // 2) ** 2 * _PER_WATCH
+            self.by_kernel += max((descriptors - _FREE_DESCRIPTORS) * _PER_DESCRIPTOR, watches)
         self.by_kernel += _number(status, b"\nThreads:") * _PER_THREAD
         # At most one for each page; what they really are takes long to count.
         self.for_mappings = min(_number(status, b"\nVmSize:") * _KB // _PAGE, _MOST_MAPPINGS) * _PER_MAPPING
