@@ -282,7 +282,7 @@ def test_one_command_lists_and_approves_whatever_waits(workspace: Path, capsys: 
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["needs_you"] == waiting
     assert main(["approve", "campaign:better"]) == 1
-    assert "several approvals are waiting: 'abc', 'def'. Name one" in capsys.readouterr().err
+    assert "several approvals are awaited: 'abc', 'def'. Name one" in capsys.readouterr().err
     assert main(["approve", "campaign:beter", "abc"]) == 1
     assert "There are: better" in capsys.readouterr().err
     assert main(["approve", "campaign:better", "abc", "--by", "ada"]) == 0

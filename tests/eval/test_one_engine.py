@@ -275,7 +275,6 @@ ALLOWED = {
     "experiment/launchers/worker.py": "marks a job as done, and asks no model",
     "experiment/plan/speed.py": "times a sampler and reads nothing",
     "training/frozen_model.py": "answers for loops of the user's own; scores come from the engine",
-    "dashboard/server/routes/read.py": "carries out what a person chose on the page, and asks no model",
     "loop/decider.py": "is asked about a decision, and scores nothing",
 }
 

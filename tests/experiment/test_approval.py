@@ -84,5 +84,5 @@ def test_who_does_not_wait_cannot_be_approved(tmp_path: Path) -> None:
     waiting = Waiting(tmp_path)
     decide(waiting.folder, approve=True)
     waiting.result()
-    with pytest.raises(ConfigError, match="does not wait for an approval"):
+    with pytest.raises(ConfigError, match="no approval is awaited here"):
         decide(waiting.folder, approve=True)

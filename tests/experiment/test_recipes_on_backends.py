@@ -149,8 +149,8 @@ REFUSED = {
     ("mock_rl", "averages losses"): "averages losses",
     ("sdft", "samplers follow the weights"): "the teacher",
     ("opd", "samplers follow the weights"): "the teacher",
-    ("sdft", "no alternatives"): "at most 0 alternatives",
-    ("opd", "no alternatives"): "at most 0 alternatives",
+    ("sdft", "no alternatives"): "at most 0 tokens per position",
+    ("opd", "no alternatives"): "at most 0 tokens per position",
 }
 
 

@@ -156,7 +156,7 @@ def test_an_arm_without_a_result_exports_the_checkpoint_that_scored_best(project
 def test_weights_that_are_elsewhere_or_gone_are_refused_with_the_reason(project: Path) -> None:
     assert "It has best, last, and steps 8." in refusal("export", "rate", "-o", "out", "--checkpoint", "3")
     shutil.rmtree("outputs/rate/one__seed43/checkpoints")
-    assert "this checkpoint is no longer there" in refusal("export", "rate", "-o", "out")
+    assert "this checkpoint does not exist any more" in refusal("export", "rate", "-o", "out")
     lines = Path("outputs/rate/one__seed43/checkpoints.jsonl")
     remote = lines.read_text("utf-8").replace("outputs/rate/one__seed43/checkpoints", "tinker://1234")
     lines.write_text(remote, "utf-8")

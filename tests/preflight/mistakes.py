@@ -956,7 +956,7 @@ PARTS = [
         "budget_without_price",
         {"budget": {"usd": 5}, "run.backend.kind": "own_local"},
         "budget.usd",
-        "price of 'tiny'",
+        "price is known for 'tiny'",
         "budget.prices",
     ),
     _of(SFT, "own_transform_raises", {"run.data.transforms": [{"kind": "own_raises"}]}, _T0, "row 1", ""),

@@ -74,6 +74,20 @@ class Strict(BaseModel):
         return schema
 
 
+class StrictWithRemovedKeys(Strict):
+    """A strict model that ignores keys of earlier versions at their defaults, which older records contain."""
+
+    REMOVED: ClassVar[dict[str, Any]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_removed(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        fields = cast("dict[str, Any]", data)
+        return {key: value for key, value in fields.items() if key not in cls.REMOVED or value != cls.REMOVED[key]}
+
+
 @functools.cache
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
     """Field -> its docstring, for a model and its base classes."""

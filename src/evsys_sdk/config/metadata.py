@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, cast
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from ..errors import closest
-from .base import MisplacedValue, Strict
+from .base import MisplacedValue, Strict, StrictWithRemovedKeys
 from .specs import AgentSpec, EnvironmentSpec, TransformSpec
 
 type Split = Literal["val", "test"]
@@ -16,8 +16,10 @@ BASE_MODEL = "base"
 """Name of the untrained model among a benchmark's baselines."""
 
 
-class Hypothesis(Strict):
+class Hypothesis(StrictWithRemovedKeys):
     """A claim precise enough to be refuted."""
+
+    REMOVED = {"max_cost_usd": None, "max_tokens": None}
 
     claim: str = Field(min_length=1)
     """The claim in one sentence."""

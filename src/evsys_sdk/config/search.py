@@ -7,11 +7,8 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from .base import MisplacedValue, Strict
+from .base import MisplacedValue, Strict, StrictWithRemovedKeys
 from .metadata import Metadata, SuccessMetric
-
-_REMOVED = {"eta": 1.5, "rungs": None, "finalists": 2, "metric": None, "mode": None, "race": None}
-"""Keys of earlier versions, with the values that their records have where no one set them."""
 
 
 class Interval(Strict):
@@ -34,8 +31,10 @@ class Interval(Strict):
         return self
 
 
-class SearchSpec(Strict):
+class SearchSpec(StrictWithRemovedKeys):
     """Which runs of the experiment are trained."""
+
+    REMOVED = {"eta": 1.5, "rungs": None, "finalists": 2, "metric": None, "mode": None, "race": None}
 
     kind: Literal["grid", "random"] = "grid"
     """`grid` trains every run, `random` a few of them."""
@@ -45,14 +44,6 @@ class SearchSpec(Strict):
     """Decides what is drawn; the same seed draws the same runs."""
     space: dict[str, Interval | list[Any]] = {}
     """Dotted path into the run -> `{low, high, scale}` or a list of choices; drawn around `base_run`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_removed(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        given = cast("dict[str, Any]", data)
-        return {key: value for key, value in given.items() if key not in _REMOVED or value != _REMOVED[key]}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -53,7 +53,7 @@ class ProjectLoops:
         """The campaigns as in `evsys campaign show --json`; an unreadable one has its problem."""
         return [_describe_or_explain(name) for name in list_campaigns()]
 
-    def act(self, what: str, name: str, request: NewProjectRequest) -> str:
+    def carry_out(self, what: str, name: str, request: NewProjectRequest) -> str:
         """Approve, reject, extend or stop; returns the outcome as text."""
         if request.kind == "extend":
             if what != "campaign":
@@ -85,7 +85,7 @@ def act_on_request(name: str, request: Mapping[str, Any]) -> tuple[str, str]:
         action = NewProjectRequest.model_validate(
             {"kind": kind, "subject": subject, "reason": reason, "author": author, "hours": hours}
         )
-        return "done", ProjectLoops().act(what, name, action)
+        return "done", ProjectLoops().carry_out(what, name, action)
     except (EvsysError, ValueError) as error:
         return "refused", str(error)
 

@@ -262,7 +262,7 @@ class ProjectPages(Protocol):
 
     def loops(self) -> Sequence[dict[str, Any]]: ...
     def campaigns(self) -> Sequence[dict[str, Any]]: ...
-    def act(self, what: str, name: str, request: NewProjectRequest) -> str:
+    def carry_out(self, what: str, name: str, request: NewProjectRequest) -> str:
         """Approve, stop or extend a loop or a campaign; says what came of it."""
         ...
 
@@ -286,7 +286,7 @@ def add_page_routes(app: FastAPI, pages: Callable[[Request], ProjectPages]) -> N
         def ask(request: Request, name: str, wanted: NewProjectRequest) -> ActionAnswer:
             """Approve what waits for a person, stop it, or give a campaign more time."""
             try:
-                return ActionAnswer(answer=pages(request).act(what, name, wanted))
+                return ActionAnswer(answer=pages(request).carry_out(what, name, wanted))
             except EvsysError as error:
                 raise BadQuery(str(error)) from None
 

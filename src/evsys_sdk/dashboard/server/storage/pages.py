@@ -45,7 +45,7 @@ class StoredPages:
                 found.append(page | {status: "; ".join(filter(None, [str(page.get(status, "")), *asked]))})
         return found
 
-    def act(self, what: str, name: str, request: NewProjectRequest) -> str:
+    def carry_out(self, what: str, name: str, request: NewProjectRequest) -> str:
         """Keep the request for the process that reports the campaign or loop."""
         system = f"{CAMPAIGN}{name}" if what == "campaign" else name
         table, asked = schema.loop, request.model_dump(exclude={"hours"})

@@ -24,6 +24,7 @@ _NONSENSE = "zxqv 8175309 thequickbrownfoxjumpsoverthelazydog wrong"
 """No task expects this, and it has every letter."""
 _FORMS = ("<think>x</think><answer>{}</answer>", "\\boxed{{{}}}", "```\n{}\n```", "Answer: {}", '{{"answer": "{}"}}')
 """How a right answer may have to be written."""
+_TAGS = re.compile(r"<(\w+)>")
 _QUICK = (*COMPARING, "regex_match", "format_only")
 _TRIED = 3
 """Tasks on which a verifier of the project is tried."""
@@ -128,12 +129,13 @@ def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
     agents = any(getattr(one.cfg, name, None) for one in context.stages for name in ("agent", "agent_import_path"))
     places = [(one.place, one.tasks, one.entry is None or one.entry.agent is None) for one in context.sets]
     places += [(one.place, one.tasks, True) for one in context.sources if not one.learns_from_answers]
+    taught = [answer for one in context.sources if one.learns_from_answers for answer in one.answers]
     for place, tasks, is_one_turn in places:
         some = tasks[:: max(len(tasks) // 200, 1)]
-        yield from _try_verifiers([one for one in some if _fn_of(one) in _QUICK], place)
+        yield from _try_verifiers([one for one in some if _fn_of(one) in _QUICK], place, taught)
         # User code may be slow: a few tasks are enough, where one answer is all that it looks at.
         own = {repr(one.verifier): one for one in tasks if (name := _fn_of(one)) and name not in BUILTINS["verifier"]}
-        yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn and not agents else [], place)
+        yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn and not agents else [], place, taught)
 
 
 def rewards_for_listing(context: Context) -> Iterator[Problem]:
@@ -163,7 +165,8 @@ def _fn_of(task: HarborTask) -> str | None:
     return task.verifier.fn_name if isinstance(task.verifier, InProcessVerifier) else None
 
 
-def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]:
+def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str]) -> Iterator[Problem]:
+    """Problems of verifiers, tried with wrong answers and with right ones in common forms and in those of training."""
     refused: list[tuple[str, str]] = []
     found: list[tuple[str, str | None, dict[str, float]]] = []
     for at, task in enumerate(tasks):
@@ -171,7 +174,9 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str) -> Iterator[Problem]
             right, other = (expected_text(getattr(one.verifier, "expected", None)) for one in (task, tasks[at - 1]))
             other = None if other == right else other
             answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "right": right, "other": other}
-            answers |= {form: form.format(right) for form in _FORMS if right is not None}
+            forms = [*_FORMS, *(f"<{tag}>{{}}</{tag}>" for tag in _TAGS.findall(text_of(task.instruction)))]
+            answers |= {form: form.format(right) for form in forms if right is not None}
+            answers["taught"] = next((answer for answer in taught if right and right in answer), None)
             rewards = {name: reward(task, text) for name, text in answers.items() if text is not None}
             found.append((task.task_id, right, rewards))
         except EvsysError as error:
