@@ -1,6 +1,6 @@
 """Submits operations in order, gives up overdue ones, and refuses all others once one is lost.
 
-The SDK answers with its own futures and retries some failures permanently. Here each becomes an `Operation` that ends:
+The SDK answers with its own futures and retries some failures forever. Here each becomes an `Operation` that ends:
 
 - Training operations start one after another on one thread, so that what was asked first is sent first, also when an
   earlier one has to wait for an answer before it can be sent (a loss computed on our side).

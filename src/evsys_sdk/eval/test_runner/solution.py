@@ -31,7 +31,7 @@ class Server:
 
     def __init__(self, source: int, sink: int) -> None:
         self._source, self._sink = source, sink
-        self._objects: list[Any] = []  # kept permanently: the tests may come back to any of them
+        self._objects: list[Any] = []  # kept, because the tests may use any of them again
         # By `id`, which tells objects apart because none in that list is ever freed.
         self._numbers: dict[int, int] = {}
 

@@ -35,7 +35,7 @@ class RegexMatchParams(AnswerParams):
     dot_matches_newline: bool = False
     """Whether . matches line ends."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
-    """Longest time for one match; some patterns would otherwise take permanently on some texts."""
+    """Longest time for one match; some patterns take forever on some texts."""
     on_timeout: Literal["error", "no_match"] = "error"
     """What a match that takes too long means."""
 

@@ -182,7 +182,7 @@ class ArmScheduler:
                 running.was_killed = True
                 with self.limit():
                     self.launcher.kill(running.arm.name)
-            elif late > _ABANDON_S:  # the launcher could not kill it; do not wait for ever
+            elif late > _ABANDON_S:  # the launcher could not kill it; do not wait forever
                 running.future = Future()
                 running.future.set_exception(WorkerLost(f"{timeout_reason(limit or 0.0)} and could not be ended"))
 

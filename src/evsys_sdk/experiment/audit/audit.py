@@ -27,7 +27,7 @@ from ...record.evidence import broken_seals, find_replaced_weights, hash_recorde
 from ...record.folders import read_conclusion
 from ...record.jsonl_file import find_repeated_keys
 from ...record.layout import ExperimentFiles
-from ...record.project_files.claims import TOLD, read_claims
+from ...record.project_files.claims import JOURNALED, read_claims
 from ...record.reader import ExperimentRecord
 from ...record.run_files.scores import hash_line
 from ...record.values import items, text
@@ -103,7 +103,7 @@ def _check_claim(case: Case) -> Iterator[str]:
         yield "the claim in config.json is not the one that was registered before the first step"
     known = [one for one in read_claims() if one.get("experiment") == start.text("experiment_id")]
     # The first of them: a process that is killed may have counted an extension that its journal has not.
-    if any(one.get(name) != start.get(name) for one in known[:1] for name in TOLD):
+    if any(one.get(name) != start.get(name) for one in known[:1] for name in JOURNALED):
         yield "the project's list of claims has another claim, or another attempt at it, for it"
     # A project that noted the journal before any resume had noted the claim; a clone without `.evsys/` has neither.
     resumed = (at for at, event in enumerate(case.events) if event.kind == Kind.RESUMED)

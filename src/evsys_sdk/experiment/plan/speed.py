@@ -152,6 +152,6 @@ def _time_work(client: TrainingClient, data: Sequence[Datum], steps: int) -> tup
 
 
 def _make_sequence(length: int, number: int) -> Datum:
-    """A sequence with a first token of its own, because shared prefixes are computed once."""
+    """A sequence with a unique first token, because shared prefixes are computed once."""
     tokens = np.random.default_rng(number).integers(32, 122, length).tolist()
     return Datum.supervised([32 + number % 90, *tokens[1:]], [1.0] * length)

@@ -26,7 +26,7 @@ from .known_folders import is_lasting, read_output_roots
 _SAME_TASKS = 0.25
 """Share of the task hashes that two sets must have in common to count as the same tasks."""
 _EARLIER = "earlier_attempts"
-TOLD = ("family", "about", "changes", "tasks", "evidence", "attempt", _EARLIER)
+JOURNALED = ("family", "about", "changes", "tasks", "evidence", "attempt", _EARLIER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _list_claims(root: Path) -> Iterator[Object]:
             first = first_event(place / name)
             if first is None or not first.text("evidence") or first.text("same_evidence"):
                 continue
-            fields = {key: first.get(key) for key in TOLD}
+            fields = {key: first.get(key) for key in JOURNALED}
             claim = {"experiment": first.text("experiment_id"), "path": str(place / name), **fields}
             if _has_scores(claim):
                 analyses = 1 + sum(event.get("extended") is True for event in ExperimentRecord(place / name).events)

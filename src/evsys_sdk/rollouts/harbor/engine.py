@@ -65,7 +65,7 @@ class HarborEngine(InlineEngine):
         self._queue = open_queue(self.limits.concurrency)
 
     async def _attempt(self, request: RolloutRequest, slot: str) -> Rollout:
-        # Harbor keeps a logger per trial name permanently, so trials reuse a few names.
+        # Harbor never deletes the logger of a trial name, so trials reuse a few names.
         from .trial import harvest, mark_failed, trial_config
 
         recorder = RecordingPolicy(request.policy)

@@ -181,7 +181,7 @@ class Checkpoints:
         return [record.describe() for record in sorted(found, key=lambda record: record.time, reverse=True)]
 
     def set_ttl(self, place: CheckpointPlace, ttl_seconds: int | None) -> None:
-        """Change the lifetime; None keeps it permanently."""
+        """Change the lifetime; None means unlimited."""
         self._write(self._read_kept(place).model_copy(update={"expires_at": expiry(ttl_seconds)}))
 
     def delete(self, place: CheckpointPlace) -> None:

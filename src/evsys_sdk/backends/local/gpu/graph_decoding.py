@@ -40,7 +40,7 @@ _INPUTS = 8
 the same as its own, temperature and random number of the next choice; the row of its adapter in the bank, and one more
 than the row of its logit bias."""
 _MANY, _BIASES = 96, 8
-"""Slots from which on a kernel of its own reads shared prompts; logit biases that a step can have."""
+"""Slots from which a separate kernel reads shared prompts; most logit biases of a step."""
 _KEPT_POSITIONS = 1 << 18
 """A cache that would be larger than this is brought down to what is needed; otherwise it never becomes smaller, because
 its graphs would have to be captured again."""
