@@ -1,1 +1,1 @@
-"""From a conclusion to production: the gate that weights must pass, and the deployers that ship them."""
+"""Deploy trained weights: the gate that decides whether weights may go live, and the deployers that ship them."""

@@ -1,4 +1,4 @@
-"""What is live, as a server offers it: the name means whatever the list of promotions says at that moment."""
+"""The live deployments that a server offers as models, read from the list of promotions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .deployments import Deployment, Deployments
 
 
 class DeployedModels:
-    """Reads the list again whenever it has grown."""
+    """The live deployments of `openai_server`; rereads the list of promotions when its file changes."""
 
     def __init__(self) -> None:
         self._file = promotions_file().absolute()
@@ -21,18 +21,18 @@ class DeployedModels:
         self._known = Deployments([], [], {})
 
     def names(self) -> Sequence[str]:
-        """Names that are live."""
+        """Deployment names whose live deployment is an `openai_server`."""
         known = self._look()
         return [name for name in known.live if (one := known.live_under(name)) and one.kind == OpenAIServer.name]
 
     def find(self, name: str) -> Offer | None:
-        """What is live under a name, or a deployment by its id."""
+        """The live deployment of a name, or the deployment with this id; None if it is no `openai_server`."""
         known = self._look()
         found = known.live_under(name) or next((one for one in known.all if one.id == name), None)
         return _offer(found) if found is not None and found.kind == OpenAIServer.name else None
 
     def base_models(self, backend: str) -> list[str]:
-        """The models that what is live was trained from, on a backend."""
+        """The base models of the live deployments on a backend."""
         offers = [offer for name in self.names() if (offer := self.find(name)) is not None]
         return list(dict.fromkeys(offer.base_model for offer in offers if offer.backend == backend))
 
@@ -43,7 +43,7 @@ class DeployedModels:
         except OSError:
             state = (-1, -1)
         if state != self._seen:
-            # What was seen is noted first: a line that comes while we read changes it, and is read next time.
+            # The state from before the read is stored, so that a line written during the read triggers another read.
             self._seen, self._known = state, Deployments.read(self._file.parent.parent)
         return self._known
 

@@ -1,12 +1,12 @@
-"""The contract of a deployer: weights in, something that can be used elsewhere out.
+"""The interface of a deployer: it builds something usable elsewhere from trained weights.
 
     @register_deployer("my_place")
     class MyPlace:
         def build(self, source: Source, folder: Path) -> Built: ...
 
-`build` fills an empty folder. It is called once for each deployment; the folder becomes the deployment's own when it
-returns, and goes when it raises. A deployer that hands the folder on to somebody else does so in
-`publish(folder, built)`, which is called when the model card lies in the folder too.
+`build` fills an empty folder and is called once per deployment. The folder becomes the folder of the deployment when
+`build` returns, and is deleted when it raises. A deployer that uploads the folder does so in `publish(folder, built)`,
+which is called after the model card was written to the folder.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from .source import Source
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a deployer made."""
+    """The result of a build."""
 
     location: str = ""
-    """Where it can be found, if not in the deployment's folder."""
+    """Path or URL of the result; empty for the folder of the deployment."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What else is worth recording, e.g. the command that starts it."""
+    """Further facts for the record, e.g. the command that starts the server."""
 
 
 @runtime_checkable
 class Deployer(Protocol):
-    """Ships weights to one kind of place."""
+    """Ships weights to one kind of destination."""
 
     name: ClassVar[str]
     library: ClassVar[str]
-    """What loads the result, as the model card names it; empty where there is none to name."""
+    """Library that loads the result, for `library_name` of the model card; empty means `evsys`."""
 
     def build(self, source: Source, folder: Path) -> Built: ...
 
 
 @runtime_checkable
 class Publisher(Protocol):
-    """A deployer that hands what it built on to a place elsewhere; what it raises means that nothing is live."""
+    """A deployer that uploads its build; if `publish` raises, nothing goes live."""
 
     def publish(self, folder: Path, built: Built) -> Built: ...

@@ -1,8 +1,7 @@
-"""Everything that was shipped, told from the list of promotions: which deployment is live under which name.
+"""All deployments of a project and the live deployment of each name, read from the list of promotions.
 
-A name (`production`, `canary`) has numbered deployments: `production.1`, `production.2`. The last one that was made or
-gone back to is the live one.
-Nothing else holds that state, so nothing can disagree with it.
+A name (`production`, `canary`) has numbered deployments: `production.1`, `production.2`. The deployment of the latest
+promotion or rollback is live. The list is the only store of this state.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..record.values import Object, items, number, text
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Weights that were shipped."""
+    """One deployment: the shipped weights, their source and their files."""
 
     id: str
     name: str
@@ -29,14 +28,14 @@ class Deployment:
     location: str
     source: Object
     files: dict[str, str] = field(default_factory=dict[str, str])
-    """File -> sha256, as it was when it was shipped."""
+    """File -> sha256 at the time of shipping."""
     params: Object = field(default_factory=dict[str, Any])
     facts: Object = field(default_factory=dict[str, Any])
     gate: str = ""
-    """Id of the gate's decision that let it pass; empty where none was asked for."""
+    """Id of the gate's decision that passed it; empty if no gate was required."""
     time: float | None = None
     flags: tuple[str, ...] = ()
-    """What the audit of its record flagged when it was shipped."""
+    """Names of the audit checks that were flagged when it was shipped."""
 
     @classmethod
     def of(cls, event: Event) -> Deployment:
@@ -74,11 +73,11 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """A name that was given back to an earlier deployment, or to none."""
+    """A rollback of a name to an earlier deployment, or to none."""
 
     name: str
     deployment: str
-    """What is live since; empty where nothing is."""
+    """Id of the deployment that became live; empty if none did."""
     replaced: str
     reason: str
     time: float | None = None
@@ -93,11 +92,11 @@ class Deployments:
     live: dict[str, str]
     """Name -> id of the deployment that is live under it."""
     once_live: dict[str, float] = field(default_factory=dict[str, float])
-    """Ids of all that ever answered every request to their names -> since when they last did."""
+    """Id of each deployment that was ever live -> time at which it last became live."""
 
     @classmethod
     def read(cls, start: Path | None = None) -> Deployments:
-        """What the list of promotions tells."""
+        """The deployments in the list of promotions."""
         return cls.tell(read_promotions(start))
 
     @classmethod
@@ -109,18 +108,19 @@ class Deployments:
                 found.append(Deployment.of(event))
             if event.kind in (Kind.DEPLOYED, Kind.STAGED):
                 name, id, share = event.text("name"), event.text("deployment"), number(event.get("share"))
-                # Earlier versions let one answer a share of the requests, or shadow them, before it was live.
+                # In earlier versions a deployment could serve a share of the requests, or shadow them, before going
+                # live.
                 if "shadow" not in event.payload and (share is None or share >= 1):
                     live[name] = id
                     once_live[id] = event.time or 0.0
             elif event.kind == Kind.ROLLED_BACK:
                 name, to, replaced, reason = (event.text(key) for key in ("name", "deployment", "replaced", "reason"))
                 rollbacks.append(Rollback(name, to, replaced, reason, event.time))
-                # Taking back what had only a share names the live one again, which has been live all the time.
+                # A rollback of a deployment with a share of the requests names the live deployment, which stays live.
                 if to and to != live.get(name):
                     once_live[to] = event.time or 0.0
                 live[name] = to
-        # An empty id: somebody took the last one down, and nothing is live there.
+        # An empty id: the name was taken down and has no live deployment.
         now = {name: id for name, id in live.items() if id}
         return cls(found, rollbacks, now, once_live)
 
@@ -129,12 +129,12 @@ class Deployments:
         return [one for one in self.all if one.name == name]
 
     def live_under(self, name: str) -> Deployment | None:
-        """What is live under a name."""
+        """The live deployment of a name, or None."""
         id = self.live.get(name)
         return next((one for one in self.all if one.id == id), None)
 
     def find(self, reference: str) -> Deployment:
-        """A deployment by its id, or the live one of a name."""
+        """The deployment with this id, or the live deployment of this name."""
         found = next((one for one in self.all if one.id == reference), None) or self.live_under(reference)
         if found is None:
             known = [*self.live, *(one.id for one in self.all)]
@@ -143,7 +143,7 @@ class Deployments:
         return found
 
     def before(self, deployment: Deployment) -> Deployment | None:
-        """What a name falls back to: the deployment before it that no one took back."""
+        """The latest earlier deployment of the name that was live and was never rolled back; None if there is none."""
         taken_back = {one.replaced for one in self.rollbacks}
         earlier = [one for one in self.of(deployment.name) if one.number < deployment.number]
         fit = self.once_live.keys() - taken_back
@@ -151,7 +151,7 @@ class Deployments:
 
 
 def check_promotions() -> None:
-    """Refuse to continue from a list of promotions that somebody changed."""
+    """Raise if the list of promotions was changed by hand."""
     if problems := broken_promotions():
         raise DataError(
             f"{problems[0]} The list of promotions was changed by hand. Restore {promotions_file()} from a copy, or "

@@ -1,10 +1,10 @@
-"""The gate: whether weights may replace those that are live. A verdict with reasons, and a line in the list.
+"""The gate: decide whether weights may replace the live weights, and record the decision in the list of promotions.
 
     decision = judge(find_source("routing"), "production", load_policy("gate.yaml"))
     decision.passed, decision.checks
 
-Better on the target and not worse on any canary are both shown by intervals, never by averages alone: what too few
-tasks cannot show is refused, and said. Candidates that are judged on one set of tasks share one error rate.
+The confidence interval must show a gain on the target and no loss beyond the margin on each canary, so too few tasks
+are refused. Candidates that are judged on the same tasks share one error rate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ type State = Literal["ok", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class GateCheck:
-    """One condition, and whether it holds."""
+    """The result of one condition of the policy."""
 
     name: str
     state: State
@@ -43,7 +43,7 @@ class GateCheck:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the gate said."""
+    """The verdict of the gate, with all checks."""
 
     candidate: str
     current: str
@@ -71,7 +71,7 @@ class Decision:
 
 
 def judge(source: Source, current: str, policy: GatePolicy, *, imports: Sequence[str] = ()) -> Decision:
-    """Judge weights by a policy, and write the decision down; `imports` names verifiers for the audit of its record."""
+    """Judge weights by a policy and record the decision; the audit imports the modules in `imports`."""
     check_promotions()
     candidate, live = judge_source(source), find_judged(current, source)
     checks = [*_check_scores(candidate, live, policy), *_check_record(source, policy, imports)]
@@ -92,10 +92,10 @@ def judge(source: Source, current: str, policy: GatePolicy, *, imports: Sequence
 
 
 def find_pass(source: Source, name: str) -> str:
-    """The id of the decision that lets these weights go live under a name now; refused where there is none."""
+    """Return the id of the passed decision for these weights and this name; raise if there is none."""
     live = Deployments.read().live_under(name)
     now = text(live.source.get("weights_sha256")) if live else ""
-    # The latest verdict about these weights counts: a refusal takes an earlier pass back.
+    # Only the latest verdict about these weights counts: a refusal revokes an earlier pass.
     for event in reversed(read_promotions()):
         if event.kind != Kind.GATED or event.part("candidate").get("weights_sha256") != source.sha256:
             continue
@@ -103,7 +103,7 @@ def find_pass(source: Source, name: str) -> str:
         if event.get("verdict") != "pass":
             reason = first_failure(event) or "no reason was recorded."
             raise DataError(f"the gate refused these weights: {reason} Nothing is shipped.")
-        # It must be about what is live now; while nothing is, about the model before training.
+        # The pass must compare with the live weights; if none are live, with the base model.
         if judged == now or (not now and judged.startswith("base:")):
             _recompute(source, event, name if live else BASE)
             return event.id
@@ -118,12 +118,12 @@ def find_pass(source: Source, name: str) -> str:
 
 
 def _recompute(source: Source, event: Event, current: str) -> None:
-    """Refuse a recorded pass that does not follow from the scores: the list of promotions can be edited.
+    """Raise if the scores do not reproduce a recorded pass, because the list of promotions can be edited.
 
-    `current` finds what is live for a decision that does not record what it compared with.
+    `current` names the comparison for decisions that do not record one.
     """
     policy, recorded = GatePolicy.model_validate(event.part("policy")), event.part("current")
-    # One model can have scores in several experiments, on other tasks in each: those that were compared count.
+    # A model can have scores on different tasks in several experiments, so the recorded reference is used.
     live = find_judged(text(recorded.get("reference")) or current, source)
     failed = [one for one in _check_scores(judge_source(source), live, policy, until=event.id) if one.state != "ok"]
     reason = failed[0].reason if failed else ""
@@ -134,17 +134,17 @@ def _recompute(source: Source, event: Event, current: str) -> None:
 
 
 def first_failure(decision: Event) -> str:
-    """Why the gate refused."""
+    """The reason of the first failed check; empty if no check failed."""
     checks = [part({"it": one}, "it") for one in items(decision.get("checks"))]
     return next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "")
 
 
 def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: str = "") -> Iterator[GateCheck]:
-    """What the scores decide; `until` names the decision that is recomputed: later candidates do not count then."""
+    """Yield the checks of the scores; with `until`, count only candidates judged before that decision."""
     target = candidate.score(policy.target.metric)
     attempt = 1 + _other_candidates(target.question.tasks if target else "", candidate.weights_sha256, until)
-    # Every further candidate on the same tasks gets a smaller
-    # part of the error rate, so that trying often is no way in.
+    # Each further candidate on the same tasks gets a smaller part of the error rate, so that repeated trials do not
+    # raise the false positive rate.
     error = attempt_error(attempt, policy.error)
     stated = f" (candidate {attempt} on these tasks)" if attempt > 1 else ""
     yield _check_gap("target", policy.target, policy.target.min_gain, candidate, live, error, stated)
@@ -159,7 +159,7 @@ def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: st
 def _check_gap(
     name: str, wanted: Target | Canary, bound: float, candidate: Judged, live: Judged, error: float, stated: str
 ) -> GateCheck:
-    """Whether the whole interval lies above a bound."""
+    """Check that the whole interval of the difference lies above a bound."""
     scores: list[ScoredMetric] = []
     for whose, judged in (("the candidate", candidate), ("what is live", live)):
         found = judged.score(wanted.metric)
@@ -202,7 +202,7 @@ def _check_limit(name: str, limit: Limit, target: ScoredMetric, current: ScoredM
     for label, bound in bounds:
         if label == "most" and bound is None:
             continue
-        # A limit that cannot be looked at is not met.
+        # A limit on an unknown value fails.
         if taken is None or bound is None:
             yield GateCheck(name, "failed", f"{name} is limited, and it is not known what it is.")
         else:
@@ -228,7 +228,7 @@ def _check_record(source: Source, policy: GatePolicy, imports: Sequence[str]) ->
 def _check_audit(report: AuditReport, wanted: str) -> GateCheck:
     if report.invalid:
         return GateCheck("audit", "failed", f"the record does not hold: {report.invalid}")
-    # Project code that prevents the re-judging of answers invalidates no record, but nothing ships on its word.
+    # Answers that cannot be judged again do not invalidate the record, but their scores must not pass the gate.
     if unjudged := next((check for check in report.flags if check.name == "answers"), None):
         return GateCheck("audit", "failed", f"the answers could not be judged again: {unjudged.evidence[0]}")
     flags = ", ".join(check.name for check in report.flags)
@@ -238,7 +238,7 @@ def _check_audit(report: AuditReport, wanted: str) -> GateCheck:
 
 
 def _other_candidates(tasks_sha256: str, weights_sha256: str, until: str) -> int:
-    """How many other weights were judged on these tasks, up to one decision: repeated trials share the error rate."""
+    """The number of other weights that were judged on these tasks before the decision `until`."""
     judged = takewhile(lambda event: event.id != until, read_promotions())
     judged = (event for event in judged if event.kind == Kind.GATED)
     others = {

@@ -3,7 +3,7 @@
     inspect eval sums.py --model evsys/<experiment>:<run>
     inspect eval sums.py --model evsys/<model> --model-base-url http://127.0.0.1:8000/v1
 
-The first form answers from the weights of a run on this disk, the second from any server of OpenAI's API.
+The first form uses the weights of a run on this disk, the second any server with OpenAI's API.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def _ask_client(client: ChatClient) -> Ask:
 
 @import_module("inspect_ai.model").modelapi(name="evsys")
 def evsys() -> Any:
-    """The class that Inspect makes a model from."""
+    """Return the `ModelAPI` class of the provider."""
     base: Any = policy_api()
 
     class EvsysAPI(base):
-        """A trained run, or a model behind a server."""
+        """A trained run, or a model on a server."""
 
         def __init__(
             self, model_name: str, base_url: str | None = None, api_key: str | None = None, config: Any = None

@@ -1,4 +1,4 @@
-"""What the gate compares: the scores of exactly the weights that would be shipped, task by task."""
+"""The scores by task that the gate compares, of exactly the weights that would be shipped."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ BASE = "base"
 
 @dataclass(frozen=True, slots=True)
 class ScoredMetric:
-    """One metric of some weights."""
+    """The score of some weights on one metric."""
 
     value: float
     by_task: dict[str, float]
     clusters: dict[str, str]
     question: Question
-    """What it answers; its tasks are named by their whole hash, and its direction where the experiment has one."""
+    """Metric, split, full hash of the tasks, model and backend; the direction only for the experiment's own metric."""
     problem: str = ""
-    """Why this is not the score of all tasks."""
+    """Why the score does not cover all tasks; empty if it does."""
     costs: dict[str, float] = field(default_factory=dict[str, float])
     """Per task: tokens, seconds, usd."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Weights and everything that they scored."""
+    """Weights with all their scores."""
 
     label: str
     weights_sha256: str
     scores: dict[str, ScoredMetric]
     reference: str = ""
-    """Finds the same scores again, whatever is live or run later."""
+    """Reference with which `find_judged` finds the same scores later."""
 
     def score(self, metric: str) -> ScoredMetric | None:
         return self.scores.get(metric)
 
 
 def judge_source(source: Source) -> Judged:
-    """The scores of the checkpoint that would be shipped, and of no other."""
+    """The scores of the checkpoint that would be shipped."""
     step = _step_of(source)
     lines = ((metric, line, value) for metric, at, line, value in source.arm.scores if at == step)
     label = f"{source.experiment}/{source.arm.name}@{source.checkpoint}"
@@ -64,7 +64,7 @@ def judge_source(source: Source) -> Judged:
 
 
 def judge_base(source: Source) -> Judged:
-    """The model before training, by the same metric names."""
+    """The scores of the model before training, under the same metric names."""
     scores = _collect(source, _baseline_lines(source.arm))
     if not scores:
         raise DataError(
@@ -75,13 +75,13 @@ def judge_base(source: Source) -> Judged:
 
 
 def _start_of(source: Source) -> str:
-    """The hash of the weights that training began from; of a base model, its name."""
+    """The hash of the checkpoint that training started from, or `base:` and the name of the base model."""
     start = text(part(source.arm.result, "hparams", "model").get("init_from_checkpoint"))
     return hash_weights(Path(start)) if start and Path(start).is_dir() else f"base:{source.base_model}"
 
 
 def find_judged(reference: str, candidate: Source) -> Judged:
-    """CURRENT on the command line: `base`, the name or id of a deployment, or an experiment or one of its arms."""
+    """The scores of `base`, of a deployment by name or id, or of an experiment or arm (CURRENT on the command line)."""
     if reference == BASE:
         return judge_base(candidate)
     known = Deployments.read()
@@ -91,7 +91,7 @@ def find_judged(reference: str, candidate: Source) -> Judged:
             f"{text(shipped.source.get('path'))}/{text(shipped.source.get('arm'))}",
             checkpoint=text(shipped.source.get("checkpoint")),
         )
-        # The folder it came from may hold other weights by now, and with them other scores.
+        # The folder may hold other weights, with other scores, since the deployment was shipped.
         if source.sha256 != shipped.source.get("weights_sha256"):
             raise DataError(f"{source.weights}: these are not the weights that {shipped.id} was shipped from.")
         return replace(judge_source(source), reference=shipped.id)
@@ -100,7 +100,7 @@ def find_judged(reference: str, candidate: Source) -> Judged:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Candidate minus current on one metric, positive where the candidate is better."""
+    """Candidate minus current on one metric, positive if the candidate is better."""
 
     estimate: float
     low: float
@@ -109,7 +109,7 @@ class Gap:
 
 
 def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float, lower_is_better: bool) -> Gap | str:
-    """The difference with its interval, over task sampling variance alone; or the reason why there is none."""
+    """The difference with its interval from task sampling variance alone; or the reason why it cannot be measured."""
     tasks = sorted(set(candidate.by_task) & set(current.by_task))
     if other := _find_difference(candidate.question, current.question):
         return other
@@ -122,18 +122,18 @@ def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float,
     clusters = np.unique(names, return_inverse=True)[1] if len(set(names)) < len(names) else None
     sign = -1.0 if lower_is_better else 1.0
     both = [np.array([[sign * one.by_task[task] for task in tasks]]) for one in (current, candidate)]
-    # As against a level: a few tasks on which both score the same do not show that all others are the same.
+    # `is_level`, because equal scores on a few tasks do not show that all tasks score the same.
     current_run = RunScores(both[0], trained=False, is_level=True, clusters=clusters)
     found = contrast([current_run, RunScores(both[1], trained=False, clusters=clusters)], [-1.0, 1.0])
     if found is None:
         return "its scores do not tell how noisy they are"
     half = t_quantile(1 - error, found.df) * found.stderr
-    most = 1.0 if is_rate(candidate.question.metric) else math.inf  # how far two scores can lie apart
+    most = 1.0 if is_rate(candidate.question.metric) else math.inf  # largest possible difference
     return Gap(found.value, max(found.value - half, -most), min(found.value + half, most), len(tasks))
 
 
 def _find_difference(one: Question, other: Question) -> str:
-    """In what two questions differ, so that their scores cannot be compared; empty where they are the same."""
+    """The first difference that makes two scores incomparable; empty if there is none."""
     for name in ("metric", "split", "tasks", "model", "backend"):
         mine, theirs = getattr(one, name), getattr(other, name)
         if mine != theirs:
@@ -162,7 +162,7 @@ def _baseline_lines(arm: RunRecord) -> Iterator[tuple[str, Object, Object]]:
 def _collect(source: Source, lines: Iterator[tuple[str, Object, Object]]) -> dict[str, ScoredMetric]:
     view = source.detail.view
     run = view.run(source.arm.run)
-    # Of the run itself: an experiment may compare several models.
+    # Model and backend of the run, because an experiment may compare several models.
     model, backend = (run.model, run.backend) if run is not None else ("", "")
     found: dict[str, ScoredMetric] = {}
     for metric, line, value in lines:

@@ -1,4 +1,4 @@
-"""`gate.yaml`: what weights must show before they replace others.
+"""`gate.yaml`: the conditions under which weights may replace the live weights.
 
 target: { metric: test/routing/pass@1, min_gain: 0.0 }
 canaries:
@@ -21,82 +21,82 @@ type Direction = Literal["increase", "decrease"]
 
 
 class Target(Strict):
-    """The metric that must get better."""
+    """The metric that must improve."""
 
     metric: str = Field(min_length=1)
-    """Full name, as `evsys show` has it: `test/routing/pass@1`."""
+    """Full name, as in `evsys show`: `test/routing/pass@1`."""
     min_gain: float = Field(default=0.0, ge=0)
     """The whole interval of the difference must lie above this."""
     direction: Direction = "increase"
-    """Whether more or less of it is better."""
+    """Direction of improvement."""
 
 
 class Canary(Strict):
     """A metric that must not get worse."""
 
     metric: str = Field(min_length=1)
-    """Full name, as `evsys show` has it."""
+    """Full name, as in `evsys show`."""
     margin: float = Field(gt=0)
-    """The whole interval of the difference must lie above minus this: it may get worse by less."""
+    """Largest tolerated loss: the whole interval of the difference must lie above `-margin`."""
     direction: Direction = "increase"
-    """Whether more or less of it is better."""
+    """Direction of improvement."""
 
 
 class Limit(Strict):
-    """The most that answering may take."""
+    """An upper bound on a cost per task."""
 
     most: float | None = Field(default=None, ge=0)
-    """In itself."""
+    """Absolute bound."""
     times_current: float | None = Field(default=None, gt=0)
-    """Compared with what is live."""
+    """Bound as a multiple of the cost of the live weights."""
 
 
 class RolloutLimits(Strict):
-    """What answering the tasks of the target may take, on average."""
+    """Limits on the mean cost per task of the target."""
 
     tokens_per_task: Limit = Limit()
-    """Tokens read and written."""
+    """Input and output tokens."""
     seconds_per_task: Limit = Limit()
-    """Seconds; they depend on the machine that scored."""
+    """Seconds; depends on the machine that scored."""
     usd_per_task: Limit = Limit()
-    """Price, where the model has one."""
+    """Price in USD; the limit fails if the price is unknown."""
 
 
 class Integrity(Strict):
-    """What must hold of the record behind the scores."""
+    """Conditions on the record of the experiment."""
 
     audit: Literal["clean", "valid", "ignore"] = "valid"
-    """`clean`: the audit flags nothing. `valid`: nothing that forbids conclusions."""
+    """`clean`: the audit flags nothing. `valid`: the audit does not invalidate the record. `ignore`: no audit check."""
     contamination: bool = True
-    """Refuse a candidate whose training rows hold tasks of its benchmarks."""
+    """Refuse a candidate whose training rows contain tasks of its benchmarks."""
 
 
 class Watch(Strict):
-    """When live scores take a deployment back."""
+    """When a deployment is rolled back because of its live scores."""
 
     drop: float = Field(default=0.05, gt=0)
-    """Rolled back once live scores are below those it was shipped with by more than this, with confidence."""
+    """Roll back when live scores are significantly more than this below the score at shipping."""
     min_scores: int = Field(default=30, ge=2)
-    """Live scores that are waited for before anything is decided."""
+    """Minimum number of live scores for a decision."""
 
 
 class GatePolicy(Strict):
-    """What weights must show before they replace others."""
+    """The conditions under which weights may replace the live weights."""
 
     target: Target
-    """What must get better."""
+    """Metric that must improve."""
     canaries: list[Canary] = []
-    """What must not get worse."""
+    """Metrics that must not get worse."""
     limits: RolloutLimits = RolloutLimits()
-    """What answering may take."""
+    """Limits on the cost per task."""
     integrity: Integrity = Integrity()
-    """What must hold of the record."""
+    """Conditions on the record."""
     error: float = Field(default=0.025, gt=0, lt=0.5)
-    """False positive rate over all candidates that are judged on one set of tasks."""
+    """False positive rate over all candidates that are judged on the same tasks."""
     watch: Watch = Watch()
-    """What happens after it went live, in `evsys loop`."""
+    """Rollback rule for live deployments, used by `evsys loop`."""
 
 
 def load_policy(path: str | Path) -> GatePolicy:
-    """The policy in a file."""
+    """Load a policy from a file."""
     return load_settings(path, GatePolicy)

@@ -1,4 +1,6 @@
-"""Shipping: build next to its place, move there at once, write down what it was made of. And going back.
+"""Ship weights and roll deployments back.
+
+A deployment is built in a temporary folder, renamed into place in one step, and recorded in the list of promotions.
 
 deployment = ship(find_source("routing"), "peft_dir", name="production")
 roll_back("production", reason="live scores fell")
@@ -36,12 +38,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def deployments_dir() -> Path:
-    """Where deployments are built that name no folder of their own."""
+    """The default folder of deployments."""
     return workspace_dir() / "deployments"
 
 
 def check_name(name: str) -> str:
-    """Refuse a name that cannot be part of an address or a folder."""
+    """Return the name; raise if it cannot be part of a URL or a path."""
     if not _NAME.fullmatch(name):
         raise DataError(f"a deployment cannot be called {show(name)}. Use letters, digits, '_' and '-', 64 at most.")
     return name
@@ -57,10 +59,9 @@ def ship(
     gated: bool = False,
     despite_audit: bool = False,
 ) -> Deployment:
-    """Make the weights of a source live under a name; a process that is killed on the way leaves nothing live.
+    """Make the weights of a source live under a name; nothing goes live if the process is killed before the end.
 
-    With `gated`, or where the project requires it, only weights that passed the gate against what is live at this
-    moment.
+    With `gated`, or if the project requires a gate, ship only weights that passed the gate against the live weights.
     """
     given, gated = dict(params or {}), gated or requires_gate()
     deployer: Deployer = build_extension(
@@ -75,8 +76,8 @@ def ship(
             "or ship it all the same with --despite-audit."
         )
     with lock_promotions():
-        # One lock from the look at what is live to the line in the list: with another promotion in between, the verdict
-        # of the gate would be about other weights, and two deployments could get one number.
+        # One lock from reading the live deployment to writing the list: a promotion in between would invalidate the
+        # verdict of the gate, and two deployments could get the same number.
         gate = find_pass(source, name) if gated else ""
         number = max((one.number for one in Deployments.read().of(name)), default=0) + 1
         place = folder.absolute() if folder else _clear(deployments_dir() / name, number)
@@ -102,7 +103,7 @@ def ship(
 
 
 def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bool = False) -> Deployment | None:
-    """Give a name back to the deployment before the live one, or to the one named; None where nothing is live then."""
+    """Roll a name back to the previous deployment or to `to`; return it, or None if nothing is live afterwards."""
     check_promotions()
     with lock_promotions():
         known = Deployments.read()
@@ -128,9 +129,9 @@ def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bo
 
 
 def check_whole(deployment: Deployment) -> None:
-    """Refuse a deployment whose files are not those that were shipped."""
+    """Raise if the files of a deployment differ from the shipped files."""
     folder = Path(deployment.location)
-    # What was shipped elsewhere has no folder here to look at.
+    # A deployment that was shipped elsewhere has no local folder.
     for name, sha256 in deployment.files.items() if folder.is_dir() else ():
         file = folder / name
         if not file.is_file() or hash_file(file) != sha256:
@@ -139,7 +140,7 @@ def check_whole(deployment: Deployment) -> None:
 
 
 def _clear(shelf: Path, number: int) -> Path:
-    """The place of a deployment that is not in the list yet, without what a killed process may have left there."""
+    """Return the folder of a new deployment after deleting what a killed process left there."""
     place = shelf / str(number)
     for left in [place, *shelf.glob(".*.tmp")]:
         shutil.rmtree(left, ignore_errors=True)
@@ -149,30 +150,30 @@ def _clear(shelf: Path, number: int) -> Path:
 def _build(deployer: Deployer, source: Source, place: Path, audit: AuditReport) -> Built:
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise DataError(f"{place}: there is something already. Name an empty folder with --out.")
-    # Built next to its place under a hidden name and renamed at the end, which is one step: a reader finds nothing
-    # or all of it, and what a killed process leaves is swept away by the next deployment.
+    # A hidden folder next to the final one is renamed at the end: readers never see a partial deployment, and the
+    # next deployment deletes what a killed process left.
     staged = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     staged.mkdir(parents=True)
     try:
         built = deployer.build(source, staged)
         card = write_card(source, audit, kind=deployer.name, library=deployer.library or "evsys")
         write_text(staged / CARD, card)
-        # Before it gets its place: what cannot be handed on must not look as if it were live.
+        # Published before the rename, so that a failed upload leaves no folder.
         if isinstance(deployer, Publisher):
             built = deployer.publish(staged, built)
         staged.rename(place)
-    # Ctrl-C too must leave nothing behind.
+    # BaseException, so that Ctrl-C leaves no folder either.
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
     return built
 
 
-# The model card next to shipped weights: what they are, what was concluded of them, on which rows, and who checked.
+# The model card: the weights, their conclusion, their training rows and their audit.
 
 
 def write_card(source: Source, audit: AuditReport, *, kind: str, library: str) -> str:
-    """The card as Markdown with the front matter that model hubs read."""
+    """The model card as Markdown with the front matter of model hubs."""
     conclusion = source.detail.conclusion
     head = [
         "---",

@@ -1,6 +1,6 @@
-"""What is shipped: the weights of one arm, found by the name of its experiment, with all that the record knows of them.
+"""The weights of one arm, found by the name of its experiment, with the facts that the record has about them.
 
-source = find_source("routing")                 # of the latest attempt: best run, first seed, best checkpoint
+source = find_source("routing")                 # of the latest attempt: best run, first seed, final checkpoint
 source = find_source("routing/sft__seed2", checkpoint="final")
 """
 
@@ -27,14 +27,14 @@ _CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Weights on disk and the arm that trained them."""
+    """Weights on disk, and the arm that trained them."""
 
     detail: Detail
     arm: RunRecord
     checkpoint: str
     """Name of the checkpoint."""
     weights: Path
-    """The folder with the sampler's weights."""
+    """Folder of the sampler weights."""
 
     @property
     def experiment(self) -> str:
@@ -42,22 +42,22 @@ class Source:
 
     @property
     def base_model(self) -> str:
-        """The model that the adapter belongs to."""
+        """Name of the base model of the adapter."""
         return text(part(self.arm.result, "hparams", "model").get("name"))
 
     @property
     def backend(self) -> str:
-        """Who can open the weights: `mock`, or `local` for an adapter in PEFT's layout."""
+        """The backend that can load the weights: `local` for an adapter in PEFT's layout, else `mock`."""
         return "local" if (self.weights / ADAPTER).is_file() else "mock"
 
     @property
     def renderer(self) -> str:
-        """How conversations became tokens in training."""
+        """Name of the renderer that was used in training."""
         return text(part(self.arm.result, "extras").get("renderer"))
 
     @property
     def system_prompt(self) -> str:
-        """What the recipe tuned instead of weights, or next to them."""
+        """The system prompt that the recipe tuned; empty if it tuned none."""
         return text(part(self.arm.result, "extras").get("system_prompt"))
 
     @property
@@ -67,11 +67,11 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """The hash of what holds the numbers."""
+        """sha256 of the weights file."""
         return hash_weights(self.weights)
 
     def require_adapter(self, kind: str) -> None:
-        """Refuse weights that are no adapter of a real model."""
+        """Raise if the weights are not a LoRA adapter of a real model."""
         if self.backend != "local":
             raise DataError(
                 f"{self.weights}: these are weights of the mock backend, and '{kind}' ships LoRA adapters of real "
@@ -79,7 +79,7 @@ class Source:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Where the weights came from, for the record of a deployment."""
+        """The origin of the weights, for the record of a deployment."""
         conclusion = self.detail.conclusion
         return {
             "experiment": self.experiment,
@@ -96,7 +96,7 @@ class Source:
 
 
 def find_source(reference: str, *, checkpoint: str = "final", roots: Sequence[Path] | None = None) -> Source:
-    """The weights that `reference` names: an experiment, or one of its arms as EXPERIMENT/ARM or by its folder."""
+    """Find the weights of an experiment, or of an arm given as EXPERIMENT/ARM or by its folder."""
     experiment, arm_name = _split(reference, roots)
     detail = read_detail(experiment)
     arm = _choose_arm(detail, arm_name)
@@ -107,7 +107,7 @@ def find_source(reference: str, *, checkpoint: str = "final", roots: Sequence[Pa
 
 def _split(reference: str, roots: Sequence[Path] | None) -> tuple[Path, str]:
     try:
-        # As an experiment first: folders have slashes in their names too, and only what is none can be EXPERIMENT/ARM.
+        # An experiment is tried first, because paths of experiments contain slashes too.
         return find_experiment(reference, roots), ""
     except DataError as error:
         whole, _, last = reference.rstrip("/").rpartition("/")
@@ -120,10 +120,13 @@ def _split(reference: str, roots: Sequence[Path] | None) -> tuple[Path, str]:
 
 
 def _choose_arm(detail: Detail, name: str) -> RunRecord:
-    """The arm of a name; without one, the first seed of the best run, so that no score chooses among its seeds."""
+    """The arm with this name; without a name, the first completed seed of the best run.
+
+    Seeds are not chosen by score, which would add selection bias.
+    """
     arms = [arm for arm in detail.arms if arm.name == name] if name else detail.chosen_arms
     if not arms and name:
-        arms = [arm for arm in detail.arms if arm.run == name]  # a run, of which the first seed is meant
+        arms = [arm for arm in detail.arms if arm.run == name]  # the name of a run: its first completed seed
     if not arms:
         known = [arm.name for arm in detail.arms]
         hint = suggest(name, known) or f"It has {', '.join(known) or 'none'}."
@@ -140,7 +143,7 @@ def _find_weights(arm: RunRecord, wanted: str) -> tuple[str, Path]:
     for label in ("final", "best"):
         if ref := arm.artifacts.get(f"{label}_sampler"):
             refs[label] = ref
-    # A run without anything to choose by has no best checkpoint but its last.
+    # A run without validation scores has no best checkpoint; its last one is used.
     if "best" not in refs and "final" in refs:
         refs["best"] = refs["final"]
     if wanted not in refs:
@@ -152,7 +155,7 @@ def _find_weights(arm: RunRecord, wanted: str) -> tuple[str, Path]:
             f"{arm.folder}: its weights are on a server ({refs[wanted]}), not on this disk. Download them first "
             "(tinker checkpoint download) and pass the folder's adapter to the tool of your choice."
         )
-    # The record may have been moved since: its own folder is looked at first.
+    # The record may have been moved, so its own folder is tried before the recorded path.
     places = [arm.folder / _CHECKPOINTS / ref.parent.name / ref.name, ref]
     found = next((place for place in places if _is_complete(place)), None)
     if found is None:
@@ -165,7 +168,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def hash_weights(folder: Path) -> str:
-    """sha256 of the file of a checkpoint that holds the numbers."""
+    """sha256 of the weights file of a checkpoint."""
     return hash_file(folder / (ADAPTER if (folder / ADAPTER).is_file() else _MOCK_WEIGHTS))
 
 
@@ -176,7 +179,7 @@ def hash_file(path: Path) -> str:
 
 
 def describe_scores(source: Source) -> list[str]:
-    """What the conclusion says of the run, one line each, for the model card."""
+    """One line per run of the conclusion with its score, for the model card."""
     conclusion = source.detail.conclusion
     metric = text(conclusion.get("metric"))
     lines: list[str] = []
@@ -194,5 +197,5 @@ def describe_scores(source: Source) -> list[str]:
 
 
 def read_adapter_config(source: Source) -> dict[str, Any]:
-    """PEFT's description of the adapter."""
+    """The adapter config of PEFT."""
     return part({"it": read_json(source.weights / ADAPTER_CONFIG)}, "it")

@@ -1,4 +1,4 @@
-"""Files of a base model on this disk, and the base model with an adapter added in."""
+"""Find the files of a base model on this disk, and merge an adapter into a base model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOKENIZER = (
 
 
 def find_base(name: str, override: str | None = None) -> Path:
-    """The folder with a base model's files; nothing is downloaded."""
+    """The folder of a base model on this disk; raise if it is missing. Nothing is downloaded."""
     wanted = override or name
     folder = Path(wanted).expanduser()
     if folder.is_dir():
@@ -35,7 +35,7 @@ def find_base(name: str, override: str | None = None) -> Path:
 
         try:
             return Path(cast(str, snapshot_download(wanted, local_files_only=True)))
-        except Exception as error:  # that package has a dozen of them for "it is not here"
+        except Exception as error:  # many types mean "not on this disk"
             reason = type(error).__name__
     else:
         reason = "there is no such folder"
@@ -46,13 +46,13 @@ def find_base(name: str, override: str | None = None) -> Path:
 
 
 def refer_to_base(name: str) -> str:
-    """How files that are used elsewhere name a base model: a folder of this machine by its whole path."""
+    """The reference to a base model for exported files: the absolute path of a folder, or the name."""
     folder = Path(name).expanduser()
     return str(folder.resolve()) if folder.is_dir() else name
 
 
 def find_tool_parser(base: Path) -> str | None:
-    """Name of vLLM's parser for the calls that the model's chat template writes; None where it writes none."""
+    """Name of vLLM's tool call parser for the model's chat template; None if the template has no tools."""
     if find_spec("transformers") is None:
         return None
     from transformers import AutoTokenizer  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
@@ -61,13 +61,13 @@ def find_tool_parser(base: Path) -> str | None:
 
     try:
         renderer: Any = get_renderer(cast(Any, AutoTokenizer).from_pretrained(str(base), local_files_only=True))
-    except Exception:  # a model without a chat template is served without tools
+    except Exception:  # e.g. no chat template: the model is served without tools
         return None
     return renderer.tool_parser if renderer.shows_tools else None
 
 
 def copy_tokenizer(base: Path, folder: Path) -> list[str]:
-    """Tokenizer and chat template next to the weights; returns what was copied."""
+    """Copy the tokenizer and chat template next to the weights; return the names of the copied files."""
     there = [name for name in _TOKENIZER if (base / name).is_file()]
     if not there:
         raise DataError(f"{base}: there is no tokenizer in it. Name the base model's folder with --param base.")
@@ -77,7 +77,7 @@ def copy_tokenizer(base: Path, folder: Path) -> list[str]:
 
 
 def read_chat_template(base: Path) -> str:
-    """The chat template that the tokenizer brings; empty where there is none."""
+    """The chat template of the tokenizer; empty if it has none."""
     file = base / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
@@ -90,7 +90,7 @@ def read_chat_template(base: Path) -> str:
 
 
 def merge_adapter(source: Source, base: Path, dtype: str) -> Any:
-    """The base model with the adapter added in, by PEFT: added in float32, then rounded to `dtype`."""
+    """Merge the adapter into the base model with PEFT in float32, and convert the result to `dtype`."""
     try:
         import torch  # pyright: ignore[reportMissingImports]
         from peft import PeftModel  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
@@ -104,7 +104,7 @@ def merge_adapter(source: Source, base: Path, dtype: str) -> Any:
     try:
         model = loader.from_pretrained(str(base), dtype=torch.float32, local_files_only=True)
         if model.config.tie_word_embeddings and "lm_head" in str(read_adapter_config(source).get("target_modules")):
-            # A change of the output layer must not change the embedding that it shares.
+            # The adapter changes the output layer only, so it must be untied from the embedding.
             model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
             model.config.tie_word_embeddings = False
         merged = adapters.from_pretrained(model, str(source.weights)).merge_and_unload()

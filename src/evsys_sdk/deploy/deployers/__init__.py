@@ -1,1 +1,1 @@
-"""The built-in deployers; a file is named for its kind, or for what its kinds ship."""
+"""The built-in deployers, one module per kind or per group of related kinds."""

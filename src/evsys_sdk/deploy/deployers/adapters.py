@@ -1,6 +1,4 @@
-"""The adapter by itself, with tokenizer and chat template next to it: `peft_dir` as PEFT, vLLM and others load it, and
-`vllm` with the settings and the command by which vLLM serves it.
-"""
+"""Deployers for the adapter alone: `peft_dir` in PEFT's layout, `vllm` with a config and a start script for vLLM."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ class PeftDir:
         """Params of `peft_dir`."""
 
         base: str | None = None
-        """Folder of the base model, where its name alone does not lead there."""
+        """Folder of the base model, if it cannot be found by its name."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -38,7 +36,7 @@ class PeftDir:
         config = read_adapter_config(source)
         base = find_base(source.base_model, self.cfg.base)
         shutil.copyfile(source.weights / ADAPTER, folder / ADAPTER)
-        # The config that PEFT wrote may name the base by a folder of the machine that trained.
+        # The config of PEFT may refer to the base model by a path of the training machine.
         write_json(folder / ADAPTER_CONFIG, {**config, "base_model_name_or_path": refer_to_base(source.base_model)})
         copied = copy_tokenizer(base, folder)
         facts = {"tokenizer": copied, "chat_template": bool(read_chat_template(base))}
@@ -47,7 +45,7 @@ class PeftDir:
 
 
 class VLLM:
-    """The adapter with a config and a start script for vLLM; it is not started here."""
+    """The adapter with a config and a start script for vLLM; the server is not started."""
 
     name: ClassVar[str] = "vllm"
     library: ClassVar[str] = "peft"
@@ -56,13 +54,13 @@ class VLLM:
         """Params of `vllm`."""
 
         base: str | None = None
-        """Folder of the base model, where its name alone does not lead there."""
+        """Folder of the base model, if it cannot be found by its name."""
         served_name: str = "adapter"
-        """The model's name in requests."""
+        """Name of the model in requests."""
         port: int = Field(default=8000, ge=1, le=65535)
-        """Where it listens."""
+        """Port of the server."""
         max_model_len: int | None = Field(default=None, ge=1)
-        """Longest conversation in tokens; the model's own limit by default."""
+        """Maximum context length in tokens; defaults to the limit of the model."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -81,7 +79,7 @@ class VLLM:
         }
         lines = [f"{key}: {str(value).lower()}" for key, value in settings.items() if value is not None]
         write_text(folder / "vllm.yaml", "\n".join([*lines, ""]))
-        # The script finds its own folder when it is run, so that a deployment can be copied to the machine that serves.
+        # The script resolves its own folder at run time, so that a deployment can be copied to the serving machine.
         name = shlex.quote(self.cfg.served_name)
         command = f'vllm serve {shlex.quote(base)} --config "$here/vllm.yaml" --lora-modules {name}="$here"'
         script = f'#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd)\nexec {command}\n'
@@ -91,5 +89,5 @@ class VLLM:
 
 
 def _round_rank(rank: int) -> int:
-    """The smallest limit that vLLM knows and that holds the adapter."""
+    """The smallest `max-lora-rank` of vLLM that fits the adapter."""
     return next((limit for limit in (8, 16, 32, 64, 128, 256, 320, 512) if limit >= rank), rank)

@@ -1,6 +1,6 @@
-"""`fireworks`: the adapter as a model of a Fireworks account, over its REST API; deploying it is left to its owner.
+"""`fireworks`: upload the adapter as a model of a Fireworks account by its REST API; the model is not deployed there.
 
-A model is made, every file is put to an address that the service signs for it, and the service checks what came.
+The deployer creates a model, uploads each file to a signed URL, and asks the service to validate the upload.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .adapters import PeftDir
 
 _KEY: Final = "FIREWORKS_API_KEY"
 _RANKS: Final = range(4, 65)
-"""What the service takes."""
+"""LoRA ranks that the service accepts."""
 
 
 class Fireworks:
-    """The adapter as a model of a Fireworks account; needs the variable FIREWORKS_API_KEY."""
+    """Upload the adapter as a model of a Fireworks account; needs the variable FIREWORKS_API_KEY."""
 
     name: ClassVar[str] = "fireworks"
     library: ClassVar[str] = "peft"
@@ -37,15 +37,15 @@ class Fireworks:
         """Params of `fireworks`."""
 
         account: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
-        """The account that the model belongs to."""
+        """Account that owns the model."""
         model: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
-        """Its name there, which must be new."""
+        """Name of the model; must be new in the account."""
         base_model: str = Field(pattern=r"^accounts/[^/]+/models/[^/]+$")
-        """What the service calls the base model, e.g. accounts/fireworks/models/qwen3-8b."""
+        """Fireworks name of the base model, e.g. accounts/fireworks/models/qwen3-8b."""
         base: str | None = None
-        """Folder of the base model, where its name alone does not lead there."""
+        """Folder of the base model, if it cannot be found by its name."""
         url: str = "https://api.fireworks.ai"
-        """Where the API is."""
+        """Base URL of the API."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -60,7 +60,7 @@ class Fireworks:
             )
         built = PeftDir(base=self.cfg.base).build(source, folder)
         if template := read_chat_template(find_base(source.base_model, self.cfg.base)):
-            # Without it the service has no chat completions for an adapter.
+            # Fireworks offers chat completions only for adapters with a conversation config.
             style = {"style": "jinja", "args": {"template": template}}
             write_json(folder / "fireworks.json", {"conversation_config": style})
         peft = {"baseModel": self.cfg.base_model, "r": int(config["r"]), "targetModules": _targets(config)}
@@ -77,7 +77,7 @@ class Fireworks:
             sizes = {name: file.stat().st_size for name, file in files.items()}
             signed = self._ask(http, "POST", f"{one}:getUploadEndpoint", {"filenameToSize": sizes})
             urls = cast(dict[str, str], signed.get("filenameToSignedUrls") or {})
-            # Before the first byte goes: half an upload would be a model that cannot be used.
+            # Checked before the upload starts, because a partial upload leaves an unusable model.
             if missing := sorted(files.keys() - urls.keys()):
                 raise DataError(f"Fireworks named no address for {missing[0]!r}. Delete {one} there and deploy again.")
             for name, file in files.items():
@@ -92,14 +92,14 @@ class Fireworks:
         except httpx.HTTPError as error:
             raise DataError(f"Fireworks could not be reached at {self.cfg.url}: {error}. Nothing is live.") from None
         if answer.status_code >= 300:
-            # A service may quote the request that it refuses, and the key with it.
+            # The response may quote the request, including the key.
             said = hide(answer.text[:300], os.environ.get(_KEY))
             raise DataError(f"Fireworks refused {method} {path} with status {answer.status_code}: {said}")
         found: Any = answer.json() if answer.content else {}
         return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
     def _put(self, url: str, file: Path, size: int) -> None:
-        """The address is its own permission, so the key does not go there."""
+        """Upload a file to a signed URL, without the API key."""
         headers = {"content-type": "application/octet-stream", "x-goog-content-length-range": f"{size},{size}"}
         try:
             with file.open("rb") as content:
@@ -117,7 +117,7 @@ def _read_key() -> str:
 
 
 def _targets(config: dict[str, Any]) -> list[str]:
-    """The kinds of layers that are adapted; the config may name every single layer."""
+    """The module types that the adapter changes; the config may list each layer by its full name."""
     given: Any = config.get("target_modules") or []
     names = [str(one) for one in cast(list[Any], given)] if isinstance(given, list) else [str(given)]
     return sorted({name.rpartition(".")[2] for name in names})

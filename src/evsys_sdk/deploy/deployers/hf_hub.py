@@ -1,4 +1,4 @@
-"""`hf_hub`: the weights as a repository of the Hugging Face hub, model card included; one deployment is one commit."""
+"""`hf_hub`: upload the weights and model card to a repository of the Hugging Face hub, as one commit per deployment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LAYOUTS: dict[str, type[Deployer]] = {one.name: one for one in (PeftDir, Merged
 
 
 class HfHub:
-    """A repository on the Hugging Face hub; needs the variable HF_TOKEN or `hf auth login`."""
+    """Upload to a repository of the Hugging Face hub; needs the variable HF_TOKEN or `hf auth login`."""
 
     name: ClassVar[str] = "hf_hub"
 
@@ -29,13 +29,13 @@ class HfHub:
         """Params of `hf_hub`."""
 
         repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
-        """OWNER/NAME of the repository; made where it does not exist."""
+        """OWNER/NAME of the repository; created if it does not exist."""
         layout: Literal["peft_dir", "merged_safetensors"] = "peft_dir"
-        """What the repository holds: the adapter or the merged model."""
+        """Content of the repository: the adapter or the merged model."""
         private: bool = True
-        """Whether only its owner sees a repository that is made."""
+        """Whether a newly created repository is private."""
         base: str | None = None
-        """Folder of the base model, where its name alone does not lead there."""
+        """Folder of the base model, if it cannot be found by its name."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
@@ -43,7 +43,7 @@ class HfHub:
 
     @property
     def library(self) -> str:
-        """What loads the layout that was chosen."""
+        """Library that loads the chosen layout."""
         return str(self._layout.library)
 
     def build(self, source: Source, folder: Path) -> Built:
@@ -55,7 +55,7 @@ class HfHub:
         api, repo = hub.HfApi(), self.cfg.repo
         try:
             api.create_repo(repo, private=self.cfg.private, exist_ok=True)
-            # Files of an earlier deployment that this one does not have would be loaded along with it.
+            # `delete_patterns`, because leftover files of an earlier deployment would be loaded with this one.
             commit = api.upload_folder(
                 repo_id=repo, folder_path=str(folder), commit_message="Deploy with evsys", delete_patterns="*"
             )

@@ -1,5 +1,5 @@
-"""The base model with the adapter added in: `merged_safetensors`, a model that any loader of transformers models takes,
-and `gguf`, one file for llama.cpp and what is built on it, made by llama.cpp's own converter.
+"""Deployers that merge the adapter into the base model: `merged_safetensors` in the layout of transformers, and `gguf`,
+one file for llama.cpp, made with llama.cpp's converter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..weights import copy_tokenizer, find_base, merge_adapter
 
 
 class MergedSafetensors:
-    """The base model with the adapter added in, as one model of transformers."""
+    """The base model with the adapter merged in, as a transformers model."""
 
     name: ClassVar[str] = "merged_safetensors"
     library: ClassVar[str] = "transformers"
@@ -27,7 +27,7 @@ class MergedSafetensors:
         """Params of `merged_safetensors`."""
 
         base: str | None = None
-        """Folder of the base model, where its name alone does not lead there."""
+        """Folder of the base model, if it cannot be found by its name."""
         dtype: Literal["as_base", "float32", "float16", "bfloat16"] = "as_base"
         """Precision of the merged weights."""
 
@@ -44,7 +44,7 @@ class MergedSafetensors:
 
 
 class GGUF:
-    """The base model with the adapter added in, as one GGUF file; needs llama.cpp's convert_hf_to_gguf.py."""
+    """The base model with the adapter merged in, as one GGUF file; needs llama.cpp's convert_hf_to_gguf.py."""
 
     name: ClassVar[str] = "gguf"
     library: ClassVar[str] = "gguf"
@@ -53,9 +53,9 @@ class GGUF:
         """Params of `gguf`."""
 
         base: str | None = None
-        """Folder of the base model, where its name alone does not lead there."""
+        """Folder of the base model, if it cannot be found by its name."""
         outtype: Literal["f32", "f16", "bf16", "q8_0"] = "f16"
-        """Precision of the weights, as llama.cpp names it."""
+        """Precision of the weights, in llama.cpp's notation."""
         converter: str = "convert_hf_to_gguf.py"
         """Path of llama.cpp's converter."""
 

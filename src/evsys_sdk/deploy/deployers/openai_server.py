@@ -1,4 +1,4 @@
-"""`openai_server`: the weights under a name that `evsys serve` answers to, from the next request on."""
+"""`openai_server`: serve the weights under a model name of `evsys serve`, from the next request on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..deployer import Built
 from ..source import Source
 
 WEIGHTS = "weights"
-"""Folder of the weights inside the deployment's."""
+"""Folder of the weights inside the folder of the deployment."""
 
 
 class OpenAIServer:
-    """A model of `evsys serve`'s OpenAI API, swapped without a failed request."""
+    """A model of the OpenAI API of `evsys serve`; the weights are swapped without a failed request."""
 
     name: ClassVar[str] = "openai_server"
     library: ClassVar[str] = ""
@@ -24,7 +24,7 @@ class OpenAIServer:
         """Params of `openai_server`."""
 
         system_prompt: str = ""
-        """Put before conversations that have no system message of their own; by default what the recipe tuned."""
+        """System message for conversations without one; defaults to the system prompt that the recipe tuned."""
 
     def __init__(self, **params: Any) -> None:
         self.cfg = self.Config(**params)
