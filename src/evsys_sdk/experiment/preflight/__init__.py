@@ -1,11 +1,11 @@
-"""The check before a run: everything that can be known to be wrong before anything is spent, all of it at once.
+"""The check before a run: report all problems that can be found before money or compute is spent.
 
-`evsys validate --deep`, `evsys plan` and the start of `evsys run` share it, so that none of them accepts what another
-refuses. Cheap things come first, rows are read for a limited time, and equal parts of many arms are looked at once.
+`evsys validate --deep`, `evsys plan` and the start of `evsys run` use the same check. Rows are read for a limited
+time, and parts that several arms share are checked once.
 
     checked = check_file("config.yaml")        # raises ConfigError with every problem, at its line
     checked.config, checked.warnings
-    report = check_config(config)              # the same for a config at hand
+    report = check_config(config)              # the same for a config object
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from .scores import collect_reported, score_problems
 __all__ = ["CheckReport", "Checked", "check_config", "check_file"]
 
 _LONGEST_CHECK_S = 600.0
-"""How long a check may take that calls user code, where the config sets no limit."""
+"""Time limit of a check that calls user code, if the config sets no `arm_timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A config in which nothing was found that would keep it from running."""
+    """A config without problems, and its warnings."""
 
     config: ExperimentConfig
     warnings: tuple[str, ...] = ()
 
 
 def check_file(path: str | Path, *, dry: bool = False, adapt: Adapt | None = None) -> Checked:
-    """Load a file and check it; raises with everything that is wrong, at its place in the file.
+    """Load and check a config file; raise ConfigError with all problems and their lines.
 
-    `adapt` changes the config as the command line asks, before its rows are looked at. With `dry`, backends that
-    are not installed here are no problem.
+    `adapt` applies command-line options to the config before the check. With `dry`, a backend that is not installed
+    is no problem.
     """
     config, report = load_checked(path, check_config, dry=dry, adapt=adapt)
     return Checked(config, tuple(str(one) for one in report.warnings))
 
 
 def check_config(config: ExperimentConfig, *, kinds: bool = True) -> CheckReport:
-    """Look at everything; without `kinds`, those and their params were looked at before."""
+    """Check a config; with `kinds=False`, skip the check of kinds and their params."""
     config = config.expanded()
     with limit_user_code(f"checking experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_CHECK_S):
         return _check(config, kinds)
@@ -79,12 +79,12 @@ def _check(config: ExperimentConfig, kinds: bool) -> CheckReport:
             report.add(check())
     with tempfile.TemporaryDirectory(prefix="evsys-check-") as folder:
         runs = RunChecks(config, report, Path(folder))
-        with limit_user_code("checking rows"):  # a fork that a transform made ends here, and removes no folder
+        with limit_user_code("checking rows"):  # ends a process that a transform forked, before it removes the folder
             runs.check()
     report.add(score_problems(config, collect_reported(config, runs.algorithms)))
     if not report.problems:
         refused, warned = meaning_problems(Context(config, runs.pulled, runs.clients))
-        if find_attempts(in_project(config.output_dir) / config.name):  # what has begun may be finished
+        if find_attempts(in_project(config.output_dir) / config.name):  # an experiment that has started may finish
             refused, warned = [], [*refused, *warned]
         report.add(refused)
         report.warn(warned)
@@ -94,4 +94,4 @@ def _check(config: ExperimentConfig, kinds: bool) -> CheckReport:
 def _is_priced(config: ExperimentConfig) -> bool:
     with suppress(EvsysError):
         return is_priced(config)
-    return True  # an unknown algorithm, which is reported elsewhere
+    return True  # an unknown algorithm is reported elsewhere

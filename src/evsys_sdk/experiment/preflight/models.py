@@ -1,4 +1,4 @@
-"""Whether the model of a run can be had: its folder, its memory, its context, its first checkpoint, its renderer."""
+"""Check the model of a run: its folder, memory, context length, initial checkpoint and renderer."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ _RENDERERS = (
     "gpt_oss_medium_reasoning",
     "gpt_oss_high_reasoning",
 )
-"""Names that tinker-cookbook knows; it is asked itself about any other, where it is installed."""
+"""Renderers of tinker-cookbook; other names are looked up in it if it is installed."""
 
 
 def model_problems(run: RunConfig, place: str) -> Iterator[Problem]:
-    """What keeps the model of a run from being loaded."""
+    """Yield the problems that prevent the model of a run from loading."""
     kind, model = backend_of(run), run.model
     if kind == "local":
         yield from _folder_problems(run, f"{place}.model.name")
@@ -69,10 +69,10 @@ def model_problems(run: RunConfig, place: str) -> Iterator[Problem]:
 
 
 def look_at_model(run: RunConfig, algorithm: Algorithm, report: CheckReport, place: str) -> StillClient:
-    """What stands for the model of a run while its rows are looked at; what keeps it from training is reported.
+    """Return a stand-in client with the tokenizer and context length of a run; report if the model cannot train.
 
-    On the mock backend its tokens are bytes. On the local one they are those of the model, where its files and the
-    extra are here. Others are not known here, and everything fits.
+    The mock backend uses bytes as tokens. The local backend uses the tokenizer of the model if its files, torch and
+    transformers are on this machine. In all other cases the context length is unknown, and every row fits.
     """
     kind = backend_of(run)
     if kind == "mock":
@@ -92,7 +92,7 @@ def look_at_model(run: RunConfig, algorithm: Algorithm, report: CheckReport, pla
 
 
 def _preview(run: RunConfig, algorithm: Algorithm) -> Any:
-    """The files of a model as the local backend sees them; None where they are not on this machine."""
+    """Preview the files of a model with the local backend; None if they are not on this machine."""
     folder = in_project(locate_model(run.model.name))
     if not folder.is_dir() and (is_local_path(run) or not _is_in_hub_cache(run.model.name)):
         return None
@@ -104,7 +104,7 @@ def _preview(run: RunConfig, algorithm: Algorithm) -> Any:
 
 def _is_on_gpu(run: RunConfig) -> bool:
     device = str(run.backend.params.get("device", "auto"))
-    # By the device file: to ask torch, it would have to be imported, which takes seconds.
+    # The device file, because importing torch takes seconds.
     return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
 
 
@@ -128,7 +128,7 @@ def _folder_problems(run: RunConfig, place: str) -> Iterator[Problem]:
 
 
 def _memory_problems(folder: Path, run: RunConfig, place: str) -> Iterator[Problem]:
-    """Weights that are larger than all memory; what else a run takes follows from the model's config."""
+    """Report weights that are larger than the memory of the machine."""
     if _is_on_gpu(run):
         return
     files = [folder] if folder.is_file() else [one for pattern in _WEIGHTS for one in folder.glob(pattern)]
@@ -156,7 +156,7 @@ def _nearest(path: Path) -> str:
 def _is_in_hub_cache(name: str) -> bool:
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
-    # As the hub's own client names its folders; it is not imported for this either.
+    # The folder name that huggingface_hub uses; importing huggingface_hub is slow.
     return (hub / f"models--{name.replace('/', '--')}").is_dir()
 
 
@@ -209,6 +209,6 @@ def _renderer_problems(name: str | None, place: str) -> Iterator[Problem]:
 
 @cache
 def registered_renderers() -> tuple[str, ...]:
-    """The renderers that tinker-cookbook and its users have registered."""
+    """Names of all renderers registered in tinker-cookbook; empty if it is not installed."""
     package = cookbook_renderers()
     return () if package is None else tuple(list_names(package))

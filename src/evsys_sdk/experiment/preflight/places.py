@@ -1,4 +1,4 @@
-"""A file that is checked: what is wrong with its config, at the lines of the file that it comes from."""
+"""Load and check a config file, with the line of each problem."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ type Adapt = Callable[[ExperimentConfig], ExperimentConfig]
 
 
 class ConfigCheck(Protocol):
-    """`check_config`."""
+    """The signature of `check_config`."""
 
     def __call__(self, config: ExperimentConfig, *, kinds: bool) -> CheckReport: ...
 
@@ -39,7 +39,7 @@ class ConfigCheck(Protocol):
 def load_checked(
     path: str | Path, check: ConfigCheck, *, dry: bool, adapt: Adapt | None
 ) -> tuple[ExperimentConfig, CheckReport]:
-    """A config and what was found; raises with all problems, those of its kinds and those of its meaning together."""
+    """Load and check a config; return it with its report, or raise ConfigError with all problems together."""
     document = read_yaml_file(Path(path))
     known: Sequence[Problem] = ()
     try:
@@ -48,7 +48,7 @@ def load_checked(
         known = error.problems
         try:
             config = load_document(document)
-        except ConfigError:  # not even well-formed: of the rest, only the benchmarks can be told
+        except ConfigError:  # the config is malformed, so that only its benchmarks can be checked further
             raise _all_problems(document, None, known, _benchmarks(document)) from None
     config = adapt(config) if adapt is not None and not known else config
     report = check(config, kinds=False)
@@ -61,7 +61,7 @@ def load_checked(
 def _all_problems(
     document: Document, config: ExperimentConfig | None, known: Sequence[Problem], found: Iterable[Problem]
 ) -> ConfigError:
-    """Everything in the order of the file; what stands below a known problem is its consequence."""
+    """Join problems in the order of the file; drop new ones that a known problem at an overlapping place may cause."""
     known, found = _hint_at_project(document, known), _hint_at_project(document, found)
     wrong = {problem.path for problem in known if problem.path}
     located = [locate_problem(problem, document) for problem in _in_file(document, config, found)]
@@ -70,7 +70,7 @@ def _all_problems(
 
 
 def _hint_at_project(document: Document, problems: Iterable[Problem]) -> list[Problem]:
-    """What is not found may be in the project of the file, where that is not the one that was started in."""
+    """Extend the hints of "not found" problems if the file belongs to another project than the working directory."""
     home = project_root(Path(document.file or ".").absolute().parent)
     if home == project_root() or not is_project(home):
         return list(problems)
@@ -79,14 +79,14 @@ def _hint_at_project(document: Document, problems: Iterable[Problem]) -> list[Pr
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one place is the other, or lies inside it: what is wrong there follows from the rest."""
+    """Whether two places are equal or one contains the other."""
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _in_file(document: Document, config: ExperimentConfig | None, problems: Iterable[Problem]) -> list[Problem]:
-    """Problems of expanded runs at the place of the matrix or space that these were made of."""
+    """Move problems of expanded runs to the matrix or search space in the file."""
     data: Any = document.data
-    if "run" in data:  # what the command line changes is written out as a list of runs
+    if "run" in data:  # options of the command line turn `run` into `runs`
         return [replace(one, path=one.path.replace("runs[0]", "run", 1)) for one in problems]
     expansion = (expand_space(data, []) or expand_file(data, [])) if config is not None else None
     if expansion is None or config is None:
@@ -106,7 +106,7 @@ def _in_file(document: Document, config: ExperimentConfig | None, problems: Iter
 
 
 def _benchmarks(document: Document) -> list[Problem]:
-    """What is wrong with the benchmarks of a file that is no config; nothing where the block itself is malformed."""
+    """Problems with the benchmarks of a malformed config; none if `metadata` itself is malformed."""
     data: Any = document.data
     try:
         metadata = Metadata.model_validate(cast("dict[str, Any]", data).get("metadata") or {})
@@ -115,15 +115,12 @@ def _benchmarks(document: Document) -> list[Problem]:
         return []  # reported when the file was read
 
 
-# Whether every callback observes something: a class needs no base class, but it must have a hook, rightly spelt.
-
-
 def callback_problems(config: ExperimentConfig) -> Iterator[Problem]:
-    """Callbacks that would not hear what they are meant to hear."""
+    """Callbacks with unknown hooks (`on_...`), and classes without any hook."""
     for index, spec in enumerate(config.callbacks):
         try:
             found: Any = get_callback(spec.kind)
-        except EvsysError:  # said with the kinds of the config
+        except EvsysError:  # reported with the kinds of the config
             continue
         place = f"callbacks[{index}].kind"
         moments = [name for name in dir(found) if name.startswith("on_") and callable(getattr(found, name))]

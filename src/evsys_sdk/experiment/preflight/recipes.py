@@ -1,7 +1,6 @@
-"""Whether a recipe can learn from its rows: it is bound to some of them and set up, on a client that trains nothing.
+"""Check that a recipe accepts its rows: run its `setup` on some of them with a client that does not train.
 
-Only the recipes that come with the SDK are set up here: what a recipe of the user's own does in `setup` is not known,
-and may cost something. Their rows are still read.
+Only recipes of the SDK are set up, because `setup` of a user's recipe may cost money. Rows are read for all recipes.
 """
 
 from __future__ import annotations
@@ -40,25 +39,25 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 1 << 40
 _PROGRAM_S = 60.0
-"""How long a program may take to ask for its first answers; one that takes longer is not refused."""
+"""Seconds that an agent program has for its first requests; a slower program is not refused."""
 _OWN = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class StillClient:
-    """Stands for a training client in `setup`: it has a tokenizer and a context, and does nothing."""
+    """A stand-in for the training client in `setup`: it has a tokenizer and a context length, and does not train."""
 
     model_name: str
     context_length: int | None = None
-    """In tokens of `tokenizer`; None where it is not known, and everything fits."""
+    """In tokens of `tokenizer`; None if unknown, so that every row fits."""
     tokenizer: Any = field(default_factory=ByteTokenizer)
     renderer: Renderer | None = None
-    """How it writes conversations; by default as the tokenizer's own template does."""
+    """Renderer of conversations; by default the chat template of the tokenizer."""
     backend: str = "mock"
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those that refuse nothing: what a real backend cannot do is for it to say."""
+        """Capabilities that refuse nothing; the real backend checks its own."""
         return Capabilities(
             backend=self.backend if self.context_length is not None else "unknown",
             vocab_size=VOCABULARY if isinstance(self.tokenizer, ByteTokenizer) else len(self.tokenizer),
@@ -85,13 +84,13 @@ class StillClient:
 def recipe_problems(
     algorithm: BaseAlgorithm, pulled: PulledRows, client: StillClient, *, place: str, data_place: str, folder: Path
 ) -> Iterator[Problem]:
-    """What keeps a recipe from learning from these rows."""
+    """Problems in the rows, params, verifiers and environment of a recipe."""
     if not pulled.rows or not _is_ours(algorithm, "setup"):
         return
     if client.context_length is None:
         if _has_images(pulled.rows[0]):
-            return  # whether a model sees them is for its backend to say
-        # Lengths are in tokens of a model that is not here; the bytes that stand for them are more.
+            return  # only the backend knows whether the model accepts images
+        # A row has more bytes than tokens, so that a limit in tokens would refuse valid rows.
         if hasattr(algorithm.cfg, "max_length"):
             algorithm.cfg = algorithm.cfg.model_copy(update={"max_length": None})
     try:
@@ -143,7 +142,7 @@ def _set_up(algorithm: BaseAlgorithm, rows: Sequence[Row], client: StillClient, 
 
 
 def batch_problems(algorithm: BaseAlgorithm, pulled: PulledRows, place: str) -> Iterator[Problem]:
-    """A batch that the config writes down and the data cannot fill is not the one that would be trained on."""
+    """Report a `batch_size` in the config that is larger than the number of rows."""
     size, rows = algorithm.cfg.batch_size, len(pulled.rows)
     if pulled.complete and rows and size > rows and "batch_size" in algorithm.cfg.model_fields_set:
         message = f"a batch of {size:,} does not fit into the {rows:,} rows there are"
@@ -158,11 +157,8 @@ def _load_nothing(_: Any) -> Any:
     raise AssertionError("rows are pulled before a recipe is set up")
 
 
-# Whether every verifier that rows name exists and takes their params; also in rows that a transform has made.
-
-
 def verifier_problems(pulled: PulledRows, place: str) -> Iterator[Problem]:
-    """What is wrong with the verifiers of tasks, each once, at the first row that names it."""
+    """Verifiers that are not registered or refuse their params, each reported once at its first row."""
     seen: set[str] = set()
     for index, row in enumerate(pulled.rows):
         given: Any = row.get("verifier")
@@ -178,7 +174,7 @@ def verifier_problems(pulled: PulledRows, place: str) -> Iterator[Problem]:
 
 
 def _name_of(verifier: Any) -> str | None:
-    """The same for verifiers that are built in the same way."""
+    """A key of the verifier and its params, without the expected answer; None if there is no verifier."""
     if not isinstance(verifier, dict):
         return None
     return repr({key: value for key, value in cast("Row", verifier).items() if key != "expected"})

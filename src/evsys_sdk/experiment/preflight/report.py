@@ -1,4 +1,4 @@
-"""What the check before a run has found: problems that keep it from starting, and warnings that do not."""
+"""The report of the check before a run: problems, which prevent the start, and warnings."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _RUN_INDEX = re.compile(r"^runs\[\d+\]")
 
 @dataclass(slots=True)
 class CheckReport:
-    """Everything found, each thing once, in the order it was found."""
+    """Problems and warnings in the order they were found, without duplicates."""
 
     problems: list[Problem] = field(default_factory=list[Problem])
     warnings: list[Problem] = field(default_factory=list[Problem])
     _seen: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     def add(self, problems: Iterable[Problem]) -> None:
-        """Take note of problems; what is wrong at the same place of many arms is one problem."""
+        """Add problems; the same problem at the same place of several arms counts once."""
         self._note(problems, self.problems)
 
     def warn(self, problems: Iterable[Problem]) -> None:
-        """Take note of what does not keep it from running, but from meaning what was meant."""
+        """Add warnings, without duplicates."""
         self._note(problems, self.warnings)
 
     def _note(self, problems: Iterable[Problem], noted: list[Problem]) -> None:
@@ -37,7 +37,7 @@ class CheckReport:
 
     @contextmanager
     def at(self, path: str, remedy: str = "") -> Generator[None]:
-        """Whatever is refused inside the block is a problem of this place."""
+        """Turn an `EvsysError` of the block into problems at this place."""
         try:
             yield
         except EvsysError as error:

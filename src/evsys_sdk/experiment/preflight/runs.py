@@ -1,4 +1,4 @@
-"""The runs of an experiment, one after another: their models, rows, recipes and evaluations; equal parts once."""
+"""Check the model, rows, recipes and evaluation of each run; parts that runs share are checked once."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from .report import CheckReport
 from .sources import PulledRows, pull_rows, try_rows
 
 _NOT_FOR_ROWS = {"batch_size", "max_steps", "num_epochs", "learning_rate", "lora_rank", "warmup_steps", "weight_decay"}
-"""Params that change nothing about which rows a recipe can learn from; axes of a matrix are mostly these."""
+"""Params that do not affect which rows a recipe accepts; most axes of a matrix are among them."""
 _MOST_SECONDS = 6.0
-"""How long rows are looked at altogether; what is left then is looked at by the runs themselves."""
+"""Time limit for the rows of all runs; the runs themselves check the rest."""
 
 
 @dataclass(slots=True)
 class RunChecks:
-    """Looks at every run of a config."""
+    """Checks every run of a config."""
 
     config: ExperimentConfig
     report: CheckReport
     folder: Path
-    """A folder for what recipes write when they are set up."""
+    """Run directory of recipes in `setup`."""
     pulled: dict[str, PulledRows] = field(default_factory=dict[str, PulledRows])
-    """The rows that were read, by the source."""
+    """The rows that were read, by source."""
     algorithms: list[Algorithm] = field(default_factory=list[Algorithm])
-    """One of each kind of work."""
+    """One algorithm for each group of runs with the same `size_of_work`."""
     _seen: set[str] = field(default_factory=set[str])
     clients: dict[str, StillClient] = field(default_factory=dict[str, StillClient])
     _left_out: int = 0
     _until: float = field(default_factory=lambda: time.monotonic() + _MOST_SECONDS)
 
     def check(self) -> None:
-        """Look at all of them; what is equal in two runs is looked at once."""
+        """Check all runs; parts that two runs share are checked once."""
         store = self._store()
         for index, run in enumerate(self.config.all_runs()):
             place = "run" if self.config.run is not None else f"runs[{index}]"
             if self._is_new("model", repr((run.model, run.backend, run.algorithm.kind))):
-                with suppress(EvsysError):  # an unknown kind, which was said with the others
+                with suppress(EvsysError):  # an unknown kind is reported elsewhere
                     self.report.add(model_problems(run, place))
             if self._is_new("work", size_of_work(run)):
                 self._check_work(run, place, store)
@@ -62,7 +62,7 @@ class RunChecks:
         spec = self.config.data_store
         try:
             return get_data_store(spec.kind)(**spec.arguments)
-        except Exception:  # its kind and params were looked at before
+        except Exception:  # reported with the kinds and params
             return None
 
     def _is_new(self, what: str, key: str) -> bool:
@@ -74,11 +74,11 @@ class RunChecks:
         try:
             algorithm = build_algorithm(run)
         except EvsysError as error:
-            if not self.report.problems:  # else it was said with the kinds and params
+            if not self.report.problems:  # otherwise it is reported with the kinds and params
                 with self.report.at(place, "Correct the params."):
                     raise error
             return
-        except Exception:  # params that do not fit, which were said
+        except Exception:  # invalid params are reported elsewhere
             return
         self.algorithms.append(algorithm)
         if store is None:
@@ -89,7 +89,7 @@ class RunChecks:
                 continue
             at, data_at = f"{place}.{stage.path}", f"{place}.{stage.data_path}"
             pulled = self._pull(stage.data, data_at, store)
-            recipe = getattr(built, "recipe", built)  # TRL trains by one of our recipes
+            recipe = getattr(built, "recipe", built)  # the TRL algorithm wraps a recipe
             if pulled is not None and isinstance(recipe, BaseAlgorithm):
                 self.report.add(batch_problems(recipe, pulled, at))
                 self._check_recipe(recipe, pulled, client, at, data_at)
@@ -105,7 +105,7 @@ class RunChecks:
         self, recipe: BaseAlgorithm, pulled: PulledRows, client: StillClient, place: str, data_place: str
     ) -> None:
         params = recipe.cfg.model_dump(mode="json", exclude=_NOT_FOR_ROWS)
-        # By id, because rows are too many to be compared; both are kept as long as this, so that no id comes again.
+        # By id, because comparing rows is slow. Both objects live as long as the check, so that ids are unique.
         if not self._is_new(
             "recipe", f"{recipe.name} {params} {id(pulled)} {client.context_length} {id(client.tokenizer)}"
         ):
@@ -134,7 +134,7 @@ class RunChecks:
 
 
 def _iter_evaluated(run: RunConfig, place: str) -> Iterator[tuple[DataConfig, str]]:
-    """What `run.eval` scores: held-out rows, or those of training where there are none."""
+    """Yield the rows that `run.eval` scores, with their places: held-out rows, or the training rows if none are set."""
     for stage in run.stages():
         if stage.eval_data is not None:
             yield stage.eval_data, f"{place}.{stage.data_path.removesuffix('data')}eval_data"

@@ -1,4 +1,4 @@
-"""Whether what the experiment is judged by will be there: the metric of success, that of the claim, its baseline."""
+"""Check that the runs report the success metric, the metric of the hypothesis and its baseline."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ _RESULTS = (
     "supervised_tokens",
     "grad_clipped",
 )
-"""What every run reports in its result, whatever it is scored on."""
+"""Metrics in the result of every run."""
 _FAMILIES = ("reward/", "rollouts/", "groups/", "policy/", "teacher/", "dpo/", "retention/", "baseline/", "info/")
-"""How the names of what recipes report themselves begin."""
+"""Prefixes of metrics that recipes report."""
 _SCORES = ("val/", "test/", "eval/", "train_fit/")
 _OWN = __name__.partition(".")[0]
 
 
 @dataclass(slots=True)
 class Reported:
-    """The names of what the runs of an experiment will report."""
+    """The names of the metrics that the runs of an experiment report."""
 
     names: set[str] = field(default_factory=set[str])
-    """As they are logged, e.g. `val/tools/pass@1`."""
+    """Full names, e.g. `val/tools/pass@1`."""
     plain: set[str] = field(default_factory=set[str])
-    """By which scores may be asked for without their set, e.g. `pass@1`."""
+    """Names without the task set, e.g. `pass@1`."""
     is_open: bool = False
-    """Whether a recipe of the user's own may report anything else."""
+    """Whether a user-defined recipe may report other metrics."""
 
     def has(self, name: str) -> bool:
         return self.is_open or name in self.names or name in self.plain or name.startswith(_FAMILIES)
 
     def nearest(self, name: str) -> str:
-        """What to ask for instead, as a sentence."""
+        """A hint, as a sentence, with the name to use instead."""
         if name == "loss":
             return "Write 'final_loss', which is what a run ends with."
         scores = sorted(one for one in self.names if one.startswith(_SCORES))
@@ -60,7 +60,7 @@ class Reported:
 
 
 def collect_reported(config: ExperimentConfig, algorithms: list[Algorithm]) -> Reported:
-    """Everything that the runs of a config will report, as far as that is known beforehand."""
+    """Collect the metrics that the runs of a config will report, as far as they are known before the run."""
     found = Reported(set(_RESULTS), set(), any(_is_own(algorithm) for algorithm in algorithms))
     found.names |= {traits_of(algorithm).selection_metric for algorithm in algorithms} - {"loss"}
     for entry in config.metadata.benchmark:
@@ -81,7 +81,7 @@ def collect_reported(config: ExperimentConfig, algorithms: list[Algorithm]) -> R
 def _add_evaluation(found: Reported, run: RunConfig) -> None:
     try:
         labels = list(ScoreSettings(metrics=run.eval.metrics).build_metrics())
-    except EvsysError:  # said with the metrics themselves
+    except EvsysError:  # reported with the metrics
         found.is_open = True
         return
     held_out = run.eval.eval_data is not None
@@ -90,7 +90,7 @@ def _add_evaluation(found: Reported, run: RunConfig) -> None:
 
 
 def _is_own(algorithm: Any) -> bool:
-    """Whether any of the code that reports metrics is not the SDK's."""
+    """Whether code outside of the SDK reports metrics."""
     if stages := traits_of(algorithm).stages:
         return any(map(_is_own, stages))
     methods = ("build_batch", "step_metrics") if isinstance(algorithm, BaseAlgorithm) else ("train",)
@@ -99,7 +99,7 @@ def _is_own(algorithm: Any) -> bool:
 
 
 def score_problems(config: ExperimentConfig, reported: Reported) -> Iterator[Problem]:
-    """What keeps the conclusion from being drawn."""
+    """Yield problems that prevent the conclusion: unknown metrics, baselines and selection metrics."""
     yield from _metric_problems(config, reported)
     yield from _baseline_problems(config)
     yield from _selection_problems(config, reported)
@@ -140,7 +140,7 @@ def _baseline_problems(config: ExperimentConfig) -> Iterator[Problem]:
 
 
 def _selection_problems(config: ExperimentConfig, reported: Reported) -> Iterator[Problem]:
-    """Scores that are to choose a checkpoint, or to stop a run, and that are never taken."""
+    """Metrics for checkpoint selection or early stopping that no run reports, or that are test scores."""
     seen: set[str] = set()
     for index, run in enumerate(config.all_runs()):
         place = "run" if config.run is not None else f"runs[{index}]"

@@ -1,4 +1,4 @@
-"""Rows as the runs will see them: pulled through their transforms before anything is spent, for a limited time."""
+"""Load the rows of a source and apply its transforms before the run, for a limited time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...protocols import DataStore, Row
 from ...redact import redact_text
 
 _MOST_SECONDS = 1.0
-"""How long one source is read; what comes later is looked at by the run itself."""
+"""Time limit per source; the run itself checks the remaining rows."""
 _MOST_ROWS = 200_000
 _IN_TRANSFORM = re.compile(r"^transform '([^']*)'")
 _ROW = re.compile(r"(?:\bdata: )?\b(?:eval )?row \d+(?::|,)? ?")
@@ -29,26 +29,26 @@ _LONGEST = 64
 _SIZED = 4096
 
 type Attempt = Callable[[list[Row]], EvsysError | None]
-"""Does something with rows, and says what it was refused for."""
+"""A function that tries rows and returns the error; None if they are accepted."""
 
 
 @dataclass(slots=True)
 class PulledRows:
-    """The rows of one source after its transforms, as far as they were read."""
+    """The rows of one source after its transforms, up to the limits of time and number."""
 
     data: DataConfig
     rows: list[Row] = field(default_factory=list[Row])
     origins: list[int | None] = field(default_factory=list[int | None])
-    """For each row the number of the raw row it was made of, where that is known."""
+    """For each row, the number of its raw row; None if unknown."""
     complete: bool = True
-    """Whether these are all of them."""
+    """Whether all rows of the source were read."""
     read: int = 0
-    """Raw rows that were read."""
+    """Number of raw rows read."""
     problems: list[Problem] = field(default_factory=list[Problem])
     """Places are relative to the `data` block."""
 
     def where(self, index: int) -> str:
-        """Row `index` for people: `file:line` where the file has one row on each line."""
+        """Describe row `index` for a message: `file:line` for JSONL files."""
         origin = self.origins[index]
         named = describe_source(self.data)
         if origin is None:
@@ -59,7 +59,7 @@ class PulledRows:
 
 
 def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
-    """The rows of a source, or what is wrong with it."""
+    """Load the rows of a source; `problems` of the result contains its errors."""
     pulled = PulledRows(data)
     try:
         transforms = build_transforms(data.transforms)
@@ -70,7 +70,7 @@ def pull_rows(data: DataConfig, store: DataStore) -> PulledRows:
         if is_named and data.hf_dataset is not None and not in_project(data.hf_dataset).exists():
             if find_spec("datasets") is None:
                 raise MissingExtraError("data source 'hf_dataset'", "hf")
-            pulled.complete = False  # on the hub: fetching it may take long, and the run does it anyway
+            pulled.complete = False  # a download from the hub may be slow; the run does it
             return pulled
         _pull(pulled, store, transforms)
     except (EvsysError, OSError) as error:
@@ -99,7 +99,7 @@ def _pull(pulled: PulledRows, store: DataStore, transforms: Iterable[Any]) -> No
 
 
 def try_rows(pulled: PulledRows, attempt: Attempt, place: str) -> list[Problem]:
-    """Try something on some of the rows; what is wrong is placed at the first row that alone is refused for it."""
+    """Try some of the rows; report the error at the first row that causes it alone."""
     chosen = _choose(pulled.rows)
     error = attempt([pulled.rows[index] for index in chosen]) if chosen else None
     if error is None:
@@ -107,7 +107,7 @@ def try_rows(pulled: PulledRows, attempt: Attempt, place: str) -> list[Problem]:
     if isinstance(error, ConfigError) or not _ROW.search(str(error)):
         return problems_of(error, place)
     same = _without_numbers(error)
-    alone = {index: attempt([pulled.rows[index]]) for index in chosen}  # the message numbers rows among the chosen ones
+    alone = {index: attempt([pulled.rows[index]]) for index in chosen}  # row numbers in `error` count the chosen rows
     bad = [index for index, one in alone.items() if one is not None and _without_numbers(one) == same]
     if not bad:
         return problems_of(error, place)
@@ -120,10 +120,10 @@ def try_rows(pulled: PulledRows, attempt: Attempt, place: str) -> list[Problem]:
 
 
 def _choose(rows: Sequence[Row]) -> list[int]:
-    """Some rows to look at closely, by index: the longest ones, and others from beginning to end."""
+    """Indices of a sample of rows: the longest ones, and evenly spaced others."""
     if len(rows) <= _LOOKED_AT:
         return list(range(len(rows)))
-    # The longest, because what does not fit a model's context is among them.
+    # The longest rows, because they may exceed the model's context.
     sized = _spread(len(rows), _SIZED)
     longest = sorted(sized, key=lambda index: -len(repr(rows[index])))[:_LONGEST]
     return sorted({*longest, *_spread(len(rows), _LOOKED_AT - _LONGEST)})
@@ -138,7 +138,7 @@ def _without_numbers(error: EvsysError) -> str:
 
 
 class _Counted:
-    """A stream of raw rows that knows how many were read, and ends when the time is up."""
+    """A stream of raw rows that counts them and ends at the time limit."""
 
     def __init__(self, rows: Iterable[Row], bad: BadRows) -> None:
         self._rows, self._bad = rows, bad
@@ -150,10 +150,10 @@ class _Counted:
         for number, row in enumerate(self._rows, 1):
             self.number = number
             yield row
-            # Also here: a transform that drops or gathers all rows hands none on, where the time is looked at, too.
+            # The caller checks the time per output row only, and a transform may drop or collect all rows.
             if number % 16 == 0 and self.is_late():
                 self.cut = True
-                self._bad.number = None  # what is made from here on is made of all rows
+                self._bad.number = None  # rows that transforms yield from here on have no single raw row
                 return
 
     def is_late(self) -> bool:
@@ -165,7 +165,7 @@ def _is_cached(data: DataConfig) -> bool:
 
 
 def _problems(data: DataConfig, error: Exception) -> list[Problem]:
-    # User code may have quoted anything, on several lines: a secret is recognised as a whole.
+    # Redact before joining lines: an error of user code may quote a secret that spans several lines.
     text = " ".join(redact_text(str(error)).split())
     known = DataError(text if isinstance(error, EvsysError) else f"{text}. Check the path and its permissions.")
     if found := _IN_TRANSFORM.match(text):
@@ -177,7 +177,7 @@ def _problems(data: DataConfig, error: Exception) -> list[Problem]:
 
 
 def _field(data: DataConfig) -> str:
-    """The key that says where the rows are."""
+    """The config key that names the source."""
     if _is_cached(data):
         return "dataset_id" if data.dataset_id else "dataset_name"
     return {"in_memory": "rows", "hf_dataset": "hf_dataset"}.get(data.source_kind, "path")

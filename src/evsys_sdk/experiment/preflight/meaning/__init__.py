@@ -1,8 +1,8 @@
-"""Checks of meaning: configs that run, and do not test what their author had in mind.
+"""Checks of meaning: valid configs that probably do not test what their author intends.
 
-Each check is a small function of the context that yields a `Problem` with its place, its value and what to do about it.
-What can never be meant is refused (`REFUSED`); the rest is a warning (`WARNED`), printed once per experiment. Add a
-check by writing the function and naming it in one of the two tables.
+Each check is a function of the `Context` that yields a `Problem` with its place, value and remedy. Problems of checks
+in `REFUSED` are errors; those of checks in `WARNED` are warnings, printed once per experiment. To add a check, write
+the function and add it to one of the two tables.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ WARNED: tuple[Check, ...] = (
 
 
 def meaning_problems(context: Context) -> tuple[list[Problem], list[Problem]]:
-    """What is refused, and what is warned of."""
+    """Run all checks; return errors and warnings."""
     return [*_found(REFUSED, context)], [*_found(WARNED, context)]
 
 
@@ -73,5 +73,5 @@ def _found(checks: Iterable[Check], context: Context) -> Iterable[Problem]:
     for check in checks:
         try:
             yield from check(context)
-        except EvsysError:  # what it looks at cannot be read, which is reported at its own place
+        except EvsysError:  # data that cannot be read is reported elsewhere
             continue

@@ -1,4 +1,4 @@
-"""Checks of what is learned against what is asked: do rows and tasks look alike, and do they agree?"""
+"""Checks that training rows and evaluation tasks have the same form and agree on the answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .rows import core, shared_start
 from .tasks import reward
 
 _MOST, _FEW_TEXTS = 0.8, 0.1
-"""Share of one side that has a trait, and share of the other, from which the two are not alike."""
+"""Minimum share of one side that has a trait, and maximum share of the other, for a reported difference."""
 _MANY, _MOST_PAIRS = 20, 100
 _NUMBERS = ("a number", "a number between 0 and 1")
 _COMPARED: Mapping[str, tuple[str, ...]] = {
@@ -29,10 +29,10 @@ _COMPARED: Mapping[str, tuple[str, ...]] = {
     "numeric_match": _NUMBERS,
     "contains": ("an escaped line break",),
 }
-"""Verifier -> how the traits begin in which learned and expected answers must agree."""
+"""Verifier -> prefixes of the traits in which learned and expected answers must agree."""
 _UNIT = re.compile(r"[^a-zA-Z]*\d\s*([a-zA-Z%€$£°/]{1,8})\.?")
 _CALL = r"['\"](?:name|function)['\"]|<tool_call|<function"
-"""How a tool call begins in a text."""
+"""Pattern of the start of a tool call in a text."""
 _FUNCTION_WORDS = {
     "English": "the and is are of to what which with this that my it for you have not was",
     "German": "der die das und ist sind ein eine nicht mit wer wie was ich sie wir zu für auf dem",
@@ -49,7 +49,7 @@ def _labels_of(stages: Sequence[StageView]) -> list[StageView]:
 
 
 def _share_of_labels(one: StageView, tasks: TaskSet) -> float | None:
-    """Share of the learned labels that are right for some task; None where answers are no labels."""
+    """Share of the learned answers that any task accepts; None if the expected answers are not labels."""
     kinds, n = {text.strip() for text in tasks.answers}, len(tasks.answers)
     if not tasks.compares or not kinds or len(kinds) > max(n / 2, 1) or len(kinds) > 60:
         return None
@@ -59,7 +59,7 @@ def _share_of_labels(one: StageView, tasks: TaskSet) -> float | None:
 
 
 def answers_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
-    """Learned answers none of which is right for any task, or that are written in another form."""
+    """Learned answers that no task accepts, or that have another form than the expected ones."""
     for stages, sets in _by_stages(context):
         learning = _labels_of(stages)
         shares = [
@@ -80,7 +80,7 @@ def answers_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
 
 
 def _other_kind(learned: Sequence[str], tasks: TaskSet) -> str | None:
-    """Words where calls of tools are expected, or another unit."""
+    """Describe learned answers without the expected tool calls, or in another unit."""
     if tasks.verifier == "tool_calls_match" and not any(re.search(_CALL, text) for text in learned):
         return f"'{tasks.label}' expects tool calls, and learned are such as {show(learned[0][:60])}"
     units = [{found[1] for text in some if (found := _UNIT.fullmatch(text))} for some in (learned, tasks.answers)]
@@ -90,17 +90,17 @@ def _other_kind(learned: Sequence[str], tasks: TaskSet) -> str | None:
 
 
 def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
-    """Training answers that score nothing where the benchmark makes its tasks of the same rows."""
+    """Training answers that fail the task that the benchmark makes from the same row."""
     for one, tasks in _pairs(context):
         data, entry = one.stage.data, tasks.entry
         if sum(other.run_place == one.run_place for other in context.stages) > 1:
-            continue  # a later stage may teach the form that is scored
+            continue  # a later stage may teach the expected form
         if not (data and data.path and entry and entry.transforms and tasks.compares and one.learns_from_answers):
             continue
         made = [spec for spec in entry.transforms if spec.kind not in ("split", "sample")]
         try:
             benchmark = load_entry(entry.model_copy(update={"path": data.path, "id": None, "transforms": made}))
-        except EvsysError:  # these rows have other columns
+        except EvsysError:  # the rows have other columns
             continue
         own = TaskSet(one.place, tasks.label, list(benchmark.tasks), len(benchmark.tasks), tasks.max_tokens)
         by_prompt = {task_key(example.prompt): example for example in own.examples}
@@ -117,7 +117,7 @@ def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
 
 
 def _by_stages(context: Context) -> Iterator[tuple[list[StageView], list[TaskSet]]]:
-    """The stages of runs, with all the tasks that judge them."""
+    """Yield the stages of each run with all task sets that score them."""
     found: dict[tuple[int, ...], tuple[list[StageView], list[TaskSet]]] = {}
     for stages, tasks in context.judged:
         found.setdefault(tuple(map(id, stages)), (stages, []))[1].append(tasks)
@@ -140,7 +140,7 @@ def _never_scores(one: StageView, tasks: TaskSet) -> Problem:
 
 
 def _other_form(learned: Sequence[str], tasks: TaskSet) -> str | None:
-    """What nearly all answers of one side are, and hardly any of the other."""
+    """Describe a form that nearly all answers of one side have, and hardly any of the other."""
     wanted = _COMPARED[tasks.verifier]
     ours, theirs = (
         [re.sub(r"(?s)<think>.*?</think>|^.*<answer>|</answer>.*", "", text).strip() for text in some]
@@ -161,7 +161,7 @@ def _other_form(learned: Sequence[str], tasks: TaskSet) -> str | None:
 
 
 def _only_trait(here: Sequence[str], there: Sequence[str], wanted: tuple[str, ...]) -> str | None:
-    """A trait of nearly all texts of one side that hardly any of the other has."""
+    """A trait that nearly all texts of `here` have, and hardly any of `there`."""
     ours, theirs = (Counter(trait for text in some for trait in _traits(text)) for some in (here, there))
     found = (
         trait
@@ -172,7 +172,7 @@ def _only_trait(here: Sequence[str], there: Sequence[str], wanted: tuple[str, ..
 
 
 def _traits(text: str) -> dict[str, None]:
-    """How an answer is written; what says more comes first."""
+    """Traits of the form of an answer, the most specific first."""
     value = _json_in(text)
     keys = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     shape = re.sub(r"\w+", "0", text)
@@ -199,7 +199,7 @@ def _json_in(text: str) -> Any:
 
 
 def classes_never_trained(context: Context) -> Iterator[Problem]:
-    """Labels that tasks expect and no training row has."""
+    """Labels that tasks expect and that no training row has."""
     for stages, tasks in context.judged:
         learned = {core(text).casefold() for stage in _labels_of(stages) for text in stage.answers}
         labels = Counter(core(text).casefold() for text in tasks.answers)
@@ -213,7 +213,7 @@ def classes_never_trained(context: Context) -> Iterator[Problem]:
 
 
 def rows_of_another_part(context: Context) -> Iterator[Problem]:
-    """Stages of a continual run with the same rows, and training on the part of a split that is to be scored."""
+    """Stages of a continual run with the same rows, and runs whose `part` of a split is swapped with a benchmark's."""
     known: dict[tuple[str, int], StageView] = {}
     scored = [_part(one.entry.transforms) for one in context.benchmarks if one.entry]
     for one in context.stages:
@@ -232,10 +232,10 @@ def _part(transforms: Sequence[TransformSpec]) -> str | None:
 
 
 def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
-    """The same answers asked for in other words, another language or under another system prompt."""
+    """Tasks with the same answers, but another prompt template, language or system prompt than the training rows."""
     for one, tasks in _pairs(context):
         yield from _other_system(one, tasks)
-        # Where each answer is learned once, such as facts, other wordings may be what is to be scored.
+        # If each answer is learned once, as with facts, the tasks may test other wordings on purpose.
         has_labels = is_labels(one.answers) and (_share_of_labels(one, tasks) or 0) >= 0.5
         is_same = has_labels if one.learns_from_answers else None
         if not (set(one.answers) & set(tasks.answers) if is_same is None else is_same):
@@ -246,7 +246,7 @@ def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
             message = f"prompts of training have {other[0]}, and those of '{tasks.label}' {other[1]}"
             yield Problem(message, one.place, hint="Train on prompts as they will be asked.")
             continue
-        # Numbers are content: a date or an index of the file is no other template.
+        # Numbers are content: another date or index is the same template.
         trained, asked = ([re.sub(r"\d+", "0", " ".join(text.split())) for text in some] for some in (ours, theirs))
         sides = (trained, asked, "training", "the tasks"), (asked, trained, "the tasks", "training")
         parts = ((part, which, whose) for here, there, which, whose in sides if (part := _only_here(here, there)))
@@ -257,13 +257,13 @@ def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
 
 
 def _pairs(context: Context) -> Iterator[tuple[StageView, TaskSet]]:
-    """Each source of rows with each set of tasks that judges it."""
+    """Yield each source of rows with each task set that scores its run."""
     pairs = ((one, tasks) for stages, tasks in context.judged for one in stages)
     yield from {(id(one.examples), id(tasks)): (one, tasks) for one, tasks in pairs}.values()
 
 
 def _writing(prompts: Sequence[str]) -> str | None:
-    """Tags, or the script of most letters, of the second half of nearly all prompts; the first may be a template."""
+    """The script, or the use of tags, in the second half of nearly all prompts; the first half may be a template."""
     found: Counter[str] = Counter()
     for half in (prompt[len(prompt) // 2 :] for prompt in prompts):
         letters = Counter(unicodedata.name(letter, "?").split()[0].title() for letter in half if letter.isalpha())
@@ -273,7 +273,7 @@ def _writing(prompts: Sequence[str]) -> str | None:
 
 
 def _language(prompts: Sequence[str]) -> str | None:
-    """The language whose function words are by far the most frequent; None where that is not clear."""
+    """The language whose function words are by far the most frequent; None if no language is."""
     words = Counter(word for prompt in prompts for word in re.findall(r"[^\W\d_]+", prompt.casefold()))
     counts = Counter({name: sum(words[word] for word in known.split()) for name, known in _FUNCTION_WORDS.items()})
     (name, most), (_, second) = counts.most_common(2)
@@ -281,7 +281,7 @@ def _language(prompts: Sequence[str]) -> str | None:
 
 
 def _only_here(here: Sequence[str], there: Sequence[str]) -> str | None:
-    """The beginning or end that all texts of one side share and that no text of the other has."""
+    """A beginning or end that all texts of `here` share and no text of `there` has."""
     if len(set(here)) < 4 or not there:
         return None
     for turn in (1, -1):
@@ -289,7 +289,7 @@ def _only_here(here: Sequence[str], there: Sequence[str]) -> str | None:
         theirs = shared_start([text[::turn] for text in there]).strip()
         first = first[: first.rfind(" ") + 1].strip()
         if len(first) >= 6 and not any(text[::turn].startswith(first) for text in there):
-            # A few texts begin alike by chance, behind a template that both sides share.
+            # Among few texts, a longer common start than the shared template may be chance.
             chance = len(set(here)) < _MANY and len(theirs) >= 6 and first.startswith(theirs)
             return None if chance else first[:60][::turn]
     return None
@@ -310,7 +310,7 @@ def _other_system(one: StageView, tasks: TaskSet) -> Iterator[Problem]:
 
 
 def _system(examples: Sequence[Example]) -> str | None:
-    """The system prompt that nearly all share, "" where none has any; None where they differ."""
+    """The system prompt of nearly all examples; "" if they have none, None if they differ."""
     if len(examples) < 2:
         return None
     text, count = Counter(example.system.strip() for example in examples).most_common(1)[0]
@@ -318,7 +318,7 @@ def _system(examples: Sequence[Example]) -> str | None:
 
 
 def answers_against_the_benchmark(context: Context) -> Iterator[Problem]:
-    """Labels, or preferences, that contradict what the tasks expect for the same words."""
+    """Labels or preferences that contradict the answers that tasks expect for similar prompts."""
     for one, tasks in _pairs(context):
         answered = [example for example in tasks.examples[:300] if example.answer]
         if not (tasks.compares and answered and one.learns_from_answers):
@@ -344,7 +344,7 @@ def answers_against_the_benchmark(context: Context) -> Iterator[Problem]:
 
 
 def _agreement(known: Sequence[Example], asked: Sequence[Example]) -> tuple[float, int]:
-    """Share of the answers that words of the known examples predict, and how many they say something about."""
+    """Accuracy of a word model of `known` on `asked`, and the number of its confident predictions."""
     likely, right = _word_model(known), list[bool]()
     labels = {core(example.answer) for example in known}
     for example in asked if len(labels) > 1 else ():
@@ -357,7 +357,7 @@ def _agreement(known: Sequence[Example], asked: Sequence[Example]) -> tuple[floa
 
 
 def _word_model(examples: Sequence[Example]) -> Callable[[str, str], float]:
-    """How likely an answer is by the words of its question (naive Bayes); minus infinity if unknown."""
+    """Return a function for the log-likelihood of an answer given a prompt (naive Bayes); -inf for unknown answers."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for example in examples:
         counts[core(example.answer)].update({"", *task_key(example.prompt).split()})

@@ -1,4 +1,4 @@
-"""Checks of what is claimed: its metric and direction, its seeds, its baseline, and whether runs differ at all."""
+"""Checks of the hypothesis: metric, direction, seeds, baseline, and differences between the runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CLAIM = "metadata.hypothesis"
 _UP_TO_1 = {*COMPARING, "regex_match", "python_tests", "tool_calls_match"}
 """Verifiers whose rewards are at most 1."""
 _SEEDS = 3
-"""Seeds of each trained side that a supported claim needs."""
+"""Minimum number of seeds per trained run for a supported claim."""
 _CLAIMED = {
     "learning_rate": "learning[ -]?rate",
     "lora_rank": "ranks?|adapters?",
@@ -54,13 +54,13 @@ _CLAIMED = {
     "beta": "beta",
     "kl_coefficient": "kl",
 }
-"""Param -> the words by which a claim names it."""
+"""Param -> pattern of its names in a claim."""
 _ONLY_SAVES = {"save_every", "save_at_fractions", "keep_checkpoints", "eval_every", "concurrency", "timeout_s"}
-"""Params that change what is kept of a run, and not what is learned."""
+"""Params that do not affect the trained weights."""
 
 
 def better_mode(metric: str) -> str | None:
-    """Whether less (`min`) or more (`max`) of a metric is better; None where its name does not say."""
+    """Whether a lower (`min`) or higher (`max`) value of a metric is better; None if its name does not show it."""
     name = metric.rpartition("/")[2].removeprefix("final_")
     if name.startswith(_LESS_IS_BETTER) or name.endswith(("_loss", "_error")):
         return "min"
@@ -68,22 +68,22 @@ def better_mode(metric: str) -> str | None:
 
 
 def claim_of(context: Context) -> Hypothesis | None:
-    """The claim, where it is more than a sentence."""
+    """The structured hypothesis; None if it is plain text or missing."""
     found = context.config.metadata.hypothesis
     return found if isinstance(found, Hypothesis) else None
 
 
 def claimed_metric(context: Context) -> str | None:
-    """What the claim, or else success, is measured by."""
+    """The metric of the claim, or else the success metric."""
     claim, success = claim_of(context), success_of(context.config.metadata)
     return (claim.metric if claim else None) or (success.name if success else None)
 
 
 def wrong_way(context: Context) -> Iterator[Problem]:
-    """A claim, a best run, a checkpoint or a stop by the wrong end of its metric."""
+    """A claim, success metric, early stopping or checkpoint selection in the wrong direction of its metric."""
     metadata, claim, metric = context.config.metadata, claim_of(context), claimed_metric(context)
     better = better_mode(metric) if metric is not None else None
-    # Scores are rarely claimed to fall, and a loss never to rise, but by an oversight.
+    # A claim that a loss rises is an oversight; so is a claim that a score falls, unless its text mentions it.
     if claim is not None and better is not None and ("direction" in claim.model_fields_set or better == "min"):
         wanted, text = "decrease" if better == "min" else "increase", claim.claim.casefold()
         says_less = any(word in text for word in _SAYS_LESS) and not _LESS_OF_WHAT_IS_BAD.search(text)
@@ -108,7 +108,7 @@ def wrong_way(context: Context) -> Iterator[Problem]:
 
 
 def claim_with_too_few_seeds(context: Context) -> Iterator[Problem]:
-    """A claim about trained runs that no number of tasks can support."""
+    """A claim about trained runs with too few seeds to be supported."""
     config, claim = context.config, claim_of(context)
     if claim is None or config.search is not None or config.n_repeats >= _SEEDS:
         return
@@ -119,14 +119,14 @@ def claim_with_too_few_seeds(context: Context) -> Iterator[Problem]:
 
 
 def claim_that_nothing_measures(context: Context) -> Iterator[Problem]:
-    """A claim in an experiment that scores nothing and names no metric."""
+    """A claim without a metric in an experiment without evaluation tasks."""
     if claim_of(context) and claimed_metric(context) is None and not context.sets:
         hint = "Add metadata.benchmark with tasks to score, or name another metric."
         yield Problem("nothing is scored, so that the claim would be judged by the training loss", _CLAIM, hint=hint)
 
 
 def claim_without_reasoning(context: Context) -> Iterator[Problem]:
-    """A claim about reasoning, and rows whose thoughts are empty."""
+    """A claim about reasoning, with empty <think> blocks in all training answers."""
     for one in context.sources if re.search(r"(?i)\b(?:reason|think|thought)", context.claim) else ():
         empty = [text for text in one.answers if re.match(r"\s*<think>\s*</think>", text)]
         if one.answers and len(empty) == len(one.answers):
@@ -135,7 +135,7 @@ def claim_without_reasoning(context: Context) -> Iterator[Problem]:
 
 
 def settings_in_metadata(context: Context) -> Iterator[Problem]:
-    """Settings of the experiment below `metadata`, where nothing reads them."""
+    """Settings of the experiment that are ignored because they stand below `metadata`."""
     known = ExperimentConfig.model_fields.keys() - {"name", "version", "parent_experiment_id"}
     for key in sorted(known & (context.config.metadata.model_extra or {}).keys()):
         hint = "Move it out of metadata, to the left margin of the file."
@@ -143,7 +143,7 @@ def settings_in_metadata(context: Context) -> Iterator[Problem]:
 
 
 def sizes_out_of_range(context: Context) -> Iterator[Problem]:
-    """Effects that rewards between 0 and 1 cannot reach, and levels and margins that any run fulfils."""
+    """Effects outside of the range of the metric, and levels and margins that every run meets."""
     claim, metric = claim_of(context), claimed_metric(context)
     if claim is None or metric is None or better_mode(metric) != "max":
         return
@@ -151,7 +151,7 @@ def sizes_out_of_range(context: Context) -> Iterator[Problem]:
     is_reward = metric.rpartition("/")[2].startswith(("mean_reward", "avg"))
     for name in ("min_effect", "level", "margin"):
         value = getattr(claim, name)
-        # Of rates it is refused by the claim itself.
+        # For rates, the validation of the claim refuses such values.
         if is_reward and verifiers and verifiers <= _UP_TO_1 and value is not None and value > 1:
             hint = f"{metric} lies between 0 and 1: write {value / 100:g} if {value:g} % is meant."
             yield Problem(f"{name} lies outside of the range of the metric", f"{_CLAIM}.{name}", value, hint)
@@ -166,7 +166,7 @@ def sizes_out_of_range(context: Context) -> Iterator[Problem]:
 
 
 def losses_are_not_comparable(context: Context) -> Iterator[Problem]:
-    """A training loss as the measure of runs that do not train on the same rows, or of none but training rows."""
+    """A metric on training rows, or a training loss for runs with different rows, models or recipes."""
     metric = claimed_metric(context)
     if metric is None or not (metric.startswith("train_fit/") or metric.removeprefix("final_") == "loss"):
         return
@@ -179,7 +179,7 @@ def losses_are_not_comparable(context: Context) -> Iterator[Problem]:
 
 
 def baseline_is_the_only_run(context: Context) -> Iterator[Problem]:
-    """A baseline that nothing is compared with."""
+    """A baseline that is the only run of the experiment."""
     claim = claim_of(context)
     if claim is None or claim.baseline in (None, BASE_MODEL) or _is_compared_elsewhere(context):
         return
@@ -191,7 +191,7 @@ def baseline_is_the_only_run(context: Context) -> Iterator[Problem]:
 
 
 def nothing_to_compare(context: Context) -> Iterator[Problem]:
-    """A comparison of a single run with nothing."""
+    """A comparative claim in an experiment with one run and no baseline."""
     claim = claim_of(context)
     compares = claim is not None and claim.kind in ("better", "not_worse") and claim.baseline is None
     others = any(entry.models for entry in context.config.metadata.benchmark) or _is_compared_elsewhere(context)
@@ -205,18 +205,18 @@ def _is_compared_elsewhere(context: Context) -> bool:
 
 
 def other_version(context: Context) -> Iterator[Problem]:
-    """A file for another version of the schema, whose keys may mean something else."""
+    """A file for another version of the schema."""
     if context.config.version != 1:
         hint = "Write 1 if nothing else changes, or install the evsys-sdk that the file is for."
         yield Problem("this evsys-sdk reads version 1 of the schema", "version", context.config.version, hint)
 
 
 def unknown_parent(context: Context) -> Iterator[Problem]:
-    """A parent that no record below the project's output folders has."""
+    """A parent experiment that is not in any output folder of the project."""
     parent = context.config.parent_experiment_id
     if parent is None:
         return
-    # An id is the name of its folder and a few digits; a bare name means the latest attempt.
+    # An id is a folder name with a numeric suffix; a name without it means the latest attempt.
     roots = {in_project(context.config.output_dir), *read_output_roots()}
     by_id = (root / parent.rpartition("-")[0] for root in roots)
     if not any(experiment_id(path) == parent for path in by_id) and not any(
@@ -227,13 +227,13 @@ def unknown_parent(context: Context) -> Iterator[Problem]:
 
 
 def runs_without_a_difference(context: Context) -> Iterator[Problem]:
-    """Runs that differ in their seed alone, or in what has no effect."""
+    """Runs that differ only in their seed, or only in settings without effect."""
     known: dict[str, RunConfig] = {}
     rows: dict[str, str] = defaultdict(str)
     for one in context.stages:
         rows[one.run_place] += f" {hash(tuple(one.examples)) if one.examples else one.stage.data}"
     for place, run in context.runs:
-        # By the rows, where they were read: other transforms may leave the same.
+        # Compare rows if they were read: different transforms may give the same rows.
         bare = run.model_copy(update={"data": None}) if place in rows else run
         same = known.setdefault(f"{_learned(bare)} {rows.get(place)}", run)
         if same.seed != run.seed:
@@ -254,7 +254,7 @@ def runs_without_a_difference(context: Context) -> Iterator[Problem]:
 
 
 def runs_with_other_differences(context: Context) -> Iterator[Problem]:
-    """A claim about one param in an experiment whose runs differ in another."""
+    """A claim about one param, with runs that differ in another one."""
     claim, runs = claim_of(context), [run.model_dump(mode="json") for _, run in context.runs]
     if claim is None or len(runs) < 2 or context.config.search is not None:
         return
@@ -275,7 +275,7 @@ def runs_with_other_differences(context: Context) -> Iterator[Problem]:
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
-    """Dotted paths at which two configs differ."""
+    """Yield the dotted paths at which two configs differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         old, new = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
         for key in sorted({*old, *new}):
@@ -285,7 +285,7 @@ def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
 
 
 def _learned(run: RunConfig) -> str:
-    """What a run learns, without its seed and without params that have no effect."""
+    """A key of the settings that affect training: without the seed and params without effect."""
     content = run.model_dump(mode="json", exclude={"name", "tags", "seed", "eval", "rollouts"})
 
     def effective(params: dict[str, Any]) -> dict[str, Any]:

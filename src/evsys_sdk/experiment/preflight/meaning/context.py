@@ -1,4 +1,4 @@
-"""What the checks of meaning look at: every recipe with its rows, every set of tasks, as questions and answers."""
+"""The input of the checks of meaning: recipes with their training rows, and task sets, as prompts and answers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from ..sources import PulledRows
 MOST_RUNS = 200
 _MOST_ROWS = 2_000
 _CHARACTERS_PER_TOKEN = 8
-"""Of a tokenizer that is not here: more than any packs into a token of ordinary text, so that nothing is too long."""
+"""An upper bound for ordinary text, if the tokenizer is not available; no text is reported as too long by mistake."""
 COMPARING = ("exact_match", "contains", "numeric_match", "json_match")
-"""Verifiers that compare with an expected answer, quickly and here."""
+"""Verifiers that compare the answer with an expected one, fast and in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row as a question and its answer."""
+    """A row as a prompt and its answer."""
 
     prompt: str
     system: str
@@ -51,7 +51,7 @@ class Example:
 
 
 def example_of(row: Row, number: int) -> Example:
-    """The question and the answer of a row, whatever its format."""
+    """Convert a row of any format to an `Example`."""
     prompt: Any = row.get("prompt")
     answer: str | None = None
     rejected: str | None = None
@@ -61,7 +61,7 @@ def example_of(row: Row, number: int) -> Example:
         metadata = cast("Mapping[str, Any]", row.get("metadata") or {})
         prompt = [*messages_of(metadata.get("context_messages")), {"content": row["instruction"]}]
         expected = cast("Mapping[str, Any]", row["verifier"]).get("expected")
-        answer = expected_text(expected) or None  # a blank one is the verifier's to judge
+        answer = expected_text(expected) or None  # the verifier checks an empty one
     elif "inputs" in row:
         prompt = "\n".join(map(str, cast("Mapping[str, Any]", row["inputs"]).values()))
         answer = None if row.get("expected") is None else str(row["expected"])
@@ -73,7 +73,7 @@ def example_of(row: Row, number: int) -> Example:
 
 
 def expected_text(expected: Any) -> str | None:
-    """What a verifier expects, as text; None where it expects nothing that could be written down."""
+    """The expected answer of a verifier as text; None if it is no text, number, object or list of them."""
     if is_object(expected):
         return json.dumps(expected, default=str)
     several = cast("list[Any]", expected) if isinstance(expected, list) else []
@@ -82,7 +82,7 @@ def expected_text(expected: Any) -> str | None:
 
 
 def messages_of(value: Any) -> list[dict[str, Any]]:
-    """The messages of a conversation; none where the value is no list of them."""
+    """The messages of a conversation; an empty list if the value is no list."""
     return [one for one in cast("list[Any]", value) if isinstance(one, dict)] if isinstance(value, list) else []
 
 
@@ -92,7 +92,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _split(prompt: Any) -> tuple[str, str]:
-    """What is asked, and the system prompt."""
+    """Split a prompt into the text of the conversation and the system prompt."""
     if not isinstance(prompt, list):
         return str(prompt or ""), ""
     messages = messages_of(prompt)
@@ -130,12 +130,12 @@ class StageView:
 
     @property
     def learns_from_answers(self) -> bool:
-        """Whether rows hold the answers that are learned; rollouts find their own."""
+        """Whether the recipe trains on the answers in the rows, not on sampled ones."""
         return not isinstance(self.algorithm, RolloutAlgorithm) and self.stage.kind != "opd"
 
     @property
     def steps(self) -> int | None:
-        """How many steps it takes, where that is known."""
+        """Number of training steps; None if unknown."""
         if self.cfg.max_steps is not None:
             return self.cfg.max_steps
         complete = self.pulled is not None and self.pulled.complete and self.pulled.rows
@@ -147,7 +147,7 @@ class StageView:
 
     @cached_property
     def tasks(self) -> list[HarborTask]:
-        """What rollouts attempt."""
+        """The tasks of the rollouts."""
         rows = self.pulled.rows[:_MOST_ROWS] if self.pulled is not None else []
         return list(parse_rows(rows, TargetFormat.HARBOR_TASK))
 
@@ -157,21 +157,21 @@ class StageView:
 
 @dataclass
 class TaskSet:
-    """Tasks that runs are scored on."""
+    """Tasks on which runs are scored."""
 
     place: str
     label: str
     tasks: list[HarborTask]
-    """Those that are scored."""
+    """The tasks that are scored."""
     available: int
     max_tokens: int
     entry: BenchmarkEntry | None = None
     stage: StageView | None = None
-    """The stage of a continual run whose own tasks these are; by default all stages are scored on them."""
+    """The stage of a continual run that is scored on these tasks; None for all stages."""
 
     @property
     def settings(self) -> str:
-        """Place of the block that says how they are asked."""
+        """Place of the block with the evaluation settings."""
         return f"{self.stage.run_place}.eval" if self.stage else self.place
 
     @cached_property
@@ -183,7 +183,7 @@ class TaskSet:
 
     @cached_property
     def answers(self) -> list[str]:
-        """What the tasks expect."""
+        """The expected answers."""
         return [one.answer for one in self.examples if one.answer is not None]
 
     def where(self, example: Example) -> str:
@@ -191,12 +191,12 @@ class TaskSet:
 
     @cached_property
     def keys(self) -> dict[str, str]:
-        """Normalised question -> id of a task that asks it."""
+        """Normalised prompt -> id of a task with this prompt."""
         return {task_key(task): task.task_id for task in self.tasks}
 
     @property
     def compares(self) -> bool:
-        """Whether its answers are compared with a text."""
+        """Whether all verifiers compare with an expected answer (`COMPARING`)."""
         return bool(self.tasks) and all(
             isinstance(task.verifier, InProcessVerifier) and task.verifier.fn_name in COMPARING for task in self.tasks
         )
@@ -207,7 +207,7 @@ class TaskSet:
         return getattr(self.tasks[0].verifier, "fn_name", "") if self.tasks else ""
 
     def accepted(self, answers: Sequence[str]) -> list[bool]:
-        """For each answer, whether it is right for any of the tasks; as many verifiers as there are expected texts."""
+        """For each answer, whether the verifier of any task accepts it."""
         verifiers = {repr(task.verifier): build_verifier(task.verifier) for task in self.tasks}
 
         async def ask() -> list[bool]:
@@ -229,7 +229,7 @@ async def _is_right(answer: str, verifiers: Iterable[Any]) -> bool:
 
 @dataclass
 class Context:
-    """Everything about a config that a check may look at."""
+    """A config with its rows, models and tasks: the input of every check."""
 
     config: ExperimentConfig
     pulled: Mapping[str, PulledRows] = field(default_factory=dict[str, PulledRows])
@@ -254,17 +254,17 @@ class Context:
 
     @cached_property
     def sources(self) -> list[StageView]:
-        """One stage for each source of training rows that could be read."""
+        """One stage for each readable source of training rows."""
         return list({id(one.examples): one for one in reversed(self.stages) if one.examples}.values())[::-1]
 
     @cached_property
     def benchmarks(self) -> list[TaskSet]:
-        """What `metadata.benchmark` scores."""
+        """The task sets of `metadata.benchmark`."""
         return [found for at, one in enumerate(self.config.metadata.benchmark) if (found := self._set_of(at, one))]
 
     @cached_property
     def sets(self) -> list[TaskSet]:
-        """Benchmarks, and the held-out rows of `run.eval` and of stages."""
+        """The benchmarks, and the held-out rows of `run.eval` and of stages as task sets."""
         held: dict[str, TaskSet] = {}
         for place, run in self.runs:
             for data, at, stage in self._held_out(place, run) if run.eval.metrics and run.eval.enabled else ():
@@ -286,7 +286,7 @@ class Context:
 
     @cached_property
     def judged(self) -> list[tuple[list[StageView], TaskSet]]:
-        """The stages of a run that rows can be compared of, and the tasks that they are judged by."""
+        """Pairs of the stages of a run whose rows were read and a task set that scores them."""
         by_run: dict[str, list[StageView]] = defaultdict(list)
         for one in self.stages:
             if one.examples:
@@ -296,14 +296,14 @@ class Context:
         return [*found, *(([one.stage], one) for one in self.sets if one.stage is not None and one.stage.examples)]
 
     def tokens(self, text: str, client: StillClient | None) -> int:
-        """Length of a text for the model of a run; a low estimate where its tokenizer is not here."""
+        """Number of tokens of a text; a low estimate if the tokenizer is not available."""
         if client is None or client.context_length is None:
             return len(text) // _CHARACTERS_PER_TOKEN
         return len(client.tokenizer.encode(text))
 
     @property
     def client(self) -> StillClient | None:
-        """The tokenizer of the runs, where they share one."""
+        """The client of the runs if all have the same kind of tokenizer; else None."""
         found = list(self.clients.values())
         kinds = {type(one.tokenizer).__qualname__ for one in found}
         return found[0] if len(kinds) == 1 and all(one.context_length is not None for one in found) else None
@@ -312,7 +312,7 @@ class Context:
         try:
             algorithm = build_algorithm(run)
             pairs = pair_stages(run, algorithm)
-        except Exception:  # reported with the kinds and params
+        except Exception:  # already reported with the kinds and params
             return
         rank = traits_of(algorithm).lora_rank
         client = self.clients.get(repr((run.model, run.backend, run.algorithm.kind, rank)))
@@ -343,6 +343,6 @@ class Context:
 
 
 def is_labels(answers: Sequence[str], *, least: int = 8) -> bool:
-    """Whether answers are classes: short, few, and each given again and again."""
+    """Whether answers are class labels: short, with few distinct values."""
     kinds = Counter(answers)
     return len(answers) >= least and len(kinds) <= len(answers) / 3 and all(len(one.split()) <= 6 for one in kinds)

@@ -1,4 +1,4 @@
-"""Checks of recipes: does a param have an effect, and the one that was meant?"""
+"""Checks of recipe params: unusual values, and values without the intended effect."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _USUAL: dict[str, tuple[float, float, str]] = {
     "temperature": (0.3, 2.0, "attempts become copies of each other, or noise. Write 1.0"),
     "label_smoothing": (0.0, 0.5, "most of the target is noise. Write 0.1"),
 }
-"""Param -> the range that recipes use, and what to do outside of it."""
+"""Param -> minimum and maximum of the usual range, and the message with its remedy."""
 _FAMILIES = ("qwen", "llama", "deepseek", "kimi", "nemotron", "gpt_oss", "gemma", "mistral")
 
 
 def unusual_params(context: Context) -> Iterator[Problem]:
-    """Params far outside of the range that recipes use."""
+    """Params far outside of their usual range."""
     for one in context.stages:
         rate, usual = one.cfg.learning_rate, 5e-4 if backend_of(one.run) == "mock" else 1e-4
         if rate is not None and not usual / 50 <= rate < usual * 200:
@@ -60,7 +60,7 @@ def unusual_params(context: Context) -> Iterator[Problem]:
 
 
 def teacher_is_the_student(context: Context) -> Iterator[Problem]:
-    """Distillation from the weights that the student starts from."""
+    """Distillation from a teacher that is the student's initial checkpoint."""
     for one in context.stages:
         teacher, start = getattr(one.cfg, "teacher", None), one.run.model.init_from_checkpoint
         if isinstance(teacher, str) and start is not None and _checkpoint(teacher) == _checkpoint(start):
@@ -69,13 +69,13 @@ def teacher_is_the_student(context: Context) -> Iterator[Problem]:
 
 
 def _checkpoint(reference: str) -> str:
-    """Where a checkpoint is, whether its state, its sampler or its run is named."""
+    """The path of a checkpoint, for a reference to its state, its sampler weights or its run."""
     found = reference if "://" in reference else locate_weights(str(in_project(reference)))
     return re.sub(r"/(?:state|sampler)$", "", found)
 
 
 def budget_ends_early(context: Context) -> Iterator[Problem]:
-    """A budget of tokens that ends before the first step or in the first run, and one that prices never reach."""
+    """A token budget that ends during the first run, and prices that are almost zero."""
     prices = context.config.budget.prices if context.config.budget else {}
     for name, given in prices.items():
         price = given[0] if isinstance(given, list) else given
@@ -87,7 +87,7 @@ def budget_ends_early(context: Context) -> Iterator[Problem]:
         some = one.examples[:200]
         lengths = [context.tokens(example.prompt + (example.answer or ""), one.client) for example in some]
         step = one.cfg.batch_size * sum(lengths) // len(lengths)
-        # Half: a budget may be meant to end the last arms.
+        # The factor 2 allows for budgets that stop a run early on purpose.
         if limit is not None and 2 * limit < step * (one.steps or 1):
             ends = (
                 f"ends at step {limit // step} of {one.steps} of" if limit >= step else "ends before the first step of"
@@ -97,7 +97,7 @@ def budget_ends_early(context: Context) -> Iterator[Problem]:
 
 
 def never_happens(context: Context) -> Iterator[Problem]:
-    """Intervals that are longer than the run, and a warm-up after which nothing is left to train."""
+    """Intervals and limits longer than the run, and a warm-up of half of the run or more."""
     for one in context.stages:
         cfg, steps = one.cfg, one.steps
         if steps is not None and steps > 1 and cfg.warmup_steps >= 0.5 * steps:
@@ -129,7 +129,7 @@ def never_happens(context: Context) -> Iterator[Problem]:
 
 
 def _longest_run(context: Context) -> int:
-    """Steps of the longest run; 0 where that is not known."""
+    """Steps of the longest run; 0 if unknown."""
     totals: dict[str, int] = {}
     for one in context.stages:
         if one.steps is None:
@@ -139,7 +139,7 @@ def _longest_run(context: Context) -> int:
 
 
 def passes_over_the_rows(context: Context) -> Iterator[Problem]:
-    """Few rows that are learned by heart, and many that are learned in one step."""
+    """Too many passes over few rows, and runs of one to three steps."""
     for one in context.stages:
         chosen = "batch_size" in one.cfg.model_fields_set and one.cfg.max_steps is None
         asked = "max_steps" if one.cfg.max_steps is not None else "num_epochs"
@@ -162,7 +162,7 @@ def _length(one: StageView, param: str, message: str, hint: str) -> Problem:
 
 
 def rows_that_do_not_fit(context: Context) -> Iterator[Problem]:
-    """Rows that are left out or cut because `max_length` is short."""
+    """Rows that are longer than `max_length`."""
     for one in context.stages:
         limit = getattr(one.cfg, "max_length", None)
         if limit is None or one.client is None or one.client.context_length is None or not one.examples:
@@ -181,7 +181,7 @@ def rows_that_do_not_fit(context: Context) -> Iterator[Problem]:
 
 
 def renderer_of_another_model(context: Context) -> Iterator[Problem]:
-    """A renderer that writes the control tokens of another family of models."""
+    """A renderer of another family of models, or any cookbook renderer on the mock backend."""
     for place, run in context.runs:
         renderer, model = run.model.renderer_name or "", run.model.name.casefold().replace("-", "_")
         if renderer and backend_of(run) == "mock" and renderer not in (CHAT_TEMPLATE, WITH_HERMES):

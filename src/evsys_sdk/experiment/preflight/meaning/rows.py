@@ -1,4 +1,4 @@
-"""Checks of rows and tasks by themselves: faults of single ones, and whether there is anything to learn."""
+"""Checks of the training rows and tasks: faulty rows, contradictions, copies and answers that leak into prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONTROL = re.compile(
 _BROKEN = re.compile(r"\u00c3[\u0080-\u00bf]|\u00c2[\u00a1-\u00bf]|\u00e2\u20ac")
 """UTF-8 that was read as Latin-1."""
 _ENTITY = re.compile(r"&nbsp;|&(?:amp|lt|gt|quot|apos|#x?[0-9a-f]{2,5});(?![\s\S]*</?\w)")
-"""Of HTML, in a text without tags behind it: escaped once too often; and of pages that were copied."""
+"""HTML entities in text without HTML tags after them, and `&nbsp;` from copied pages."""
 _NO_VALUE = {"nan", "none", "null", "n/a", "undefined", "<na>", "na", "todo", "tbd", "fixme", "?", "-"}
 _PLACEHOLDER = re.compile(
     r"(?:^|(?<=[\s:]))(?:\{\{?\s*[A-Za-z_][\w.]*\s*\}?\}|\$\{[A-Za-z_]\w*\}|<(?:your|insert)[^<>]{0,30}>)(?=[\s.,;:!?]|$)"
@@ -37,29 +37,29 @@ _ASKS_FOR_JSON = re.compile(
     r"(?i)\b(?:reply|answer|respond|output)\w*\s+(?:\w+\s+){0,3}?(?:as|in|with|only)\s+(?:\w+\s+){0,2}JSON\b"
 )
 _FIELD = re.compile(r"[^\w\s.,;?!-]\s*$")
-"""What stands before the value of a field."""
+"""Pattern of the delimiter before the value of a field."""
 _LONG_ANSWER = 80
-"""An answer of this length does not stand in a question by accident."""
+"""Characters from which an answer does not occur in a prompt by chance."""
 _CUT = 40
-"""Characters from which texts of one length may have been cut off by an export."""
+"""Minimum length in characters of texts that an export may have truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """A fault of single rows, reported once for each source with the number of rows and the first of them."""
+    """A fault of single rows, reported once per source with the number of faulty rows and the first of them."""
 
     find: Callable[[Example], str | None]
-    """What is wrong with a row; None where nothing is."""
+    """Describe the fault of a row; None if it has none."""
     message: str
-    """With `{found}`, `{rows}` and `{first}`."""
+    """Template with `{found}`, `{rows}` and `{first}`."""
     hint: str
     share: float = 0.05
-    """Share of the rows from which it is reported."""
+    """Minimum share of faulty rows for a report."""
     least: int = 1
 
 
 def faulty_rows(context: Context) -> Iterator[Problem]:
-    """Rows with a fault of `ROW_FAULTS`."""
+    """Rows with one of `ROW_FAULTS`."""
     for one in context.sources:
         for fault in ROW_FAULTS:
             found = [(example, what) for example in one.examples if (what := fault.find(example)) is not None]
@@ -117,7 +117,7 @@ def _is_no_json(example: Example) -> str | None:
 
 
 def _undefined_call(example: Example) -> str | None:
-    """What is wrong with the first call that does not fit the tools of its row."""
+    """Describe the first tool call of a row that does not match its `tools`."""
     tools: Any = example.raw.get("tools") or ()
     known: dict[str, Any] = {one["function"]["name"]: one["function"] for one in tools if "function" in one}
     said: Sequence[Mapping[str, Any]] = messages_of(example.raw.get("messages"))
@@ -197,7 +197,7 @@ ROW_FAULTS: tuple[RowFault, ...] = (
 
 
 def texts_cut_off(context: Context) -> Iterator[Problem]:
-    """Texts that an export cut off: many of them as long as the longest, and in the middle of a sentence."""
+    """Texts that an export truncated: many have the maximum length and end in mid-sentence."""
     for one in context.sources:
         for what, texts in (("answers", one.answers), ("prompts", [example.prompt for example in one.examples])):
             longest = max(map(len, texts), default=0)
@@ -211,7 +211,7 @@ def texts_cut_off(context: Context) -> Iterator[Problem]:
 
 
 def nothing_to_learn(context: Context) -> Iterator[Problem]:
-    """A prompt or an answer that is always, or nearly always, the same."""
+    """Rows or tasks with nearly always the same prompt or answer, and rows with empty prompts."""
     for one in [*context.sources, *context.sets]:
         answers = Counter(one.answers)
         prompts = Counter(example.prompt.strip() for example in one.examples)
@@ -229,7 +229,7 @@ def nothing_to_learn(context: Context) -> Iterator[Problem]:
             if len({example.rejected for example in one.examples}) > 1:
                 hint = "Check which columns are chosen and rejected: they may be swapped."
             yield Problem(f"{share} answers {verb} {show(answer)}", one.place, hint=hint)
-        # One prompt may have many answers, such as stories, unless it was made from columns.
+        # One prompt with many answers is valid for open tasks such as stories, but not for labels or made prompts.
         made = rows and (is_labels(rows.answers) or (rows.stage.data and rows.stage.data.transforms))
         if made and len(answers) > 1 and 8 <= len(one.examples) <= same_prompts / 0.9:
             message = f"nearly every prompt is {show(prompt[:80])}, while answers differ"
@@ -240,7 +240,7 @@ def nothing_to_learn(context: Context) -> Iterator[Problem]:
 
 
 def several_spellings(context: Context) -> Iterator[Problem]:
-    """One label in several spellings, which are learned as different answers."""
+    """Labels with several spellings, which the model learns as different answers."""
     for one in context.sources:
         spellings: dict[str, Counter[str]] = defaultdict(Counter)
         for text in one.answers if is_labels(one.answers) else ():
@@ -259,7 +259,7 @@ def several_spellings(context: Context) -> Iterator[Problem]:
 
 
 def contradictions(context: Context) -> Iterator[Problem]:
-    """The same prompt with different answers, and pairs that prefer what others reject."""
+    """Equal prompts with different answers, and preference pairs that contradict each other."""
     for one in [*context.sources, *context.sets]:
         is_rows = isinstance(one, StageView)
         is_one_right = (
@@ -288,7 +288,7 @@ def contradictions(context: Context) -> Iterator[Problem]:
 
 
 def many_copies(context: Context) -> Iterator[Problem]:
-    """Rows that are mostly copies of each other."""
+    """Sources in which most rows are copies."""
     for one in context.sources:
         kinds = {(example.system, example.prompt, example.answer, example.rejected) for example in one.examples}
         copies = len(one.examples) - len(kinds)
@@ -298,13 +298,13 @@ def many_copies(context: Context) -> Iterator[Problem]:
 
 
 def answer_in_the_prompt(context: Context) -> Iterator[Problem]:
-    """Prompts that give their answer away."""
+    """Prompts that contain their answer."""
     for one in [*context.sources, *context.sets]:
         examples, answers = one.examples, [example.answer or "" for example in one.examples]
         labels = set(answers) if is_labels(answers) else set[str]()
 
         def is_told(example: Example, labels: set[str] = labels) -> bool:
-            # Examples in the prompt announce other labels, too.
+            # A few-shot prompt contains the other labels too.
             others = (replace(example, answer=label) for label in labels - {example.answer})
             return gives_answer_away(example) and not any(map(gives_answer_away, others))
 
@@ -324,12 +324,12 @@ def answer_in_the_prompt(context: Context) -> Iterator[Problem]:
 
 
 def core(answer: str | None) -> str:
-    """An answer without tags around it."""
+    """An answer without its tags."""
     return re.sub(r"</?\w+>", " ", answer or "").strip()
 
 
 def shared_start(texts: Sequence[str]) -> str:
-    """What all texts begin with."""
+    """The longest common prefix of texts."""
     low, high = min(texts), max(texts)
     return low[: next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]
 
@@ -344,9 +344,9 @@ def _occurrences(text: str, answer: str) -> list[int]:
 
 
 def gives_answer_away(example: Example) -> bool:
-    """Whether a prompt holds its answer, announced as such or too long to be chance."""
+    """Whether a prompt contains its answer after words such as "answer:", or a long answer anywhere."""
     text, answer = _text(example), core(example.answer)
-    # 60 characters are more than the pattern can span; over the whole prompt it would be looked for at every place.
+    # The pattern spans less than 60 characters; a search in the whole prompt is slow.
     return any(
         len(answer) >= _LONG_ANSWER or _ANNOUNCED.search(text[max(at - 60, 0) : at])
         for at in _occurrences(text, answer)
@@ -354,7 +354,7 @@ def gives_answer_away(example: Example) -> bool:
 
 
 def _tells_by_a_code(examples: Sequence[Example]) -> str | None:
-    """A code of letters and digits in each prompt whose letters differ as the labels do, and only then."""
+    """The first identifier, such as `AB-12`, if the letters of identifiers in prompts map one-to-one to answers."""
     pairs = [(re.findall(r"\b[A-Za-z]+[-_/.#]?\d+\b", one.prompt), one.answer) for one in examples]
     known = {(re.sub(r"\d+", "", codes[0]), answer) for codes, answer in pairs if len(codes) == 1}
     if any(len(codes) != 1 for codes, _ in pairs) or len(known) < 2:
@@ -364,7 +364,7 @@ def _tells_by_a_code(examples: Sequence[Example]) -> str | None:
 
 
 def _stands_at_one_place(examples: Sequence[Example]) -> bool:
-    """Whether the labels of a set stand in their prompts, always after the same words and without the other labels."""
+    """Whether most prompts contain their label after the same characters, without most of the other labels."""
     answers = [core(example.answer) for example in examples]
     labels = {answer.casefold() for answer in answers}
     if not is_labels(answers) or len(labels) < 2:
@@ -375,8 +375,8 @@ def _stands_at_one_place(examples: Sequence[Example]) -> bool:
         text = _text(example)
         others = sum(label in text[template:].casefold() for label in labels) - 1
         at = _occurrences(text, answer)
-        # Delimited like a field, or at the end: in the middle of a sentence it is what is to be extracted, and a
-        # short prompt in another case is what is to be rewritten.
+        # Only labels at the end or in a field count: a label within a sentence belongs to an extraction task, and a
+        # short prompt that differs in case to a rewriting task.
         if (
             at
             and others < 0.5 * len(labels)
@@ -388,7 +388,7 @@ def _stands_at_one_place(examples: Sequence[Example]) -> bool:
 
 
 def rows_lost_in_filters(context: Context) -> Iterator[Problem]:
-    """A filter, sample or dedupe that leaves next to nothing."""
+    """A filter, sample or dedupe that leaves almost no rows."""
     for one in context.sources:
         pulled, data = one.pulled, one.stage.data
         if pulled is None or data is None or not pulled.complete:

@@ -1,4 +1,4 @@
-"""Checks of the tasks that runs are scored on: how many, how they are asked, and whether they can be answered."""
+"""Checks of the evaluation tasks: their number, settings, verifiers and overlap."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from .claims import claim_of, claimed_metric
 from .context import COMPARING, Context, Example, TaskSet, expected_text
 
 _NONSENSE = "zxqv 8175309 thequickbrownfoxjumpsoverthelazydog wrong"
-"""No task expects this, and it has every letter."""
+"""A wrong answer for every task, with every letter of the alphabet."""
 _FORMS = ("<think>x</think><answer>{}</answer>", "\\boxed{{{}}}", "```\n{}\n```", "Answer: {}", '{{"answer": "{}"}}')
-"""How a right answer may have to be written."""
+"""Forms that a verifier may require of a right answer."""
 _TAGS = re.compile(r"<(\w+)>")
 _QUICK = (*COMPARING, "regex_match", "format_only")
 _TRIED = 3
-"""Tasks on which a verifier of the project is tried."""
+"""Number of tasks on which a project's verifier is tried."""
 _ANCHORS = re.compile(r"\\[bBAZ]|\(\?[a-z]+\)|[\^$]")
-"""What a pattern says about the place of an answer."""
+"""Anchors and flags in a regular expression."""
 _LONG_TEXT = 60
-"""Characters of an expected answer from which no sample equals it by chance."""
+"""Characters from which an expected answer is too long for an exact match by a sample."""
 _FEW = 5
 _FEW_CHOSEN = 10
 _TOO_LONG = 0.1
-"""Share of tasks whose answers may be too long before it is reported."""
+"""Minimum share of answers that are too long for a report."""
 _REASONS = re.compile(
     r"(?i)\bstep[- ]by[- ]step\b|\bshow your (?:work|reasoning)\b|\bexplain your\b|\bthink (?:aloud|first)\b"
 )
 _REASONING = 32
-"""Tokens that an answer with its reasoning has at least."""
+"""Minimum number of tokens of an answer with reasoning."""
 
 
 def val_and_test_share_tasks(context: Context) -> Iterator[Problem]:
-    """Tasks that both choose and report, so that what is reported is what was chosen."""
+    """Tasks that are in both a val and a test benchmark, which biases the test score."""
     for one, other, shared in _shared_tasks(context):
         roles = [found.entry.role if found.entry else None for found in (one, other)]
         if set(roles) == {"val", "test"}:
@@ -54,7 +54,7 @@ def val_and_test_share_tasks(context: Context) -> Iterator[Problem]:
 
 
 def same_tasks_twice(context: Context) -> Iterator[Problem]:
-    """Two benchmarks that ask the same tasks in the same way."""
+    """Two benchmarks with the same tasks and settings."""
     for one, other, shared in _shared_tasks(context):
         settings = [found.entry.model_dump(exclude={"name", "path", "id"}) for found in (one, other) if found.entry]
         if len(shared) == len(one.keys) == len(other.keys) and settings[0] == settings[1]:
@@ -87,7 +87,7 @@ def few_tasks(context: Context) -> Iterator[Problem]:
 
 
 def answers_do_not_fit(context: Context) -> Iterator[Problem]:
-    """Answers that are cut off before they are complete."""
+    """Expected or learned answers that do not fit into `max_tokens`."""
     for one in context.sets:
         place = f"{one.settings}.{'max_tokens' if one.entry else 'inference.params.max_tokens'}"
         yield from _too_long(context, one.examples, one.max_tokens, place, "of the expected answers")
@@ -125,7 +125,7 @@ def _round_up(number: int) -> int:
 
 
 def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
-    """Verifiers that cannot read what is expected, accept any answer, or prefer wrong answers to right ones."""
+    """Verifiers that refuse the expected answer, accept any answer, or prefer wrong answers to right ones."""
     agents = any(getattr(one.cfg, name, None) for one in context.stages for name in ("agent", "agent_import_path"))
     places = [(one.place, one.tasks, one.entry is None or one.entry.agent is None) for one in context.sets]
     places += [(one.place, one.tasks, True) for one in context.sources if not one.learns_from_answers]
@@ -133,13 +133,13 @@ def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
     for place, tasks, is_one_turn in places:
         some = tasks[:: max(len(tasks) // 200, 1)]
         yield from _try_verifiers([one for one in some if _fn_of(one) in _QUICK], place, taught)
-        # User code may be slow: a few tasks are enough, where one answer is all that it looks at.
+        # Verifiers of the project may be slow, so that few tasks are tried; agents need more than one answer.
         own = {repr(one.verifier): one for one in tasks if (name := _fn_of(one)) and name not in BUILTINS["verifier"]}
         yield from _try_verifiers(list(own.values())[:_TRIED] if is_one_turn and not agents else [], place, taught)
 
 
 def rewards_for_listing(context: Context) -> Iterator[Problem]:
-    """Rewards that one answer earns for different expected answers, because it lists all of them."""
+    """Rewards that accept a list of all labels as the answer, for several expected labels."""
     for one in context.sources:
         labels = {} if one.learns_from_answers else _labels(one.tasks, _QUICK)
         for between in (", ", "\n"):
@@ -166,7 +166,7 @@ def _fn_of(task: HarborTask) -> str | None:
 
 
 def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str]) -> Iterator[Problem]:
-    """Problems of verifiers, tried with wrong answers and with right ones in common forms and in those of training."""
+    """Score wrong answers, and right answers in several forms, and yield the problems of the verifiers."""
     refused: list[tuple[str, str]] = []
     found: list[tuple[str, str | None, dict[str, float]]] = []
     for at, task in enumerate(tasks):
@@ -216,28 +216,28 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
 
 
 def _labels(tasks: Sequence[HarborTask], verifiers: Sequence[str]) -> dict[str, HarborTask]:
-    """The expected answers of tasks that choose from a few, each with one of its tasks."""
+    """The expected labels of classification tasks, each with one of its tasks; empty for other tasks."""
     found = {expected_text(getattr(one.verifier, "expected", None)): one for one in tasks if _fn_of(one) in verifiers}
     labels = {text: task for text, task in found.items() if text}
     return labels if 2 <= len(labels) <= min(20, len(tasks) / 3) else {}
 
 
 def _accepts_another_label(tasks: Sequence[HarborTask]) -> tuple[str, str] | None:
-    """A label, and another one that its verifier accepts."""
+    """A label, and another label that its verifier accepts; None if there is none."""
     labels = _labels(tasks, ["contains"])
     pairs = ((text, other) for other in labels for text in labels if text != other)
     return next(((text, other) for text, other in pairs if reward(labels[text], other) > 0), None)
 
 
 def reward(task: HarborTask, answer: str) -> float:
-    """What the verifier of a task gives for an answer."""
+    """Reward of an answer to a task by its verifier."""
     said: list[Message] = [*opening(task), {"role": "assistant", "content": answer}]
     given = VerifierInput(prompt=text_of(task.instruction), completion=answer, messages=said, task=task)
     return run_blocking(lambda: build_verifier(task.verifier)(given)).reward
 
 
 def scored_by_something_else(context: Context) -> Iterator[Problem]:
-    """Scores that say nothing about the claim, judges that are judged, and agents that were not trained."""
+    """Scores that do not test the claim, judges that are the trained model, and agents that were not trained."""
     text = context.claim
     for one in context.sets:
         if one.verifier == "format_only" and re.search(r"(?i)\b(?:right|correct|accura|solve)", text):
@@ -263,7 +263,7 @@ def scored_by_something_else(context: Context) -> Iterator[Problem]:
 
 
 def scored_on_training_rows(context: Context) -> Iterator[Problem]:
-    """An evaluation without held-out rows."""
+    """A `run.eval` without held-out rows."""
     for place, run in context.runs:
         scores_own = run.eval.enabled and run.eval.metrics and run.eval.eval_data is None
         if scores_own and run.continual and not any(stage.eval_data for stage in run.continual.stages):
@@ -276,7 +276,7 @@ def scored_on_training_rows(context: Context) -> Iterator[Problem]:
 
 
 def tools_without_definitions(context: Context) -> Iterator[Problem]:
-    """Tasks that expect calls of tools which nothing tells the model about."""
+    """Tasks that expect calls of tools that neither the prompt nor `tools` defines."""
     places = [(one.place, one.tasks, one.entry) for one in context.sets]
     places += [(one.place, one.tasks, one.cfg) for one in context.sources if not one.learns_from_answers]
     for place, tasks, asked in places:
@@ -292,7 +292,7 @@ def tools_without_definitions(context: Context) -> Iterator[Problem]:
 
 
 def _unknown_tool(task: HarborTask) -> str | None:
-    """A tool whose call is expected and that neither `tools` nor the prompt describes by its name and arguments."""
+    """The first expected tool that neither `tools` nor the prompt defines; None if there is none."""
     expected: Any = getattr(task.verifier, "expected", None)
     if _fn_of(task) != "tool_calls_match" or task.tools or not isinstance(expected, list):
         return None
