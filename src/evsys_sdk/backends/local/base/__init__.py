@@ -1,1 +1,1 @@
-"""The frozen model: how it is loaded, checked, adapted and run over packed rows."""
+"""The frozen model: loading, checks, adapters, and execution over packed rows."""

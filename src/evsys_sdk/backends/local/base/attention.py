@@ -1,10 +1,10 @@
 """Attention over one packed row: every token sees the earlier tokens of its sequence, and no other sequence.
 
-transformers lets a model take its attention from a table by name. Ours is entered there; how the row is divided comes
-with each call as `evsys_layout`, which the model hands down to every layer. No mask is ever built for a whole row. What
-a model asks for beyond `Traits`, e.g. a mask or its own bias, is refused rather than left out.
+transformers looks up attention functions in a table by name; `register` adds this one. The segments of the row come
+with each call as `evsys_layout`, which the model passes to every layer. No mask is built for a whole row. Models that
+need more than `Traits`, e.g. a mask or a bias, are refused.
 
-A segment may have a prefix elsewhere in the row, which several segments share: prompts of a group are read once.
+A segment may have a prefix elsewhere in the row. Several segments may share it, so the prompt of a group is read once.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -26,17 +26,17 @@ from . import recurrence
 
 NAME = "evsys_packed"
 _WIDEST_VARLEN = 256
-"""Heads that the kernels for rows of varying length take."""
+"""Largest head dimension of torch's variable-length kernels."""
 _IGNORED = {
     "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states", "is_causal",
     "output_router_logits", "position_embeddings", "logits_to_keep", "past_key_values", "return_dict", "head_mask",
 }  # fmt: skip
-"""What comes with a call and does not change what attention is."""
+"""Keyword arguments that do not change the result of attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of the row that attends to itself, and to a prefix if it has one."""
+    """Consecutive tokens of the row that attend to each other, and to the prefix if there is one."""
 
     start: int
     length: int
@@ -46,26 +46,27 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the model asks of attention."""
+    """The parameters of a layer's attention."""
 
     scale: float | None
     window: int | None = None
-    """How far back a token sees; None all the way."""
+    """Size of the sliding window; None for full attention."""
     softcap: float | None = None
     layer: int = 0
     sinks: Tensor | None = None
-    """(heads,): what a head's attention to nothing scores, as in gpt-oss."""
+    """(heads,): attention sink logit of each head, as in gpt-oss."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the usual kernels can do it."""
+        """Whether the standard kernels support it: no softcap and no sinks."""
         return self.softcap is None and self.sinks is None
 
 
 class Layout(Protocol):
-    """How attention works on a row: tensors are (heads, tokens, width), and so is what it returns.
+    """Computes attention and recurrent layers over one row.
 
-    Recurrent layers take and return rows: (tokens, channels) and (tokens, heads, width).
+    `attend` takes and returns (heads, tokens, width), `convolve` (tokens, channels), and `delta_rule` (tokens, heads,
+    width).
     """
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor: ...
@@ -78,18 +79,18 @@ class Layout(Protocol):
 
 
 class PackedLayout:
-    """Sequences next to each other, for training and for reading prompts."""
+    """A row of packed sequences, for training and prefill."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
         self._on_device: VarlenIndex | None = None
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
-        """Made once for all layers."""
+        """Cache shared by all layers."""
         self._plan: recurrence.Plan | None = None
 
     @property
     def plan(self) -> recurrence.Plan:
-        """How recurrent layers go through the row."""
+        """The order in which recurrent layers process the segments."""
         if self._plan is None:
             self._plan = recurrence.Plan.of(self.segments)
         return self._plan
@@ -108,13 +109,13 @@ class PackedLayout:
         return found
 
     def _initial_state(self, layer: int, kind: str) -> Tensor | None:
-        """Where segments without a prefix begin; None means zero."""
+        """Return the initial state of segments without a prefix; None means zero."""
 
     def _keep_state(self, layer: int, kind: str, last: Tensor) -> None:
-        """Where segments have ended; a sampler keeps it."""
+        """Store the final state of each segment; a sampler overrides this."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        half = query.dtype in (torch.float16, torch.bfloat16)  # all that the kernels for such rows take
+        half = query.dtype in (torch.float16, torch.bfloat16)  # the only dtypes that the kernels support
         even = query.shape[-1] == value.shape[-1] <= _WIDEST_VARLEN
         if query.is_cuda and half and even and traits.is_plain and has_varlen():
             return self._attend_varlen(query, key, value, traits)
@@ -128,7 +129,7 @@ class PackedLayout:
             k, v = torch.cat([key[:, prefix], k], dim=1), torch.cat([value[:, prefix], v], dim=1)
         total = segment.prefix_length + segment.length
         plain = not segment.prefix_length and (traits.window is None or total <= traits.window)
-        # Without a mask torch can take a kernel that knows "causal" by itself and leaves half of the work out.
+        # Without a mask, torch can use a causal kernel, which skips half of the work.
         seen = None if plain else self._mask(segment.length, total, traits.window, q.device)
         return masked_attention(q[None], k[None], v[None], seen, traits)[0]
 
@@ -138,7 +139,7 @@ class PackedLayout:
         return self._masks[queries, keys, window]
 
     def attend_rows(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        """The same for (tokens, heads, width), by the kernels of a GPU for rows of varying length."""
+        """Compute attention of (tokens, heads, width) with the variable-length kernels of a GPU."""
         if self._on_device is None:
             self._on_device = VarlenIndex.of(self.segments, len(key)).to(query.device)
         return varlen_rows(query, key, value, self._on_device, traits)
@@ -161,7 +162,7 @@ def attention(
     evsys_layout: Layout | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function as transformers calls it; (1, heads, tokens, width) in, (1, tokens, heads, width) out."""
+    """The attention function that transformers calls: (1, heads, tokens, width) -> (1, tokens, heads, width)."""
     layout = evsys_layout or getattr(others.get("position_ids"), "evsys_layout", None)
     sinks = others.pop("s_aux", None)
     refuse_unknown(module, attention_mask, others)
@@ -173,11 +174,11 @@ def attention(
 
 
 class NotUnderstood(Exception):
-    """A model asks for something that is not to be had; the text says what, and continues after 'because'."""
+    """A model needs a feature that is not supported; the message continues a sentence after 'because'."""
 
 
 def refuse_unknown(module: Any, attention_mask: Any, others: dict[str, Any]) -> None:
-    """Raise for anything that our attention would leave out."""
+    """Raise `NotUnderstood` for arguments that this attention does not implement."""
     kind = type(module).__name__
     if not getattr(module, "is_causal", True) or others.get("is_causal") is False:
         raise NotUnderstood(f"its {kind} lets tokens see later ones")
@@ -191,14 +192,14 @@ def refuse_unknown(module: Any, attention_mask: Any, others: dict[str, Any]) -> 
 
 
 def register() -> None:
-    """Enter our attention into the table of transformers."""
+    """Add `attention` to the attention functions of transformers."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, traits: Traits) -> Tensor:
-    """Attention of (..., heads, q, width) on (..., kv heads, k, width); `seen` says which keys, None means causal."""
+    """Attention of (..., heads, q, width) on (..., kv heads, k, width); `seen` is the mask, None means causal."""
     if traits.is_plain:
         shared = query.shape[-3] != key.shape[-3]
         return F.scaled_dot_product_attention(
@@ -215,14 +216,14 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | N
     if traits.sinks is None:
         weights = scores.softmax(dim=-1)
     else:
-        # Query heads that share keys may have become the rows of one query; their sinks then lie the same way.
+        # The query heads of a key head may be folded into the query rows; the sinks follow the same order.
         sinks = traits.sinks.float().view(scores.shape[-3], -1, 1).expand(*scores.shape[:-1], 1)
         weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
     return weights.to(query.dtype) @ value
 
 
 def _causal(queries: int, keys: int, window: int | None, device: Any) -> Tensor:
-    """Which keys each query sees, where the last query stands at the last key."""
+    """The causal mask (queries, keys); the last query is at the position of the last key."""
     at = torch.arange(keys - queries, keys, device=device)[:, None]
     key = torch.arange(keys, device=device)[None]
     seen = key <= at
@@ -231,20 +232,20 @@ def _causal(queries: int, keys: int, window: int | None, device: Any) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class VarlenIndex:
-    """The segments as the kernels for rows of varying length want them."""
+    """The segments in the format of torch's variable-length kernels."""
 
     queries: Tensor
-    """Where the segments begin, and where the last one ends."""
+    """Cumulative lengths of the segments, starting with 0."""
     keys: Tensor
-    """The same for their keys, prefixes included."""
+    """Cumulative numbers of keys, including prefixes."""
     longest_query: int
     longest_key: int
     gather: Tensor | None
-    """Where the keys of each segment lie in the row; None when they are the row itself."""
+    """Row index of each key, segment by segment; None if no segment has a prefix."""
     order: Tensor | None = None
-    """The other way round: the places in `gather` that show row 0, then those of row 1, and so on."""
+    """The inverse of `gather`: the indices into it that refer to row 0, then to row 1, and so on."""
     ends: Tensor | None = None
-    """Where in `order` those of a row begin."""
+    """Start of each row's indices in `order`."""
 
     @classmethod
     def of(cls, segments: Sequence[Segment], rows: int) -> VarlenIndex:
@@ -258,13 +259,13 @@ class VarlenIndex:
         gather = np.concatenate(
             [np.arange(start, start + size) for pair in zip(*parts, strict=True) for start, size in pair]
         )
-        # For the gradient: a key that several segments see gets the sum of theirs, added up in a fixed order.
+        # For the gradient: a key of several segments gets the sum of their gradients, in a fixed order.
         order = np.argsort(gather, kind="stable").astype(np.int32)
         ends = np.concatenate([[0], np.bincount(gather, minlength=rows)]).cumsum().astype(np.int32)
         return cls(queries, keys, *longest, *(torch.from_numpy(part) for part in (gather, order, ends)))
 
     def to(self, device: Any) -> VarlenIndex:
-        """The same on a device."""
+        """Return a copy on a device."""
         parts = (self.queries, self.keys, self.gather, self.order, self.ends)
         queries, keys, *others = (None if part is None else part.to(device) for part in parts)
         assert queries is not None
@@ -272,7 +273,7 @@ class VarlenIndex:
         return VarlenIndex(queries, keys, self.longest_query, self.longest_key, *others)
 
     def gather_rows(self, rows: Tensor) -> Tensor:
-        """Keys or values of all segments one after another."""
+        """Return the keys or values of all segments, concatenated."""
         if self.gather is None:
             return rows
         if not (torch.is_grad_enabled() and rows.requires_grad and has_triton()):
@@ -283,26 +284,26 @@ class VarlenIndex:
 
 
 def varlen_rows(query: Tensor, key: Tensor, value: Tensor, index: VarlenIndex, traits: Traits) -> Tensor:
-    """Attention of (tokens, heads, width) on a GPU."""
+    """Compute attention of (tokens, heads, width) on a GPU."""
     varlen = _varlen()
     assert varlen is not None
     return varlen(query, index.gather_rows(key), index.gather_rows(value), index, traits)
 
 
 def has_varlen() -> bool:
-    """Whether torch has attention for rows of varying length."""
+    """Whether torch has variable-length attention."""
     return _varlen() is not None
 
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether our own kernels can be had."""
+    """Whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache
 def _varlen() -> Any:
-    """torch's attention for rows of varying length, as a function of our own shape; None where it is missing."""
+    """torch's variable-length attention as a function of a `VarlenIndex` and `Traits`; None if torch lacks it."""
     import inspect
 
     try:
@@ -312,12 +313,12 @@ def _varlen() -> Any:
     takes = inspect.signature(varlen_attn).parameters
 
     def call(q: Tensor, k: Tensor, v: Tensor, index: VarlenIndex, traits: Traits) -> Tensor:
-        # The kernels count the tokens before the present one, and the window counts it as well.
+        # `traits.window` includes the current token; the kernels count only the tokens before it.
         back = -1 if traits.window is None else traits.window - 1
         options: dict[str, Any] = {"scale": traits.scale} if "scale" in takes else {}
         options |= {"window_size": (back, 0)} if "window_size" in takes else {"is_causal": True}
         if q.shape[1] != k.shape[1]:
-            # Before there was this option, the kernels took fewer heads of keys than of queries without asking.
+            # torch versions without this option always accept fewer key heads than query heads.
             options |= {"enable_gqa": True} if "enable_gqa" in takes else {}
         return varlen_attn(q, k, v, index.queries, index.keys, index.longest_query, index.longest_key, **options)
 

@@ -1,8 +1,8 @@
-"""LoRA on the experts of a mixture: a pair of small matrices for each expert, applied to the rows that it is given.
+"""LoRA on the experts of a mixture: two low-rank matrices per expert, applied to the rows routed to that expert.
 
-transformers keeps the experts of a layer as two parameters, `gate_up_proj` and `down_proj`, (experts, out, in) each.
-Where a change of one of them is switched on, rows are sorted by expert and multiplied group by group: by torch's
-grouped product on a GPU, in a loop elsewhere. Without a change the model's own code runs.
+transformers stores the experts of a layer as two parameters, `gate_up_proj` and `down_proj`, (experts, out, in) each.
+If a change of one of them is active or the weights are in four bits, rows are sorted by expert and multiplied group by
+group: with torch's grouped product on a GPU, otherwise in a loop. In all other cases the model's own code runs.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from .lora import LoRAPart, Switch
 
 EXPERT_PARAMETERS = ("gate_up_proj", "down_proj")
-"""In the order in which PEFT nests its wrappers: the first is the innermost."""
+"""In the order in which PEFT nests its wrappers, innermost first."""
 _ALIGNED = 8
-"""Widths that the grouped product takes are multiples of this."""
+"""Torch's grouped product requires widths that are multiples of this."""
 
 
 def find_experts(model: nn.Module) -> dict[str, Any]:
-    """The modules whose experts can be adapted, by name."""
+    """Return the modules whose experts can be adapted, by name."""
     return {name: module for name, module in model.named_modules() if _has_plain_experts(module)}
 
 
@@ -43,7 +43,7 @@ def _has_plain_experts(module: Any) -> bool:
 
 
 def route_experts(name: str, module: Any, switch: Switch) -> None:
-    """Have a module apply whatever change is switched on for its experts."""
+    """Replace the forward of a module by one that applies the active changes of its experts."""
     module.forward = functools.partial(_forward, name, module, switch, module.forward)
 
 
@@ -67,12 +67,12 @@ def _forward(
     inner = module._apply_gate(groups.linear(rows, module.gate_up_proj, changes[0]))
     found = groups.linear(inner, module.down_proj, changes[1])
     found = found * top_k_weights.flatten()[order][:, None].to(found.dtype)
-    # Back into the order of the tokens and added up there, which is the same each time; adding by index is not.
+    # Restore the token order before summing: unlike index_add, this is deterministic.
     return found[order.argsort()].view(*top_k_index.shape, -1).sum(1).to(hidden_states.dtype)
 
 
 class _Groups:
-    """Rows that lie next to each other, a group for each expert."""
+    """Rows sorted by expert, one group per expert."""
 
     def __init__(self, counts: Tensor, dtype: torch.dtype) -> None:
         self._ends = counts.cumsum(0).to(torch.int32)
@@ -80,10 +80,10 @@ class _Groups:
         self._sizes: list[int] | None = None if self._grouped else counts.tolist()
 
     def linear(self, x: Tensor, weight: Weight, change: Any) -> Tensor:
-        """Each group times the weight of its expert, (experts, out, in), with a change of it."""
+        """Multiply each group by the weight of its expert, (experts, out, in), and apply the change."""
         if isinstance(change, Tensor):
             return self._product(x, change)
-        if isinstance(weight, FourBit) and torch.is_grad_enabled():  # made dense once more for the gradient
+        if isinstance(weight, FourBit) and torch.is_grad_enabled():  # dequantized again in the backward pass
             found = checkpoint(self._frozen, x, weight, use_reentrant=False, preserve_rng_state=False)
         else:
             found = self._frozen(x, weight)
@@ -100,7 +100,7 @@ class _Groups:
             return torch._grouped_mm(x, weight.transpose(1, 2), offs=self._ends)
         if self._sizes is None:
             self._sizes = list(self._ends.diff(prepend=self._ends.new_zeros(1)).tolist())
-        # Unbound once: the gradient of a single index would be as large as the whole, for every expert.
+        # Unbind once: the gradient of each single index would be as large as the whole weight.
         pieces = zip(x.split(self._sizes), weight.unbind(0), strict=True)
         return torch.cat([F.linear(rows, own) for rows, own in pieces if len(rows)])
 

@@ -1,6 +1,6 @@
-"""Families of models that cannot work, and how the others are made.
+"""Model families that the local backend does not support, and the options to load the others with.
 
-What a config tells is refused before any weight is read. What only shows when the model runs is found by `probing`.
+`check_family` reads only the config, before any weight is loaded. `probing` checks the behaviour of the loaded model.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -13,7 +13,7 @@ from ....errors import BackendError
 from .hybrids import RECURRENT_LAYERS, RECURRENT_MODELS
 
 FUSED = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
-"""Models whose layers are put together in the way that fused code knows."""
+"""Models whose layer structure the fused code supports."""
 _KNOWN_LAYERS = {"attention", "full_attention", "sliding_attention"}
 _REMEDY = (
     "Use a model of another architecture, such as Llama, Qwen3, Mistral, Gemma 3 or OLMo, or another backend "
@@ -22,12 +22,12 @@ _REMEDY = (
 
 
 def explain_refusal(model: str, kind: str, reason: str) -> BackendError:
-    """The error for a model that does not work here; the reason continues after 'because'."""
+    """Return the error for an unsupported model; the reason continues a sentence after 'because'."""
     return BackendError(f"model.name: {model} ({kind}) does not work on the local backend, because {reason}. {_REMEDY}")
 
 
 def check_family(model: str, config: Any) -> None:
-    """Refuse a model of which its config already says that it cannot work."""
+    """Raise if the config shows that the model is not supported."""
     from transformers import AutoModelForCausalLM
 
     known = AutoModelForCausalLM._model_mapping  # what from_pretrained looks up
@@ -63,7 +63,7 @@ def check_family(model: str, config: Any) -> None:
 
 
 def options_to_load_with(config: Any) -> dict[str, Any]:
-    """What else a model is made with: weights that adapters can be added to."""
+    """Return the extra options for `from_pretrained`: dequantize MXFP4 weights, so that adapters can be added."""
     if _quantization(config) != "mxfp4":
         return {}
     from transformers import Mxfp4Config
@@ -72,7 +72,7 @@ def options_to_load_with(config: Any) -> dict[str, Any]:
 
 
 def _quantization(config: Any) -> str | None:
-    """How the weights of a model are stored, where that is not as plain numbers."""
+    """The quantization method of the stored weights; None if they are not quantized or come from GGUF."""
     stated = getattr(config, "quantization_config", None) or {}
     kind = stated.get("quant_method") if isinstance(stated, dict) else getattr(stated, "quant_method", None)
     return None if kind in (None, "gguf") else str(getattr(kind, "value", kind))

@@ -1,7 +1,7 @@
-"""Weights in four bits (NF4, as QLoRA has it): 16 levels of a normal distribution and a scale for every 64 weights.
+"""Four-bit weights (NF4, as in QLoRA): 16 levels of a normal distribution and one scale per 64 weights.
 
-A product makes its weight dense, uses it and lets it go, in the backward pass once more. So a base takes 4.25 bits for
-a weight (with bfloat16 scales), and a pass needs room for one dense layer. Adapters are never merged.
+Each product dequantizes its weight, uses it and frees it; the backward pass dequantizes it again. A base takes 4.25
+bits per weight (with bfloat16 scales), and a pass needs memory for one dense layer. Adapters are never merged.
 
     weight = FourBit.quantize(linear.weight)
     y = F.linear(x, dense(weight))
@@ -25,15 +25,15 @@ LEVELS = (
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
-"""Published with QLoRA: quantiles of a normal distribution, scaled to [-1, 1], with an exact zero."""
+"""The NF4 levels of QLoRA: quantiles of a normal distribution, scaled to [-1, 1], with an exact zero."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FourBit:
-    """A frozen weight, (..., out, in), whose rows consist of whole blocks."""
+    """A frozen weight, (..., out, in), in four bits; the row length is a multiple of `BLOCK`."""
 
     packed: Tensor
-    """(..., out, in / 2): two levels in a byte, the first in the high bits."""
+    """(..., out, in / 2): two level codes per byte, the first in the high bits."""
     scales: Tensor
     """(..., out, in / BLOCK)"""
 
@@ -41,7 +41,7 @@ class FourBit:
     @torch.no_grad()
     def quantize(cls, weight: Tensor) -> FourBit:
         blocks = weight.detach().unflatten(-1, (-1, BLOCK)).float()
-        # The scale as it is stored decides, so that the nearest level is the nearest after rounding as well.
+        # Use the rounded scale that is stored, so that the chosen level is the nearest after dequantization.
         scales = blocks.abs().amax(-1).to(weight.dtype)
         unit = blocks / scales.float().clamp_min(torch.finfo(torch.float32).tiny)[..., None]
         levels = torch.tensor(LEVELS, device=weight.device, dtype=torch.float32)
@@ -64,25 +64,25 @@ class FourBit:
         return len(self.packed)
 
     def numel(self) -> int:
-        """Weights, not bytes."""
+        """Number of weights."""
         return 2 * self.packed.numel()
 
     def element_size(self) -> int:
-        """Bytes of a weight once it is dense."""
+        """Bytes per weight after dequantization."""
         return self.scales.element_size()
 
     def __getitem__(self, rows: slice) -> FourBit:
-        """Some rows, in the same memory."""
+        """Return a view of some rows."""
         return FourBit(self.packed[rows], self.scales[rows])
 
     @staticmethod
     def cat(parts: Sequence[FourBit]) -> FourBit:
-        """Weights below each other."""
+        """Concatenate weights along the first dimension."""
         return FourBit(torch.cat([part.packed for part in parts]), torch.cat([part.scales for part in parts]))
 
     @torch.no_grad()
     def dense(self) -> Tensor:
-        """The weight in the type of its scales."""
+        """Dequantize the weight, in the dtype of its scales."""
         if self.packed.is_cuda and self.packed.is_contiguous():
             from ..gpu.row_kernels import unpack_four_bit
 
@@ -95,12 +95,12 @@ type Weight = Tensor | FourBit
 
 
 def dense(weight: Weight) -> Tensor:
-    """A weight as products take it."""
+    """Return the weight as a dense tensor."""
     return weight.dense() if isinstance(weight, FourBit) else weight
 
 
 def can_quantize(weight: Any) -> bool:
-    """Whether the rows of a weight consist of whole blocks."""
+    """Whether the row length of a weight is a multiple of `BLOCK`."""
     return isinstance(weight, Tensor) and weight.ndim >= 2 and weight.shape[-1] % BLOCK == 0
 
 
@@ -112,7 +112,7 @@ def _levels(device: torch.device, dtype: torch.dtype) -> Tensor:
 
 @functools.cache
 def _pairs(device: torch.device, dtype: torch.dtype) -> Tensor:
-    """What each byte stands for, (256, 2)."""
+    """The two levels that each byte encodes, (256, 2)."""
     with torch.inference_mode(False):
         byte = torch.arange(256, device=device)
         return _levels(device, dtype)[torch.stack([byte >> 4, byte & 15], dim=1)]

@@ -1,7 +1,7 @@
-"""The weights of Llama, Mistral and Qwen as fused code wants them: fewer and larger matrices, next to each other.
+"""The weights of Llama, Mistral and Qwen joined into fewer and larger matrices, for the fused code.
 
-Queries, keys and values are one matrix, and so are the two halves of the gated layer. The single weights become views
-of the whole, so nothing is stored twice.
+Queries, keys and values become one matrix, and so do the two halves of the gated layer. The original weights become
+views of the joined matrix, so that nothing is stored twice.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -23,7 +23,7 @@ from .products import Product, can_pack
 
 
 def prepare_layers(base: Base, changes: Mapping[str, Change]) -> list[Layer]:
-    """The weights of all layers in the form that a fused step wants."""
+    """Return the joined weights of all layers for a fused step."""
     size = sum(linear.weight.numel() * linear.weight.element_size() for linear in base.switch.layers.values())
     pack = can_pack(base.device, base.key.dtype, size)
     if base.packed_head is None and pack:
@@ -33,10 +33,10 @@ def prepare_layers(base: Base, changes: Mapping[str, Change]) -> list[Layer]:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The weights of one layer, as a step needs them."""
+    """The weights of one layer for a fused step."""
 
     linears: dict[str, tuple[Any, ...]]
-    """The single linear layers that each product is made of."""
+    """The linear layers that each product joins."""
     attention: Any
     before_attention: Any
     before_gate: Any
@@ -54,7 +54,7 @@ def _layer(base: Base, changes: Mapping[str, Change], number: int, *, pack: bool
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
     gates = [mlp.gate_proj, mlp.up_proj]
     window = getattr(attention, "sliding_window", None)
-    # Its attention looks the window up in the config at each call and keeps none itself.
+    # The attention of Mistral reads the window from the config at each call.
     if type(base.model).__name__ == "MistralForCausalLM":
         window = getattr(attention.config, "sliding_window", None)
     return Layer(
@@ -86,13 +86,13 @@ def _weight(linear: Any, changes: Mapping[str, Change]) -> Any:
 
 
 def _together(linears: Sequence[Any], changes: Mapping[str, Change]) -> Any:
-    """Weights below each other; from then on the single ones are views of the whole, so that nothing is kept twice."""
+    """Concatenate the weights; the original weights become views of the result, so that nothing is stored twice."""
     weights = [_weight(linear, changes) for linear in linears]
     if any(isinstance(weight, FourBit) for weight in weights):
         return _four_bits_together(linears, weights)
     if (whole := _whole_of(weights)) is not None:
         return whole
-    # The base's own weights are trained through; a tensor made in inference mode must not take their place.
+    # Gradients pass through the base's own weights, so an inference tensor must not replace them.
     with torch.inference_mode(any(weight.is_inference() for weight in weights)), torch.no_grad():
         joined = torch.cat([weight.detach() for weight in weights])
     if len({isinstance(weight, nn.Parameter) for weight in weights}) > 1:
@@ -105,7 +105,7 @@ def _together(linears: Sequence[Any], changes: Mapping[str, Change]) -> Any:
 
 
 def _four_bits_together(linears: Sequence[Any], weights: Sequence[Any]) -> Any:
-    """The same for weights in four bits."""
+    """Do the same for four-bit weights."""
     joined, start = FourBit.cat(weights), 0
     for linear in linears:
         linear.weight = joined[start : start + linear.out_features]
@@ -115,13 +115,13 @@ def _four_bits_together(linears: Sequence[Any], weights: Sequence[Any]) -> Any:
 
 
 def _whole_of(weights: Sequence[Tensor]) -> Tensor | None:
-    """The tensor that these lie in one after another, if they do."""
+    """Return the tensor that holds these weights consecutively; None if there is none."""
     first, expected = weights[0], weights[0].data_ptr()
     for weight in weights:
         if weight.data_ptr() != expected or not weight.is_contiguous():
             return None
         expected += weight.numel() * weight.element_size()
     if expected - first.data_ptr() > first.untyped_storage().nbytes() - first.storage_offset() * first.element_size():
-        return None  # neighbours by chance, in different allocations
+        return None  # adjacent by coincidence, in different allocations
     rows = sum(weight.shape[0] for weight in weights)
     return first.detach().as_strided((rows, first.shape[1]), (first.shape[1], 1), first.storage_offset())

@@ -1,9 +1,9 @@
-"""From hidden states to log-probabilities, only where they are asked for, a few hundred positions at a time.
+"""Log-probabilities of given targets from hidden states, a limited number of positions at a time.
 
-The gradient has a closed form as long as the output layer itself is frozen: for a position with targets y and gradients
-g of their log-probabilities it is  sum g*W[y] - (sum g) * softmax(Wh)W.  The second factor is computed on the way, so
-logits are neither kept nor computed twice, whatever the loss. Some models change the product: they scale it, or keep it
-within bounds. Then each row of W counts by the slope f of that change:  sum g*f[y]*W[y] - (sum g) * (softmax * f)W.
+Because the output layer is frozen, the gradient has a closed form: for a position with targets y and gradients g of
+their log-probabilities it is  sum g*W[y] - (sum g) * softmax(Wh)W.  The forward pass computes softmax(Wh)W, so logits
+are neither kept nor computed twice, for any loss. Some models scale or cap the logits. Then each row of W is weighted
+by the derivative f of that function:  sum g*f[y]*W[y] - (sum g) * (softmax * f)W.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -20,12 +20,12 @@ from torch.nn import functional as F
 from .attention import has_triton
 
 _VALUES_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 27}
-"""Logits in memory at a time, 64 MB in float32 on a CPU and 512 MB on a GPU."""
+"""Number of logits in memory at a time: 64 MB in float32 on a CPU, 512 MB on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Which log-probabilities are wanted: entry e is that of token `token[e]` at position `row[e]`."""
+    """The log-probabilities to compute: entry e is that of token `token[e]` at position `row[e]`."""
 
     row: Tensor
     """(E,), ascending."""
@@ -35,14 +35,14 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probabilities and what their gradient needs."""
+    """Log-probabilities and the tensors that their gradient needs."""
 
     logprobs: Tensor
     """(E,) float32"""
     expected: Tensor | None
-    """(R, hidden): the output vector that the model expects at each position; None without a gradient."""
+    """(R, hidden): softmax(Wh)W at each position, the expected output vector; None without a gradient."""
     slopes: Tensor | None = None
-    """(E,): how much each target's logit changes with what it was before the cap; None where there is no cap."""
+    """(E,): derivative of the cap at each target's logit; None without a cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +52,27 @@ class Head:
     weight: Tensor
     bias: Tensor | None = None
     scale: float = 1.0
-    """Logits are the product times this, as in Cohere and Granite."""
+    """Factor on the product with the weights, as in Cohere and Granite."""
     cap: float | None = None
-    """They are then kept within (-cap, cap) by a tanh, as in Gemma 2."""
+    """Bound of the logits, applied by a tanh after the scale, as in Gemma 2; None for no cap."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(R, hidden) -> (R, vocabulary), in float32."""
         return self.to_logits(F.linear(hidden, self.weight, self.bias).float())
 
     def to_logits(self, product: Tensor) -> Tensor:
-        """From the product with the weights to logits; the product may be overwritten."""
+        """Apply scale and cap to the product with the weights, possibly in place."""
         if self.scale != 1:
             product = product.mul_(self.scale)
         return product if self.cap is None else product.div_(self.cap).tanh_().mul_(self.cap)
 
     def _slopes(self, logits: Tensor) -> Tensor | None:
-        """How much each capped logit changes with what it was before; None where there is no cap."""
+        """Derivative of the cap at each capped logit; None without a cap."""
         return None if self.cap is None else (logits / self.cap).square_().neg_().add_(1)
 
     @torch.no_grad()
     def score(self, hidden: Tensor, targets: Targets, *, with_gradient: bool) -> Scored:
-        """Log-probabilities of the targets."""
+        """Compute the log-probabilities of the targets."""
         rows = self._rows_at_once()
         found: list[Tensor] = []
         expected: list[Tensor] = []
@@ -96,7 +96,7 @@ class Head:
             found.append(wanted - total[row])
             if with_gradient:
                 slope, slope_of_wanted = self._slopes(logits), self._slopes(wanted)
-                # In place: these are the largest tensors of a pass, and no one needs the logits any more.
+                # In place: these are the largest tensors of a pass, and the logits are not used again.
                 probabilities = logits.sub_(total[:, None]).exp_()
                 if slope is not None and slope_of_wanted is not None:
                     probabilities.mul_(slope)
@@ -108,7 +108,7 @@ class Head:
 
     @torch.no_grad()
     def gradient(self, scored: Scored, targets: Targets, gradients: Tensor) -> Tensor:
-        """The gradient with respect to the hidden states, given that of the log-probabilities."""
+        """Return the gradient of the hidden states from the gradients of the log-probabilities."""
         assert scored.expected is not None
         total = gradients.new_zeros(len(scored.expected)).index_add_(0, targets.row, gradients)
         found = scored.expected * -total[:, None]
@@ -120,9 +120,9 @@ class Head:
     def best(
         self, hidden: Tensor, k: int, targets: Tensor, change: Callable[[Tensor, int], Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The `k` most probable tokens at each position, their log-probabilities, and those of the targets.
+        """Return the `k` most probable tokens at each position, their log-probabilities, and those of the targets.
 
-        `change` makes other logits of those from a position on.
+        `change`, if given, modifies each block of logits; its second argument is the position of the block's first row.
         """
         tokens: list[Tensor] = []
         logprobs: list[Tensor] = []
@@ -139,7 +139,7 @@ class Head:
 
     @property
     def _is_fused(self) -> bool:
-        """Whether a kernel makes probabilities of the product in one go, without a copy in float32."""
+        """Whether one kernel can compute the softmax of the product without a float32 copy."""
         half = self.weight.is_cuda and self.weight.dtype in (torch.float16, torch.bfloat16)
         return half and self.scale == 1 and self.cap is None and has_triton()
 

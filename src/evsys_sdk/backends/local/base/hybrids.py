@@ -1,7 +1,7 @@
 """Hybrids of attention and recurrent layers: gated delta nets (Qwen3.5, Qwen3-Next, OLMo hybrid), short convolutions.
 
-A recurrent layer of transformers knows one sequence per row. Here its forward is replaced by one that asks the layout
-which tokens belong together; projections, norms and weights stay the model's own, so adapters work as elsewhere.
+A recurrent layer of transformers supports one sequence per row. `route_recurrence` replaces its forward by one that
+separates the sequences by the layout. Projections, norms and weights stay the model's own, so adapters work as usual.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -24,11 +24,11 @@ RECURRENT_MODELS = {
     "Lfm2ForCausalLM", "Lfm2MoeForCausalLM",
 }  # fmt: skip
 RECURRENT_LAYERS = {"linear_attention", "conv"}
-"""What their configs call these layers."""
+"""Names of these layers in `layer_types` of the configs."""
 
 
 def route_recurrence(model: nn.Module) -> bool:
-    """Have the recurrent layers of a model use our layouts; whether it has any."""
+    """Make the recurrent layers of a model use the layout; return whether the model has any."""
     found = False
     for module in model.modules():
         kind = type(module).__name__
@@ -74,7 +74,7 @@ def _gated_delta(module: Any, hidden: Tensor, layout: Layout) -> Tensor:
 
 
 def _project(module: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, keys and values next to each other; the gate; what beta and the decay are made of."""
+    """Return the concatenated queries, keys and values; the gate; and the inputs of beta and of the decay."""
     if hasattr(module, "in_proj_qkv"):
         return tuple(getattr(module, f"in_proj_{name}")(hidden) for name in ("qkv", "z", "b", "a"))  # pyright: ignore[reportReturnType]
     if hasattr(module, "in_proj_qkvz"):

@@ -1,7 +1,7 @@
-"""Base models: loaded once, frozen, shared by every run in the process that asks for the same one.
+"""Base models: frozen, loaded once and shared by all runs of the process that use the same model.
 
-A model is a folder, a name on the Hugging Face hub, or a GGUF file. What its config says cannot work is refused before
-weights are read (`families`); a model whose parts do not behave as expected is refused right after (`probing`).
+A model is a folder, a name on the Hugging Face hub, or a GGUF file. `families` refuses unsupported configs before
+weights are loaded; `probing` refuses loaded models that do not behave as expected.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -34,7 +34,7 @@ from .turns import Turns
 
 @dataclass(frozen=True, slots=True)
 class BaseKey:
-    """What decides which base it is."""
+    """Identity of a base: runs with an equal key share it."""
 
     model: str
     gguf_file: str | None
@@ -46,7 +46,7 @@ class BaseKey:
 
 @dataclass(eq=False)
 class Base:
-    """A frozen model, and what its users need to know about it."""
+    """A frozen model with its tokenizer, properties and shared caches."""
 
     key: BaseKey
     model: nn.Module
@@ -59,23 +59,23 @@ class Base:
     stop_tokens: tuple[int, ...]
     """Tokens that end a text."""
     fingerprint: str
-    """The same for the same weights, wherever they were loaded from."""
+    """Digest of the weights, independent of where they were loaded from."""
     recurrent: bool = False
-    """Whether layers carry a state from token to token, so that a text can only be continued at its end."""
+    """Whether layers carry a state from token to token, so that cached text can be continued only at its end."""
     turns: Turns = field(default_factory=Turns)
     """Held while the model runs."""
     fusible: bool | None = None
-    """Whether the faster decoder works for it; None until it was tried."""
+    """Whether the fused decoder works for this model; None until it has been tried."""
     packed_head: Product | None = None
-    """The output layer as decoding wants it, where it is stored once more."""
+    """A second copy of the output layer, packed for decoding; None if there is none."""
     gpu_layers: Any = None
-    """Its layers for the fused body of a GPU; False where that does not work, None until it was tried."""
+    """The layers of the fused body on a GPU; False if it does not work, None until it has been tried."""
     spaces: list[Any] = field(default_factory=list[Any])
-    """Places of graph decoders that are free to be used again."""
+    """Free buffers of graph decoders, for reuse."""
     joiner: Any = None
-    """Where training of several runs meets; None until a run that may be joined starts."""
+    """Joins the training passes of several runs; None until the first run that may be joined starts."""
     loops: dict[Any, Any] = field(default_factory=dict[Any, Any])
-    """Threads that sample for several runs, by their limits."""
+    """Sampling loops shared by several runs, by their limits."""
 
     @property
     def device(self) -> torch.device:
@@ -86,17 +86,17 @@ class Base:
         return self.head.weight.shape[0]
 
     def hidden(self, tokens: Tensor, positions: Tensor, layout: attention.Layout) -> Tensor:
-        """The last hidden state of each token of one row, (T, hidden)."""
+        """Return the last hidden state of each token of one row, (T, hidden)."""
         at: Any = positions[None]
-        at.evsys_layout = layout  # StableLM hands down nothing but this
+        at.evsys_layout = layout  # StableLM passes only the position ids to its layers
         output = self.body(input_ids=tokens[None], position_ids=at, use_cache=False, evsys_layout=layout)
         return output.last_hidden_state[0]
 
 
 type BeforeLoading = Callable[[Sizes, BaseKey], None]
-"""Called with what will be loaded, once it is known to fit and unless it is there already."""
+"""Called before a base is loaded; not called if the base is already loaded."""
 
-_loaded: weakref.WeakValueDictionary[BaseKey, Base] = weakref.WeakValueDictionary()  # gone with its last user
+_loaded: weakref.WeakValueDictionary[BaseKey, Base] = weakref.WeakValueDictionary()  # freed with the last user
 _loading = threading.Lock()
 
 
@@ -110,7 +110,7 @@ def open_base(
     four_bit: bool = False,
     before_loading: BeforeLoading | None = None,
 ) -> Base:
-    """The base of a name, with everything as a config spells it; loaded unless a run in this process has it."""
+    """Return the base for the values of a config; load it unless a run of this process already uses it."""
     if threads is not None:
         torch.set_num_threads(threads)
     place = pick_device(device)
@@ -133,7 +133,7 @@ def open_base(
 
 
 def pick_device(wanted: str) -> torch.device:
-    """The device of a name; `auto` is a GPU where there is one."""
+    """Return the device of a name; `auto` means a GPU if there is one."""
     if wanted == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     device = torch.device(wanted)
@@ -148,7 +148,7 @@ def pick_device(wanted: str) -> torch.device:
 
 
 def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """How weights are stored; `auto` is bfloat16 where the hardware computes with it, else float32."""
+    """Return the dtype of a name; `auto` means bfloat16 if the hardware supports it, otherwise float32."""
     if wanted != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
     if device.type == "cuda":
@@ -176,7 +176,7 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
     output, body = model.get_output_embeddings(), getattr(model, model.base_model_prefix, None)
     if output is None or body is None:
         raise families.explain_refusal(key.model, type(model).__name__, "it has no output layer to read tokens from")
-    # Before anything of ours is put into the model: names and tensors are those of the files.
+    # Before `install` changes the model: names and tensors are still those of the files.
     fingerprint = _fingerprint(model)
     switch = install(model, skip=[output])
     if key.four_bit:
@@ -214,7 +214,7 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What the files of a model say before any weight is read."""
+    """What the files of a model tell without its weights."""
 
     tokenizer: Any
     context_length: int
@@ -224,13 +224,13 @@ class Preview:
 
 
 def read_config(model: str, dtype: str) -> Preview | None:
-    """A model whose files are on this machine, to be run on its CPU; None where they are not, or say too little."""
+    """Preview a model for the CPU from local files; None if its config or tokenizer cannot be read."""
     from transformers import AutoConfig, AutoTokenizer
 
     def read(load: Callable[[], Any]) -> Any | None:
         try:
             return load()
-        except Exception:  # loading the model says what is wrong with it
+        except Exception:  # loading the model reports the error
             return None
 
     config = read(lambda: AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False))
@@ -243,12 +243,12 @@ def read_config(model: str, dtype: str) -> Preview | None:
 
 
 def context_length_of(config: Any, model: str, *, warns: bool = True) -> int:
-    """How many tokens a text may have."""
+    """Return the maximum number of tokens of a text."""
     longest = int(getattr(config, "max_position_embeddings", None) or 2048)
     ropes: Any = getattr(config, "rope_parameters", None) or {}
     for rope in (ropes, *(part for part in ropes.values() if isinstance(part, dict))):
         if rope.get("rope_type") in ("dynamic", "longrope"):
-            # Beyond this the numbers of a token depend on how long the longest text of the row is.
+            # Beyond this length, the values of a token depend on the longest text in the row.
             stated = rope.get("original_max_position_embeddings") or getattr(
                 config, "original_max_position_embeddings", longest
             )
@@ -278,7 +278,7 @@ def _from_transformers(key: BaseKey, before_loading: BeforeLoading | None) -> tu
 
     gguf: dict[str, Any] = {"gguf_file": key.gguf_file} if key.gguf_file else {}
     try:
-        # Said outright: left open, transformers asks on the terminal whether to run code that comes with the model.
+        # Explicit, because otherwise transformers asks on the terminal whether to run the model's own code.
         config = AutoConfig.from_pretrained(key.model, trust_remote_code=False, **gguf)
         families.check_family(key.model, config)
         sizes = Sizes.of(config)
@@ -300,13 +300,13 @@ def _from_transformers(key: BaseKey, before_loading: BeforeLoading | None) -> tu
 
 
 def load_plain(key: BaseKey, attention_name: str | None = None) -> Any:
-    """The model as transformers loads it, with nothing of ours in it."""
+    """Load the model with transformers, without LoRA layers."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if key.gguf_file:
         from transformers import GgufConfig
 
-        # Without the second, weights count as quantized although they are not, and cannot be saved.
+        # Without this `quantization_config`, transformers treats the weights as quantized and cannot save them.
         options = {"gguf_file": key.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
     else:
         options = families.options_to_load_with(AutoConfig.from_pretrained(key.model, trust_remote_code=False))
@@ -319,12 +319,12 @@ def load_plain(key: BaseKey, attention_name: str | None = None) -> Any:
         **options,
     )
     _check_complete(key.model, stated)
-    # Four bits are made of it layer by layer, so that the device never holds all of it.
+    # `quantize` moves a four-bit base layer by layer, so that the device never holds all dense weights.
     return model if key.four_bit else model.to(key.device)
 
 
 def _check_complete(model: str, stated: Mapping[str, Any]) -> None:
-    """Refuse a model of which weights are missing: they would be made up, other ones each time."""
+    """Raise if weights are missing, because transformers would initialize them randomly; warn of unused weights."""
     missing, unused = (sorted(map(str, stated.get(kind) or ())) for kind in ("missing_keys", "unexpected_keys"))
     if missing:
         raise BackendError(
@@ -347,12 +347,12 @@ def _stop_tokens(tokenizer: Any, model: Any) -> tuple[int, ...]:
 
 
 def _fingerprint(model: nn.Module) -> str:
-    """A digest of all tensors, the same whether they were loaded as float32 or bfloat16."""
+    """Return a digest of all tensors, the same for float32 and bfloat16."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
         bits = parameter.detach().flatten().to(torch.bfloat16).view(torch.int16)
-        # A few numbers and a sum of all: reading out every byte would take as long as loading.
+        # The first values and the sum of all: hashing every byte would take as long as loading.
         digest.update(bits[:64].cpu().numpy().tobytes())
         digest.update(str(int(bits.sum(dtype=torch.int64))).encode())
     return digest.hexdigest()[:16]

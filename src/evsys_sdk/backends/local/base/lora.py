@@ -1,9 +1,9 @@
-"""LoRA on a frozen base: small matrices that are added to its linear layers, any number of adapters on one base.
+"""LoRA on a frozen base: low-rank matrices added to its linear layers, any number of adapters per base.
 
-Every linear layer of the base is replaced once by a `LoRALinear`, which looks up what is switched on at the moment:
-nothing, an adapter in training, or weights with an adapter already added in. So several runs share one base, and
-changing from one to another costs nothing. Masters are float32 whatever the base is stored in. The experts of a
-mixture are adapted where the targets name them; each expert then has its own matrices.
+`install` replaces every linear layer of the base by a `LoRALinear`, which looks up the active change: none, an adapter
+in training, or a merged weight. So several runs share one base, and switching between them costs nothing. The matrices
+are float32 for any dtype of the base. Experts of a mixture are adapted only if the targets name them; each expert then
+has its own matrices.
 
     switch = install(model)                       # once per base
     adapter = LoRAAdapter.create(switch, rank=32, alpha=32, targets=None, seed=0)
@@ -36,7 +36,7 @@ _EXPERT = re.compile(r"(^|\.)experts\.\d+(\.|$)")
 
 @dataclass(frozen=True, slots=True)
 class LoRAPart:
-    """What an adapter adds to one linear layer: x -> scale * B(A(x))."""
+    """The part of an adapter for one linear layer, which adds scale * B(A(x))."""
 
     a: Tensor
     """(rank, in), or (experts, rank, in)"""
@@ -49,7 +49,7 @@ class LoRAPart:
 
 @dataclass(frozen=True, slots=True)
 class StackedPart:
-    """What several adapters add to one linear layer, each to its own share of the rows; all shares are equally long."""
+    """The parts of several adapters for one linear layer; each applies to an equally large share of the rows."""
 
     a: Tensor
     """(adapters, rank, in)"""
@@ -60,13 +60,13 @@ class StackedPart:
 
 @dataclass(frozen=True, slots=True)
 class RowParts:
-    """What several adapters add to rows of their own, without a gradient: (rows, adapter's part) each."""
+    """The parts of several adapters, each for its own rows, without a gradient: pairs of rows and part."""
 
     pieces: tuple[tuple[slice | Tensor, LoRAPart], ...]
 
 
 type Change = LoRAPart | StackedPart | RowParts | Tensor
-"""What happens to a linear layer: parts of adapters are added, or its weight is replaced."""
+"""A change of a linear layer: parts of adapters to add, or a replacement of its weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ class Linear:
 
     @property
     def experts(self) -> tuple[int, ...]:
-        """How many experts it holds; empty where it is an ordinary layer."""
+        """The number of experts as a tuple; empty for an ordinary layer."""
         return tuple(self.weight.shape[:-2])
 
     @classmethod
     def of(cls, module: nn.Module) -> Linear | None:
-        """The layer that a module is; None where it is something else."""
+        """Return the linear layer for a module; None if the module is not linear."""
         kind: Any = module
         if type(module) is nn.Linear:
             return cls(kind.weight, kind.bias)
@@ -105,7 +105,7 @@ class Linear:
 
 @dataclass(slots=True)
 class Switch:
-    """Which change of its linear layers a base has at the moment. A user of the base holds its turn."""
+    """The active changes of a base's linear layers. Hold the turn of the base while using it."""
 
     layers: dict[str, Linear] = field(default_factory=dict[str, "Linear"])
     """All linear layers that can be adapted, by their name in the model."""
@@ -113,14 +113,14 @@ class Switch:
 
     @contextlib.contextmanager
     def noting(self) -> Generator[set[str]]:
-        """Names of the layers that are used in a block, in which nothing is switched on."""
+        """Collect the names of the layers used in a block, without any change active."""
         asked = _Asked()
         with self.using(asked):
             yield asked.names
 
     @contextlib.contextmanager
     def using(self, changes: Mapping[str, Change]) -> Generator[None]:
-        """Switch these changes on for the length of a block."""
+        """Activate these changes within a block."""
         before, self.active = self.active, changes
         try:
             yield
@@ -129,7 +129,7 @@ class Switch:
 
 
 class _Asked(dict[str, Change]):
-    """No changes, and a note of what was looked for."""
+    """An empty mapping of changes that records which keys were looked up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class _Asked(dict[str, Change]):
 
 
 class LoRALinear(nn.Module):
-    """A frozen linear layer that applies whatever change is switched on for it."""
+    """A frozen linear layer that applies its active change."""
 
     def __init__(self, name: str, linear: Linear, switch: Switch) -> None:
         super().__init__()
@@ -178,10 +178,10 @@ class LoRALinear(nn.Module):
 
 
 def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
-    """Replace the linear layers of a model; `skip` are left as they are, e.g. the output layer."""
+    """Replace the linear layers of a model, except those in `skip`, e.g. the output layer."""
     switch = Switch()
     skipped = {id(module) for module in skip}
-    # All are found before the first is replaced, which changes what is walked through.
+    # List all modules first: replacing one changes the iteration.
     found = [(name, Linear.of(module)) for name, module in model.named_modules() if id(module) not in skipped]
     for name, linear in found:
         if linear is None or _EXPERT.search(name):
@@ -202,7 +202,7 @@ def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
 
 @torch.no_grad()
 def quantize(model: nn.Module, switch: Switch, device: torch.device) -> None:
-    """Store the weights of all layers that can be adapted in four bits on a device; rows of odd lengths stay."""
+    """Quantize all adaptable layers to four bits on a device, except those whose row length is not divisible."""
     for name, linear in switch.layers.items():
         if not can_quantize(linear.weight):
             continue
@@ -228,22 +228,22 @@ class LoRAAdapter:
     weights: dict[str, tuple[Tensor, Tensor]]
     """Layer -> (A, B)."""
     transposed: bool = False
-    """Whether the base stores the weights of these layers as (in, out), which PEFT wants to be told."""
+    """Whether the base stores the weights of these layers as (in, out); PEFT needs this in its config."""
     flat: Tensor | None = None
-    """All matrices as one vector, once they lie flat."""
+    """All matrices as one vector; None until `lay_flat` is called."""
 
     @classmethod
     def create(
         cls, switch: Switch, *, rank: int, alpha: float, targets: Sequence[str] | None, seed: int, device: Any = "cpu"
     ) -> LoRAAdapter:
-        """A new adapter that changes nothing yet: B is zero, A is drawn by the seed."""
-        # On the CPU whatever the device is, so that an adapter begins with the same numbers everywhere.
+        """Create an adapter with B zero and A random from the seed, so that it changes nothing yet."""
+        # Always on the CPU, so that an adapter starts with the same values on every device.
         generator = torch.Generator().manual_seed(seed & (2**63 - 1))
         weights: dict[str, tuple[Tensor, Tensor]] = {}
         names = target_layers(switch, targets)
         for name in names:
             linear = switch.layers[name]
-            # As PEFT begins: Kaiming's uniform distribution with a of sqrt(5) has exactly this bound.
+            # Same initialization as PEFT: Kaiming uniform with a = sqrt(5) has this bound.
             bound = 1 / math.sqrt(linear.in_features)
             shape = (*linear.experts, rank, linear.in_features)
             a = (torch.rand(shape, generator=generator, dtype=torch.float32) * 2 - 1) * bound
@@ -257,7 +257,7 @@ class LoRAAdapter:
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """Equal for adapters that can be applied together."""
+        """A key that is equal for adapters that can be applied together."""
         return self.rank, self.alpha, *((name, a.shape, b.shape) for name, (a, b) in self.weights.items())
 
     @property
@@ -265,11 +265,11 @@ class LoRAAdapter:
         return any(a.ndim > 2 for a, _ in self.weights.values())
 
     def tensors(self) -> list[Tensor]:
-        """All matrices, in an order that stays the same."""
+        """Return all matrices in a fixed order."""
         return [tensor for pair in self.weights.values() for tensor in pair]
 
     def lay_flat(self) -> Tensor:
-        """Have all matrices lie one after another in one vector, and return that."""
+        """Store all matrices consecutively in one vector and return it."""
         if self.flat is None:
             flat = torch.cat([tensor.detach().flatten() for tensor in self.tensors()])
             views = iter(self.split(flat))
@@ -278,37 +278,37 @@ class LoRAAdapter:
         return self.flat
 
     def split(self, flat: Tensor) -> list[Tensor]:
-        """Parts of a vector in the shapes of the matrices; further dimensions before the last one stay."""
+        """Split the last dimension of a tensor into the shapes of the matrices; keep leading dimensions."""
         tensors = self.tensors()
-        if flat.ndim == 1:  # hundreds of views in one call, as each snapshot makes them
+        if flat.ndim == 1:  # one call for hundreds of views, because each snapshot makes them
             return list(torch._utils._unflatten_dense_tensors(flat, tensors))
         parts = flat.split([tensor.numel() for tensor in tensors], dim=-1)
         return [part.view(*flat.shape[:-1], *tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
     def parts(self, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> dict[str, Change]:
-        """What the switch takes."""
+        """Return the changes for `Switch.using`."""
         return {name: LoRAPart(a, b, self.scale, dropout, generator) for name, (a, b) in self.weights.items()}
 
     def make_trainable(self) -> LoRAAdapter:
-        """The same adapter with tensors that gradients are taken of."""
+        """Make the matrices require gradients; return the adapter."""
         for tensor in self.tensors():
             tensor.requires_grad_()
         return self
 
     def copy(self) -> LoRAAdapter:
-        """A copy that later training does not touch."""
+        """Return a copy that does not share memory."""
         flat = self.lay_flat().clone()
         parts = iter(self.split(flat))
         weights = {name: (next(parts), next(parts)) for name in self.weights}
         return LoRAAdapter(self.rank, self.alpha, weights, self.transposed, flat)
 
     def is_zero(self) -> bool:
-        """Whether it changes nothing, as a new one does."""
+        """Whether all B are zero, so that the adapter changes nothing."""
         return not any(bool(b.any()) for _, b in self.weights.values())
 
     @torch.no_grad()
     def merge(self, switch: Switch) -> dict[str, Change]:
-        """The base's weights with the adapter added in: faster to sample from, and as large as those layers are."""
+        """Return copies of the adapted layers' weights with the adapter merged in, for faster sampling."""
         merged: dict[str, Change] = {}
         for name, (a, b) in self.weights.items():
             weight = dense(switch.layers[name].weight)
@@ -316,13 +316,13 @@ class LoRAAdapter:
                 merged[name] = torch.addmm(weight.float(), b, a, alpha=self.scale).to(weight.dtype)
                 continue
             merged[name] = added = torch.empty_like(weight)
-            for number, expert in enumerate(weight):  # one by one: all of them in float32 are twice the layer
+            for number, expert in enumerate(weight):  # one by one: all in float32 would take twice the layer's memory
                 added[number] = torch.addmm(expert.float(), b[number], a[number], alpha=self.scale)
         return merged
 
 
 def target_layers(switch: Switch, targets: Sequence[str] | None) -> list[str]:
-    """The layers that an adapter changes; a target is the end of a name or a pattern, None means all but experts."""
+    """Return the layers for the targets (end of a name, or a glob pattern); None means all but experts."""
     if targets is None:
         return [name for name, linear in switch.layers.items() if not linear.experts]
     chosen = dict.fromkeys(name for name in switch.layers if any(is_meant(name, target) for target in targets))
@@ -335,5 +335,5 @@ def target_layers(switch: Switch, targets: Sequence[str] | None) -> list[str]:
 
 
 def is_meant(name: str, target: str) -> bool:
-    """Whether a target names a layer."""
+    """Whether a target matches the name of a layer."""
     return name == target or name.endswith(f".{target}") or fnmatch.fnmatch(name, target)

@@ -1,4 +1,4 @@
-"""The products of an adapted linear layer with their gradients, written out: autograd would keep and copy more."""
+"""The products of an adapted linear layer with explicit gradients, because autograd would keep and copy more."""
 
 # pyright: basic, reportMissingImports=false
 
@@ -15,7 +15,7 @@ from .four_bit import Weight, dense
 
 
 class Frozen(torch.autograd.Function):
-    """y = xW' + b, where a weight in four bits is made dense once more for the gradient, and not kept meanwhile."""
+    """y = xW' + b; a four-bit weight is dequantized again for the gradient instead of being kept dense."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
@@ -28,11 +28,11 @@ class Frozen(torch.autograd.Function):
 
 
 class AddLoRA(torch.autograd.Function):
-    """y = onto + xW' + b + scale * (xA')B' for adapted layers that read the same x.
+    """y = onto + xW' + b + scale * (xA')B' for adapted layers with the same input x.
 
-    `spans` are the columns that each layer writes. All A lie below each other, and all B on the diagonal of one matrix,
-    so that there are three products in all. Matrices of several adapters are stacked, (adapters, ...): each applies to
-    its own share of the rows, and all shares are equally long.
+    `spans` are the output columns of each layer. All A are concatenated, and all B form one block-diagonal matrix, so
+    that three products suffice. Matrices of several adapters are stacked, (adapters, ...): each adapter applies to its
+    own rows, and all have the same number of rows.
     """
 
     @staticmethod
@@ -50,7 +50,7 @@ class AddLoRA(torch.autograd.Function):
         rows = x.reshape(*a.shape[:-2], -1, x.shape[-1])
         low = rows @ a.mT
         if onto is None:
-            y = F.linear(x, dense(weight), bias)  # not a view: models may continue to change it in place
+            y = F.linear(x, dense(weight), bias)  # not a view: models may change it in place
         else:
             y = torch.addmm(onto, x, dense(weight).T)
             if bias is not None:
@@ -66,11 +66,11 @@ class AddLoRA(torch.autograd.Function):
         rows, low, a, b = ctx.saved_tensors
         grad = grads[0].contiguous()
         own = grad.view(*rows.shape[:-1], -1)
-        # The rank is small, so that this comes first and everything else is made of it.
+        # First, because the rank is small and the other gradients are computed from this.
         grad_low = own @ b
         if ctx.scale != 1:
             grad_low *= ctx.scale
-        # Masters may be float32, and then so are their gradients; the products run in the type of the base.
+        # Gradients have the dtype of the adapter's matrices, e.g. float32; the products use the dtype of the base.
         grad_a, grad_b = (grad_low.mT @ rows).to(ctx.dtype), own.mT @ low
         rank = a.shape[-2] // len(ctx.spans)
         found: list[Tensor] = []
@@ -86,7 +86,7 @@ class AddLoRA(torch.autograd.Function):
 
 
 def _add(onto: Tensor, one: Tensor, other: Tensor, scale: float) -> Tensor:
-    """Add a product of matrices, or of stacks of them, in place."""
+    """Add a product of matrices, or of batches of matrices, in place."""
     add = onto.addmm_ if onto.ndim == 2 else onto.baddbmm_
     return add(one, other, alpha=scale)
 
@@ -95,7 +95,7 @@ def _join(matrices: Sequence[Tensor], spans: Any, height: int, dtype: torch.dtyp
     if len(spans) == 1 and tuple(spans[0]) == (0, height):
         return matrices[0].to(dtype), matrices[1].to(dtype)
     a = torch.cat(matrices[0::2], dim=-2).to(dtype)
-    # Zeros off the diagonal: each layer sees only its own part of the low-rank states.
+    # Zeros off the diagonal: each layer uses only its own part of the low-rank states.
     b = a.new_zeros(*a.shape[:-2], height, a.shape[-2])
     rank = matrices[0].shape[-2]
     for number, (start, end) in enumerate(spans):

@@ -1,8 +1,8 @@
-"""Sequences -> rows without padding: as many as fit into a token budget, each shared beginning read only once.
+"""Pack sequences into rows without padding, up to a token budget, with each shared prefix stored only once.
 
-The samples of one prompt begin alike, and so do conversations with the same instructions. A family of sequences with a
-common beginning is laid out as that prefix followed by what is left of each member, which attends to the prefix and to
-itself. The numbers are the same as if each had been read by itself; the work is not.
+The samples of one prompt share a prefix, and so do conversations with the same instructions. A family of sequences with
+a common prefix is laid out as the prefix followed by the rest of each member, which attends to the prefix and to
+itself. The results are the same as for separate sequences, with less work.
 
     for batch in pack([datum.tokens for datum in data], budget=2048): ...
     batch.places[j]     # where the positions of sequence batch.members[j] lie in the row
@@ -23,12 +23,12 @@ from .attention import PackedLayout, Segment
 type Ints = NDArray[np.int64]
 
 _SHORTEST_PREFIX = 16
-"""Shorter beginnings are not worth their own segment."""
+"""Shorter common prefixes are not shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One row, and where each sequence lies in it."""
+    """One row of packed sequences, with the position of each sequence."""
 
     tokens: Ints
     positions: Ints
@@ -43,7 +43,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """Sequences that share their first `prefix` tokens; one alone has a prefix of 0."""
+    """Sequences that share their first `prefix` tokens; 0 for a single sequence."""
 
     members: tuple[int, ...]
     prefix: int
@@ -53,15 +53,15 @@ class _Family:
 
 
 def pack(sequences: Sequence[Ints], *, budget: int, share: bool = True) -> list[MicroBatch]:
-    """All sequences in rows of at most `budget` tokens; a longer sequence has its own row."""
+    """Pack all sequences into rows of at most `budget` tokens; a longer sequence gets its own row."""
     lengths = [len(sequence) for sequence in sequences]
-    # A family stays together as far as a row holds it: only there is its beginning read once.
+    # A prefix is shared only within a row, so a family is split only if it exceeds the budget.
     families = [part for family in _families(sequences, share) for part in _split_family(family, lengths, budget)]
     return [_row(sequences, families_of_row) for families_of_row in _bins(families, lengths, budget)]
 
 
 def split(batch: MicroBatch, sequences: Sequence[Ints], *, share: bool = True) -> list[MicroBatch]:
-    """The same sequences in two rows of about half the size; one sequence cannot be split."""
+    """Split a row of several sequences into two rows with half of the sequences each."""
     assert len(batch.members) > 1
     halfway = len(batch.members) // 2
     rows: list[MicroBatch] = []
@@ -76,14 +76,14 @@ def split(batch: MicroBatch, sequences: Sequence[Ints], *, share: bool = True) -
 def _families(sequences: Sequence[Ints], share: bool) -> list[_Family]:
     if not share:
         return [_Family((number,), 0) for number in range(len(sequences))]
-    # Big-endian bytes sort as the tokens do, so sequences that begin alike come to stand next to each other.
+    # Big-endian bytes sort like the tokens, so that sequences with a common prefix become neighbours.
     order = sorted(range(len(sequences)), key=lambda number: sequences[number].astype(">i4").tobytes())
     families: list[_Family] = []
     members, prefix = [order[0]], 0
     for number in order[1:]:
         common = common_start(sequences[members[0]], sequences[number])
         kept = common if len(members) == 1 else min(prefix, common)
-        # One more member is worth a shorter prefix for all of them, as long as more tokens are saved than before.
+        # Accept a shorter prefix for one more member if this saves more tokens in total.
         if kept >= _SHORTEST_PREFIX and kept * len(members) > prefix * (len(members) - 1):
             members.append(number)
             prefix = kept
@@ -94,14 +94,14 @@ def _families(sequences: Sequence[Ints], share: bool) -> list[_Family]:
 
 
 def common_start(one: Ints, other: Ints) -> int:
-    """How many tokens two texts have in common at their beginning."""
+    """Return the length of the common prefix of two token sequences."""
     shorter = min(len(one), len(other))
     differs = one[:shorter] != other[:shorter]
     return int(differs.argmax()) if differs.any() else shorter
 
 
 def _split_family(family: _Family, lengths: Sequence[int], budget: int) -> list[_Family]:
-    """A family that is too large for a row, in several."""
+    """Split a family into parts that each fit into a row."""
     parts: list[_Family] = []
     members: list[int] = []
     for member in family.members:
@@ -117,12 +117,11 @@ def _part(members: Sequence[int], family: _Family) -> _Family:
 
 
 def _bins(families: Sequence[_Family], lengths: Sequence[int], budget: int) -> list[list[_Family]]:
-    """Families for each row: the largest first, each into the first row that still has room."""
+    """Assign families to rows by first-fit decreasing bin packing."""
     rows: list[list[_Family]] = []
     room: list[int] = []
     for family in sorted(families, key=lambda family: -family.size(lengths)):
         size = family.size(lengths)
-        # First fit, the largest first: what is small fills the gaps that what is large has left.
         place = next((number for number, left in enumerate(room) if size <= left), None)
         if place is None:
             rows.append([])

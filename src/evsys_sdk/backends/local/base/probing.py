@@ -1,8 +1,8 @@
-"""Does a model do what we take it for? A few tokens in its own way and in ours, right after loading.
+"""Checks of a loaded model: compare its own forward pass with packed attention and decoding on a few tokens.
 
-Sequences alone, packed into one row and with a shared beginning must have the log-probabilities of the model's own
-forward pass, and so must tokens that are decoded one by one. What other sequences of the row say must not matter. A
-model that fails is refused there and then, with what was found.
+Single sequences, packed sequences, sequences with a shared prefix, and tokens decoded one by one must have the
+log-probabilities of the model's own forward pass. Other sequences of the row must not change them. A model that fails
+is refused, with the difference in the error.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _LARGEST_CRAFTED = 40.0
 _LENGTH, _PREFIX, _STEPS = 12, 6, 2
-"""Tokens of the sequences that are tried, of the beginning that two of them share, and tokens to decode."""
+"""Length of the test sequences, length of the prefix that two of them share, and number of tokens to decode."""
 
 
 def head_of(model: Any, output: Any, name: str) -> Head:
-    """The output layer, with what the model does to its products; found by giving the model products of our own."""
-    # From far below to far above zero: a cap or a scale shows at the ends.
+    """Return the output layer with its scale and cap, found by replacing its output with known values."""
+    # A wide range, because a cap or a scale shows at the ends.
     products = torch.linspace(
         -_LARGEST_CRAFTED, _LARGEST_CRAFTED, len(output.weight), device=output.weight.device, dtype=torch.float32
     )
@@ -57,7 +57,7 @@ def head_of(model: Any, output: Any, name: str) -> Head:
     for scale, cap in _changes(model.config.get_text_config()):
         head = Head(output.weight, getattr(output, "bias", None), scale, cap)
         if calls and logits.shape == plain.shape:
-            # A copy for each attempt: `to_logits` overwrites what it is given.
+            # A copy, because `to_logits` may overwrite its argument.
             found = head.to_logits(plain.clone())
             if float((found - logits).abs().max()) <= allowed * max(1.0, float(found.abs().max()) / _LARGEST_CRAFTED):
                 return head
@@ -67,7 +67,7 @@ def head_of(model: Any, output: Any, name: str) -> Head:
 
 
 def _changes(config: Any) -> list[tuple[float, float | None]]:
-    """Scales and caps that the config speaks of; which of them the model applies has to be tried."""
+    """Return candidate pairs of scale and cap from the config; `head_of` tests which of them the model applies."""
     found: list[tuple[float, float | None]] = [(1.0, None)]
     if scale := getattr(config, "logit_scale", None):
         found.append((float(scale), None))
@@ -80,7 +80,7 @@ def _changes(config: Any) -> list[tuple[float, float | None]]:
 
 @contextlib.contextmanager
 def own_attention(model: Any) -> Generator[None]:
-    """The model computes attention in its own way for the length of a block."""
+    """Use the model's own (eager) attention within a block."""
     model.set_attn_implementation("eager")
     try:
         yield
@@ -90,7 +90,7 @@ def own_attention(model: Any) -> Generator[None]:
 
 @torch.no_grad()
 def check(base: Base) -> None:
-    """Refuse a base whose numbers are not the model's own; layers that text never goes through are not adapted."""
+    """Raise if the results of a base differ from the model's own; drop unused layers from the adaptable ones."""
     try:
         with base.switch.noting() as used:
             reason = _first_difference(base)
@@ -128,7 +128,7 @@ def _first_difference(base: Base) -> str | None:
 
 
 def _texts(base: Base) -> list[Tensor]:
-    """Two sequences that begin alike, and another one."""
+    """Return two sequences with a common prefix and an unrelated one."""
     count = torch.arange(min(_LENGTH, base.context_length))
     first, second, third = count * 7 + 3, count * 11 + 2, count * 5 + 1
     second[:_PREFIX] = first[:_PREFIX]
@@ -136,7 +136,7 @@ def _texts(base: Base) -> list[Tensor]:
 
 
 def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
-    """Read all texts from one row, and once more behind another text than before."""
+    """Return how results change when texts are packed into one row twice, each time behind another text, or None."""
     one, two, other = texts
     prefix = min(_PREFIX, len(one) - 1)
     rests = [one[:prefix], one[prefix:], two[prefix:]]
@@ -151,7 +151,7 @@ def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | 
     hidden = base.hidden(torch.cat(parts), torch.cat(positions), PackedLayout(segments))
     found = hidden.split([len(part) for part in parts])
     before, after = torch.cat(found[1:4]).float(), torch.cat(found[5:8]).float()
-    # Whatever else lies in the row must not matter: the same texts behind another one have the same states.
+    # Other sequences of the row must not matter: the states must be equal behind both.
     changed = float(((before - after).norm(dim=1) / before.norm(dim=1)).mean())
     packed = (*(torch.cat([found[1], rest]) for rest in found[2:4]), found[0])
     same = changed <= (1e-3 if base.key.dtype == torch.float32 else 0.1)
@@ -165,7 +165,7 @@ def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | 
 
 
 def _compare_decoding(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
-    """Read most of each text as a prompt and the rest token by token."""
+    """Return how results change when the last tokens of each text are decoded one by one, or None."""
     from ..sampling.decoding import TokenDecoder
 
     decoder = TokenDecoder(base, {})
@@ -184,19 +184,19 @@ def _gap(base: Base, hidden: Tensor, expected: Tensor) -> float | None:
 
 
 def _difference(base: Base, logits: Tensor, expected: Tensor) -> float | None:
-    """How far log-probabilities are off; None where that is what rounding does."""
+    """Return the difference of the log-probabilities; None if rounding explains it."""
     apart = (logits.log_softmax(-1) - expected).abs()
     exact = base.key.dtype == torch.float32
     if exact and not is_mixture(base.model):
         gap = float(apart.max())
     else:
-        # Improbable tokens are far off in half precision, and rounding may choose another expert now and then.
+        # In half precision, improbable tokens differ much, and rounding sometimes selects another expert.
         gap = float((apart * expected.exp()).nan_to_num(torch.inf).sum(-1).mean())
     return None if gap <= (1e-2 if exact else 0.5) else gap
 
 
 def agrees(base: Base, what: str, compute: Callable[[], tuple[Tensor, Tensor]]) -> bool:
-    """Whether faster code gives the logits of the model's own modules; where it does not, a warning says so."""
+    """Whether fused code returns the logits of the model's own modules; log a warning if not."""
     try:
         with torch.no_grad():
             found, own = compute()
@@ -212,12 +212,12 @@ def agrees(base: Base, what: str, compute: Callable[[], tuple[Tensor, Tensor]]) 
 
 
 def is_mixture(model: nn.Module) -> bool:
-    """Whether a model has experts that tokens are sent to."""
+    """Whether a model is a mixture of experts."""
     return any("experts" in name for name, _ in model.named_modules())
 
 
 def _wrong_window(base: Base, seen: dict[int, Traits]) -> str | None:
-    """Whether layers see as far back as the config says; a few tokens are too short to show it."""
+    """Return why the layers' windows differ from the config, or None; the test sequences are too short to show it."""
     config = base.model.config.get_text_config()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
     window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None) or ()
     for number, traits in seen.items():
@@ -236,7 +236,7 @@ def _convolves(module: nn.Module) -> bool:
 
 
 class _Noting(PackedLayout):
-    """A row of one sequence that notes what the layers ask of attention."""
+    """A row of one sequence that records the attention parameters of each layer."""
 
     def __init__(self, segment: Segment, seen: dict[int, Traits]) -> None:
         super().__init__([segment])

@@ -1,7 +1,7 @@
-"""Products with a fixed matrix, for a handful of rows at a time, as decoding makes them by the thousand.
+"""Products of a few rows with a fixed matrix, for decoding.
 
-On a CPU the matrix is stored once more in the order in which the kernels of oneDNN read it, which nearly halves the
-time. Where this is not to be had, or memory is short, it is an ordinary product.
+On a CPU, a second copy of the matrix is stored in the memory layout of oneDNN, which nearly halves the time. Without
+oneDNN or enough memory, the product is an ordinary one.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -18,15 +18,15 @@ from .. import memory
 from .four_bit import Weight, dense
 
 _ROWS = 16
-"""How many rows the stored order is best for; it serves any number."""
+"""Number of rows that the packed layout is optimized for; it works for any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """x -> xW' + b, added onto another tensor where one is given."""
+    """x -> xW' + b, plus `onto` if given."""
 
     weight: Weight
-    """In four bits only for products that make it dense themselves."""
+    """Dense or four-bit; a four-bit weight is dequantized in each product."""
     bias: Tensor | None = None
     packed: Tensor | None = None
 
@@ -44,7 +44,7 @@ class Product:
 
 
 def can_pack(device: torch.device, dtype: torch.dtype, size: int) -> bool:
-    """Whether matrices of `size` bytes can be stored once more."""
+    """Whether oneDNN supports the dtype and memory suffices for a packed copy of `size` bytes."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight") or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):

@@ -1,9 +1,8 @@
 """Recurrent layers over one packed row: short causal convolutions and the gated delta rule, state reset per sequence.
 
-Attention layers see earlier tokens directly; these layers see them through a state. A segment starts from zero, from
-the final state of the segment that is its prefix, or from a state that a slot of the sampler's cache holds. Everything
-is batched over segments: a convolution is a few gathers, and the delta rule runs in chunks of tokens, whose states are
-passed on one chunk at a time for all segments together.
+Recurrent layers carry a state from token to token. A segment starts from zero, from the final state of its prefix
+segment, or from a state in the sampler's cache. All computation is batched over segments: a convolution is a few
+gathers, and the delta rule processes one chunk of tokens at a time for all segments together.
 
     plan = Plan.of(segments)
     y, last = convolve(plan, x, weight, bias, initial)                   # x (T, channels)
@@ -37,18 +36,18 @@ class _Level:
     members: Tensor
     """Numbers of the segments."""
     parents: Tensor | None
-    """Of each member, the place of the segment that it continues in the order of all levels; None on the first."""
+    """Index of each member's prefix segment in the order of all levels; None on the first level."""
     active: tuple[int, ...]
-    """How many members have a chunk of each number."""
+    """For each chunk number, the number of members that have this chunk."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """How the segments of one row follow each other; made once for all layers."""
+    """The order of computation for the segments of one row, cached for all layers."""
 
     segments: tuple[Segment, ...]
     parents: tuple[int, ...]
-    """Of each segment, the one that is its prefix, or -1."""
+    """Index of each segment's prefix segment, or -1."""
     tokens: int
     _taps: dict[tuple[int, str], tuple[Tensor, Tensor]] = field(default_factory=dict)
     _chunks: dict[str, tuple[list[_Level], Tensor, Tensor, Tensor]] = field(default_factory=dict)
@@ -60,7 +59,7 @@ class Plan:
         return cls(tuple(segments), parents, sum(segment.length for segment in segments))
 
     def taps(self, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Rows that a convolution of `width` reads for each token (T, width), and each segment's state after it.
+        """Return the row indices that a convolution reads for each token (T, width), and those of each final state.
 
         Row T + n * (width - 1) + i is row i of the initial state of segment n.
         """
@@ -80,9 +79,9 @@ class Plan:
         return self._taps[key]
 
     def chunks(self, device: torch.device) -> tuple[list[_Level], Tensor, Tensor, Tensor]:
-        """The levels, each segment's place in their order, the tokens of each chunk, and each token's place there.
+        """Return the levels, each segment's index in their order, each chunk's tokens, and each token's index there.
 
-        Chunks that are not full name token T.
+        Incomplete chunks are padded with token T.
         """
         key = str(device)
         if key not in self._chunks:
@@ -116,7 +115,7 @@ class Plan:
 def convolve(
     plan: Plan, x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """A causal convolution of each channel: (T, channels), and each segment's last inputs (segments, width - 1, c)."""
+    """Return a causal convolution per channel (T, channels) and each segment's last inputs (segments, width - 1, c)."""
     width = weight.shape[-1]
     rows, ends = plan.taps(width, x.device)
     begin = x.new_zeros(len(plan.segments), width - 1, x.shape[1]) if initial is None else initial.to(x.dtype)
@@ -128,9 +127,9 @@ def convolve(
 def delta_rule(
     plan: Plan, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule: (T, heads, width of values), and each segment's last state (segments, heads, k, v).
+    """Apply the gated delta rule: (T, heads, width of values), and each segment's last state (segments, heads, k, v).
 
-    Only its inputs are kept for the gradient. What lies between is several times as large, and computed again.
+    For the gradient, only the inputs are kept; intermediate tensors are several times as large and are recomputed.
     """
     inputs = (query, key, value, decay, beta, initial)
     if not torch.is_grad_enabled():
@@ -146,16 +145,16 @@ def _scan(
     heads, width = value.shape[1:]
 
     def in_chunks(x: Tensor) -> Tensor:  # (T, heads, ...) -> (chunks, heads, size, ...)
-        # By index_select: the gradient of plain indexing sorts the index first, which takes longer than the rest.
+        # index_select, because the gradient of plain indexing sorts the index, which takes longer than the rest.
         padded = torch.cat([x, x.new_zeros(1, *x.shape[1:])])
         return padded.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
 
     q, k, v, g, b = (in_chunks(part) for part in (query, key, value, decay, beta))
     total = g.cumsum(-1)
-    # How much of what token j wrote is left at token i.
+    # The decay of token j's write until token i.
     kept = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
     written = k * b[..., None]
-    # Within a chunk each token corrects what the tokens before it have written: a triangular system.
+    # Within a chunk, each token corrects the writes of earlier tokens: a triangular system.
     system = (written @ k.transpose(-1, -2) * kept).tril(-1)
     right = torch.cat([v * b[..., None], written * total.exp()[..., None]], dim=-1)
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
@@ -166,7 +165,7 @@ def _scan(
     left = total[..., -1].exp()[..., None, None]
     found: list[Tensor] = []
     last = value.new_zeros(0, heads, k.shape[-2], width)
-    # Split once: the gradient of a slice would be as large as the whole, for every chunk.
+    # Split once: the gradient of each single slice would be as large as the whole tensor.
     sizes = [running for level in levels for running in level.active]
     steps = zip(*(part.split(sizes) for part in (q, k, inside, new, reads, left)), strict=True)
     for level in levels:
@@ -178,7 +177,7 @@ def _scan(
             state = initial.to(value.dtype).index_select(0, level.members)
         ended: list[Tensor] = []
         for running in level.active:
-            if running < len(state):  # the shortest segments are the last ones
+            if running < len(state):  # members are sorted by length, so the shortest are last
                 state, done = state.split([running, len(state) - running])
                 ended.append(done)
             q_now, k_now, inside_now, new_now, reads_now, left_now = next(steps)
@@ -191,7 +190,7 @@ def _scan(
 
 
 def step_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
-    """One more token for each slot: x (slots, channels), state (slots, width - 1, channels)."""
+    """Convolve one more token per slot: x (slots, channels), state (slots, width - 1, channels)."""
     window = torch.cat([state, x[:, None].to(state.dtype)], dim=1)
     found = (window * weight.T).sum(1).to(x.dtype)
     return (found if bias is None else found + bias), window[:, 1:]
@@ -200,7 +199,7 @@ def step_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tens
 def step_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One more token for each slot: tensors (slots, heads, width), state (slots, heads, k, v)."""
+    """Apply the delta rule to one more token per slot: tensors (slots, heads, width), state (slots, heads, k, v)."""
     query, key, value, decay, beta = _in_float(query, key, value, decay, beta)
     state = state * decay.exp()[..., None, None]
     change = (value - (key[..., None, :] @ state)[..., 0, :]) * beta[..., None]
@@ -209,7 +208,7 @@ def step_delta_rule(
 
 
 def _in_float(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
-    """All in float32 or wider; queries and keys have length 1, and queries are scaled as in attention."""
+    """Convert to float32 or wider, normalize queries and keys to length 1, and scale queries as in attention."""
     wide = torch.promote_types(query.dtype, torch.float32)
     query, key, value, decay, beta = (part.to(wide) for part in (query, key, value, decay, beta))
     query, key = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (query, key))

@@ -1,7 +1,7 @@
-"""A lock that is granted in the order in which it was asked for.
+"""A fair lock: first come, first served.
 
-A base is used by training, by sampling and by other runs at the same time, each from its own thread and each for one
-short piece of work at a time. With an ordinary lock the thread that releases it would mostly get it right back.
+Training and sampling of several runs use a base from separate threads, each for short pieces of work. With an ordinary
+lock, the thread that releases it would mostly acquire it again at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import TracebackType
 
 
 class Turns:
-    """Mutual exclusion, first come, first served; entering tells the seconds waited. Not reentrant."""
+    """Fair mutual exclusion, not reentrant; entering returns the seconds waited."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -30,7 +30,7 @@ class Turns:
             mine = threading.Event()
             self._waiting.append(mine)
         began = time.perf_counter()
-        mine.wait()  # the previous holder hands its turn over, so it stays taken
+        mine.wait()  # the previous holder passes the lock on, so `_taken` stays set
         return time.perf_counter() - began
 
     def __exit__(
@@ -44,7 +44,7 @@ class Turns:
 
 
 class Clock:
-    """Seconds that one thread computed on a base; what it waited for its turns does not count."""
+    """Measures the seconds that one thread computes on a base, without waiting for turns."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns, self._computed, self._began = turns, 0.0, 0.0
@@ -57,16 +57,16 @@ class Clock:
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        """A turn, within what is counted."""
+        """Hold a turn; subtract the time waited for it."""
         with self._turns as waited:
             self._computed -= waited
             yield
 
     def discount(self, seconds: float) -> None:
-        """Do not count these, which others computed or no one did."""
+        """Subtract seconds in which this thread did not compute."""
         self._computed -= seconds
 
     def take(self) -> float:
-        """The seconds since they were last asked for."""
+        """Return the seconds measured since the last call."""
         found, self._computed = self._computed, 0.0
         return found
