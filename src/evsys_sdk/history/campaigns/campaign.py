@@ -1,7 +1,7 @@
-"""A campaign: a question, a budget, a rule to stop by, and the experiments under it.
+"""A campaign: a question, a budget, stopping rules, and the experiments under it.
 
-It is what an autonomous agent is given, and what a person reads. Everything about it is an event in its journal;
-experiments belong to it by their tag `campaign:<name>`, so that history and context filter by it like by any other.
+All state is stored as events in the journal of the campaign. Experiments belong to it by the tag `campaign:<name>`, so
+history and context can filter by it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST = 2000
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What was agreed when it was opened; it never changes."""
+    """The terms of a campaign; fixed when it is opened."""
 
     question: str
     experiments: int | None = None
@@ -38,18 +38,18 @@ class Terms:
     usd: float | None = None
     hours: float | None = None
     goal: float | None = None
-    """Stop when a supported experiment has this score."""
+    """Stop when a supported experiment reaches this score."""
     patience: int = 3
-    """Stop after this many experiments in a row that did not raise the best score."""
+    """Stop after this many experiments in a row without a better score."""
     approve_tokens: int | None = None
-    """Experiments that may take more need a person's approval."""
+    """Experiments that may take more tokens need human approval."""
     portfolio: str | None = None
     """YAML file of the families of strategies that `evsys campaign run` works through."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something to try, and who is at it."""
+    """A proposed experiment, with the holder of its lease."""
 
     number: int
     text: str
@@ -58,13 +58,13 @@ class Candidate:
     taken_until: float = 0.0
 
     def holder(self, now: float) -> str:
-        """Who works on it at the moment; no one when the lease is over."""
+        """The holder of the lease; empty if the lease has expired."""
         return self.taken_by if now < self.taken_until else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """An experiment that was let in, with what it may take at most."""
+    """An admitted experiment, with the most tokens and USD it may take."""
 
     attempt: int
     experiment: str
@@ -76,19 +76,19 @@ class Admission:
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign as its journal tells it."""
+    """The state of a campaign, read from its journal."""
 
     name: str
     terms: Terms
     opened: float
     candidates: list[Candidate] = field(default_factory=list[Candidate])
     approvals: dict[str, Approval] = field(default_factory=dict[str, Approval])
-    """Hash of a plan -> where its approval stands."""
+    """Hash of a plan -> its approval."""
     admissions: list[Admission] = field(default_factory=list[Admission])
     decisions: list[Event] = field(default_factory=list[Event])
-    """The steps of its portfolio, each with its reason."""
+    """The decisions of its driver, each with its reason."""
     closed: str = ""
-    """Why, once it is."""
+    """Reason for closing; empty while it is open."""
     closed_at: float = 0.0
 
     @property
@@ -97,13 +97,13 @@ class Campaign:
 
     @property
     def deadline(self) -> float | None:
-        """When `evsys campaign run` ends it, if it has one."""
+        """The time at which `evsys campaign run` ends it, or None."""
         starts = [one for one in self.decisions if one.text("action") == "start"]
         return number(starts[-1].get("deadline")) if starts else None
 
 
 def open_campaign(name: str, terms: Terms) -> Campaign:
-    """Begin a campaign; its terms cannot be changed afterwards."""
+    """Open a campaign; its terms cannot be changed afterwards."""
     if not _NAME.fullmatch(name):
         proposal = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "better-answers"
         raise WorkspaceError(f"{show(name)} cannot name a campaign: use a-z, 0-9, '-' and '_'. Try '{proposal}'.")
@@ -121,20 +121,20 @@ def open_campaign(name: str, terms: Terms) -> Campaign:
 
 
 def load_campaign(name: str) -> Campaign:
-    """The campaign of that name, as it is now."""
+    """Load a campaign; raise if it does not exist or its journal was changed."""
     events = read_campaign(name) if _NAME.fullmatch(name) else []
     if not events or events[0].kind != Kind.CAMPAIGN_OPENED:
         known = list_campaigns()
         hint = suggest(name, known) or (f"There are: {', '.join(known)}." if known else "")
         raise WorkspaceError(f"there is no campaign {show(name)}. {hint or 'Begin one with: evsys campaign new'}")
-    # Its terms and admissions come from the journal alone, so nothing can be read from a changed one.
+    # Terms and admissions exist only in the journal, so a changed journal cannot be trusted.
     if problems := verify_campaign(name):
         raise WorkspaceError(f"the journal of the campaign '{name}' was changed: {problems[0]} Open another one.")
     return tell_campaign(name, events)
 
 
 def campaign_of(config: ExperimentConfig) -> str | None:
-    """The campaign that an experiment says it belongs to."""
+    """The name of the campaign in the tags of an experiment, or None."""
     named = [tag.removeprefix(TAG) for tag in config.metadata.tags if tag.startswith(TAG)]
     if len(named) > 1:
         message, hint = "an experiment belongs to one campaign", "Keep the tag of one."
@@ -143,7 +143,7 @@ def campaign_of(config: ExperimentConfig) -> str | None:
 
 
 def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
-    """What the journal of a campaign adds up to."""
+    """Build a campaign from the events of its journal."""
     first = events[0]
     terms = Terms(**{key: first.get(key) for key in Terms.__slots__ if first.get(key) is not None})
     candidates: dict[int, Candidate] = {}
@@ -176,14 +176,14 @@ def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
 
 
 def propose(name: str, text: str, *, by: str = "") -> Candidate:
-    """Add something to try."""
+    """Add a candidate; return the existing one if the text is the same."""
     if not text.strip() or len(text) > _LONGEST:
         raise WorkspaceError(f"a candidate is a sentence of at most {_LONGEST} characters: what to try, and why.")
-    # Here and below: it must exist, and its journal be whole; what it says is read again under the lock.
+    # Here and below: raises if the campaign does not exist or was changed; its events are read again under the lock.
     load_campaign(name)
     with change_campaign(name) as (events, journal):
         campaign = _refuse_closed(tell_campaign(name, events))
-        # Agents that cannot see each other propose the same thing; saying it twice must not make it two.
+        # Agents that run in parallel may propose the same text.
         same = next((one for one in campaign.candidates if one.text == text), None)
         if same is not None:
             return same
@@ -192,7 +192,7 @@ def propose(name: str, text: str, *, by: str = "") -> Candidate:
 
 
 def take(name: str, candidate: int, *, by: str, minutes: float = 60.0) -> Candidate:
-    """Lease a candidate, so that no other agent tries the same meanwhile; taking it again makes the lease longer."""
+    """Lease a candidate, so that no other agent works on it; leasing it again extends the lease."""
     if not by.strip():
         raise WorkspaceError("a lease needs a holder. Say with --by who works on it.")
     load_campaign(name)
@@ -214,7 +214,7 @@ def take(name: str, candidate: int, *, by: str, minutes: float = 60.0) -> Candid
 
 
 def extend_campaign(name: str, hours: float, *, by: str = "", reason: str = "") -> float:
-    """Move the deadline of a campaign that works through a portfolio; its driver sees it at its next step."""
+    """Extend the deadline of a campaign with a portfolio; its driver uses it from the next step; return it."""
     load_campaign(name)
     with change_campaign(name) as (events, journal):
         starts = [one for one in _refuse_closed(tell_campaign(name, events)).decisions if one.text("action") == "start"]
@@ -231,7 +231,7 @@ def extend_campaign(name: str, hours: float, *, by: str = "", reason: str = "") 
 
 
 def close_campaign(name: str, reason: str) -> Campaign:
-    """End a campaign; nothing is started under it any more."""
+    """Close a campaign, so that no experiment starts under it any more."""
     load_campaign(name)
     with change_campaign(name) as (events, journal):
         _refuse_closed(tell_campaign(name, events))

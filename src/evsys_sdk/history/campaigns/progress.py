@@ -1,7 +1,7 @@
-"""Where a campaign stands: worked out from the records of its experiments, never written down.
+"""The progress of a campaign, computed from the records of its experiments.
 
-Spend is that of the ledger; what still runs counts with all that it may take, so that two agents that start at once
-cannot both spend the same rest.
+Spend comes from the ledger. A running experiment counts with the most it may take, so that two agents that start at the
+same time cannot both spend the same budget.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .campaign import Admission, Campaign
 
 OPEN = "open"
 _NOT_SEEN_S = 300.0
-"""For how long an admitted experiment without a record is taken to be about to start."""
+"""Time for which an admitted experiment without a record counts as about to start."""
 
 
 @dataclass(frozen=True)
 class CampaignProgress:
-    """The state of a campaign, and the figures behind it."""
+    """The state of a campaign, with its spend and best experiment."""
 
     state: str
     """open, met, spent, stalled or closed."""
@@ -34,13 +34,13 @@ class CampaignProgress:
     """Oldest first."""
     best: ExperimentView | None
     spent: dict[str, float]
-    """By limit: experiments, tokens, usd, hours; with what is reserved by experiments that still run."""
+    """Spend by limit (experiments, tokens, usd, hours), including the reservations of running experiments."""
     left: dict[str, float]
-    """Of the limits that there are."""
+    """Remaining amount of each limit that is set."""
     suggestions: list[str] = field(default_factory=list[str])
-    """What the conclusions of its latest experiments suggest."""
+    """Next steps from the conclusions of its latest experiments."""
     question: Question | None = None
-    """What its experiments are compared by: the question of the first that has an answer."""
+    """The question of the first experiment with an answer; only experiments with the same question are compared."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -63,14 +63,14 @@ def _brief(one: ExperimentView) -> dict[str, Any]:
 
 
 def measure_progress(campaign: Campaign) -> CampaignProgress:
-    """Look at the record and say where a campaign stands."""
+    """Read the experiments of a campaign and compute its progress."""
     with HistoryIndex(experiment_roots()) as index:
         found = select(index, Filters(tags=[campaign.tag]), sort="oldest")
     return judge_progress(campaign, found, time.time())
 
 
 def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], now: float) -> CampaignProgress:
-    """Where a campaign with these experiments stands."""
+    """Compute the progress of a campaign from its experiments."""
     spent = _spent(campaign, experiments, now)
     terms = campaign.terms
     limits = {"experiments": terms.experiments, "tokens": terms.tokens, "usd": terms.usd, "hours": terms.hours}
@@ -78,7 +78,7 @@ def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], no
     answered = [one for one in experiments if one.answer is not None]
     question = answered[0].question if answered else None
     counted = [one for one in answered if one.question == question]
-    best = max(counted, key=_value, default=None)  # the first of the highest: a later equal has raised nothing
+    best = max(counted, key=_value, default=None)  # the first of equal scores, as a later one is no improvement
     state, why = _state(campaign, counted, best, left)
     stated = dict.fromkeys(one.next for one in reversed(experiments) if one.next and one.counts)
     return CampaignProgress(state, why, list(experiments), best, spent, left, list(stated)[:5], question)
@@ -88,8 +88,7 @@ def _state(
     campaign: Campaign, counted: Sequence[ExperimentView], best: ExperimentView | None, left: dict[str, float]
 ) -> tuple[str, str]:
     terms = campaign.terms
-    # In this order: what a person said, then success, then what is
-    # used up. A goal that was met with the last of the budget is met.
+    # Closing comes first, then the goal, then the limits: a goal met with the last of the budget counts as met.
     if campaign.closed:
         return "closed", campaign.closed
     if terms.goal is not None:
@@ -121,8 +120,7 @@ def _spent(campaign: Campaign, experiments: Sequence[ExperimentView], now: float
         spent["hours"] += one.spend.get("wall_s", 0.0) / 3600
     for admission in campaign.admissions:
         ours = _experiment_of(admission, experiments)
-        # Between being let in and the first line of its record an
-        # experiment is in no list, and must count all the same.
+        # An admitted experiment has no record before its first event, and must count nevertheless.
         if ours is None and now - admission.time < _NOT_SEEN_S:
             spent["experiments"] += 1
         if (ours is None and now - admission.time < _NOT_SEEN_S) or (ours is not None and ours.is_live):
@@ -134,6 +132,6 @@ def _spent(campaign: Campaign, experiments: Sequence[ExperimentView], now: float
 
 
 def _experiment_of(admission: Admission, experiments: Sequence[ExperimentView]) -> ExperimentView | None:
-    """The experiment that was started by an admission."""
+    """The experiment that an admission started, or None."""
     mine = [one for one in experiments if one.name == admission.experiment and (one.started or 0.0) >= admission.time]
     return min(mine, key=lambda one: one.started or 0.0, default=None)

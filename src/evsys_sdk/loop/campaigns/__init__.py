@@ -1,1 +1,1 @@
-"""Driving campaigns: what may start under one, and the portfolio of strategies that one works through by itself."""
+"""Run campaigns: admission of experiments, and the driver that works through a portfolio of strategies."""

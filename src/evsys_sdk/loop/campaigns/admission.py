@@ -1,4 +1,4 @@
-"""Whether an experiment may start under its campaign: asked by `evsys run` before anything is spent."""
+"""Decide whether an experiment may start under its campaign; `evsys run` calls it before anything is spent."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ...record.reader import ExperimentRecord
 
 
 class CampaignRefusal(EvsysError):
-    """A campaign does not let an experiment start."""
+    """A campaign refuses to start an experiment."""
 
     exit_code = 3
 
 
 def admit(config: ExperimentConfig) -> int | None:
-    """Let an experiment into its campaign and return the number of its attempt; refuse it with the reason.
+    """Admit an experiment to its campaign and return the admission number; raise `CampaignRefusal` with the reason.
 
-    One that was started before continues: it was let in, and its own budget limits it.
+    Returns None without a campaign, and for an unfinished experiment, which was admitted when it first started.
     """
     name = campaign_of(config)
     if name is None:
@@ -38,7 +38,7 @@ def admit(config: ExperimentConfig) -> int | None:
         campaign = tell_campaign(name, events)
         if goes_on and not campaign.closed:
             return None
-        # Measured and noted under one lock: of two agents that start at once, the second sees what the first may take.
+        # Measured and recorded under one lock, so that a second agent sees the budget reserved by the first.
         _refuse(campaign, measure_progress(campaign), plan, plan_id, config.name)
         needs = {"tokens": plan.total.tokens, "usd": plan.total.usd or 0.0}
         journal.append(Kind.CAMPAIGN_ADMITTED, experiment=config.name, plan=plan_id, **needs)
@@ -69,7 +69,7 @@ def _refuse(
 
 
 def require_approval(campaign: Campaign, plan: ExperimentPlan, plan_id: str, experiment: str) -> None:
-    """Refuse, and ask for it, where a plan takes more than the campaign allows without a person's approval."""
+    """Raise and request approval if a plan exceeds the campaign's token limit for unapproved experiments."""
     above, needed, name = campaign.terms.approve_tokens, plan.total.tokens, campaign.name
     known = campaign.approvals.get(plan_id)
     if above is not None and needed > above and (known is None or known.state != APPROVED):

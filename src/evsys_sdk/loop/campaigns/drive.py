@@ -4,9 +4,9 @@
     for step in driver.steps():
         print(step.action, step.family, step.reason)
 
-Every decision is one line in the journal of the campaign, written before it is carried out, so that a killed process
-continues with it; everything else is read from the records of the experiments. Each family is one experiment that is
-continued with a higher limit; what it has cost and scored so far is the input of `policy.decide`.
+Each decision is written to the journal of the campaign before it is carried out, so that a restarted process continues
+with it; all other state is read from the records of the experiments. Each family is one experiment that is resumed
+with a higher limit. Its spend and scores are the input of `policy.decide`.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from .portfolio import Portfolio
 
 START, EXPORT, BLOCKED = "start", "export", "blocked"
 _RESERVE = 0.02
-"""Share of the time that is kept for the export; an experiment keeps the time of its conclusion itself."""
+"""Share of the time reserved for the export; experiments reserve the time for their conclusion themselves."""
 _MOST_RESERVE_S = 60.0
 _FIT = 0.8
-"""Share of the rest that the training of a confirmation is planned to take; scoring comes on top."""
+"""Share of the remaining budget planned for training the confirmation; the rest is for scoring."""
 _LATE = "stopped by the deadline before a confirmation"
 _UNITS = {"wall_s": "s", "tokens": "tokens", "usd": "usd"}
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignStep:
-    """A step that was made."""
+    """A completed step of a campaign."""
 
     action: str
     family: str
@@ -67,14 +67,14 @@ class CampaignStep:
     over: bool = False
     """Whether the deadline or the budget ended the campaign before its confirmation was complete."""
     stop: str = ""
-    """Why the driver stops here, although the campaign is open: interrupted, or waiting for an approval."""
+    """Why the driver stops although the campaign is open: `interrupted`, or `waiting` for an approval."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Driver:
-    """One campaign with a portfolio."""
+    """Drives one campaign with a portfolio."""
 
     def __init__(self, name: str, *, until: float | None = None) -> None:
         self.name = name
@@ -83,14 +83,14 @@ class Driver:
         self.portfolio = Portfolio.load(name, found.terms.portfolio)
         self._until, self._is_late = until, False
 
-    # What is known
+    # State
 
     @property
     def campaign(self) -> Campaign:
         return load_campaign(self.name)
 
     def look(self) -> Observed:
-        """Everything that the next decision depends on, from the journal and the records."""
+        """The inputs of the next decision, read from the journal and the records."""
         started = self._started(self.campaign)
         unit, budget = started.text("unit"), number(started.get("budget")) or 0.0
         records = {name: self._record(self.portfolio.explore(name)) for name in self.portfolio.runs}
@@ -115,7 +115,7 @@ class Driver:
         )
 
     def next(self) -> CampaignDecision:
-        """The step that comes next, as the journal has it or the policy decides; nothing is started or written."""
+        """The next step, from the journal or the policy; nothing is started or written."""
         found = self.campaign
         if found.closed:
             return CampaignDecision(STOP, reason=found.closed)
@@ -126,7 +126,7 @@ class Driver:
         return decide(self.look())
 
     def overrule(self, family: str, because: str, *, confirm: bool = False, by: str = "") -> CampaignDecision:
-        """Make an own decision the next step; the reason is recorded with what the policy would have done."""
+        """Record another decision as the next step, with its reason and the policy's decision."""
         if not because.strip():
             raise WorkspaceError("an own decision needs a reason. Give it with --because.")
         if family not in self.portfolio.runs:
@@ -141,10 +141,10 @@ class Driver:
         self._note(made, by=by or "agent", instead=f"{instead.action} {instead.family}".strip())
         return made
 
-    # What is done
+    # Steps
 
     def steps(self, most: int | None = None) -> Generator[CampaignStep]:
-        """Make steps until the campaign is closed, or `most` of them."""
+        """Make steps until the campaign is closed, at most `most` of them."""
         what = f"the campaign '{self.name}'"
         with folder_lock(campaign_dir(self.name), what=what, remedy="Wait for it, or stop it first."):
             self._start()
@@ -164,7 +164,7 @@ class Driver:
         if seen.left <= seen.least and not seen.confirmed:
             if self._is_late or is_concluded:
                 return self._finish(_LATE, over=True)
-            self._is_late = True  # one family is scored and concluded, whatever the time
+            self._is_late = True  # one family is still scored and concluded after the deadline
         if open_one is not None:
             decision = _read_decision(open_one)
         else:
@@ -183,7 +183,7 @@ class Driver:
         return CampaignStep(decision.action, decision.family, decision.reason, outcome, stop=stop)
 
     def _carry_out(self, decision: CampaignDecision, event: Event, seen: Observed) -> tuple[str, str]:
-        """Run the experiment of a decision: what came of it, and why the driver has to stop, if it has."""
+        """Run the experiment of a decision; return its outcome, and why the driver must stop, or ""."""
         try:
             config = self._config(decision, event, seen)
             self._check_approval(config)
@@ -193,17 +193,17 @@ class Driver:
         except EvsysError as error:
             if isinstance(error, CampaignRefusal) and decision.action == CONFIRM:
                 return str(error), "waiting"
-            # Without this line the policy would choose it again.
+            # Recorded, or the policy would choose the family again.
             self._note(CampaignDecision(BLOCKED, decision.family, reason=str(error)), by="policy")
             return str(error), ""
         shown = view(ExperimentRecord(result.path))
         score = "no score" if shown.best_score is None else f"{shown.metric} {shown.best_score:.4g}"
-        verdict = shown.verdict if decision.action == CONFIRM else ""  # of one that explores there is no claim
+        verdict = shown.verdict if decision.action == CONFIRM else ""  # exploration has no hypothesis
         stated = ", ".join(one for one in (shown.status, score, verdict) if one)
         return stated, "interrupted" if result.status == "interrupted" else ""
 
     def _start(self) -> None:
-        """Fix the budget, once; a later deadline is its own decision."""
+        """Record the budget once; a new deadline on restart is recorded as a further decision."""
         found = self.campaign
         if found.closed:
             raise WorkspaceError(f"the campaign '{self.name}' is closed ({found.closed}). Open another one.")
@@ -212,7 +212,7 @@ class Driver:
             return
         terms = found.terms
         if self._until is not None or terms.hours is not None:
-            # Before the clock starts, and kept: a restart near the deadline has no time to measure it.
+            # Measured once, before the start, and recorded: a restart near the deadline has no time to measure it.
             least = (number(known[0].get("least")) if known else None) or self._measure_least_s()
             now = time.time()
             began = known[0].time or now if known else now
@@ -233,7 +233,7 @@ class Driver:
         self._note(CampaignDecision(START, reason=f"{budget:,.4g} {_UNITS[unit]}"), unit=unit, budget=budget, **more)
 
     def _config(self, decision: CampaignDecision, event: Event, seen: Observed) -> ExperimentConfig:
-        """The experiment of a decision, with the limit that the journal has for it."""
+        """The config of a decision's experiment, with the limit from the journal."""
         unit = self._started(self.campaign).text("unit")
         if decision.action == CONFIRM:
             config = self.portfolio.confirm(decision.family, self._plan_steps(decision.family, seen))
@@ -241,7 +241,7 @@ class Driver:
         else:
             config = self.portfolio.explore(decision.family)
             limit = number(event.get("limit")) or self._limit(decision, seen)
-            if self._is_late:  # what a killed process has spent of it must not end the one that is to be scored
+            if self._is_late:  # a killed process may have spent it, and scoring still needs budget
                 limit = max(limit, self._limit(decision, seen))
         if limit is None:
             return config
@@ -250,7 +250,7 @@ class Driver:
         return config.model_copy(update={"budget": budget})
 
     def _limit(self, decision: CampaignDecision, seen: Observed) -> float:
-        """What the experiment of a family may have cost in all after a decision."""
+        """The total budget of a family's experiment after a decision."""
         spent = next(one.spent for one in seen.families if one.name == decision.family)
         return spent + max(decision.amount, seen.least)
 
@@ -258,12 +258,12 @@ class Driver:
         deadline = number(self._started(self.campaign).get("deadline"))
         if deadline is None:
             return None
-        if self._is_late:  # what has a score is only concluded; without one, its own limit ends it
+        if self._is_late:  # with a score, only conclude; without one, its own limit ends the experiment
             return time.time() if any(one.points for one in seen.families) else None
         return deadline - min(_RESERVE * seen.budget, _MOST_RESERVE_S)
 
     def _plan_steps(self, family: str, seen: Observed) -> int | None:
-        """How many steps a seed of the confirmation takes: up to the best score, or what fits where it still rises."""
+        """Steps per seed of the confirmation: up to the best score, or as many as fit if the last score is best."""
         record = self._record(self.portfolio.explore(family))
         run = record.runs[0] if record and record.runs else None
         points = self._points(run, seen.budget) if run else []
@@ -282,7 +282,7 @@ class Driver:
             require_approval(found, plan_experiment(config), hash_plan(config), config.name)
 
     def _finish(self, why: str, *, over: bool = False) -> CampaignStep:
-        """Export the best weights that there are, and close the campaign with what it has shown."""
+        """Export the best available weights, and close the campaign with its result as reason."""
         confirmation = self._find_confirmation()
         seen = self.look()
         ranked = sorted((one for one in seen.families if one.best), key=lambda one: -_score(one))
@@ -303,10 +303,10 @@ class Driver:
         with change_campaign(self.name) as (_, journal):
             journal.append(Kind.CAMPAIGN_DECIDED, **decision.to_dict(), **more)
 
-    # How the records are read
+    # Records
 
     def _measure_least_s(self) -> float:
-        """More than twice what scoring takes: a smaller slice would train nothing."""
+        """2.5 times the longest forecast scoring time: a smaller slice leaves no time to train."""
         configs = [self.portfolio.explore(name) for name in self.portfolio.runs]
         return 0.5 + 2.5 * max((forecast_scoring(one) or 0.0 for one in configs), default=0.0)
 
@@ -315,7 +315,7 @@ class Driver:
         return [event for event in found.decisions if event.text("action") == START][-1]
 
     def _find_open(self, found: Campaign) -> Event | None:
-        """The last decision, if it was not carried out: its experiment has no end after it."""
+        """The last decision, if its experiment has not ended since."""
         last = found.decisions[-1] if found.decisions else None
         if last is None or last.text("action") in (START, BLOCKED):
             return None
@@ -337,7 +337,7 @@ class Driver:
         reason = last.text("reason") if last is not None and last.text("action") == BLOCKED else ""
         approved = [one.time for one in found.approvals.values() if one.state == APPROVED]
         if last is not None and max(approved, default=0.0) > (last.time or 0.0):
-            reason = ""  # somebody has approved something since: it is asked for anew
+            reason = ""  # an approval came later, so the family is tried again
         if record is None or not record.runs:
             return FamilyState(name, blocked=reason)
         run, spent = record.runs[0], spent_amount(record.spend, unit)
@@ -352,7 +352,7 @@ class Driver:
         return FamilyState(name, spent, points, ended=ended, blocked=reason or failed, fruitless=fruitless)
 
     def _points(self, run: RunRecord, spent: float) -> list[tuple[int, Point]]:
-        """The scores on the validation set by step; a step has the same share of the cost as any other."""
+        """The validation scores by step; the cost is divided evenly over the steps."""
         metric, mode = self.portfolio.metric
         wanted = metric_name("val", self.portfolio.val[0].label or "", metric)
         found = [(int(step), score) for name, step, _, score in run.scores if name == wanted]
@@ -382,7 +382,7 @@ def _family_of(shown: ExperimentView) -> str:
 
 
 def _export(folders: list[Path], target: Path) -> str:
-    """Export from the first record that has weights; a folder that is there already was exported before a kill."""
+    """Export from the first record that has weights; an existing folder was exported before a restart."""
     if target.is_dir():
         return f"exported to {target}"
     for folder in folders:

@@ -1,4 +1,4 @@
-"""What a family has cost and scored so far, read from the records of its experiments."""
+"""Read the scores, end time and spend of a family from the record of its experiment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def read_point(score: dict[str, Any], mode: str, cost: float) -> Point | None:
     value, low, high = number(score.get("value")), number(score.get("low")), number(score.get("high"))
     if value is None:
         return None
-    # The standard error of a score of 0 or 1 is 0; the interval knows better.
+    # The standard error of a score of 0 or 1 is 0, so the width of the interval is used.
     wide = (high - low) / 3.92 if low is not None and high is not None else 0.0
     return Point(cost, -value if mode == "min" else value, max(number(score.get("stderr")) or 0.0, wide))
 
 
 def ended_at(record: ExperimentRecord | None) -> float | None:
-    """When an experiment ended, by itself or by a limit; None while it continues, or was interrupted or killed."""
+    """The time an experiment ended, normally or by a limit; None if it is running, interrupted or killed."""
     turns = [one for one in record.events if one.kind in (Kind.STARTED, Kind.RESUMED, Kind.ENDED)] if record else []
     done = turns and turns[-1].kind == Kind.ENDED and turns[-1].text("status") != "interrupted"
     return turns[-1].time if done else None

@@ -1,11 +1,11 @@
-"""Which family of strategies a campaign works on next: a pure function of what was observed, and of a seed.
+"""Choose the family of strategies that a campaign works on next: a pure function of observations and a seed.
 
     decision = decide(Observed(families, budget=3600, left=3000, baseline=0.2))
     decision.action, decision.family, decision.amount, decision.reason
 
-Every family gets a probe. Its learning curve is then extrapolated to what one seed of the confirmation can cost; the
-rest of the exploration goes, a slice at a time, to the family that Thompson sampling draws: the one whose forecast, at
-random from its posterior, gains most at that same cost. Costs are in one unit: seconds, tokens or dollars.
+Every family first gets a probe. Its learning curve is then extrapolated to the horizon, the cost of one seed of the
+confirmation. Thompson sampling spends the rest of the exploration budget in slices: each slice goes to the family
+whose curve, drawn from its posterior, gains most at the horizon. Costs have one unit: seconds, tokens or dollars.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ type FloatArray = npt.NDArray[np.float64]
 
 PROBE, TRAIN, CONFIRM, STOP = "probe", "train", "confirm", "stop"
 _LEVEL = 0.9
-"""Of the intervals of forecasts."""
+"""Level of the intervals of forecasts."""
 _CONFIRMED_Z = 2.5
-"""How many standard errors above the baseline a family counts as better while it is explored."""
+"""A family has a gain if its best score is this many standard errors above the baseline."""
 _FUTILITY_THRESHOLD = 0.05
-"""Exploring ends when no other family beats the best with more than this probability."""
+"""Exploration ends when no other family beats the best with at least this probability."""
 _CURVE_ERROR = 0.01
-"""What a smooth curve misses by itself, as a share of the scale of scores."""
+"""Model error of a smooth curve, as a share of the scale of scores."""
 _GAINS = np.concatenate([np.linspace(-0.3, 0.0, 7)[:-1], np.linspace(0.0, 1.0, 31)])
 """Gains of a curve from its start to its end, in units of the scale."""
 _PACES = np.geomspace(0.05, 4.0, 10)
 _DELAYS = np.array([0.0, 0.1, 0.25, 0.5])
-"""How long a curve takes, and when it begins to rise, in units of the horizon."""
+"""Delays before a curve rises; `_PACES` are its time constants. Both in units of the horizon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A score on the validation set after some cost; more is better."""
+    """A score on the validation set after some cost; higher is better."""
 
     cost: float
     score: float
@@ -46,17 +46,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class FamilyState:
-    """What is known about one family."""
+    """The observations of one family."""
 
     name: str
     spent: float = 0.0
     points: Sequence[Point] = ()
     ended: bool = False
-    """Whether there is nothing more to train."""
+    """Whether its training is complete."""
     blocked: str = ""
-    """Why it cannot continue: it failed, or waits for approval."""
+    """Why it cannot continue: it failed, or waits for approval; empty if it can."""
     fruitless: int = 0
-    """How many of its latest slices brought no new score: they were too small for the next one."""
+    """Number of its latest slices in a row that were too small to reach the next score."""
 
     @property
     def best(self) -> Point | None:
@@ -65,38 +65,38 @@ class FamilyState:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that a decision depends on."""
+    """All inputs of a decision."""
 
     families: Sequence[FamilyState]
     budget: float
-    """Of the whole campaign."""
+    """Budget of the whole campaign."""
     left: float
     baseline: Point | None = None
     """The score before training."""
     probe_share: float = 0.05
     confirm_share: float = 0.45
     seeds: int = 3
-    """Of the confirmation."""
+    """Number of seeds of the confirmation."""
     least: float = 0.0
-    """Smallest amount that is worth starting for: what one scoring takes."""
+    """Smallest useful amount: the cost of one scoring."""
     seed: int = 0
     confirmed: bool = False
-    """Whether the confirmation has been made."""
+    """Whether the confirmation is complete."""
 
     @property
     def horizon(self) -> float:
-        """What one seed of the confirmation can cost."""
+        """Budget of one seed of the confirmation."""
         return self.budget * self.confirm_share / self.seeds
 
     @property
     def explorable(self) -> float:
-        """What is left for exploring: the confirmation has its share."""
+        """Remaining budget minus the share of the confirmation."""
         return self.left - self.budget * self.confirm_share
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The score of a family when it has cost as much as a seed of the confirmation, with its 90 % interval."""
+    """The predicted score of a family at the horizon, with its 90 % interval."""
 
     mean: float
     low: float
@@ -109,13 +109,13 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class CampaignDecision:
-    """The next step of a campaign, and why."""
+    """The next step of a campaign, with its reason."""
 
     action: str
     """probe, train, confirm or stop."""
     family: str = ""
     amount: float = 0.0
-    """What it may cost on top of what the family has cost."""
+    """Budget of the step, on top of what the family has spent."""
     reason: str = ""
     forecasts: dict[str, Forecast] = field(default_factory=dict[str, Forecast])
 
@@ -125,7 +125,7 @@ class CampaignDecision:
 
 
 def decide(seen: Observed) -> CampaignDecision:
-    """The next step of a campaign."""
+    """Choose the next step of a campaign."""
     if seen.confirmed:
         return CampaignDecision(STOP, reason="the confirmation has been made")
     slice_ = max(seen.budget * seen.probe_share, seen.least)
@@ -157,7 +157,7 @@ def decide(seen: Observed) -> CampaignDecision:
 
 
 def forecast(family: FamilyState, seen: Observed) -> Forecast:
-    """Extrapolate a learning curve to the horizon: a posterior over curves that rise or fall, early or late."""
+    """Extrapolate a learning curve to the horizon with a posterior over gain, pace and delay."""
     start, scale = _start(seen), _scale(seen)
     costs = np.array([one.cost for one in family.points]) / seen.horizon
     scores = (np.array([one.score for one in family.points]) - start) / scale
@@ -165,7 +165,7 @@ def forecast(family: FamilyState, seen: Observed) -> Forecast:
     gains, paces, delays = (axis.ravel() for axis in np.meshgrid(_GAINS, _PACES, _DELAYS, indexing="ij"))
     curves = gains[:, None] * _rise(costs[None, :], paces[:, None], delays[:, None])
     misfit = ((scores - curves) ** 2 / (errors**2 + _CURVE_ERROR**2)).sum(axis=1)
-    # Large gains are rarer than small ones, and falls are rare.
+    # Prior: large gains are rarer than small ones, and losses are rare.
     prior = np.where(gains >= 0, -gains / 0.4, gains / 0.05 - 1.0)
     log_weight = prior - 0.5 * misfit
     weight = np.exp(log_weight - log_weight.max())
@@ -181,7 +181,7 @@ def forecast(family: FamilyState, seen: Observed) -> Forecast:
 
 
 def _rise(cost: FloatArray, pace: FloatArray, delay: FloatArray) -> FloatArray:
-    """How much of its gain a curve has made."""
+    """The share of its gain that a curve reaches at a cost."""
     return 1.0 - np.exp(-np.maximum(cost - delay, 0.0) / pace)
 
 
@@ -192,7 +192,7 @@ def _start(seen: Observed) -> float:
 
 
 def _scale(seen: Observed) -> float:
-    """The range that scores can still move in: up to 1 where they look like shares, else three times what was seen."""
+    """The remaining range of scores: up to 1 if all scores are between 0 and 1, else three times the observed range."""
     values = [point.score for one in seen.families for point in one.points] + [_start(seen)]
     if min(values) >= 0.0 and max(values) <= 1.0:
         return max(1.0 - _start(seen), 0.05)
@@ -201,19 +201,21 @@ def _scale(seen: Observed) -> float:
 
 def _next_probe(seen: Observed, slice_: float) -> FamilyState | None:
     fresh = [one for one in seen.families if not one.points and not one.blocked and not one.ended]
-    if seen.explorable < max(0.5 * slice_, seen.least):  # only where nothing at all is scored, and once
+    if seen.explorable < max(
+        0.5 * slice_, seen.least
+    ):  # without budget, only one probe per family, until one has a score
         fresh = [] if any(one.points for one in seen.families) else [one for one in fresh if not one.spent]
     return fresh[0] if fresh else None
 
 
 def _is_capped(one: FamilyState, seen: Observed, slice_: float) -> bool:
-    """Whether a family without a confirmed gain has had half of what the probes left."""
+    """Whether a family without a gain has spent half of the exploration budget that was left after the probes."""
     remainder = seen.budget * (1 - seen.confirm_share) - slice_ * len(seen.families)
     return one.spent - slice_ >= 0.5 * max(remainder, slice_) and not has_gain(one, seen)
 
 
 def has_gain(one: FamilyState, seen: Observed) -> bool:
-    """Whether the best score of a family is above the baseline by more than noise explains."""
+    """Whether the best score of a family is significantly above the baseline."""
     best, base = one.best, seen.baseline
     if best is None or base is None:
         return False
@@ -221,7 +223,7 @@ def has_gain(one: FamilyState, seen: Observed) -> bool:
 
 
 def _chances(families: Sequence[FamilyState], leader: FamilyState, forecasts: dict[str, Forecast]) -> list[float]:
-    """How likely each of some families ends above the leader."""
+    """The probability of each family to exceed the leader at the horizon."""
     level = forecasts[leader.name].draws
     return [float((forecasts[one.name].draws > level).mean()) for one in families]
 
@@ -229,7 +231,7 @@ def _chances(families: Sequence[FamilyState], leader: FamilyState, forecasts: di
 def _draw(
     allowed: Sequence[FamilyState], known: Sequence[FamilyState], forecasts: dict[str, Forecast], seen: Observed
 ) -> tuple[FamilyState, float]:
-    """Thompson sampling: one curve of each family, and the family with the highest gain for its cost."""
+    """Thompson sampling: draw one curve per family, and return the family with the highest gain."""
     random = np.random.default_rng([seen.seed, sum(len(one.points) for one in known)])
     at = int(random.integers(256))
     settled = [one for one in known if one not in allowed]

@@ -1,9 +1,9 @@
-"""A portfolio: the families of strategies that a campaign works through by itself, in a small YAML file.
+"""A portfolio: the families of strategies that `evsys campaign run` works through, in a YAML file.
 
 base: config.yaml                  # an ordinary experiment with a val and a test benchmark
 families:
-  sft: {}                          # the run of the base as it is
-  rl: { algorithm: { kind: rl } }  # keys of a run that take the place of the base's
+  sft: {}                          # the run of the base, unchanged
+  rl: { algorithm: { kind: rl } }  # keys of a run that override those of the base
   prompt: configs/prompt.yaml      # or the run of another config
 """
 
@@ -27,28 +27,28 @@ from ...paths import in_project
 
 _NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 _FRESH = 10_007
-"""Added to the seed of the base, so that the confirmation shares no seed with what was explored."""
+"""Added to the seed of the base, so that the confirmation shares no seed with the exploration."""
 
 
 class PortfolioConfig(Strict):
-    """Families of strategies, and how the budget is shared out among them."""
+    """Families of strategies, and how the budget is divided among them."""
 
     base: str
-    """YAML file of an experiment: model, data, benchmarks, and the run that families are variations of."""
+    """YAML file of an experiment: model, data, benchmarks, and the run that families vary."""
     families: dict[str, str | dict[str, Any]] = Field(min_length=1)
-    """Name -> keys of a run that take the place of the base's, or the YAML file of a config with one run."""
+    """Name -> keys that override the base run, or the YAML file of a config with one run."""
     probe_share: float = Field(default=0.05, gt=0, le=0.5)
-    """Share of the budget that every family gets first."""
+    """Share of the budget for the probe of each family."""
     confirm_share: float = Field(default=0.45, gt=0, lt=1)
-    """Share of the budget that is kept for the confirmation on the test set."""
+    """Share of the budget reserved for the confirmation on the test set."""
     confirm_seeds: int = Field(default=3, ge=2, le=100)
     """Fresh seeds of the confirmation; fewer than 3 cannot support a claim."""
     seed: int = Field(default=0, ge=0)
-    """Of the draws that share out the budget."""
+    """Seed of Thompson sampling."""
 
 
 class Portfolio:
-    """The experiments of a campaign that works through families."""
+    """Builds the experiments of a campaign with a portfolio."""
 
     def __init__(self, campaign: str, settings: PortfolioConfig, base: ExperimentConfig, place: str) -> None:
         self.campaign, self.settings, self.base, self._place = campaign, settings, base, place
@@ -63,25 +63,25 @@ class Portfolio:
 
     @classmethod
     def load(cls, campaign: str, path: str) -> Portfolio:
-        """The portfolio in a file; every family is checked for its form."""
+        """Load a portfolio from a file; raise if a family is malformed."""
         settings = load_settings(in_project(path), PortfolioConfig)
         return cls(campaign, settings, load_yaml(in_project(settings.base)), path)
 
     @property
     def metric(self) -> tuple[str, str]:
-        """The metric that chooses, and whether more (`max`) or less (`min`) is better."""
+        """The metric for choosing a family, and its mode, `max` or `min`."""
         found = self.base.metadata.success_metric
         if isinstance(found, SuccessMetric):
             return found.name.rpartition("/")[2], found.mode
         return found.rpartition("/")[2] if found else (self.val[0].metrics or ["pass@1"])[0], "max"
 
     def explore(self, family: str) -> ExperimentConfig:
-        """The experiment that explores a family: one seed, scored on the validation tasks only, without a claim."""
+        """The experiment that explores a family: one seed, validation tasks only, no hypothesis."""
         entries = [_with_base(entry) for entry in self.val]
         return self._experiment(f"{self.campaign}-{family}", family, entries, hypothesis=None, n_repeats=1)
 
     def confirm(self, family: str, steps: int | None) -> ExperimentConfig:
-        """The experiment that confirms a family: fresh seeds, against the untrained model, on the test set."""
+        """The experiment that confirms a family: new seeds, compared with the untrained model on the test set."""
         given = self.base.metadata.hypothesis
         claim = Hypothesis(
             claim=f"{family} scores better than the untrained model.",
