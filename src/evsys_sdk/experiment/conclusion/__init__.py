@@ -1,11 +1,11 @@
-"""What an experiment showed: written by code, from the record alone, the same every time.
+"""The conclusion of an experiment: computed from its record alone, and reproducible.
 
-    conclude(path)            the conclusion of the experiment in a folder; writes nothing
-    write_conclusion(path)    the same, and `conclusion.json` and `conclusion.md` next to it
+    conclude(path)            return the conclusion of the experiment in a folder; write nothing
+    write_conclusion(path)    also write `conclusion.json` and `conclusion.md` to the folder
 
-The modules in the order of the flow: `reading` turns the record into `evidence`, `question` says what is asked of it,
-`measured` makes arrays of scores, `comparison` and `trend` do the statistics, `rules` decides, `advice` says what to
-doubt and what to do next, `settings` what differed, `verdict` puts it together as a `model`, `markdown` shows it.
+The modules in the order of use: `reading` converts the record to `evidence`, `question` selects the metric and the
+baseline, `measured` makes arrays of scores, `comparison`, `trend` and `interim` compute the statistics, `rules` decides
+the verdict, `advice` lists threats and next steps, `verdict` assembles the `model`, `markdown` renders it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to doubt about a conclusion, and what to do next: rules, not opinions."""
+"""Threats to the validity of a conclusion, and next steps, by fixed rules."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .rules import MIN_SEEDS, Ruling
 from .summary import list_names, number, pluralise
 
 _LOW = 0.02
-"""A best score below this says that the tasks are too hard, rather than how good the runs are."""
+"""If the best score is below this value, the tasks are too hard to compare runs."""
 
 
 def find_extremes(analysis: Analysis) -> list[str]:
-    """Saturation, ceiling and floor: scores that leave no room for the effect."""
+    """Describe saturation, ceiling and floor effects."""
     report, base, sign, claim = analysis.report, analysis.baseline_scores, analysis.question.sign, analysis.claim
     if report.is_saturated:
         return ["Saturated: every run scores the same on every task, so that this set cannot tell them apart."]
@@ -33,7 +33,7 @@ def find_extremes(analysis: Analysis) -> list[str]:
 
 
 def list_threats(analysis: Analysis, looks: Looks | None) -> list[str]:
-    """Everything that makes the numbers worth less than they look."""
+    """List the threats to the validity of the results: design, data, and remarks of the audit."""
     remarks = (f"{remark.rstrip('.')}." for remark in analysis.evidence.remarks)
     return [*_about_the_design(analysis, looks), *_about_the_data(analysis), *remarks]
 
@@ -76,14 +76,14 @@ def _about_the_data(analysis: Analysis) -> Iterator[str]:
         )
     if report.n_clusters is not None and 1 < report.n_clusters < 10:
         yield f"The tasks come from {report.n_clusters} clusters, which is little to know other ones by."
-    # A run that has every task right, or wrong, has nothing in which its seeds could differ.
+    # If a run scores the same on every task, its seeds cannot differ.
     varied = {name: run.values for name, run in report.runs.items() if run.n_seeds > 1 and len({*run.values[0]}) > 1}
     if same := [name for name, values in varied.items() if (values == values[0]).all()]:
         yield f"All seeds of {list_names(same)} scored the same on every task: check that the seed changes anything."
 
 
 def next_steps(analysis: Analysis, ruling: Ruling, extremes: Sequence[str], sequential: Sequential | None) -> list[str]:
-    """What would settle it, the most useful first."""
+    """List the next steps, the most useful first."""
     steps = list(ruling.remedies)
     if broken := [arm.arm for arm in analysis.evidence.arms if arm.problem is not None or arm.status is None]:
         steps.append(f"Repair {list_names(broken, most=3)} and run the experiment again with --resume.")
@@ -120,7 +120,7 @@ def _onward(analysis: Analysis, ruling: Ruling, extremes: Sequence[str], *, futi
 
 
 def _more_evidence(claim: Claim, analysis: Analysis, judged: str | None) -> str:
-    """How many seeds would settle it, at the effect that was seen, or that was claimed."""
+    """Recommend the number of seeds for 80 % power at the observed effect, or at the claimed one."""
     comparison, prospect, detectable = analysis.comparison(judged), analysis.prospect, analysis.detectable
     seeds = min((run.n_seeds for run in analysis.report.runs.values()), default=0)
     if seeds < MIN_SEEDS:

@@ -1,6 +1,6 @@
-"""The statistics of one question: each run against the baseline, and which run is best.
+"""Compare each run with the baseline, and find the best run.
 
-Names go in alphabetical order through the statistics, so that the order of a config changes nothing.
+Runs are processed in alphabetical order, so that the order in the config does not affect results.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _HAD_THEIR_TURN = ("completed", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One-sided false positive rates at which a claim is tested."""
+    """One-sided false positive rates for the test of a claim."""
 
     trial: float = ERROR
-    """In all looks of this trial together; less for a later trial."""
+    """Over all interim analyses of this trial; lower for later trials of the claim."""
     here: float = ERROR
-    """At the look that was reached."""
+    """At the interim analysis that was reached."""
     last: float = ERROR
-    """At the last look."""
+    """At the last analysis."""
     last_seeds: int = 0
-    """Seeds a run at the last look; 0 where there is one look."""
+    """Seeds per run at the last analysis; 0 if only one analysis is planned."""
     look: int = 0
-    """Which look was reached, counted from 0."""
+    """Index of the interim analysis that was reached, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One question answered as far as the record goes."""
+    """The statistics for one question."""
 
     evidence: Evidence
     claim: Claim | None
@@ -55,7 +55,7 @@ class Analysis:
     """In the order of `candidates`."""
     differences: Differences | None = None
     preferred: str | None = None
-    """The candidate that validation selected: the only one that is tested, at the whole error rate."""
+    """The candidate that validation selected; it alone is tested, at the full error rate."""
 
     @property
     def candidates(self) -> list[str]:
@@ -64,7 +64,7 @@ class Analysis:
 
     @property
     def baseline_scores(self) -> RunScores | None:
-        """The scores of the baseline, if it has any; a level is a model that scores it on every task."""
+        """The scores of the baseline, if any; a claimed level is a model that scores this level on every task."""
         base, runs = self.baseline, self.report.runs
         if base is None or base.kind == "run":
             return None if base is None else runs.get(base.name)
@@ -81,7 +81,7 @@ class Analysis:
 
     @property
     def detectable(self) -> float | None:
-        """Minimum detectable effect (80 % power), averaged over the runs; None where the metric cannot reach it."""
+        """Minimum detectable effect (80 % power), averaged over the runs; None if unknown or out of range."""
         if self.differences is None or not all(one.stderr > 0 for one in self.differences.estimates):
             return None
         if self.level.last_seeds and (prospect := self.prospect) is not None:
@@ -89,7 +89,7 @@ class Analysis:
         else:
             error = self.level.here / (1 if self.preferred is not None else len(self.candidates))
             known = [(one.stderr, round(one.df, 1)) for one in self.differences.estimates]
-            # The mean over the runs, because one whose seeds lie far apart has less power than the median.
+            # The mean rather than the median, because a high-variance run has less power.
             effect = float(np.mean([(t_quantile(1 - error, df) + t_quantile(POWER, df)) * one for one, df in known]))
         base = self.baseline_scores
         if base is None or not self.question.is_rate:
@@ -99,7 +99,7 @@ class Analysis:
 
     @property
     def prospect(self) -> Prospect | None:
-        """What a repetition is planned from; None where the noise of seeds is unknown."""
+        """The variances for planning a repetition; None if the seed variance is unknown."""
         return None if self.differences is None else Prospect.of(self.differences, candidates=len(self.candidates))
 
 
@@ -115,19 +115,19 @@ def analyse(evidence: Evidence, claim: Claim | None, question: Asked, baseline: 
     if differences is None:
         raw = tuple(Comparison(name, report.runs[name].mean - base.mean) for name in candidates)
         return replace(found, comparisons=raw)
-    several = len(candidates) > 1  # one run alone is chosen from nothing
+    several = len(candidates) > 1  # a single run needs no selection
     chosen = find_best(question.sign, selection.runs, complete(evidence, candidates))
     found = replace(found, differences=differences, preferred=chosen if several and not question.shared else None)
     return replace(found, comparisons=_compare(found, base, differences))
 
 
 def find_level(evidence: Evidence, report: Measured) -> Level:
-    """The rates of this trial; what was aborted between two looks is judged as the earlier one."""
+    """The error rates of this trial; between two interim analyses, those of the earlier one apply."""
     trial = ERROR if evidence.attempt is None else attempt_error(evidence.attempt)
     looks = sorted(evidence.interim)
     if len(looks) < 2:
         return Level(trial, trial, trial)
-    # An arm that failed has had its turn; a look is reached when every run has had that many.
+    # Failed arms count: an interim analysis is reached when every run has that many ended arms.
     turns = [sum(arm.status in _HAD_THEIR_TURN for arm in run.arms) for run in evidence.runs if run.name in report.runs]
     look = max(0, sum(count <= min(turns, default=0) for count in looks) - 1)
     errors = look_errors(tuple(count / looks[-1] for count in looks), trial)
@@ -135,20 +135,20 @@ def find_level(evidence: Evidence, report: Measured) -> Level:
 
 
 def complete(evidence: Evidence, names: Iterable[str]) -> list[str]:
-    """The runs none of whose arms failed; what is left of the others is no fair sample of them."""
+    """The runs without failed or unscored arms; the remaining arms of other runs are a biased sample."""
     return [name for name in names if (run := evidence.run(name)) is not None and not run.problems]
 
 
 def find_best(sign: int, runs: Mapping[str, RunScores], names: Iterable[str]) -> str | None:
-    """The run with the best score; its price does not matter here."""
+    """The run with the best score; None if there is none."""
     return max(sorted(name for name in names if name in runs), key=lambda name: sign * runs[name].mean, default=None)
 
 
 def _compare(found: Analysis, base: RunScores, differences: Differences) -> tuple[Comparison, ...]:
     """Simultaneous intervals (Bonferroni) with p-values adjusted by Holm's method.
 
-    Where samples are missing, an interval reaches from the difference with all of them wrong in the run and right in
-    the baseline to the opposite, each with the same standard error; p is that of the difference nearest to 0.
+    Missing samples widen an interval: one end takes them as wrong in the run and right in the baseline, the other end
+    the opposite, with the same standard error. p is computed for the difference in this range nearest to 0.
     """
     tests = [1 if name == found.preferred else len(found.candidates) for name in found.candidates]
     widest = (-math.inf, math.inf)
@@ -160,7 +160,7 @@ def _compare(found: Analysis, base: RunScores, differences: Differences) -> tupl
     for name, one, count in zip(found.candidates, differences.estimates, tests, strict=True):
         least, most = extremes.get(name, (one.value + base.mean,) * 2)
         low, high = min(one.value, least - of_base[1]), max(one.value, most - of_base[0])
-        # The end that decides whether the claim is supported, and the far one, which can only refute it.
+        # The pooled df applies to the end that can support the claim, the own df to the end that can refute it.
         dfs = [round(one.df, 1), round(one.own_df, 1)]
         p = _p_value(0.0 if low <= 0 <= high else min(abs(low), abs(high)), one.stderr, dfs[0])
         below, above = (t_quantile(1 - found.level.here / count, df) * one.stderr for df in dfs[:: found.question.sign])
@@ -171,14 +171,14 @@ def _compare(found: Analysis, base: RunScores, differences: Differences) -> tupl
 
 
 def _p_value(difference: float, stderr: float, df: float) -> float:
-    """Two-sided."""
+    """Two-sided p-value."""
     if stderr <= 0:
         return 1.0 if difference <= 1e-12 else 0.0
     return 2 * (1 - t_cdf(difference / stderr, df))
 
 
 def _holm(raw: Sequence[float], at: int, tests: int) -> float:
-    """The adjusted p-value; of one test, the p-value itself."""
+    """The p-value adjusted by Holm's method; unchanged for a single test."""
     if tests == 1:
         return min(1.0, raw[at])
     smaller = sorted(p for p in raw if p <= raw[at])

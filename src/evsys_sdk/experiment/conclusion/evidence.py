@@ -1,7 +1,6 @@
-"""The record of an experiment as plain values: every arm with its result, its scores by task and its cost.
+"""The record of an experiment as plain values: every arm with its result, scores by task and cost.
 
-Nothing is judged here, and nothing is left out: an arm that never started is an arm without a result. `reading.py`
-fills these from the folder of an experiment.
+`reading.py` reads them from the folder of an experiment. An arm that never started is an arm without a result.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from ...config import Metadata
 
 BASELINE = "baseline"
-"""The split under which models other than the trained one are scored."""
+"""Split of the scores of models other than the trained one."""
 
 type SetKey = tuple[str, str]
 """Split and label of a benchmark."""
@@ -22,7 +21,7 @@ type SetKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One metric of one scoring."""
+    """One metric of one evaluation."""
 
     value: float
     per_task: Mapping[str, float] | None = None
@@ -31,7 +30,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class ScoredSet:
-    """One model on one benchmark."""
+    """The scores of one model on one benchmark."""
 
     key: SetKey
     step: int
@@ -39,23 +38,23 @@ class ScoredSet:
     scores: Mapping[str, Score]
     failed_samples: int = 0
     unscored: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Tasks without any score, and why."""
+    """Task without a score -> reason."""
     clusters: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What each task was drawn together with; a task that is not here was drawn by itself."""
+    """Task -> its cluster; a task without an entry is a cluster by itself."""
     samples: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
-    """The reward of every sample of each task; None for one that failed on our side."""
+    """Task -> the reward of each sample; None for a sample that failed for technical reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Evaluations on a test set."""
+    """Numbers of evaluations on a test set."""
 
     before: int = 0
-    """In earlier experiments."""
+    """Evaluations in earlier experiments."""
     experiments: int = 0
-    """How many experiments those were."""
+    """Number of these experiments."""
     here: int = 0
-    """In this experiment."""
+    """Evaluations in this experiment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +65,11 @@ class ArmEvidence:
     run: str
     seed: int
     status: str | None = None
-    """None: it has no result, because it never started or was aborted."""
+    """None if the arm has no result, because it never started or was aborted."""
     error: str | None = None
     unscored: str | None = None
     at_deadline: bool = False
-    """Whether it was scored before its planned end, because time ran out."""
+    """Whether the deadline ended training early."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     scorings: Mapping[SetKey, ScoredSet] = field(default_factory=dict[SetKey, ScoredSet])
     """The last scoring of each benchmark."""
@@ -79,7 +78,7 @@ class ArmEvidence:
 
     @property
     def problem(self) -> str | None:
-        """Why this arm may not win; None for one that ended well."""
+        """Why this arm failed or is not fully scored; None if there is no problem."""
         if self.status == "failed":
             return f"it failed: {self.error or 'no reason was recorded'}"
         partly = next((one for one in self.scorings.values() if one.unscored and one.key[0] != BASELINE), None)
@@ -90,7 +89,7 @@ class ArmEvidence:
 
     @property
     def ended(self) -> bool:
-        """Whether it was trained to its end, so that its scores are those of the recipe."""
+        """Whether the arm completed."""
         return self.status == "completed"
 
 
@@ -102,50 +101,50 @@ class RunEvidence:
     arms: Sequence[ArmEvidence]
     tags: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The config of the run by dotted path, so that it can be said what differs."""
+    """The config of the run by dotted path."""
 
     @property
     def problems(self) -> dict[str, str]:
-        """Its arms that failed or are not scored."""
+        """Arm that failed or is not scored -> reason."""
         return {arm.arm: arm.problem for arm in self.arms if arm.problem is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything a conclusion is drawn from."""
+    """The input of a conclusion."""
 
     experiment: str
     metadata: Metadata
     runs: Sequence[RunEvidence]
     """In the order of the config."""
     registered: bool = False
-    """Whether the journal holds what was claimed before the first step."""
+    """Whether the journal contains a hash of the hypothesis from before the first step."""
     registered_sha256: str | None = None
     contradicted: str | None = None
-    """What in the record contradicts it, as the audit says."""
+    """The audit flag that invalidates the record; None if there is none."""
     invalidated: str | None = None
     stopped: str | None = None
     """Why the experiment was stopped before its end."""
     looks: Mapping[str, Looks] = field(default_factory=dict[str, Looks])
-    """How often earlier experiments scored a test set, by the sha256 of its tasks."""
+    """sha256 of the tasks of a test set -> its evaluations in this and earlier experiments."""
     parent: RunEvidence | None = None
-    """The run that this experiment continues from; the baseline where no other one is given."""
+    """The run that this experiment continues from; the baseline if no other one is given."""
     attempt: int | None = None
-    """Which attempt at this claim it is, counted from 1; None where no one counts."""
+    """Trial number of this claim, from 1; None if trials are not counted."""
     interim: Sequence[int] = ()
-    """Numbers of seeds at which a verdict was planned to be drawn, the last one included; empty: once."""
+    """Planned numbers of seeds per interim analysis, including the last one; empty if there is only one analysis."""
     identity: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What was measured and with what: model, verifier, code ... as names or hashes."""
+    """Model, verifiers and packages, as names or hashes."""
     flags: Sequence[str] = ()
-    """What the audit of the record flagged: facts, each with the name of its check."""
+    """Flags of the audit, each with the name of its check."""
     remarks: Sequence[str] = ()
-    """What the audit noticed that changes no verdict."""
+    """Remarks of the audit, which do not affect the verdict."""
     findings: Sequence[str] = ()
-    """What the diagnosis of training found."""
+    """Findings of the diagnosis of training."""
     backend: str = ""
-    """Of all runs; empty where they differ."""
+    """Backend of all runs; empty if they differ."""
     deviations: Sequence[str] = ()
-    """What did not go as planned: resumes, raised budgets."""
+    """Deviations from the plan, such as resumes and changed settings."""
 
     def run(self, name: str) -> RunEvidence | None:
         return next((run for run in self.runs if run.name == name), None)
@@ -156,17 +155,14 @@ class Evidence:
 
     @property
     def planned_sets(self) -> list[SetKey]:
-        """Benchmarks in the order of the config, then what else was scored."""
+        """Benchmarks in the order of the config, then other scored sets."""
         planned = [(entry.role or "eval", entry.label or "") for entry in self.metadata.benchmark]
         scored = sorted({key for arm in self.arms for key in arm.scorings if key[0] != BASELINE})
         return list(dict.fromkeys([*planned, *scored]))
 
 
-# What differs between the runs: the settings that a difference in scores can come from.
-
-
 def find_differing_settings(runs: Sequence[RunEvidence]) -> dict[str, dict[str, Any]]:
-    """Setting that is not the same in all runs -> its value in each; None where a run does not set it."""
+    """Setting that differs between runs -> run -> value; the value is None if the run does not set it."""
     known = [run for run in runs if run.settings]
     paths = dict.fromkeys(path for run in known for path in run.settings)
     values = {path: {run.name: run.settings.get(path) for run in known} for path in paths}

@@ -1,6 +1,6 @@
-"""A look before the last seed: what is decided, and whether more seeds could decide what is not.
+"""Interim analyses: decide a claim before all seeds are trained, or stop for futility.
 
-A claim is given up where the chance that its last look supports it is small.
+An experiment stops for futility if its last analysis is unlikely to support the claim.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from .model import Conclusion, Sequential, Verdict
 from .summary import number
 
 DECIDED, FUTILE, BROKEN = "decided", "futile", "seeds are missing"
-"""How it may end before its last look."""
+"""Outcomes before the last interim analysis."""
 FUTILITY_THRESHOLD = 0.05
-"""The chance to be supported at last, below which an experiment is not worth its other seeds."""
+"""Probability of support at the last analysis below which no more seeds are trained."""
 _CAUTION = 0.1
-"""The seed variance is taken from the upper end of its interval: few seeds that agree promise nothing."""
+"""Quantile for the upper confidence limit of the seed variance, because few seeds may agree by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was found at a look."""
+    """The result of an interim analysis."""
 
     verdict: Verdict
     ends: bool
-    """Whether no more seeds are trained."""
+    """Whether the experiment ends without further seeds."""
     why: str
     error: float
-    """At which this look was tested."""
+    """False positive rate of this interim analysis."""
     chance: float | None = None
-    """Of being supported at the last look; None where that is not known."""
+    """Probability that the last analysis supports the claim; None if unknown."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def judge_interim(conclusion: Conclusion) -> Look:
-    """Whether a conclusion from the seeds up to a look is the end of it."""
+    """Decide from a conclusion at an interim analysis whether the experiment ends."""
     found = conclusion.sequential
-    if found is None:  # nothing has a score
+    if found is None:  # no run has a score
         return Look(conclusion.verdict, True, conclusion.summary, 0.0)
     chance = "" if found.chance is None else _percent(found.chance)
     says = {
@@ -58,7 +58,7 @@ def judge_interim(conclusion: Conclusion) -> Look:
 
 
 def tell_looks(analysis: Analysis, verdict: Verdict) -> Sequential | None:
-    """How far the planned looks went, and what was saved by that; None where there was to be one look."""
+    """Outcome, error rate and number of arms at the interim analysis reached; None if none was planned."""
     evidence = analysis.evidence
     if not evidence.interim:
         return None
@@ -81,10 +81,10 @@ def tell_looks(analysis: Analysis, verdict: Verdict) -> Sequential | None:
 
 
 def chance_of_support(analysis: Analysis) -> float | None:
-    """How often the last look would support the claim, for the run that stands the best chance; None: not known.
+    """Probability that the last analysis supports the claim, for the most promising run; None if unknown.
 
-    Between two looks the difference of two runs stays about where it is; how far the seeds that are left may still
-    move it is known from those that are there. Giving up makes no claim true: it costs no error.
+    The difference to the baseline is expected to stay at its current value; the variance of the remaining seeds is
+    estimated from the trained ones. Stopping for futility spends no error rate.
     """
     claim, differences, last = analysis.claim, analysis.differences, analysis.level.last_seeds
     noise, prospect = None if differences is None else differences.noise, analysis.prospect
@@ -97,14 +97,14 @@ def chance_of_support(analysis: Analysis) -> float | None:
     ahead = analysis.question.sign * np.array([one.value for one in differences.estimates]) - claim.threshold
     at_end = math.sqrt(prospect.interaction + max(noise.between, noise.explained) * last_shares)
     raised = max(noise.between * noise.df / chi2_quantile(_CAUTION, noise.df), noise.explained)
-    # Nothing is open any more at the last look itself, where this divides.
+    # The floor avoids a division by zero for runs that have all their seeds.
     still_open = np.sqrt(np.maximum(raised * (shares - last_shares), 1e-300))
     distance = (ahead - prospect.critical(last, error=analysis.level.last) * at_end) / still_open
     return NormalDist().cdf(min(max(float(distance.max()), -38.0), 38.0))
 
 
 def _is_broken(analysis: Analysis) -> bool:
-    """Whether no further seed could lead to a verdict before something is repaired."""
+    """Whether missing scores prevent a verdict, whatever further seeds show."""
     evidence, baseline = analysis.evidence, analysis.baseline
     if baseline is not None and baseline.run and not complete(evidence, [baseline.name]):
         return True

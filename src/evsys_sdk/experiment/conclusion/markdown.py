@@ -1,4 +1,4 @@
-"""`conclusion.md`: the verdict first, then everything it rests on, on one page."""
+"""Render a conclusion as `conclusion.md`: the verdict first, then its evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_SEEDS_SHOWN = 5
 
 
 def as_markdown(conclusion: Conclusion) -> str:
-    """The page."""
+    """Render the page."""
     parts = [
         f"# {conclusion.experiment}: {conclusion.verdict.replace('_', ', ')}",
         conclusion.summary,
@@ -39,12 +39,12 @@ def _claim(conclusion: Conclusion) -> str:
     when = "registered before the first step" if conclusion.registered else "**not registered before the first step**"
     rule = f" {conclusion.rule}" if conclusion.rule else ""
     attempt = f" Trial {conclusion.attempt} of this claim." if conclusion.attempt else ""
-    # On one line, because a blank one inside would end the quotation.
+    # On one line, because a blank line ends a Markdown quotation.
     return f"> {' '.join(str(claim['claim']).split())}\n\nClaim {when}.{rule}{attempt}{_looks(conclusion)}"
 
 
 def _looks(conclusion: Conclusion) -> str:
-    """Which look ended it, and what that saved."""
+    """Describe the interim analysis that ended the experiment, and the number of arms saved."""
     found = conclusion.sequential
     if found is None:
         return ""

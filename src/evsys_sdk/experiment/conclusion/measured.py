@@ -1,7 +1,7 @@
-"""Scores as arrays: the seeds of each run as rows, the tasks that all of them answered as columns.
+"""Scores as arrays: one row per seed of a run, one column per task that all arms answered.
 
-What cannot be used is named with the reason; nothing is dropped in silence. Samples that failed on our side are no
-zeros, but they may have been: `extremes` holds what each run would score if all of them were wrong, or all right.
+Unusable arms are listed with the reason. Samples that failed for technical reasons do not count as zero; `extremes`
+contains the score of each run with all of them taken as wrong, and as right.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from .evidence import ArmEvidence, Evidence, Score, ScoredSet, SetKey
 from .question import Asked, base_model_scores
 
 _LEAST_COVERAGE = 0.8
-"""Share of the tasks an arm must have answered to be compared at all, so that it cannot shrink the set for everyone."""
+"""Minimum share of tasks with a score; an arm with fewer is excluded, because only common tasks are compared."""
 UNTRAINED = ""
-"""The model before training, among the `extremes` of runs."""
+"""Key of the model before training in `extremes`."""
 
 type Scored = Sequence[tuple[Score, ScoredSet]]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One metric of every run on one set, ready to be compared."""
+    """One metric of every run on one set, as arrays."""
 
     runs: Mapping[str, RunScores]
     """By name, in alphabetical order; only runs with at least one usable arm."""
     base_model: RunScores | None = None
-    """The model before training, where it was scored on the same tasks."""
+    """The model before training, if it was scored."""
     unusable: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Arms without a usable score, and why."""
+    """Arm without a usable score -> reason."""
     n_clusters: int | None = None
-    """How many clusters the tasks are drawn from; None where every task stands for itself."""
+    """Number of clusters of the tasks; None if the tasks are not clustered."""
     dropped_tasks: int = 0
-    """Tasks that some arm has no score for, left out for all."""
+    """Number of tasks left out for all arms because an arm has no score for them."""
     n_samples: Mapping[str, int] = field(default_factory=dict[str, int])
     failed_samples: Mapping[str, int] = field(default_factory=dict[str, int])
     hashes: frozenset[str] = frozenset()
-    """Of the tasks; more than one means that the runs did not answer the same ones."""
+    """sha256 of the tasks; several values if the arms were scored on different tasks."""
     extremes: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    """The mean of each run with its missing samples taken as wrong, and as right; empty where none is missing."""
+    """The mean of each run with its missing samples taken as wrong, and as right; empty if none is missing."""
 
     @property
     def n_tasks(self) -> int | None:
-        """How many tasks are compared; None where the metric has no scores by task."""
+        """Number of compared tasks; None if the metric has no scores by task."""
         return next((run.values.shape[1] for run in self.runs.values() if run.by_task), None)
 
     @property
     def is_saturated(self) -> bool:
-        """Whether all runs score the same on all tasks, such as nothing, so that the set cannot tell them apart."""
+        """Whether all runs have the same score on all tasks, so that the set cannot distinguish them."""
         runs = [*self.runs.values(), *([self.base_model] if self.base_model is not None else [])]
         values = {float(end) for run in runs for end in (run.values.min(), run.values.max())}
         return self.n_tasks is not None and len(runs) > 1 and len(values) == 1
 
 
 def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured:
-    """The metric of the question on one set, or as the runs report it themselves."""
+    """Collect the metric of a question from one scored set, or from the results of the arms if `key` is None."""
     found = {arm.arm: _score(arm, key, question.metric) for arm in evidence.arms}
     unusable = {arm: one for arm, one in found.items() if isinstance(one, str)}
     scores = {arm: one for arm, one in found.items() if isinstance(one, Score)}
@@ -83,7 +83,7 @@ def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured
 
     def collect(some: Sequence[Score], seeds: tuple[int, ...] = (), *, trained: bool = True) -> RunScores:
         rows = [[(one.per_task or {})[task] for task in tasks] if tasks else [one.value] for one in some]
-        # One row for a model as it is: several arms may have asked it, and it must not pass for several seeds.
+        # One row for an untrained model: its scores from several arms are not several seeds.
         values = np.array(rows) if trained else np.array(rows).mean(axis=0, keepdims=True)
         return RunScores(values, by_task=bool(tasks), trained=trained, clusters=clusters, seeds=seeds)
 
@@ -105,7 +105,7 @@ def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured
 
 
 def _score(arm: ArmEvidence, key: SetKey | None, metric: str) -> Score | str:
-    """The score of an arm, or why it has none."""
+    """The score of an arm, or the reason why it has none."""
     if not arm.ended:
         return arm.problem or ("it has no result" if arm.status is None else f"it was {arm.status}")
     if key is None:
@@ -121,7 +121,7 @@ def _count_samples(scoring: ScoredSet) -> int:
 
 
 def _number_clusters(scorings: Sequence[ScoredSet], tasks: Sequence[str]) -> IntArray | None:
-    """The number of each task's cluster; None where no task has one."""
+    """The cluster number of each task; None if the tasks are not clustered."""
     known = next((one.clusters for one in scorings if one.clusters), None)
     if known is None or not tasks:
         return None
@@ -131,14 +131,14 @@ def _number_clusters(scorings: Sequence[ScoredSet], tasks: Sequence[str]) -> Int
 
 
 def _find_extremes(question: Asked, runs: Mapping[str, Scored], asked: set[str]) -> dict[str, tuple[float, float]]:
-    """The mean of each run with everything that is missing taken as wrong, and as right; nothing if none is."""
+    """The mean of each run with missing samples taken as wrong, and as right; empty if none is missing."""
     scored = [one for some in runs.values() for one in some]
     tasks = asked.union(*(scoring.unscored for _, scoring in scored))
     if all(not _list_missing(*one, tasks) for one in scored):
         return {}
     values = [value for score, _ in scored for value in (score.per_task or {}).values()]
     ends = (0.0, 1.0) if question.is_rate else (min(0.0, *values), max(1.0, *values))
-    # In other metrics a failed sample may move all of its task's score.
+    # In a metric that is no mean over samples, one failed sample may change the whole score of its task.
     whole = question.metric not in MEANS
 
     def fill(score: Score, scoring: ScoredSet, value: float) -> float:
@@ -154,10 +154,10 @@ def _find_extremes(question: Asked, runs: Mapping[str, Scored], asked: set[str])
 
 
 def _list_missing(score: Score, scoring: ScoredSet, tasks: set[str]) -> dict[str, float]:
-    """The share of the samples of each task that has no score, where there is one."""
+    """Task -> share of its samples without a score; only tasks with missing samples."""
     known, samples = score.per_task or {}, scoring.samples
     evenly = 0.0
-    if scoring.failed_samples and not samples:  # nothing tells which tasks they belonged to
+    if scoring.failed_samples and not samples:  # the tasks of the failed samples are unknown
         evenly = scoring.failed_samples / (scoring.failed_samples + score.n_samples)
     found = {task: 1.0 for task in tasks if task not in known}
     for task in tasks & known.keys() if evenly or samples else ():

@@ -1,4 +1,4 @@
-"""What a conclusion holds: plain values that are written to `conclusion.json` and read back.
+"""The data model of a conclusion: plain values, stored in `conclusion.json`.
 
 conclusion = conclude(Path("outputs/tools"))
 conclusion.verdict, conclusion.best_arm, conclusion.best_score
@@ -20,54 +20,54 @@ from .evidence import Looks
 type Verdict = Literal["supported", "refuted", "inconclusive", "promising_unconfirmed", "invalid"]
 VERDICTS: tuple[Verdict, ...] = ("supported", "refuted", "inconclusive", "promising_unconfirmed", "invalid")
 _DIGITS = 7
-"""Significant digits that are written; what lies beyond them differs from machine to machine."""
+"""Significant digits to write; further digits differ between machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run over all its seeds, on the set that is reported."""
+    """Scores of one run over all its seeds, on the reported set."""
 
     name: str
     mean: float | None = None
     low: float | None = None
-    """95 % interval of the mean, over tasks and seeds, and over all that samples without a score may have been."""
+    """Lower end of the 95 % interval of the mean, with task, seed and missing-sample uncertainty."""
     high: float | None = None
     n_seeds: int = 0
-    """Seeds with a score."""
+    """Number of seeds with a score."""
     n_tasks: int | None = None
     n_samples: int = 0
     selection_score: float | None = None
-    """Its mean on the set that chooses among runs."""
+    """Mean on the selection set."""
     failures: int = 0
-    """Seeds that failed or are not scored."""
+    """Number of seeds that failed or are not scored."""
     failed_samples: int = 0
     tokens: int | None = None
-    """Trained on and sampled, over all seeds."""
+    """Trained and sampled tokens of all seeds."""
     usd: float | None = None
     is_baseline: bool = False
     seeds: list[int] = field(default_factory=list[int])
     by_seed: list[float] = field(default_factory=list[float])
-    """The score of each seed, in the order of `seeds`."""
+    """Scores in the order of `seeds`."""
     differs: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The settings that are not the same in all runs."""
+    """Settings that differ between runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One run minus the baseline, task by task."""
+    """One run minus the baseline, paired by task."""
 
     run: str
     difference: float
     low: float | None = None
-    """Interval that holds for all compared runs together, however the samples without a score would have been."""
+    """Lower end of the simultaneous interval over all compared runs; it covers all values of missing samples."""
     high: float | None = None
     p: float | None = None
-    """Adjusted by Holm's method; of what is missing, the least favourable counts."""
+    """p-value adjusted by Holm's method, with the least favourable values of missing samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloor:
-    """Two runs of one recipe differ by less than `difference` in 19 of 20 cases, by the choice of seeds alone."""
+    """Seed variance: two runs of one recipe differ by less than `difference` in 19 of 20 cases."""
 
     seed_sd: float
     difference: float
@@ -75,84 +75,84 @@ class NoiseFloor:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What the numbers are about."""
+    """The evaluated tasks."""
 
     source: str | None
     """File or id of the tasks."""
     n_tasks: int | None
     n_clusters: int | None
-    """None where every task stands for itself."""
+    """Number of clusters; None if the tasks are not clustered."""
     samples_per_task: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How the metric moves along an axis."""
+    """The linear trend of the metric along an axis."""
 
     axis: str
     first: float
     last: float
-    """Lowest and highest value of the axis."""
+    """`first` and `last`: the lowest and highest value of the axis."""
     change: float
-    """Of the fitted line, from the lowest value to the highest."""
+    """Change of the fitted line from `first` to `last`."""
     low: float | None
     high: float | None
     values: dict[str, float] = field(default_factory=dict[str, float])
     """Value of the axis -> mean score of its runs."""
     runs: list[str] = field(default_factory=list[str])
-    """Runs that it rests on."""
+    """Runs in the fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """How far an experiment went that was to end as soon as its claim is decided."""
+    """The state of an experiment with interim analyses, which ends as soon as its claim is decided."""
 
     looks: list[int]
-    """Seeds of each run at which the claim was planned to be judged."""
+    """Planned seeds per run at each interim analysis."""
     look: int
-    """Which of them was the last one, counted from 1."""
+    """Number of the interim analysis that was reached, from 1."""
     seeds: int
     outcome: str
     """`decided`, `futile`, `seeds are missing`, `all seeds were needed`, or `aborted`."""
     error: float
-    """At which this look was tested by itself."""
+    """False positive rate of this interim analysis."""
     arms: int
     arms_planned: int
     chance: float | None = None
-    """Of being supported at the last look, as it looked then; None where that is not known."""
+    """Probability of support at the last analysis, as estimated then; None if unknown."""
 
 
 RULES = 8
-"""Version of how conclusions are drawn and written."""
+"""Version of the rules and of the file format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What an experiment showed, and how far that can be believed."""
+    """The conclusion of an experiment: its verdict with the evidence and its limits."""
 
     experiment: str
     verdict: Verdict
     summary: str
     """The verdict in one sentence."""
     reasons: list[str]
-    """Why not more than that."""
+    """Why the verdict is not stronger."""
     hypothesis: dict[str, Any] | None = None
     hypothesis_sha256: str | None = None
     registered: bool = False
-    """Whether the claim is the one that the journal holds from before the first step."""
+    """Whether the claim equals the one registered in the journal before the first step."""
     metric: str | None = None
     """Full name of the reported metric."""
     mode: Literal["max", "min"] | None = None
-    """Whether more or less of it is better."""
+    """Whether a higher or a lower value is better."""
     selection: str | None = None
-    """What chose among the runs."""
+    """The benchmark for selection among the runs."""
     report_sha256: str | None = None
-    """Of the tasks that are reported."""
+    """sha256 of the reported tasks."""
     baseline: str | None = None
     baseline_is: str | None = None
-    """Why that is the baseline."""
+    """Why this is the baseline."""
     judged: str | None = None
-    """The run whose difference decides about the claim."""
+    """The run whose difference decides the claim."""
     best_arm: str | None = None
     best_score: float | None = None
     runs: list[RunSummary] = field(default_factory=list[RunSummary])
@@ -162,33 +162,33 @@ class Conclusion:
     smallest_detectable: float | None = None
     """Minimum detectable effect (80 % power)."""
     looks: Looks | None = None
-    """Evaluations on the test set."""
+    """Numbers of evaluations on the test set."""
     not_scored: dict[str, str] = field(default_factory=dict[str, str])
     threats: list[str] = field(default_factory=list[str])
     next: list[str] = field(default_factory=list[str])
     rule: str | None = None
-    """What had to be seen, as it was fixed before the first step."""
+    """The decision rule for the claim."""
     error_rate: float | None = None
-    """False positive rate at most, where all runs are equally noisy."""
+    """Maximum false positive rate, if all runs have equal noise."""
     attempt: int | None = None
-    """Which trial of the claim this is; None where no one counts."""
+    """Trial number of the claim; None if trials are not counted."""
     population: Population | None = None
     flags: list[str] = field(default_factory=list[str])
-    """Facts that the audit of the record flagged when this was written."""
+    """Flags of the audit when the conclusion was written."""
     backend: str = ""
-    """Where all runs were trained."""
+    """Backend of all runs; empty if they differ."""
     extremes: list[str] = field(default_factory=list[str])
-    """Ceiling, floor, and scores that do not vary."""
+    """Ceiling, floor and saturation effects."""
     trend: Trend | None = None
     identity: dict[str, str] = field(default_factory=dict[str, str])
-    """Model, verifier, code, as far as the record names them."""
+    """Model, verifiers and packages, as recorded."""
     deviations: list[str] = field(default_factory=list[str])
     sequential: Sequential | None = None
-    """None where all seeds were to be trained before the claim is judged."""
+    """Interim analyses; None if none was planned."""
     schema_version: int = RULES
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; the same record always gives the same bytes."""
+        """The JSON object; the same record always gives the same bytes."""
         return {"schema_version": self.schema_version, **_round(asdict(self))}
 
     def to_json(self) -> str:
@@ -196,12 +196,12 @@ class Conclusion:
 
     @property
     def sha256(self) -> str:
-        """Of `conclusion.json`."""
+        """sha256 of `conclusion.json`."""
         return sha256(self.to_json().encode()).hexdigest()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Conclusion:
-        """The conclusion that was written; raises ValueError for anything else."""
+        """Parse a stored conclusion; raise ValueError for other data."""
         return TypeAdapter(Conclusion).validate_python({"schema_version": 1, **data})
 
     def comparison(self, run: str | None) -> Comparison | None:

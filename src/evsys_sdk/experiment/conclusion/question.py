@@ -1,7 +1,7 @@
-"""What is asked of the record: which metric, on which tasks, which way is better, against what.
+"""The question of a conclusion: its metric, tasks, direction and baseline.
 
-A metric may be a plain name (`pass@1`), the full name of one benchmark's score (`test/tools/pass@1`), or a number that
-a run reports itself (`eval/exact_match`, `final_loss`). Choosing uses val, reporting uses test, wherever both exist.
+A metric may be a plain name (`pass@1`), the full name of one benchmark's score (`test/tools/pass@1`), or a value in the
+result of a run (`eval/exact_match`, `final_loss`). Selection uses val and the report uses test, if both exist.
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ from ..hypothesis import Claim, find_claim, is_rate
 from .evidence import BASELINE, Evidence, Score, ScoredSet, SetKey
 
 TRAIN_FIT = "train_fit/"
-"""How scores on the training rows begin; they are never chosen by."""
+"""Prefix of scores on the training rows; they are not used for selection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked, and where the record answers it."""
+    """A metric with its direction, and the scored sets for selection and report."""
 
     title: str
     """Full name of the metric."""
     sign: int
-    """1 where more of it is asked for, -1 where less is."""
+    """1 if a higher value is claimed or better, -1 if a lower one is."""
     metric: str
-    """Plain name where it belongs to a benchmark, else the full name in a run's result."""
+    """Plain name for a metric of a benchmark, else the full name in a run's result."""
     report: SetKey | None = None
-    """The benchmark whose scores are reported; None for a number of the result."""
+    """The benchmark whose scores are reported; None for a metric of the result."""
     selection: SetKey | None = None
-    """The benchmark that chooses among runs."""
+    """The benchmark for selection among runs."""
     skipped: SetKey | None = None
-    """A test set that was planned and that no run was scored on, so that another one had to stand in."""
+    """A planned test set without scores, so that another set is reported."""
 
     @property
     def shared(self) -> bool:
-        """Whether the runs are chosen by the very scores that are reported."""
+        """Whether selection uses the reported scores."""
         return self.report == self.selection
 
     @property
     def is_rate(self) -> bool:
-        """Whether it is a share of something, so that no interval reaches beyond 0 and 1."""
+        """Whether the metric lies between 0 and 1."""
         return is_rate(self.metric)
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What runs are compared with."""
+    """The reference for comparisons: a run, the model before training, or a claimed level."""
 
     kind: Literal["run", "model", "level"]
     name: str
     how: str
-    """Why this one, for the reader."""
+    """Why this baseline, as text."""
     level: float | None = None
-    """The score that a claim of an absolute level asks for."""
+    """The claimed absolute score."""
 
     @property
     def run(self) -> str | None:
-        """The run that it is, if it is one."""
+        """Name of the baseline run; None for a model or a level."""
         return self.name if self.kind == "run" else None
 
 
 def claim_question(evidence: Evidence, claim: Claim | None) -> Asked | None:
-    """The metric that the claim is about; without one, that of success."""
+    """The question about the metric of the claim, or else about the success metric."""
     if claim is None or claim.metric is None:
         return success_question(evidence)
     return ask(evidence, claim.metric, claim.sign)
 
 
 def success_question(evidence: Evidence) -> Asked | None:
-    """The metric that decides which run is best."""
+    """The question about the metric that decides which run is best."""
     success = success_of(evidence.metadata)
     if success is not None:
         return ask(evidence, success.name, 1 if success.mode == "max" else -1)
@@ -84,7 +84,7 @@ def success_question(evidence: Evidence) -> Asked | None:
 
 
 def ask(evidence: Evidence, name: str, sign: int) -> Asked | None:
-    """The question about a metric, as `resolve_metric` finds it; None where nothing in the record has it."""
+    """Resolve a metric name with `resolve_metric`; return None if no arm has this metric."""
     scored = {
         metric_name(*key, metric): (key, metric)
         for key in evidence.planned_sets
@@ -105,7 +105,7 @@ def ask(evidence: Evidence, name: str, sign: int) -> Asked | None:
 
 
 def find_baseline(evidence: Evidence, asked: Asked, claim: Claim | None) -> Baseline | None:
-    """What to compare with, if there is anything; a name that was asked for is taken even if it is not there."""
+    """Choose the baseline; None if there is none. A baseline named in the claim is returned even if it is missing."""
     if claim is not None and claim.level is not None:
         return Baseline("level", f"{claim.level:g}", "the claim names this level", claim.level)
     has_base = bool(base_model_scores(evidence, asked, asked.report))
@@ -126,7 +126,7 @@ def find_baseline(evidence: Evidence, asked: Asked, claim: Claim | None) -> Base
 
 
 def base_model_scores(evidence: Evidence, asked: Asked, of: SetKey | None) -> list[tuple[Score, ScoredSet]]:
-    """What the model before training scored on a set; every arm may have asked it anew."""
+    """The scores of the model before training on a set, from every arm that scored it."""
     key = (BASELINE, "" if of is None else f"{of[0]}/{of[1]}/{BASE_MODEL}")
     scorings = [arm.scorings[key] for arm in evidence.arms if key in arm.scorings]
     return [(one.scores[asked.metric], one) for one in scorings if asked.metric in one.scores]

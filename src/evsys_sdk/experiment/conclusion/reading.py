@@ -1,6 +1,6 @@
-"""The folder of an experiment -> evidence, from its view and the scores of its arms.
+"""Read the evidence from the folder of an experiment.
 
-What is missing is missing in the evidence; what is damaged is an error.
+Missing files leave gaps in the evidence; damaged files raise an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENDED = ("completed", "failed", "cancelled")
 
 
 def read_evidence(path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None) -> Evidence:
-    """The evidence in the folder of an experiment; an `audit`, and the `record` it read, are not made again."""
+    """Read the evidence of an experiment; pass `audit` and `record` to reuse them."""
     record = record or ExperimentRecord(path)
     config, start, seen = record.load(), record.start, view(record)
     runs = read_runs(record)
@@ -64,15 +64,12 @@ def read_evidence(path: Path, audit: AuditReport | None = None, record: Experime
     )
 
 
-# Runs and arms
-
-
 def read_runs(record: ExperimentRecord) -> list[RunEvidence]:
-    """Every run that has an arm, in the order of the config; a damaged file is an error."""
+    """Read every run with an arm, in the order of the config; raise an error for a damaged file."""
     known = {text(run.get("name")): run for run in config_runs(record.config or {}) if "name" in run}
     arms: dict[str, dict[int, ArmEvidence]] = {name: {} for name in known}
     for run in sorted(record.runs_on_disk, key=lambda run: run.name):
-        # The same seed twice is one seed.
+        # Two arms with the same seed are one seed.
         arms.setdefault(run.run, {}).setdefault(run.seed or 0, _arm(run))
     found: list[RunEvidence] = []
     for name, of_seed in arms.items():
@@ -85,19 +82,19 @@ def read_runs(record: ExperimentRecord) -> list[RunEvidence]:
 
 
 def _leave_out_late(arms: list[ArmEvidence]) -> list[ArmEvidence]:
-    """Seeds that the deadline ended early count only where the run has no other: they are another recipe."""
+    """Exclude arms that the deadline ended early, which have trained less, unless the run has no other."""
     if all(arm.at_deadline for arm in arms if arm.ended):
         return arms
     return [replace(arm, status="cancelled", at_deadline=False) if arm.at_deadline else arm for arm in arms]
 
 
 def _arm(run: RunRecord) -> ArmEvidence:
-    result = run.result or load_result(run.folder)  # which says what is wrong with a damaged one
+    result = run.result or load_result(run.folder)  # raises an error for a damaged file
     scorings = _scorings(run)
     if not result:
         return ArmEvidence(run.name, run.run, run.seed or 0, scorings=scorings)
     extras = part(result, "extras")
-    # Not what was spent: a killed run repeats steps, and what follows from the record must not depend on that.
+    # Tokens of the result rather than the ledger, which also counts steps repeated after a kill.
     tokens = [count for count in part(extras, "tokens").values() if isinstance(count, int)]
     return ArmEvidence(
         run.name,
@@ -115,7 +112,7 @@ def _arm(run: RunRecord) -> ArmEvidence:
 
 
 def _scorings(run: RunRecord) -> dict[SetKey, ScoredSet]:
-    """The last scoring of each benchmark: the one of the latest step, and of that the latest line."""
+    """The last evaluation on each benchmark: the latest line of the latest step."""
     found: dict[SetKey, ScoredSet] = {}
     for line in load_score_lines(run.folder):
         try:
@@ -150,17 +147,14 @@ def _read_scoring(line: Mapping[str, Any]) -> ScoredSet:
 
 
 def _of_tasks(tasks: Sequence[str], values: Sequence[Any] | None) -> dict[str, Any]:
-    """What a line says about each task; nothing about a task whose value is null."""
+    """Map tasks to their values in a line, without null values."""
     if values is None or len(values) != len(tasks):
         return {}
     return {task: value for task, value in zip(tasks, values, strict=True) if value is not None}
 
 
-# What was planned, and what did not go as planned
-
-
 def _attempt(events: Sequence[Event]) -> int | None:
-    """Which trial of its claim it was when it started, or was last extended; later experiments do not change that."""
+    """The trial number from the last start or extension; later experiments do not change it."""
     found = [number(event.get("attempt")) for event in events if event.kind in (Kind.STARTED, Kind.RESUMED)]
     return next((int(value) for value in reversed(found) if value is not None and value >= 1), None)
 
@@ -177,13 +171,13 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
 
 
 def _deviations(events: Sequence[Event]) -> list[str]:
-    """What did not go as planned: that it was resumed or extended, and what was another value from then on.
+    """List deviations from the plan: resumes, extensions and settings changed by them.
 
-    Resuming what is concluded trains nothing and is none: it must not change what was concluded.
+    A resume after the conclusion that trains and scores nothing does not count, so that the conclusion stays the same.
     """
     turns = [at for at, event in enumerate(events) if event.kind == Kind.RESUMED]
     counts, changes = Counter[str](), dict[str, tuple[Any, Any]]()
-    for at, end in zip(turns, [*turns[1:], len(events)], strict=False):  # none has no end
+    for at, end in zip(turns, [*turns[1:], len(events)], strict=False):  # without turns, the second list has one item
         concluded = any(event.kind == Kind.CONCLUDED for event in events[:at])
         if concluded and not any(event.kind in (Kind.ARM_STARTED, Kind.SCORED) for event in events[at:end]):
             continue
@@ -209,7 +203,7 @@ def _shorten(value: Any) -> str:
 
 
 def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:
-    """What was measured and with what: the same for all arms, unless the claim is about it; else all of them."""
+    """Models, verifiers and packages of all arms; values that differ between arms are joined by "or"."""
     found: dict[str, set[str]] = defaultdict(set)
     for identity in (run.identity or {} for run in runs):
         model, started = (text(part(identity, "weights").get(name)) for name in ("model", "checkpoint"))
@@ -221,20 +215,17 @@ def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:
     return {what: " or ".join(sorted(which - {""})) for what, which in sorted(found.items()) if which - {""}}
 
 
-# Other experiments: the parent, and earlier evaluations on the same test set
-
-
 def _find_parent(record: ExperimentRecord, hashes: set[str]) -> RunEvidence | None:
-    """The best run of the experiment that this one was derived from, if it was scored on the same tasks.
+    """The best run of the parent experiment, if it was scored on the same tasks.
 
-    An experiment that did not end, was invalidated or has flags of an audit is no parent.
+    A parent that is unfinished, invalidated or flagged by an audit is ignored.
     """
     named = text((record.config or {}).get("parent_experiment_id"))
     parent = _find_record(record.folder.resolve(), named) if named else None
     best = "" if parent is None else text(parent.conclusion.get("best_arm"))
     try:
         runs = read_runs(parent) if parent is not None else []
-    except EvsysError:  # what is damaged is passed over
+    except EvsysError:  # a damaged parent is ignored
         return None
     run = next((run for run in runs if run.name == best and not run.problems), None)
     asked = [{one.sha256 for one in arm.scorings.values() if one.sha256} for arm in run.arms] if run else []
@@ -246,8 +237,8 @@ def _find_parent(record: ExperimentRecord, hashes: set[str]) -> RunEvidence | No
 
 
 def _find_record(folder: Path, name: str) -> ExperimentRecord | None:
-    """The experiment next to this one with that id, or of that name; of several attempts, the latest."""
-    by_id = ExperimentRecord(folder.parent / name.rpartition("-")[0])  # an id is the folder's name and a few digits
+    """The sibling experiment with an id, or the latest attempt with a name."""
+    by_id = ExperimentRecord(folder.parent / name.rpartition("-")[0])  # an id is the folder name with a suffix
     attempts = find_attempts(folder.parent / name)
     latest = [attempts[at] for at in sorted(attempts, reverse=True) if attempts[at].resolve() != folder]
     known = [by_id] if by_id.experiment_id == name else [ExperimentRecord(path) for path in latest]
@@ -255,9 +246,9 @@ def _find_record(folder: Path, name: str) -> ExperimentRecord | None:
 
 
 def _count_looks(path: Path, hashes: set[str], *, started: float | None) -> dict[str, Looks]:
-    """Earlier evaluations on each test set, by the sha256 of its tasks: each lets a later choice fit it a little.
+    """Count the evaluations on each test set (by sha256 of its tasks); each one may bias later choices.
 
-    Only experiments that started earlier count, so the number does not change when later ones follow.
+    Other experiments count only if they started earlier, so that the number does not change afterwards.
     """
     if not hashes:
         return {}
@@ -274,7 +265,7 @@ def _count_looks(path: Path, hashes: set[str], *, started: float | None) -> dict
 
 
 def _evaluations(experiment: Path, hashes: set[str]) -> Counter[str]:
-    """At how many steps of its arms each test set was scored."""
+    """Number of evaluations of an experiment's arms on each test set."""
     wanted, found = sorted(hashes), Counter[str]()
     for arm in subfolders(experiment):
         found.update(sha256 for sha256, _ in find_scored_sets(experiment / arm, "test", wanted))

@@ -1,9 +1,8 @@
 """The rules of the verdict. Read `rule` from top to bottom: the first that applies decides.
 
-A claim is *supported* if the interval of some run, which holds for all compared runs together, lies beyond what was
-claimed, on the set that is reported, however the samples that failed would have turned out, with at least three seeds
-on each trained side, and the claim is the one that was registered before the first step. What falls short of one of
-these is *promising, unconfirmed*.
+A claim is *supported* if the simultaneous interval of a run on the reported set lies beyond the claimed effect, for
+every possible value of failed samples. It also needs at least three seeds of each trained run, and registration before
+the first step. If one of these further conditions fails, the verdict is *promising, unconfirmed*.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from .question import TRAIN_FIT
 from .summary import count_missing, list_names, number
 
 MIN_SEEDS = 3
-"""Seeds of each trained run that a supported claim needs: two hide a high-variance run too well."""
+"""Minimum number of seeds per trained run for a supported claim; two seeds may hide a high-variance run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A verdict and what it rests on."""
+    """A verdict with its reasons."""
 
     verdict: Verdict
     reasons: Sequence[str] = ()
     remedies: Sequence[str] = ()
     judged: str | None = None
     cleared: Sequence[str] = ()
-    """Runs that show what was claimed."""
+    """Runs that show the claimed effect."""
     comparable: bool = True
-    """False where the scores themselves cannot be used."""
+    """False if the scores cannot be used."""
 
 
 def rule(analysis: Analysis, trend: Trend | None = None) -> Ruling:
-    """The verdict on the claim."""
+    """Decide the verdict on the claim."""
     evidence, claim = analysis.evidence, analysis.claim
     judged = _favourite(analysis, analysis.candidates)
     broken, unusable = find_broken_record(evidence), [*_find_unusable_scores(analysis)]
@@ -60,13 +59,13 @@ def rule(analysis: Analysis, trend: Trend | None = None) -> Ruling:
 
 
 def _favourite(analysis: Analysis, names: Sequence[str]) -> str | None:
-    """The run that the selection set likes best, in the direction of the claim; one without failed seeds, if any is."""
+    """The best run on the selection set in the direction of the claim; runs without failed seeds take precedence."""
     sign, runs = analysis.question.sign, analysis.selection.runs
     return find_best(sign, runs, complete(analysis.evidence, names)) or find_best(sign, runs, names)
 
 
 def find_broken_record(evidence: Evidence) -> list[tuple[str, str]]:
-    """Why nothing may be concluded whatever the scores are, and what to do about each."""
+    """Reasons in the record that invalidate every conclusion, each with its remedy."""
     found: list[tuple[str, str]] = []
     if (why := evidence.invalidated) is not None:
         found.append((f"the experiment was invalidated: {why}", "Run it again without that flaw, or reinstate it."))
@@ -108,7 +107,7 @@ def _decide(claim: Claim, analysis: Analysis, judged: str) -> Ruling:
     bounds = {one.run: orient(one.low, one.high, sign) for one in analysis.comparisons}
     if None in bounds.values():
         return Ruling("inconclusive", [_no_interval(analysis)], judged=judged)
-    # The run that validation selected is tested alone, at the whole error rate.
+    # If validation selected a run, it alone is tested, at the full error rate.
     tested = [name for name in bounds if analysis.preferred in (None, name)]
     if cleared := [name for name in tested if (ends := bounds[name]) is not None and ends[0] > limit]:
         lacking = {name: _find_lacks(analysis, [name]) for name in cleared}
@@ -140,14 +139,14 @@ def _decide_trend(claim: Claim, analysis: Analysis, found: Trend | None) -> Ruli
 
 
 def orient(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
-    """An interval in which more is what is claimed."""
+    """Orient an interval so that higher values favour the claim; None if it is unknown."""
     if low is None or high is None:
         return None
     return (low, high) if sign > 0 else (-high, -low)
 
 
 def _find_lacks(analysis: Analysis, names: Sequence[str]) -> list[str]:
-    """What a claim about some runs, and the baseline, lacks to be supported."""
+    """List the unmet conditions for a supported claim about these runs and the baseline."""
     report, evidence = analysis.report, analysis.evidence
     names = [*names, *filter(None, [analysis.baseline and analysis.baseline.run])]
     found: list[str] = []
@@ -169,7 +168,7 @@ def _find_lacks(analysis: Analysis, names: Sequence[str]) -> list[str]:
 
 
 def _doubts_about_refuting(analysis: Analysis) -> list[str]:
-    """Why an effect cannot be ruled out although no interval reaches it."""
+    """Reasons against a refutation even though no interval contains the claimed effect."""
     base, evidence = analysis.baseline_scores, analysis.evidence
     found: list[str] = []
     scores = [analysis.report.runs[name] for name in analysis.candidates]
@@ -182,7 +181,7 @@ def _doubts_about_refuting(analysis: Analysis) -> list[str]:
 
 
 def _explain_saturation(analysis: Analysis) -> str:
-    """That nothing can be measured here, with the cause that the diagnosis of training found."""
+    """Describe the saturation, with the cause found by the diagnosis of training."""
     value, findings = next(iter(analysis.report.runs.values())).mean, analysis.evidence.findings
     cause = f" (diagnosis: {findings[0].rstrip('.')})" if findings else ""
     return f"saturated: every run scores {number(value)} on every task, so that no effect can be measured{cause}"

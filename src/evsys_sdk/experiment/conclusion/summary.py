@@ -1,4 +1,4 @@
-"""The verdict in one sentence, with its numbers; and how numbers and lists are written."""
+"""The verdict in one sentence, and the format of numbers and lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAD = {
 
 
 def in_one_sentence(analysis: Analysis, ruling: Ruling, best: str | None, trend: Trend | None) -> str:
-    """The verdict with its numbers; flags and a simulated backend are named here, because many readers stop here."""
+    """Summarise the verdict with its numbers, flags, the deadline and a mock backend: many readers stop here."""
     evidence = analysis.evidence
     said = _tell_verdict(analysis, ruling, best, trend)
     mock = " Measured on the mock backend: this says nothing about a real model." if evidence.backend == "mock" else ""
@@ -50,7 +50,7 @@ def _tell_verdict(analysis: Analysis, ruling: Ruling, best: str | None, trend: T
 
 
 def count_missing(report: Measured) -> str:
-    """`3 samples`; tasks where no one counted samples."""
+    """The number of failed samples as text, e.g. `3 samples`; the number of dropped tasks if no sample failed."""
     samples = sum(report.failed_samples.values())
     return pluralise(samples, "sample") if samples else pluralise(report.dropped_tasks, "task")
 
@@ -89,7 +89,7 @@ def _with_interval(value: float, low: float | None, high: float | None, *, signe
 
 
 def number(value: float | None, *, signed: bool = False) -> str:
-    """A score as people read it."""
+    """Format a score; `-` for None."""
     if value is None:
         return "-"
     sign = "+" if signed else ""
@@ -104,6 +104,6 @@ def pluralise(count: int, noun: str) -> str:
 
 
 def list_names(names: Sequence[str], *, most: int = 6) -> str:
-    """Names as code, the first few of them."""
+    """Format the first names as Markdown code, with the number of further ones."""
     shown = ", ".join(f"`{name}`" for name in names[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")

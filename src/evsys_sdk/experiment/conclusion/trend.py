@@ -1,4 +1,4 @@
-"""A trend over an axis: the slope of a straight line through the scores of all runs, with its interval."""
+"""The linear trend of the scores of all runs along an axis, with its interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .model import Trend
 
 
 def find_trend(analysis: Analysis) -> Trend | None:
-    """How the metric changes from the lowest value of the axis to the highest; None where it has no two values."""
+    """Fit the change of the metric from the lowest to the highest value of the axis; None without two values."""
     claim, report = analysis.claim, analysis.report
     if claim is None or claim.kind != "trend" or claim.axis is None:
         return None
@@ -29,7 +29,7 @@ def find_trend(analysis: Analysis) -> Trend | None:
     if (found := contrast(runs, weights.tolist())) is not None and found.stderr > 0:
         width = t_quantile(1 - analysis.level.here, found.df) * found.stderr
         ends = [report.extremes.get(name, (report.runs[name].mean,) * 2) for name in placed]
-        # A run counts for the change where its weight is positive and against it elsewhere.
+        # A negative weight swaps the ends of the interval of a run.
         moves = [(float(weight) * low, float(weight) * high) for weight, (low, high) in zip(weights, ends, strict=True)]
         low, high = min(change, sum(map(min, moves))) - width, max(change, sum(map(max, moves))) + width
     means: dict[float, list[float]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Evidence -> Conclusion. Pure: the same evidence always gives the same conclusion, to the last byte."""
+"""Draw a conclusion from evidence. Deterministic: the same evidence always gives the same conclusion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .trend import find_trend
 
 
 def conclude_from(evidence: Evidence) -> Conclusion:
-    """What the evidence shows."""
+    """Draw the conclusion."""
     claim = find_claim(evidence.metadata)
     question = claim_question(evidence, claim)
     if question is None:
@@ -77,7 +77,7 @@ def conclude_from(evidence: Evidence) -> Conclusion:
 
 
 def _about(evidence: Evidence) -> dict[str, Any]:
-    """What a conclusion says whatever was found."""
+    """The fields of a conclusion that do not depend on the scores."""
     sha256 = hypothesis_sha256(evidence.metadata)
     return {
         "experiment": evidence.experiment,
@@ -93,7 +93,7 @@ def _about(evidence: Evidence) -> dict[str, Any]:
 
 
 def _with_parent(evidence: Evidence, baseline: Baseline | None) -> Evidence:
-    """The evidence with the run that the experiment continues from, where that is what runs are compared with."""
+    """Add the parent run to the evidence if it is the baseline."""
     parent = evidence.parent
     if parent is None or baseline is None or baseline.name != parent.name or evidence.run(parent.name) is not None:
         return evidence
@@ -101,7 +101,7 @@ def _with_parent(evidence: Evidence, baseline: Baseline | None) -> Evidence:
 
 
 def _find_best(analysis: Analysis, ruling: Ruling) -> tuple[str | None, float | None]:
-    """The best run by the success metric, chosen on val; its score is the reported one."""
+    """The best run by the success metric on the selection set, and its reported score."""
     evidence, claim = analysis.evidence, analysis.claim
     question = success_question(evidence) or analysis.question
     same = question == analysis.question
@@ -127,7 +127,7 @@ def _find_looks(analysis: Analysis) -> Looks | None:
 
 
 def _find_noise_floor(report: Measured) -> NoiseFloor | None:
-    """None where nothing varies. Seeds that agree by chance still gave different answers to single tasks."""
+    """The noise floor; None without seed variance. Equal seed means may still differ in single tasks, which counts."""
     runs = list(report.runs.values())
     noise = seed_noise(runs)
     sd = 0.0 if noise is None else math.sqrt(max(noise.between, noise.explained))
@@ -149,7 +149,7 @@ def _describe_population(analysis: Analysis) -> Population | None:
 
 
 def _summarise_runs(analysis: Analysis) -> list[RunSummary]:
-    """All runs, the best first, those without a score last."""
+    """Summarise all runs, the best first, and runs without a score last."""
     differing = find_differing_settings(analysis.evidence.runs)
     noise = seed_noise(list(analysis.report.runs.values()))
     found = [_summarise(run, analysis, differing, noise) for run in analysis.evidence.runs]
@@ -188,7 +188,7 @@ def _summarise(
 def _find_interval(
     name: str, scores: RunScores, analysis: Analysis, noise: SeedNoise | None
 ) -> tuple[float | None, float | None]:
-    """Of the score of a run; where samples are missing, from all of them wrong to all of them right."""
+    """95 % interval of the score of a run, with missing samples taken as wrong at one end and as right at the other."""
     found = contrast([scores], [1.0], noise)
     if found is None:
         return None, None
@@ -198,7 +198,7 @@ def _find_interval(
 
 
 def _conclude_nothing(evidence: Evidence, claim: Claim | None) -> Conclusion:
-    """A record without any number that could answer the question."""
+    """The conclusion of a record without the metric of the question."""
     wanted = None if claim is None else claim.metric
     problems = {arm.arm: arm.problem or "it has no result" for arm in evidence.arms if arm.problem or not arm.status}
     reason = f"no run reports {wanted or 'a score'}"

@@ -1,4 +1,4 @@
-"""Conclusions on disk: `conclusion.json` for programs, `conclusion.md` for people."""
+"""Read and write conclusions: `conclusion.json` for programs, `conclusion.md` for readers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from .reading import read_evidence
 from .verdict import conclude_from
 
 _CHANGES_NOTHING = (Kind.ENDED, Kind.RESUMED, Kind.ARM_RECALLED, Kind.NOTE)
-"""What may happen to an experiment without changing what follows from it."""
+"""Events that do not affect the conclusion."""
 
 
 def conclude(path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None) -> Conclusion:
-    """What the record in the folder of an experiment shows; writes nothing."""
+    """Draw the conclusion of the experiment in a folder; write nothing."""
     return conclude_from(read_evidence(path, audit, record))
 
 
 def write_conclusion(
     path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None
 ) -> Conclusion:
-    """Conclude, and put both files next to the record, each whole or not at all."""
+    """Draw the conclusion and write both files to the folder, each atomically."""
     conclusion = conclude(path, audit, record)
     folders.write_conclusion(path, page=as_markdown(conclusion), content=conclusion.to_json())
     return conclusion
 
 
 def read_stored_conclusion(path: Path) -> Conclusion | None:
-    """The conclusion that was written, if there is one."""
+    """Read the stored conclusion; None if there is none."""
     text = folders.read_conclusion(path)
     if text is None:
         return None
@@ -50,16 +50,16 @@ def read_stored_conclusion(path: Path) -> Conclusion | None:
 
 
 def find_standing_conclusion(record: ExperimentRecord) -> Conclusion | None:
-    """The conclusion on disk, if it is the one that was journaled, and nothing that could change it came after it."""
+    """The conclusion on disk, if it matches the journal and no later event could change it."""
     events = record.events
     at = max((at for at, event in enumerate(events) if event.kind == Kind.CONCLUDED), default=None)
-    if at is None or any(event.kind == Kind.AUDITED for event in events):  # what was held against it may be mended
+    if at is None or any(event.kind == Kind.AUDITED for event in events):  # the flagged problem may be fixed by now
         return None
     if any(event.kind not in _CHANGES_NOTHING or event.get("changed") for event in events[at + 1 :]):
         return None
     try:
         stored = read_stored_conclusion(record.folder)
-    except DataError:  # it is written again
+    except DataError:  # a damaged file is written again
         return None
     stated = events[at].text("sha256"), events[at].get("page")
     if stored is None or (stored.sha256, hash_conclusion_page(record.folder)) != stated:
