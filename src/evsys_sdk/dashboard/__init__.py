@@ -1,7 +1,7 @@
-"""Room 14: what happened, shared.
+"""The dashboard: record experiments, store them on a server, and show them in a browser.
 
-`client/` writes down what a run reports and sends it, `server/` keeps what clients send, and `local/` reads what is
-recorded on this disk. `views/` answers the same questions from either; `API.md` and `shapes/` say what can be asked.
+`client/` records what a run reports and sends it, `server/` stores what clients send, and `local/` reads the records
+on this disk. `views/` computes the answers of the read API from either; `API.md` and `shapes/` describe the API.
 """
 
 from __future__ import annotations

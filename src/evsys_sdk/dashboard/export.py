@@ -1,7 +1,7 @@
-"""One experiment as a folder that a browser opens without a server: the page, and its answers in a script next to it.
+"""Export one experiment as a folder that a browser opens without a server: the page, and a script with its data.
 
-A page that is opened as a file may fetch nothing, so the answers are a script that sets one variable. What the page can
-ask for is answered in advance; where that would be too much, `remarks` says what was left out.
+A page that is opened as a file may not fetch, so the API answers are in a script that sets one variable. Large
+experiments are exported in part; `remarks` lists what was left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .views.source import LARGEST_PAGE, RolloutQuery
 PAGE = Path(__file__).parent / "page"
 MOST_ARMS = 200
 MOST_RUNS_DRAWN = 24
-"""As many as the page draws at once."""
+"""Number of runs that the page draws at once."""
 MOST_METRICS = 60
 MOST_ROLLOUTS = 2000
 _POINTS = 300
@@ -36,7 +36,7 @@ _INDEX, _SCRIPT = "index.html", "data.js"
 
 
 def export_experiment(folder: Path, target: Path, page: Path | None = None) -> list[str]:
-    """Write an experiment below `target` so that `index.html` there shows it; returns the files."""
+    """Export an experiment to the folder `target`, to be opened as `index.html`; return the files."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target}: there is something already. Name a new folder with --output.")
     page = page or PAGE
@@ -47,7 +47,7 @@ def export_experiment(folder: Path, target: Path, page: Path | None = None) -> l
     data = collect_answers(LocalRecords([folder.parent], folder.parent), experiment_id_of(folder))
     shutil.copytree(page, target, dirs_exist_ok=True)
     html = index.read_text(encoding="utf-8")
-    # Scripts with `defer` run in the order in which they are named: the data first.
+    # Scripts with `defer` run in document order, so the data comes first.
     write_text(
         target / _INDEX,
         html.replace("<script defer", f'<script defer src="./{_SCRIPT}"></script>\n    <script defer', 1),
@@ -57,7 +57,7 @@ def export_experiment(folder: Path, target: Path, page: Path | None = None) -> l
 
 
 def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
-    """Every answer that the page can ask for about one experiment, by the question as the page words it."""
+    """The session and all API answers for one experiment, keyed by the request path that the page uses."""
     detail, data = describe_experiment(records, id), records.experiment(id)
     own = f"/experiments/{quote(id, safe='')}"
     answers: dict[str, Any] = {
@@ -91,7 +91,7 @@ def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
 
 
 def _curves(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterator[tuple[str, Any]]:
-    """The default metric over every axis, the others over steps."""
+    """Yield the curves: the default metric over every axis, the other metrics over steps."""
     id, runs = detail.experiment.id, [run.run for run in runs_of(detail.experiment)[:MOST_RUNS_DRAWN]]
     first = draw_curves(records, id, CurveQuery(points=_POINTS, runs=runs))
     yield f"{own}/curves", first
@@ -107,7 +107,7 @@ def _curves(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterat
 
 
 def _items(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterator[tuple[str, Any]]:
-    """Every run against the baseline, on every benchmark that both were scored on."""
+    """Yield the comparison by task of every run with the baseline, for every metric."""
     id = detail.experiment.id
     first = list_items(records, id, limit=LARGEST_PAGE)
     yield f"{own}/items", first
@@ -118,7 +118,7 @@ def _items(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterato
 
 
 def _rollouts(records: LocalRecords, id: str, own: str, remarks: list[str]) -> dict[str, Any]:
-    """The list and each rollout of it, the last step first."""
+    """The list of rollouts and the detail of each, latest step first."""
     found: list[RolloutLine] = []
     page = records.rollouts(id, RolloutQuery(limit=LARGEST_PAGE))
     first = page
@@ -135,9 +135,9 @@ def _rollouts(records: LocalRecords, id: str, own: str, remarks: list[str]) -> d
 
 
 def _as_script(data: dict[str, Any]) -> str:
-    """JSON that means the same as a script, whatever a model wrote into it."""
+    """Encode data as JSON that is safe inside a script."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # "</script>" would end the script, and the two others end a line of it in older browsers, though not one of JSON.
+    # "</script>" would end the script; U+2028 and U+2029 are line terminators in older JavaScript, but not in JSON.
     for unsafe in ("<", "\u2028", "\u2029"):
         text = text.replace(unsafe, f"\\u{ord(unsafe):04x}")
     return text

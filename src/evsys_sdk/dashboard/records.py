@@ -1,23 +1,23 @@
-"""What travels from client to server: the kinds of records, and what an experiment and a run can say of themselves.
+"""The records that a client sends to a server: their kinds, and the fields of an experiment and a run.
 
 | kind | has | means |
 |---|---|---|
 | `stream` | stream, format, project | the first record of every stream |
-| `experiment` | id, set | what is known of an experiment; each field replaces what was known |
-| `run` | id, experiment (the first time), set | the same of a run |
+| `experiment` | id, set | fields of an experiment; each replaces its earlier value |
+| `run` | id, experiment (the first time), set | fields of a run; each replaces its earlier value |
 | `step` | run, at, line | metrics of one step, as in `metrics.jsonl` |
 | `score` | id, run, line | one scoring, as in `scores.jsonl` |
 | `rollouts` | run, split, name, step, rows | predictions or rollouts of one scoring |
-| `rewind` | run, next_step | the run continues from before that step; what came after it is forgotten |
-| `event` | experiment, event | one line of the journal; counts once by its id |
-| `spend` | experiment, number, line | one line of the ledger; counts once by its number |
-| `benchmark` | id, name, metadata | which benchmark is scored on |
-| `anchor` | experiment, events, head | how long a journal was, and the hash that it ended with |
-| `loop` | system, at, page | how a closed loop stood; the latest counts |
-| `answer` | request, state, answer | what came of a request |
+| `rewind` | run, next_step | the run resumes at this step; its records from this step on are deleted |
+| `event` | experiment, event | one line of the journal, stored once per id |
+| `spend` | experiment, number, line | one line of the ledger, stored once per number |
+| `benchmark` | id, name, metadata | a benchmark that is scored on |
+| `anchor` | experiment, events, head | length of a journal, and the hash of its last event |
+| `loop` | system, at, page | the state of a closed loop; the latest replaces earlier ones |
+| `answer` | request, state, answer | the outcome of a request |
 
-An experiment can state every plain field of its view, and what a view is made from; a run every plain field of its
-record, and what lies in its folder. What no one states follows from the other records, as it does on a disk.
+An experiment can set every plain field of its view and the inputs of a view; a run every plain field of its record and
+the contents of its folder. Fields that are not set are derived from the other records, as for a record on disk.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _MORE: dict[str, dict[_Kind, str]] = {
     },
 }
 LONGEST_ID = 200
-_NOT_IN_IDS = frozenset("/\\")  # quoted or not, they part an address; everything else that names have can be quoted
+_NOT_IN_IDS = frozenset("/\\")  # path separators in a URL even if quoted; all other characters can be quoted
 
 
 def _statements(kind: str, model: type) -> dict[str, _Kind]:
-    """Field -> what JSON it is."""
+    """Field -> its JSON type."""
     own = {one.name: str(one.type).removesuffix(" | None") for one in fields(model) if one.name not in ("id", "path")}
     found = {name: _KINDS.get(stated) or _KINDS.get(stated.partition("[")[0]) for name, stated in own.items()}
     more = {name: wanted for wanted, names in _MORE[kind].items() for name in names.split()}
@@ -62,31 +62,31 @@ def _statements(kind: str, model: type) -> dict[str, _Kind]:
 
 
 STATEMENTS = {"experiment": _statements("experiment", ExperimentView), "run": _statements("run", RunRecord)}
-"""What each can say of itself; the server keeps the last value of each field."""
+"""Fields that a client can set, by kind; the server keeps the last value of each."""
 
 
 def check_fields(kind: Literal["experiment", "run"], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`fields`, if an experiment or a run has them; null forgets a value."""
+    """Return `fields` if all are known and of the right type, else raise; null deletes a value."""
     known = STATEMENTS[kind]
     for name, value in fields.items():
         if name not in known:
             hint = suggest(name, known) or f"Known: {', '.join(known)}."
             raise DataError(f"a {kind} has no field {show(name)}. {hint}")
         wanted = known[name]
-        # in Python a truth value is a whole number, too
+        # `bool` is a subclass of `int`
         if value is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
             raise DataError(f"{name} of a {kind} is {show(value)}. It should be {_WORDS[wanted]}.")
     return dict(fields)
 
 
 def check_id(id: Any, what: str = "id") -> str:
-    """`id`, if it is text that can be part of an address."""
+    """Return `id` if it can be part of a URL path, else raise."""
     if (
         isinstance(id, str)
         and len(id) <= LONGEST_ID
         and id.isprintable()
         and id == id.strip()
-        and id.strip(".")  # "." and ".." mean something else in an address
+        and id.strip(".")  # "." and ".." are relative path segments
         and not _NOT_IN_IDS & set(id)
     ):
         return id

@@ -1,4 +1,4 @@
-"""The dashboard's client: experiments, runs, metrics, scores and predictions, written down here and sent from here.
+"""The client of the dashboard: it records experiments, runs, metrics, scores and predictions, and sends them.
 
     client = DashboardClient()                               # EVSYS_API_URL, EVSYS_API_KEY, EVSYS_PROJECT_ID
     experiment = client.create_experiment("routing", hypothesis="rank 8 is enough")
@@ -6,9 +6,9 @@
     client.log_step_metric(run, 1, {"loss": 2.3})
     client.close()
 
-Every record is on this disk when a call returns (`mirror.py`) and reaches the server in the background (`sender.py`).
-A server that cannot be reached costs a warning; `evsys sync` sends the rest later. What a server refuses (a 4xx) is a
-DashboardClientError, at the call itself where it reports something rare, at a later one where it reports a step.
+Every record is on this disk when a call returns (`mirror.py`) and is sent in the background (`sender.py`). If the
+server cannot be reached, the client prints a warning; `evsys sync` sends the rest later. A record that the server
+refuses (4xx) raises DashboardClientError: immediately for rare records, at a later call for steps.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .mirror import BATCH_BYTES, Mirror, StepLines, encode_record
 from .sender import FLUSH_S, RequestHandler, Sender
 
 _CALL_S = 5.0
-"""How long a call that reports something rare waits for a server that answers."""
+"""Longest time that a call with a rare record waits for the server."""
 
 
 class DashboardClient:
-    """Reports to one project of one dashboard; safe to use from several threads."""
+    """Reports to one project of one dashboard; thread-safe."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class DashboardClient:
         on_request: RequestHandler | None = None,
         raise_refusals: bool = True,
     ) -> None:
-        """Arguments take the place of the environment variables.
+        """Create a client; arguments override the environment variables.
 
-        `on_request` is called, on another thread, with each stop or approval that somebody asks for. Without
-        `raise_refusals` what the server refuses is a warning, and no call ever waits.
+        `on_request` is called on another thread with each request for a stop or an approval. Without `raise_refusals`,
+        refused records cause a warning, and no call waits for the server.
         """
         self.connection = Connection.from_environment(
             url=api_url, api_key=api_key, project=project_id, log_dir=log_dir, offline=offline
@@ -78,18 +78,18 @@ class DashboardClient:
         parent_experiment_id: str | None = None,
         experiment_id: str | None = None,
     ) -> str:
-        """Report a new experiment; returns its id. With an id that exists, that one is changed."""
+        """Report a new experiment; return its id. An existing id updates that experiment."""
         id = check_id(experiment_id) if experiment_id is not None else new_id()
         fields: dict[str, Any] = {"name": _text("the experiment's name", name), "status": "running"}
         stated: dict[str, Any] = {"hypothesis": hypothesis, "description": description, "recipe_kind": recipe_kind}
         stated |= {"config": dict(config or {}), "tags": list(tags), "parent_id": parent_experiment_id or ""}
-        # What is not given is not told: one that exists keeps what it has.
+        # Only given values are sent, so that an existing experiment keeps its other fields.
         fields |= {name: value for name, value in stated.items() if value}
         self._report({"kind": "experiment", "id": id, "set": {"started": time.time(), **fields}})
         return id
 
     def update_experiment(self, experiment_id: str, **fields: Any) -> None:
-        """Change what is known of an experiment: `status`, `best_score`, `conclusion`, ... (`records.py`)."""
+        """Update fields of an experiment: `status`, `best_score`, `conclusion`, ... (`records.py`)."""
         if isinstance(fields.get("conclusion"), str):
             fields["conclusion_text"] = fields.pop("conclusion")
         changes = check_fields("experiment", jsonable(fields))
@@ -106,7 +106,7 @@ class DashboardClient:
         run: str = "",
         run_id: str | None = None,
     ) -> str:
-        """Report a run of an experiment (`run` names what it is a seed of); returns its id."""
+        """Report a run of an experiment; return its id. Seeds of one run share the name `run`."""
         id = check_id(run_id) if run_id is not None else new_id()
         fields: dict[str, Any] = {"name": _text("the run's name", name), "run": run or name, "seed": seed}
         fields |= {"status": "started", "started": time.time()}
@@ -115,26 +115,26 @@ class DashboardClient:
         return id
 
     def update_run(self, run_id: str, *, experiment_id: str | None = None, **fields: Any) -> None:
-        """Change what is known of a run: `status`, `metrics`, `error`, ... (`records.py`).
+        """Update fields of a run: `status`, `metrics`, `error`, ... (`records.py`).
 
-        With the experiment it belongs to, one that is not known yet is made.
+        With `experiment_id`, an unknown run is created.
         """
         changes = check_fields("run", jsonable(fields))
         whose = {} if experiment_id is None else {"experiment": check_id(experiment_id)}
         self._report({"kind": "run", "id": check_id(run_id), **whose, "set": changes})
 
     create_generation = create_run
-    """The older name."""
+    """Former name."""
     update_generation = update_run
-    """The older name."""
+    """Former name."""
 
-    # -- what happens in a run -----------------------------------------------------------------------------------------
+    # -- during a run --------------------------------------------------------------------------------------------------
 
     def log_step_metric(
         self, run_id: str, step: int, metrics: Mapping[str, float] | None = None, **more: float
     ) -> None:
-        """Report the metrics of one step; never waits."""
-        # Mostly one of the two is empty, and training waits for this call: nothing is copied then.
+        """Report the metrics of one step; does not wait for the server."""
+        # Training waits for this call, so nothing is copied in the usual case that one of the two is empty.
         stated = {**metrics, **more} if metrics and more else metrics or more
         self._append(self._steps.encode(run_id, step, stated))
 
@@ -149,7 +149,7 @@ class DashboardClient:
         step: int = 0,
         **details: Any,
     ) -> str:
-        """Report a scoring; a metric is a number, or what `scores.jsonl` has of it (value, stderr, per_task, ...)."""
+        """Report a scoring; a metric is a number or an object as in `scores.jsonl` (value, stderr, per_task, ...)."""
         id = new_id()
         line = {"split": split, "name": name, "step": int(step), "metrics": {**metrics}, **details}
         line |= {} if benchmark_id is None else {"benchmark_id": benchmark_id}
@@ -157,11 +157,11 @@ class DashboardClient:
         return id
 
     def log_score_line(self, run_id: str, line: Mapping[str, Any]) -> None:
-        """Report a scoring as `scores.jsonl` has it; a later one of the same set and step takes its place."""
+        """Report a line of `scores.jsonl`; it replaces an earlier one of the same set and step."""
         self._report({"kind": "score", "id": new_id(), "run": check_id(run_id), "line": dict(line)}, wait=False)
 
     def rewind_run(self, run_id: str, next_step: int) -> None:
-        """Say that a run continues from before `next_step`: what was reported from there on is forgotten."""
+        """Report that a run resumes at `next_step`: the server deletes its records from this step on."""
         self._report({"kind": "rewind", "run": check_id(run_id), "next_step": int(next_step)}, wait=False)
 
     def log_predictions(
@@ -173,7 +173,7 @@ class DashboardClient:
         split: str = "test",
         step: int = 0,
     ) -> None:
-        """Report single predictions or rollouts: `task_id`, `sample`, `reward`, `prediction`, `messages`, ..."""
+        """Report predictions or rollouts: `task_id`, `sample`, `reward`, `prediction`, `messages`, ..."""
         base: dict[str, Any] = {"kind": "rollouts", "run": check_id(run_id), "split": split, "name": name}
         base["step"] = int(step)
         rows: list[Any] = []
@@ -181,7 +181,7 @@ class DashboardClient:
         for position, prediction in enumerate(predictions):
             row = {"task_id": str(position), **_clean(dict(prediction))}
             length = len(encode_record(row, f"a prediction of task {show(row.get('task_id'))}"))
-            if rows and size + length > BATCH_BYTES:  # one record has an upper size, and must fit a request
+            if rows and size + length > BATCH_BYTES:  # the size of a record is limited
                 self._report({**base, "rows": rows}, wait=False)
                 rows, size = [], 0
             rows.append(row)
@@ -190,15 +190,15 @@ class DashboardClient:
             self._report({**base, "rows": rows}, wait=False)
 
     def record_benchmark(self, name: str, *, benchmark_id: str | None = None, **metadata: Any) -> str:
-        """Report which benchmark is scored on; its tasks are uploaded by `evsys benchmark upload`."""
+        """Report a benchmark and return its id; `evsys benchmark upload` uploads its tasks."""
         id = check_id(benchmark_id) if benchmark_id is not None else new_id()
         self._report({"kind": "benchmark", "id": id, "name": _text("the benchmark's name", name), "metadata": metadata})
         return id
 
-    # -- the record around it ------------------------------------------------------------------------------------------
+    # -- journal, ledger, notes, loops ---------------------------------------------------------------------------------
 
     def log_event(self, experiment_id: str, event: Mapping[str, Any]) -> None:
-        """Report one line of an experiment's journal; the same event (by its `id`) counts once."""
+        """Report one line of an experiment's journal; an event is stored once per `id`."""
         self._report({"kind": "event", "experiment": check_id(experiment_id), "event": dict(event)}, wait=False)
 
     def log_spend(self, experiment_id: str, line: Mapping[str, Any], number: int) -> None:
@@ -214,29 +214,29 @@ class DashboardClient:
         return id
 
     def anchor(self, chain_head: str, *, experiment_id: str | None = None, events: int = 0) -> None:
-        """Let the server witness that the record looked like this now: its journal's length and last hash."""
+        """Report the current length and last hash of a journal, so that the server can witness them."""
         head = _text("the chain's head", chain_head)
         self._report({"kind": "anchor", "experiment": experiment_id, "events": events, "head": head})
 
     def log_loop(self, system: str, page: Mapping[str, Any]) -> None:
-        """Report how a closed loop stands, as `evsys loop --status --json` tells it."""
+        """Report the state of a closed loop, as printed by `evsys loop --status --json`."""
         record = {"kind": "loop", "system": check_id(system, "the loop's system"), "at": time.time()}
         self._report({**record, "page": dict(page)}, wait=False)
 
     def log_campaign(self, name: str, page: Mapping[str, Any]) -> None:
-        """Report how a campaign stands, as `evsys campaign show --json` prints it."""
+        """Report the state of a campaign, as printed by `evsys campaign show --json`."""
         self.log_loop(f"campaign:{name}", page)
 
     def answer_request(self, request_id: str, state: str, answer: str = "") -> None:
-        """Say what came of a request: `taken`, `done` or `refused`."""
+        """Report the outcome of a request: `taken`, `done` or `refused`."""
         self._report({"kind": "answer", "request": request_id, "state": state, "answer": answer}, wait=False)
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- flush and close -----------------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything has arrived; False when it has not, and then it is still on disk.
+        """Wait until the server has all records; return False if it has not. They remain on disk.
 
-        By default a server that does not answer is waited for half a second; with `timeout_s`, for as long as that.
+        By default, waits at most half a second for a server that does not answer; with `timeout_s`, for that time.
         """
         mirror, sender = self._mirror, self._sender
         if mirror is None or sender is None:
@@ -247,8 +247,8 @@ class DashboardClient:
         return arrived
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Send what can be sent in time (as `flush`) and stop; whether everything has arrived."""
-        # Taken out first: what is reported from now on, perhaps by another thread, opens its own stream.
+        """Flush and stop; return whether the server has all records."""
+        # Detached first, so that later records, e.g. from another thread, open a new stream.
         with self._opening:
             mirror, sender, self._mirror, self._sender = self._mirror, self._sender, None, None
         if mirror is None:
@@ -267,12 +267,12 @@ class DashboardClient:
         self.close()
 
     def _report(self, record: dict[str, Any], *, wait: bool = True) -> None:
-        """Write a record down, without secrets; rare records are waited for, so that refusals show at once."""
+        """Record without secrets; by default wait for the server, so that refusals raise immediately."""
         line = encode_record(_clean(record), f"this {record['kind']}")
         self._append(line, wait=wait and self._raise)
 
     def _append(self, line: bytes, *, wait: bool = False) -> None:
-        # Looked at without the lock, because every step comes by here; `_open` looks again with it.
+        # Checked without the lock, because every step passes here; `_open` checks again with it.
         if self._mirror is None or self._forks != count_forks():
             self._open()
         mirror, sender = self._mirror, self._sender
@@ -280,7 +280,7 @@ class DashboardClient:
         length = mirror.append(line)
         if sender is None:
             return
-        if length >= sender.wakes_at:  # a lock is taken only where somebody sleeps until this record
+        if length >= sender.wakes_at:  # takes the lock only if the sender waits for this record
             sender.wake()
         if wait:
             sender.wait_for(length, _CALL_S)
@@ -288,7 +288,7 @@ class DashboardClient:
             self._tell_refusals(sender)
 
     def _open(self) -> None:
-        """The stream of this process; a forked child makes its own, because it has no sender."""
+        """Open the stream of this process; a forked child opens a new one, because it has no sender thread."""
         with self._opening:
             if self._mirror is not None and self._forks == count_forks():  # another thread was faster
                 return
@@ -300,7 +300,7 @@ class DashboardClient:
             atexit.register(self.close)
 
     def _tell_refusals(self, sender: Sender) -> None:
-        """What the server refused: an error, or one warning where nothing may disturb."""
+        """Raise for what the server refused, or without `raise_refusals` print one warning."""
         rejected = sender.take_rejections()
         error = sender.refusal
         if rejected:
@@ -308,7 +308,7 @@ class DashboardClient:
             error = DashboardClientError(f"the dashboard put {len(rejected)} records aside: {put_aside}", 422)
         if error is None:
             return
-        if self._raise:  # anew: one exception that several threads raise would gather the tracebacks of all
+        if self._raise:  # a new exception, because one raised in several threads would collect all tracebacks
             raise DashboardClientError(str(error), error.status)
         if self._told is None or str(self._told) != str(error):
             self._told = error
@@ -322,6 +322,6 @@ def _text(what: str, value: str) -> str:
 
 
 def _clean(record: dict[str, Any]) -> dict[str, Any]:
-    """As JSON, and without secrets."""
+    """Convert to JSON values and redact secrets."""
     cleaned = redact(jsonable(record))
     return {key: redact_text(value) if isinstance(value, str) else value for key, value in cleaned.items()}

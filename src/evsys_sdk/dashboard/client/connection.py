@@ -1,9 +1,9 @@
-"""Where the dashboard is and who asks: settings from the environment, and one HTTP request.
+"""The connection to a dashboard: settings from the environment, and HTTP requests.
 
 | variable | default | purpose |
 |---|---|---|
 | EVSYS_API_URL | http://localhost:8000 | address of the dashboard |
-| EVSYS_API_KEY | | who may write; issued by `evsys dashboard key` |
+| EVSYS_API_KEY | | API key, issued by `evsys dashboard key` |
 | EVSYS_PROJECT_ID | | the project records belong to |
 | EVSYS_LOG_DIR | .evsys | folder of the local mirror |
 | EVSYS_OFFLINE | false | write the mirror only; no key needed |
@@ -30,18 +30,18 @@ API_PREFIX = "/api/dashboard/api"
 DEFAULT_URL = "http://localhost:8000"
 PROJECT_HEADER = "X-Evsys-Project"
 TIMEOUT_S = 10.0
-_TEMPORARY = (408, 425, 429)  # the same request may be taken later; of other 4xx it never is
+_TEMPORARY = (408, 425, 429)  # worth retrying, unlike other 4xx
 _LONGEST_ANSWER = 64 << 20
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 class Unreachable(DashboardClientError):
-    """There was no answer, or one that says to try again later."""
+    """The server did not answer, or answered with a temporary error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One dashboard, one project, one key."""
+    """The URL of a dashboard with the project and key to use."""
 
     url: str
     project: str
@@ -59,7 +59,7 @@ class Connection:
         log_dir: str | Path | None = None,
         offline: bool | None = None,
     ) -> Connection:
-        """What is given, else what the environment says; a missing key is an error unless offline."""
+        """Create a connection from arguments and environment variables; raise if the key is missing and not offline."""
         environment = os.environ
         offline = read_flag("EVSYS_OFFLINE") if offline is None else offline
         key = (api_key if api_key is not None else environment.get("EVSYS_API_KEY", "")).strip()
@@ -70,7 +70,7 @@ class Connection:
                 f"the dashboard needs {' and '.join(missing)}. Set what `evsys dashboard key` printed, or set "
                 "EVSYS_OFFLINE=1 to keep everything on this disk and send it later with `evsys sync`."
             )
-        # Both go into headers, where a line break would begin another header.
+        # Both are sent in headers, where a line break would start another header.
         if not (key.isascii() and key.isprintable() and project.isascii() and project.isprintable()):
             raise EvsysAuthError("EVSYS_API_KEY or EVSYS_PROJECT_ID has characters that no key has. Copy it again.")
         base = Path(log_dir or environment.get("EVSYS_LOG_DIR", "").strip() or workspace_dir())
@@ -79,11 +79,11 @@ class Connection:
 
     @property
     def target(self) -> str:
-        """Which records of which server these are."""
+        """Server and project, as one key."""
         return f"{self.url} {self.project}"
 
     def open(self, timeout_s: float = TIMEOUT_S) -> HTTPConnection:
-        """A connection that is not connected yet."""
+        """Create an HTTP connection; it connects at the first request."""
         from http.client import HTTPConnection, HTTPSConnection
 
         parts = urlsplit(self.url)
@@ -97,7 +97,7 @@ class Connection:
         body: bytes | dict[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """`request_bytes`, with the answer as JSON."""
+        """Like `request_bytes`, with the response decoded as JSON."""
         data = self.request_bytes(method, path, body, **options)
         try:
             return json.loads(data) if data else {}
@@ -117,9 +117,9 @@ class Connection:
         connection: HTTPConnection | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """One request below the API's prefix. Raises DashboardClientError, never with the key.
+        """Send one request below the API prefix; raise DashboardClientError, whose message never contains the key.
 
-        `path` holds ids as they are: it is quoted here, and only here.
+        `path` contains unquoted ids; it is quoted here.
         """
         from http.client import HTTPException
 
@@ -136,9 +136,9 @@ class Connection:
             answer = own.getresponse()
             data, status = answer.read(_LONGEST_ANSWER), answer.status
         except (OSError, HTTPException, ValueError) as error:
-            own.close()  # or what is left of this answer would be read as that of the next request
+            own.close()  # or the rest of this response would be read as the next one
             reason = hide(str(error) or type(error).__name__, self.api_key)
-            # `from None`: the error beneath may quote the request, and with it the key
+            # `from None`, because the cause may quote the request with the key
             raise Unreachable(f"the dashboard at {self.url} cannot be reached: {reason}.") from None
         finally:
             if connection is None:
@@ -173,16 +173,16 @@ class SequenceGap(DashboardClientError):
         super().__init__(f"the dashboard expects record {next_seq} next.", 409)
         self.next_seq = next_seq
 
-    # Exceptions are made again from their message when they cross a process, and this one is made from a number.
+    # Pickling would call `__init__` with the message instead of the number.
     def __reduce__(self) -> tuple[type[SequenceGap], tuple[int]]:
         return type(self), (self.next_seq,)
 
 
 def check_url(url: str) -> str:
-    """`url` without a slash at its end, if it is an address that can be asked."""
+    """Return `url` without trailing slashes; raise if it is not a valid HTTP URL."""
     parts = urlsplit(url)
     try:
-        # `urlsplit` looks at the port only when it is asked for, and raises then.
+        # Reading `port` raises if it is invalid.
         port_is_fine = parts.port is None or 0 < parts.port < 65536
     except ValueError:
         port_is_fine = False
@@ -194,7 +194,7 @@ def check_url(url: str) -> str:
 
 
 def read_flag(name: str) -> bool:
-    """An environment variable that is either on or off."""
+    """Read an environment variable as a boolean."""
     value = os.environ.get(name, "").strip().lower()
     if value not in (*_TRUE, *_FALSE):
         raise ConfigError(f"{name} is {show(value)}. Set it to 1 or 0.")
@@ -202,8 +202,8 @@ def read_flag(name: str) -> bool:
 
 
 def new_id() -> str:
-    """An id no one else has, which sorts by the time it was made."""
+    """Return a unique id that sorts by creation time."""
     import secrets
 
-    # milliseconds in hex, of a fixed length: as text, ids sort as times do
+    # milliseconds as hex of fixed length, so that ids sort by time as text
     return f"{int(time.time() * 1000):012x}{secrets.token_hex(10)}"

@@ -1,10 +1,10 @@
-"""Sends the record of a run to the dashboard while it is trained.
+"""Send the record of a run to the dashboard during training.
 
     callbacks:
       - { kind: evsys_logger }
 
-Where and as whom is in the environment (`connection.py`). Everything is written to the local mirror first; a server
-that cannot be reached costs the run nothing but a warning, and `evsys sync` sends the rest later.
+The environment sets the server and the key (`connection.py`). Everything is written to the local mirror first. If the
+server cannot be reached, the run continues with a warning, and `evsys sync` sends the rest later.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class EvsysLoggerConfig(Strict):
     """Params of the `evsys_logger` callback."""
 
     predictions: bool = True
-    """Whether to send the single predictions behind each score."""
+    """Whether to send the predictions of each scoring."""
     obey_stop: bool = True
-    """Whether the run ends when somebody asks for it on the dashboard."""
+    """Whether a stop request on the dashboard stops the run."""
 
 
 class EvsysLogger(Callback):
@@ -57,13 +57,13 @@ class EvsysLogger(Callback):
         self._checkpoints: list[dict[str, Any]] = []
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        """Report the run; without a key it does not start."""
+        """Report the run; raise if no API key is set."""
         self._control, self._run_dir = control, info.run_dir
-        # What the dashboard refuses is a warning here: it is no reason to end a run.
+        # Refused records cause a warning only: they must not end a run.
         self._client = client = DashboardClient(raise_refusals=False, on_request=self._take_request)
         experiment_id = experiment_id_of(info.run_dir.parent)
         self._run_id = run_id_of(experiment_id, info.run_id)
-        # Each arm does so, perhaps at once with others: what is not there yet is made by the first to arrive.
+        # Every arm sends this, possibly at the same time; the first one creates the experiment.
         client.update_experiment(
             experiment_id, name=info.experiment, hypothesis=info.hypothesis or "", status="running"
         )
@@ -78,7 +78,7 @@ class EvsysLogger(Callback):
         )
         if info.total_steps is not None:
             client.update_run(self._run_id, total_steps=info.total_steps)
-        if info.next_step:  # a resumed run does some steps again, and they must not count twice
+        if info.next_step:  # a resumed run repeats some steps
             client.rewind_run(self._run_id, info.next_step)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -102,7 +102,7 @@ class EvsysLogger(Callback):
             self._client.update_run(self._run_id, checkpoints=self._checkpoints)
 
     def on_run_end(self, result: RunResult) -> None:
-        """Report how it ended, and every scoring with the value of each task."""
+        """Report the result, and every scoring with the score of each task."""
         if self._client is None:
             return
         report_scores(self._client, self._run_id, self._run_dir)
@@ -120,10 +120,10 @@ class EvsysLogger(Callback):
         )
 
     def read_decision(self, folder: Path) -> tuple[bool, str, str] | None:
-        """Tell the dashboard that the experiment waits, and ask it what people said."""
+        """Report that the experiment waits for an approval, and read the decision from the dashboard."""
         id = experiment_id_of(folder)
         with DashboardClient(raise_refusals=False) as client:
-            # No one can approve what the dashboard has not heard of: the events first, and then the question.
+            # The events are sent first, because the dashboard can only approve an experiment that it knows.
             client.update_experiment(id, name=folder.name, status="running")
             for event in read_events(folder):
                 client.log_event(id, event.to_dict())
@@ -135,7 +135,7 @@ class EvsysLogger(Callback):
         return None
 
     def on_experiment_end(self, folder: Path) -> None:
-        """Report the conclusion, the journal and the bill; called once, where the experiment was started."""
+        """Report the conclusion, journal and ledger; called once, in the process that started the experiment."""
         client = DashboardClient(raise_refusals=False)
         try:
             report_experiment(client, folder)
@@ -148,7 +148,7 @@ class EvsysLogger(Callback):
             self._client = None
 
     def _take_request(self, request: Mapping[str, Any]) -> None:
-        """Somebody asks for something, on the sender's thread."""
+        """Handle a request from the dashboard; runs on the sender's thread."""
         if request.get("kind") != "stop" or self._client is None:
             return
         if self.cfg.obey_stop:
@@ -159,11 +159,11 @@ class EvsysLogger(Callback):
         self._client.answer_request(str(request.get("id")), state, answer)
 
     def _stop(self, request: Mapping[str, Any]) -> None:
-        """Stop the whole experiment, as `evsys cancel` does; every running arm hears of the request, the first acts."""
+        """Stop the whole experiment, like `evsys cancel`; every arm receives the request, and only the first acts."""
         folder, id = self._run_dir.parent, str(request.get("id"))
         reason = redact_text(str(request.get("reason") or "no reason was given"))
         author = redact_text(str(request.get("author") or ""))
-        with suppress(EvsysError):  # it runs on another machine: what can be stopped from here is this arm
+        with suppress(EvsysError):  # e.g. run by another machine: only this arm can be stopped from here
             if ExperimentRecord(folder).is_experiment:
                 with Journal.of(folder) as journal:
                     own = journal.append(Kind.STOP_REQUESTED, subject=id, reason=reason, author=author)

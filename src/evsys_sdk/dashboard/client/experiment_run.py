@@ -1,4 +1,4 @@
-"""One experiment with one run, reported from your own training script.
+"""Report one experiment with one run from your own training script.
 
     with ExperimentRun(client, experiment_name="sft_v9", recipe_kind="sft", run_config={"lr": 1e-5}) as run:
         for step in range(1, 1001):
@@ -7,7 +7,7 @@
         run.set_best_score(0.83)
         run.set_conclusion("rank-8 LoRA wins")
 
-Leaving the block reports how it ended: completed, or failed with the exception.
+On exit, the block reports the status: completed, cancelled, or failed with the exception.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .client import DashboardClient
 
 
 class ExperimentRun:
-    """Reports one run; made by entering it."""
+    """A context manager that reports one run; the run is created on entry."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ExperimentRun:
         tags: Sequence[str] = (),
         experiment_id: str | None = None,
     ) -> None:
-        """Runs of one `experiment_name` are runs of one experiment, unless `experiment_id` names another.
+        """Runs with the same `experiment_name` belong to one experiment; `experiment_id` selects an existing one.
 
         Without a `run_name`, runs with the same config are seeds of one run.
         """
@@ -64,7 +64,7 @@ class ExperimentRun:
 
     @property
     def generation_id(self) -> str:
-        """The older name of `run_id`."""
+        """Former name of `run_id`."""
         return self.run_id
 
     def __enter__(self) -> Self:
@@ -93,13 +93,13 @@ class ExperimentRun:
         ended = time.time()
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         self.client.update_run(self.run_id, status=status, error=reason, ended=ended)
-        if self._given_experiment is None:  # one that was there before does not end with this run
+        if self._given_experiment is None:  # an existing experiment does not end with this run
             status = "interrupted" if stopped else status
             self.client.update_experiment(self.experiment_id, status=status, ended=ended)
         self.client.flush()
 
     def log_step(self, step: int, metrics: Mapping[str, float] | None = None, **more: float) -> None:
-        """Report the metrics of one step; never waits."""
+        """Report the metrics of one step; does not wait for the server."""
         self.client.log_step_metric(self.run_id, step, metrics, **more)
 
     def log_eval(
@@ -111,24 +111,24 @@ class ExperimentRun:
         split: str = "test",
         step: int = 0,
     ) -> str:
-        """Report a scoring; returns its id."""
+        """Report a scoring; return its id."""
         return self.client.log_eval_run(
             self.run_id, metrics=metrics, benchmark_id=benchmark_id, name=name, split=split, step=step
         )
 
     def log_predictions(self, predictions: Sequence[Mapping[str, Any]], **where: Any) -> None:
-        """Report single predictions; `name`, `split` and `step` say of which scoring."""
+        """Report predictions of the scoring given by `name`, `split` and `step`."""
         self.client.log_predictions(self.run_id, predictions, **where)
 
     def update_run(self, **fields: Any) -> None:
-        """Change what is known of the run."""
+        """Update fields of the run."""
         self.client.update_run(self.run_id, **fields)
 
     update_generation = update_run
-    """The older name."""
+    """Former name."""
 
     def update_experiment(self, **fields: Any) -> None:
-        """Change what is known of the experiment."""
+        """Update fields of the experiment."""
         self.client.update_experiment(self.experiment_id, **fields)
 
     def set_best_score(self, score: float) -> None:
@@ -136,7 +136,7 @@ class ExperimentRun:
         self.update_experiment(best_score=score, best_run=self._run_name)
 
     def set_conclusion(self, text: str) -> None:
-        """Report what follows from it."""
+        """Report the conclusion of the experiment."""
         self.update_experiment(conclusion_text=text)
 
     @contextmanager
@@ -164,10 +164,10 @@ class BenchmarkRun:
     def log(
         self, metrics: Mapping[str, float] | None = None, *, split: str = "test", step: int = 0, **more: float
     ) -> str:
-        """Report a scoring of it."""
+        """Report a scoring on the benchmark."""
         both = {**(metrics or {}), **more}
         return self.run.log_eval(metrics=both, benchmark_id=self.id, name=self.name, split=split, step=step)
 
     def log_predictions(self, predictions: Sequence[Mapping[str, Any]], *, split: str = "test", step: int = 0) -> None:
-        """Report the single predictions behind a scoring."""
+        """Report the predictions of a scoring."""
         self.run.log_predictions(predictions, name=self.name, split=split, step=step)

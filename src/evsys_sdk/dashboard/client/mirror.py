@@ -1,10 +1,10 @@
-"""The mirror: everything a process reports, in one append-only file, before any of it is sent.
+"""The mirror: an append-only file with every record of a process, written before it is sent.
 
-    <mirror>/<stream>.jsonl     the records; the first line says what the stream is
-    <mirror>/<stream>.sent      how far a server has acknowledged them; only saves asking
+    <mirror>/<stream>.jsonl     the records; the first line is a header
+    <mirror>/<stream>.sent      how many records a server has acknowledged; a cache that saves a request
 
-A record's identity is its stream and its line number, so sending it again never makes a second one. A process writes
-its own stream and never one that is already there, so a copied folder can be sent from anywhere, in any order.
+A record is identified by its stream and its line number, so resending makes no duplicates. Each process writes a new
+stream, so a copied folder can be sent from any machine, in any order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Mirror:
         self.path = folder / f"{self.stream}{_SUFFIX}"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # for no one else's eyes
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # readable by the owner only
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self._file = JsonlFile(self.path)
@@ -48,12 +48,12 @@ class Mirror:
         self.append(encode_line({**header, "at": time.time()}, str(self.path)))
 
     def append(self, line: bytes) -> int:
-        """Add a record as a line; it is on disk when this returns. Returns how many the stream has with it."""
+        """Append a record and write it to disk; return the number of records in the stream."""
         return self._file.append_line(line)
 
     @property
     def length(self) -> int:
-        """How many records the stream has."""
+        """Number of records in the stream."""
         return self._file.appended
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Mirror:
 
 
 def encode_record(record: dict[str, Any], what: str) -> bytes:
-    """A record as a line; refuses one that no server would take."""
+    """Encode a record as a line; raise if it exceeds the size limit of servers."""
     line = encode_line(record, what)
     if len(line) > LARGEST_RECORD:
         size = f"{len(line)} bytes, and one record of the dashboard has at most {LARGEST_RECORD}"
@@ -71,19 +71,19 @@ def encode_record(record: dict[str, Any], what: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """Some consecutive records, as they are in the file."""
+    """Consecutive records, as in the file."""
 
     first: int
     data: bytes
     """Whole lines."""
     next: int
-    """The number of the record after them."""
+    """The number of the next record."""
     is_full: bool
-    """Whether there was no room for more."""
+    """Whether the size limit was reached, so that more records may follow."""
 
 
 class StreamReader:
-    """Reads a stream from where it was left, while it may still be growing."""
+    """Reads a stream in batches; the stream may still grow."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,14 +95,14 @@ class StreamReader:
         return self.path.name.removesuffix(_SUFFIX)
 
     def read(self, most: int = BATCH_BYTES) -> StreamBatch | None:
-        """The next whole records, about `most` bytes of them; None when there are none yet."""
+        """The next complete records, about `most` bytes; None if there are none yet."""
         if self._file is None:
             self._file = self.path.open("rb")
-        self._file.seek(self.offset)  # anew each time, because a batch that was not acknowledged is read again
+        self._file.seek(self.offset)  # a batch that was not acknowledged is read again
         data = self._file.read(most)
         if b"\n" not in data:
-            data += self._file.readline()  # one record longer than a batch
-        cut = data.rfind(b"\n") + 1  # what follows is being written
+            data += self._file.readline()  # a record longer than a batch
+        cut = data.rfind(b"\n") + 1  # the rest is an incomplete line
         if not cut:
             return None
         return StreamBatch(self._number, data[:cut], self._number + data.count(b"\n"), len(data) >= most)
@@ -112,7 +112,7 @@ class StreamReader:
         self.offset, self._number = self.offset + len(batch.data), batch.next
 
     def go_to(self, number: int) -> bool:
-        """Go to a record; False when the stream has not so many."""
+        """Move to a record; return False if the stream has fewer records."""
         self.offset = self._number = 0
         while self._number < number and (batch := self.read()) is not None:
             wanted = batch.data.split(b"\n", number - batch.first)[:-1]
@@ -127,17 +127,17 @@ class StreamReader:
 
 
 def streams(folder: Path) -> Iterator[Path]:
-    """The files of all streams in a mirror, oldest first."""
+    """Yield the files of all streams in a mirror, oldest first."""
     yield from sorted(folder.glob(f"*{_SUFFIX}"))
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """What the first line of a stream says of it."""
+    """Read the header of a stream; raise if it is invalid."""
     with path.open("rb") as file:
         line = file.readline(LARGEST_RECORD)
     try:
         header: Any = json.loads(line)
-        # A copy under another name would be another stream to the server, and its records would count twice.
+        # A copy under another name would be a new stream to the server, and its records would be stored twice.
         if header["kind"] != "stream" or header["stream"] != path.name.removesuffix(_SUFFIX):
             raise KeyError("kind")
         if header["format"] != FORMAT:
@@ -150,45 +150,45 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def note_sent(path: Path, target: str, number: int, size: int) -> None:
-    """Remember that a server has everything before record `number`, which begins at byte `size`."""
+    """Record that a server has everything before record `number`, which begins at byte `size`."""
     write_json(path.with_suffix(".sent"), {"target": target, "next": number, "bytes": size})
 
 
 def is_sent(path: Path) -> bool:
-    """Whether some server has it, or had it whole at some time."""
+    """Whether a server acknowledged the whole stream at some time."""
     return path.with_suffix(".sent").exists()
 
 
 def is_all_sent(path: Path, target: str) -> bool:
-    """Whether a server is known to have the whole stream."""
+    """Whether the server `target` acknowledged the whole stream as it is now."""
     try:
         noted: Any = json.loads(path.with_suffix(".sent").read_text(encoding="utf-8"))
-        # By size: a process that was still writing has added to it since.
+        # Compared by size, because the process may have appended records since.
         return noted["target"] == target and noted["bytes"] == path.stat().st_size
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-# Steps as lines of the mirror, quickly: training waits for this at every step.
+# Fast encoding of steps, because training waits for it at every step.
 #
-# Steps of one run differ in their numbers only. So what stands around the numbers is encoded, and looked through for
-# secrets, the first time; from then on numbers are put in. What is unusual is encoded as every other record is.
+# Steps of one run differ in their numbers only. The text around the numbers is encoded and redacted once, as a form;
+# later steps only fill in numbers. Other values are encoded like every other record.
 
 _PROBE = 1_000_000
-"""A number that is hidden where a name says that it is a password."""
+"""Probe value; the encoder redacts it if the metric name looks like a password."""
 _MOST_FORMS = 1000
 _PLAIN = {float, int}
 _LARGEST_SUM = 1e300
 
 
 class StepLines:
-    """Encodes the steps of a process; safe to use from several threads."""
+    """Encodes the steps of a process; thread-safe."""
 
     def __init__(self) -> None:
         self._forms: dict[tuple[str, ...], str] = {}
 
     def encode(self, run_id: str, step: int, metrics: Mapping[str, Any]) -> bytes:
-        """One step as a line, the same that the encoder of all records gives."""
+        """Encode one step as a line, identical to the output of the general encoder."""
         names, values = (run_id, *metrics), (*metrics.values(),)
         form = self._forms.get(names)
         if form and _are_plain((step, *values)):
@@ -199,14 +199,13 @@ class StepLines:
         return line
 
     def _keep_form(self, run_id: str, names: tuple[str, ...]) -> None:
-        """Remember what stands around the numbers; "" where a number is not all that may stand between."""
+        """Store the form of a step; "" if filling in numbers would differ from the general encoder."""
         given = "".join(f", {_quote(name)}: %r" for name in names)
         form = f'{{"kind": "step", "run": {_quote(run_id)}, "at": %r, "line": {{"step": %r{given}}}}}\n'
         numbers = (float(_PROBE), *[_PROBE] * (1 + len(names)))
-        # Where the encoder gives anything else for the same numbers (a metric is called like the step, or its value is
-        # hidden), the form is not used.
+        # The outputs differ if e.g. a metric is named `step` or its value is redacted.
         same = _encode(run_id, float(_PROBE), _PROBE, dict.fromkeys(names, _PROBE)) == (form % numbers).encode()
-        # A program that logs under new names all the time must not fill the memory; forms are quickly made anew.
+        # Bounds the memory of programs that keep using new metric names.
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
         self._forms[run_id, *names] = form if same else ""
@@ -221,9 +220,9 @@ def _quote(text: str) -> str:
 
 
 def _are_plain(values: tuple[Any, ...]) -> bool:
-    """Whether all are numbers that Python and JSON write alike: not NaN, infinite, NumPy's or a truth value."""
+    """Whether all values are finite `int` or `float`, which Python and JSON format alike; no NumPy types or `bool`."""
     try:
-        # The sum is NaN or infinite if one of them is, and NaN is not smaller than anything.
+        # The sum is NaN or infinite if any value is, and comparisons with NaN are False.
         return _PLAIN.issuperset(map(type, values)) and abs(sum(values)) < _LARGEST_SUM
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # an integer too large for a float
         return False

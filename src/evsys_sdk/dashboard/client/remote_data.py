@@ -1,4 +1,4 @@
-"""Datasets and benchmarks of a dashboard: a source that the workspace pulls from, and how rows get there."""
+"""Datasets and benchmarks of a dashboard: a source for the workspace, and the upload of rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE_BYTES = 4 << 20
 
 
 class DashboardSource:
-    """What a dashboard has; ids and names of configs are looked up here where the project itself has none."""
+    """The datasets and benchmarks of a dashboard, used for ids and names that the project itself does not have."""
 
     name = "dashboard"
 
@@ -29,15 +29,15 @@ class DashboardSource:
 
     @classmethod
     def from_environment(cls) -> DashboardSource | None:
-        """The dashboard that the environment names; None where it names none, or says to stay offline."""
-        # Looked at first: a project without a dashboard has no key, and that is no error of a config.
+        """The dashboard of the environment; None if none is set or the client is offline."""
+        # Checked first, because a project without a dashboard has no key, which is no error.
         if not os.environ.get("EVSYS_API_KEY", "").strip():
             return None
         connection = Connection.from_environment()
         return None if connection.offline else cls(connection)
 
     def list(self, kind: Kind) -> list[Available]:
-        """Every version of everything of a kind; nothing where it cannot be reached, so that what was pulled counts."""
+        """All versions of all entries of a kind; empty if the server cannot be reached, so that pulled data is used."""
         try:
             url = self._connection.url
             return [Available(kind, one["name"], one["version"], one["split"], url) for one in self._entries(kind)]
@@ -46,7 +46,7 @@ class DashboardSource:
             return []
 
     def describe(self, kind: Kind, *, id: str | None = None, name: str | None = None) -> SourceEntry:
-        """The entry with this id, or that a reference means."""
+        """The entry with this id or reference."""
         if id is not None:
             try:
                 found = self._connection.request("GET", f"/sdk/{FOLDERS[kind]}/{id}")
@@ -60,14 +60,14 @@ class DashboardSource:
         return choose(kind, wanted, entries)
 
     def rows(self, entry: SourceEntry) -> Iterator[bytes | Row]:
-        """The rows as JSONL lines, piece by piece."""
+        """Yield the rows as JSONL lines."""
         if entry.rows is None:
             raise UnknownDataError(
                 f"{entry.kind} '{entry.id}' is known to {entry.location} only by name: its rows were never uploaded. "
                 f"Upload them with: evsys {entry.kind} upload"
             )
         base, received, piece = f"/sdk/{FOLDERS[entry.kind]}/{entry.id}/pieces", 0, 0
-        while received < (entry.bytes or 0):  # not by rows, as blank lines belong to what was hashed
+        while received < (entry.bytes or 0):  # by bytes, because blank lines are part of the hashed file
             lines = self._connection.request_bytes("GET", f"{base}/{piece}")
             yield from BytesIO(lines)
             received, piece = received + len(lines), piece + 1
@@ -82,14 +82,14 @@ class DashboardSource:
 
 
 def upload_rows(connection: Connection, kind: Kind, rows: CachedRows, *, version: int | None = None) -> dict[str, Any]:
-    """Send cached rows; what is there already is not sent again. Returns what the dashboard calls them."""
+    """Upload cached rows that the dashboard does not have; return its entry for them."""
     manifest, base = rows.manifest, f"/sdk/{FOLDERS[kind]}"
     about: dict[str, Any] = {"name": manifest.name, "split": manifest.split, "sha256": manifest.sha256}
     about |= {"version": version, "format": ", ".join(manifest.formats), "metadata": manifest.metadata}
     begun = connection.request("POST", f"{base}/", about)
     if not begun["complete"]:
         for number, piece in enumerate(_pieces(rows)):
-            if number >= begun["next_piece"]:  # an upload that was cut off continues where it stopped
+            if number >= begun["next_piece"]:  # an interrupted upload resumes here
                 path = f"{base}/{begun['id']}/pieces/{number}"
                 connection.request("PUT", path, piece, content_type="application/x-ndjson")
     found = connection.request("POST", f"{base}/{begun['id']}/finish", b"")
@@ -97,7 +97,7 @@ def upload_rows(connection: Connection, kind: Kind, rows: CachedRows, *, version
 
 
 def _pieces(rows: CachedRows) -> Iterator[bytes]:
-    """The file of the rows in pieces of whole lines."""
+    """Yield the file of the rows in pieces of whole lines."""
     with rows.path.open("rb") as file:
         while lines := file.readlines(_PIECE_BYTES):
             yield b"".join(lines)

@@ -1,4 +1,4 @@
-"""What a dashboard knows of an experiment: the anchors of its journal, which its writer cannot change, and requests."""
+"""Read the journal anchors and requests of an experiment from a dashboard; the experiment cannot change anchors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _TIMEOUT_S = 5.0
 
 
 def is_named() -> bool:
-    """Whether the environment names a dashboard to ask."""
+    """Whether the environment sets a dashboard and the client is not offline."""
     return bool(os.environ.get("EVSYS_API_KEY", "").strip()) and not Connection.from_environment().offline
 
 
 def read_anchors(folder: Path) -> list[dict[str, Any]]:
-    """What the dashboard witnessed about the journal in a folder; nothing, with a warning, where it cannot be asked."""
+    """The anchors of the journal in a folder; empty, with a warning, if the request fails."""
     try:
         return _read(f"/experiments/{experiment_id_of(folder)}/anchors")
     except DashboardClientError as error:
@@ -31,7 +31,7 @@ def read_anchors(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_requests(experiment_id: str) -> list[dict[str, Any]]:
-    """What people asked of an experiment, oldest first; nothing where the dashboard cannot be asked now."""
+    """The requests for an experiment, oldest first; empty if the dashboard cannot be reached."""
     try:
         return _read(f"/experiments/{experiment_id}/requests")
     except Unreachable:
@@ -39,7 +39,7 @@ def read_requests(experiment_id: str) -> list[dict[str, Any]]:
 
 
 def read_open_requests(about: str) -> list[dict[str, Any]]:
-    """What people asked of `campaign:NAME` or `loop:NAME` and was not answered yet."""
+    """The open requests for `campaign:NAME` or `loop:NAME`; empty if the dashboard cannot be reached."""
     try:
         return _read(f"/sdk/experiments/{about}/requests/") if is_named() else []
     except Unreachable:
@@ -54,12 +54,12 @@ def _read(path: str) -> list[dict[str, Any]]:
     except DashboardClientError as error:
         if isinstance(error, Unreachable) or error.status != 404:
             raise
-        return []  # it never heard of this experiment
+        return []  # unknown experiment
     return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
 def note_anchor(folder: Path) -> None:
-    """Let the dashboard witness a journal as it is now."""
+    """Report the current length and hash of a journal to the dashboard."""
     with DashboardClient() as client:
         client.update_experiment(experiment_id_of(folder), name=folder.name)
         anchor_journal(client, folder)

@@ -1,7 +1,7 @@
-"""Sends a stream to the server in the background, so that training never waits for a network.
+"""Send a stream to the server in the background, so that training does not wait for the network.
 
-The server counts the records of each stream and stores the count together with them. A batch that was lost, repeated or
-cut by a crash on either side is therefore sent again without harm: the server says from where on.
+The server stores the record count of each stream in the same transaction as the records. A lost, repeated or partial
+batch can therefore be sent again safely: the server returns the number of the next record.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ if TYPE_CHECKING:
 
 
 IDLE_S = 5.0
-"""How often an idle sender asks whether something was requested."""
+"""Interval at which an idle sender polls for requests."""
 PATIENCE_S = 0.5
-"""All the time that callers ever wait for a server that does not answer."""
+"""Total time that callers wait for a server that does not answer."""
 FLUSH_S = 10.0
-"""How long the end of a run waits for a server that does answer."""
+"""Time that the end of a run waits for a server that answers."""
 _GATHER_S = 0.05
-"""Records of so long go into one request, unless somebody waits; the first waits, the others travel with it."""
+"""Time for which records are collected for one request, unless a caller waits."""
 _GATHER_RECORDS = 1000
-"""So many do not wait longer: the server stores them while the next ones are made."""
+"""Number of records that are sent without collecting more."""
 _NEVER = 1 << 62
 _LONGEST_PAUSE_S = 30.0
 
 _warned_about: set[str] = set()
-"""Servers that did not answer when last asked: one warning for all runs of a process."""
+"""Servers that did not answer last time, to print one warning per process."""
 
 type RequestHandler = Callable[[Mapping[str, Any]], None]
 
 
 class StreamUpload:
-    """Sends one stream, batch after batch; knows how far it got."""
+    """Sends one stream in batches and tracks its progress."""
 
     def __init__(self, connection: Connection, path: Path) -> None:
         self.connection = connection
         self.reader = StreamReader(path)
         self.acknowledged = 0
-        """How many records the server has."""
+        """Number of records that the server has."""
         self.rejected: list[str] = []
-        """Why the server put single records aside."""
+        """Reasons why the server quarantined records."""
         self.is_behind = True
-        """Whether there is certainly more to send."""
+        """Whether the last batch was full, so that more records may follow."""
         self._http: HTTPConnection | None = None
         self._batch_bytes = BATCH_BYTES
 
     def send_batch(self) -> dict[str, Any] | None:
-        """Send what comes next; the server's answer, or None when there is nothing to send."""
+        """Send the next batch; return the server's answer, or None if there is nothing to send."""
         batch = self.reader.read(self._batch_bytes)
         self.is_behind = batch is not None
         if batch is None:
             return None
         try:
             answer = self.post(batch.data, batch.first)
-        except SequenceGap as gap:  # the server has more than we know of, or lost what it had not acknowledged for good
+        except SequenceGap as gap:  # the server expects another record
             self.resume_at(gap.next_seq)
             return {}
         except DashboardClientError as error:
-            # Too long for a proxy on the way, perhaps; one record cannot be made shorter.
+            # A proxy may limit the size of requests; a single record cannot be split.
             if error.status == 413 and batch.next - batch.first > 1:
                 self._batch_bytes = max(self._batch_bytes // 4, 1)
                 return {}
@@ -81,11 +81,11 @@ class StreamUpload:
         return answer
 
     def ask(self) -> dict[str, Any]:
-        """Send nothing, to hear what is requested."""
+        """Send an empty batch to receive open requests."""
         return self.post(b"", self.acknowledged)
 
     def post(self, body: bytes, seq: int) -> dict[str, Any]:
-        """Send records; connections are kept, and a stale one is replaced once."""
+        """Send records over a kept connection; reconnect once if it was closed."""
         for attempt in (1, 2):
             fresh = self._http is None
             self._http = self._http or self.connection.open()
@@ -100,14 +100,14 @@ class StreamUpload:
                 )
             except Unreachable as error:
                 self._drop_connection()
-                # A connection that was kept may have been closed by the server meanwhile, which says nothing about the
-                # server. Sending again does no harm: records that have arrived are known by their numbers.
+                # The server may have closed a kept connection. Sending again is safe, because the server skips
+                # records that it has.
                 if fresh or attempt == 2 or error.status is not None:
                     raise
         raise AssertionError("unreachable")
 
     def note(self) -> None:
-        """Remember on disk how far the server got, which saves the next `evsys sync` from asking."""
+        """Record the progress on disk, so that the next `evsys sync` can skip the stream."""
         note_sent(self.reader.path, self.connection.target, self.acknowledged, self.reader.offset)
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class StreamUpload:
         self.reader.close()
 
     def resume_at(self, number: int) -> None:
-        """Continue from a record: what comes before it has arrived."""
+        """Continue from a record; the server has all records before it."""
         if not self.reader.go_to(number):
             raise DashboardClientError(
                 f"the dashboard has {number} records of stream {self.reader.stream}, and {self.reader.path} has fewer: "
@@ -131,18 +131,18 @@ class StreamUpload:
 
 
 class Sender:
-    """A thread that follows the stream of this process."""
+    """Sends the stream of this process on a background thread."""
 
     def __init__(self, connection: Connection, mirror: Mirror, on_request: RequestHandler | None = None) -> None:
         self._mirror = mirror
         self._upload = StreamUpload(connection, mirror.path)
         self.on_request = on_request
         self.refusal: DashboardClientError | None = None
-        """Why the server will take nothing more of this stream."""
+        """Error that ended sending, or None."""
         self._state = threading.Condition()
         self.wakes_at = 0
-        """How many records the stream must have for `wake` to be of use. Check it before adding one: to take a
-        lock each time would cost training more than the rest of the call."""
+        """Length of the stream at which the thread must be woken. Check it before calling `wake`: taking the lock
+        for each record would cost training more than the rest of the call."""
         self._failing = False
         self._attempts = 0
         self._stopping = self._hurried = False
@@ -151,26 +151,26 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """Say that the stream has grown."""
+        """Wake the thread after the stream has grown."""
         with self._state:
             self._state.notify_all()
 
     def wait_for(self, number: int, timeout_s: float, *, stubborn: bool = False) -> bool:
-        """Wait until the server has the first `number` records; False when it has not.
+        """Wait until the server has the first `number` records; return whether it has them.
 
-        A server that does not answer costs at most `PATIENCE_S` over the life of the sender, unless one is `stubborn`.
+        A server that does not answer costs at most `PATIENCE_S` in total between answers, unless `stubborn` is set.
         """
         with self._state:
             attempts = self._attempts
             began = time.monotonic()
             self._hurried = True
-            self._state.notify_all()  # somebody waits, so the pause after a failure is over
+            self._state.notify_all()  # ends the pause after a failure
             while self._upload.acknowledged < number and self.refusal is None and self._thread.is_alive():
-                # A server that has answered is given the whole time; of one that has not, nothing is known yet.
+                # Only a server that has answered before gets the whole timeout.
                 answered = not self._failing and self._upload.acknowledged > 0
                 left = timeout_s if answered or stubborn else min(timeout_s, self._patience_s)
                 left -= time.monotonic() - began
-                # An attempt made for this caller has failed, and the next one comes only after a pause.
+                # An attempt for this caller has failed, and the next one follows only after a pause.
                 if left <= 0 or (self._failing and self._attempts > attempts and not stubborn):
                     break
                 self._state.wait(left)
@@ -184,13 +184,13 @@ class Sender:
         return bool(self._upload.rejected)
 
     def take_rejections(self) -> list[str]:
-        """Why the server put single records aside, each reason once."""
+        """Return the reasons for quarantined records, and clear them."""
         with self._state:
             found, self._upload.rejected = self._upload.rejected, []
             return found
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Send what is left, if that can be done in time; whether everything has arrived."""
+        """Send the remaining records within the timeout; return whether all have arrived."""
         wait_s = FLUSH_S if timeout_s is None else timeout_s
         arrived = self.wait_for(self._mirror.length, wait_s, stubborn=timeout_s is not None)
         if not arrived and self.refusal is None:
@@ -198,7 +198,7 @@ class Sender:
         with self._state:
             self._stopping = True
             self._state.notify_all()
-        # Time to note what was sent; a thread that hangs in a request is left behind, it is a daemon.
+        # Time for the thread to record its progress; a daemon thread that hangs in a request is abandoned.
         self._thread.join(0.2 if arrived else 0.0)
         return arrived
 
@@ -206,7 +206,7 @@ class Sender:
         pause = 0.0
         while self.refusal is None:
             with self._state:
-                if pause:  # after a failure new records are no reason to try again sooner
+                if pause:  # after a failure, new records do not shorten the pause
                     self._sleep(pause, _NEVER)
                 else:
                     self._sleep(IDLE_S, self._upload.acknowledged + 1)
@@ -215,14 +215,14 @@ class Sender:
                 if self._stopping:
                     break
             pause = self._send_all(pause)
-        # Half a stream is not worth a note: `evsys sync` skips only what is known to be there whole.
+        # Only complete streams are recorded, because `evsys sync` skips complete streams only.
         if self.refusal is None and self._upload.acknowledged >= self._mirror.length:
             self._note()
         self._upload.close()
 
     def _sleep(self, seconds: float, until_length: int) -> None:
-        """Wait until the stream has so many records, somebody waits for them, or the time is over."""
-        self.wakes_at = until_length  # before the length is looked at: who adds one then finds either this or that
+        """Wait until the stream has `until_length` records, a caller waits, or the time is over."""
+        self.wakes_at = until_length  # set before the length is read, so that no wake-up is missed
 
         def is_over() -> bool:
             return self._hurried or self._stopping or self._mirror.length >= until_length
@@ -231,24 +231,24 @@ class Sender:
         self.wakes_at = _NEVER
 
     def _send_all(self, pause: float) -> float:
-        """Send everything there is; returns how long to wait before the next attempt."""
+        """Send all available records; return the pause before the next attempt."""
         try:
             while (answer := self._upload.send_batch()) is not None:
                 self._settle(failing=False)
                 self._hand_on(answer)
-                if self._stopping or not self._upload.is_behind:  # what is new since is gathered first
+                if self._stopping or not self._upload.is_behind:  # newer records are collected first
                     return 0.0
             if self.on_request is not None:
-                # Answers to records bring requests along; without any to send, one has to ask.
+                # Answers to batches include requests; without records to send, poll for them.
                 self._hand_on(self._upload.ask())
             self._settle(failing=False)
         except Unreachable as error:
             self._warn(str(error))
             self._settle(failing=True)
-            return min(max(pause * 2, 0.5), _LONGEST_PAUSE_S)  # longer each time, so that a server can come back
+            return min(max(pause * 2, 0.5), _LONGEST_PAUSE_S)  # exponential backoff
         except DashboardClientError as error:
             self._refuse(error)
-        except Exception as error:  # the mirror was deleted, or a bug: nothing of that is training's affair
+        except Exception as error:  # e.g. the mirror was deleted; must not affect training
             self._refuse(DashboardClientError(f"sending to the dashboard stopped: {type(error).__name__}: {error}."))
         return 0.0
 
@@ -262,14 +262,14 @@ class Sender:
     def _note(self) -> None:
         try:
             self._upload.note()
-        except OSError:  # it only saves the next `evsys sync` a question
+        except OSError:  # a cache for `evsys sync`
             get_logger(__name__).debug("cannot note how far was sent", exc_info=True)
 
     def _settle(self, *, failing: bool) -> None:
         with self._state:
             self._failing = failing
             self._attempts += 1
-            if not failing:  # it is back: if it goes again, that is waited for and warned of anew
+            if not failing:  # the next outage gets its own wait and warning
                 self._patience_s = PATIENCE_S
                 _warned_about.discard(self._upload.connection.target)
             self._state.notify_all()
@@ -285,27 +285,27 @@ class Sender:
                 self.on_request(request)
 
 
-# Sending what is left in a mirror: from a process that was killed, from an offline machine, from a copied folder.
+# Sending the rest of a mirror: of a killed process, of an offline machine, of a copied folder.
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What came of one stream."""
+    """The result of sending one stream."""
 
     stream: str
     path: str
     records: int
-    """How many records the server has of it."""
+    """Number of its records that the server has."""
     new: int
-    """How many of them it did not have before."""
+    """Number of records that the server did not have before."""
     rejected: list[str]
-    """Records that the server moved aside, and why."""
+    """Records that the server quarantined, with the reason."""
     problem: str = ""
-    """Why the stream could not be sent to its end."""
+    """Why the stream could not be sent completely; empty if it was."""
 
 
 def find_mirror(given: Path) -> Path:
-    """The mirror at a path: its own folder, or one that has it."""
+    """Find the mirror in a folder: the folder itself, or a subfolder `dashboard` or `.evsys/dashboard`."""
     for folder in (given, given / "dashboard", given / ".evsys" / "dashboard"):
         if folder.is_dir() and any(streams(folder)):
             return folder
@@ -317,7 +317,7 @@ def find_mirror(given: Path) -> Path:
 def send_mirror(
     connection: Connection, folder: Path, *, again: bool = False, tell: Callable[[Sent], None] = lambda _: None
 ) -> Iterator[Sent]:
-    """Send every stream that the server may not have; with `again`, also those it is known to have."""
+    """Send every stream that the server may not have completely; with `again`, all streams."""
     for path in streams(folder):
         if not again and is_all_sent(path, connection.target):
             continue
@@ -331,7 +331,7 @@ def _send(connection: Connection, path: Path) -> Sent:
     before = -1
     try:
         header = read_header(path)
-        # "": written offline without a project, so it may go to any.
+        # "" was written offline without a project, and may be sent to any.
         if header.get("project") not in ("", connection.project):
             raise DataError(f"{path}: it is of project {header['project']!r}, and EVSYS_PROJECT_ID is another.")
         before = _count_known(upload)
@@ -339,7 +339,7 @@ def _send(connection: Connection, path: Path) -> Sent:
             pass
         upload.note()
         problem = ""
-    except Unreachable:  # the others would fail alike; what is wrong with one stream alone does not stop them
+    except Unreachable:  # all streams would fail; any other problem concerns one stream only
         raise
     except (EvsysError, OSError) as error:
         problem = str(error)
@@ -350,7 +350,7 @@ def _send(connection: Connection, path: Path) -> Sent:
 
 
 def _count_known(upload: StreamUpload) -> int:
-    """How many records of a stream the server has; the upload continues from there."""
+    """Return the number of records that the server has, and continue the upload there."""
     answer = upload.post(b"", 0)
     known = answer.get("next")
     if not isinstance(known, int):

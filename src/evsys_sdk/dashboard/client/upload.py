@@ -1,6 +1,6 @@
-"""A recorded experiment -> the records that tell a dashboard about it.
+"""Report a recorded experiment to a dashboard.
 
-Everything has an id that follows from the record: reporting the same folder again changes nothing.
+All ids are derived from the record, so reporting the same folder again changes nothing.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _PAGE = 500
 
 
 def experiment_id_of(folder: Path) -> str:
-    """The id an experiment was given when it started; for one without a journal, one that follows from its place."""
+    """The id of an experiment from its journal; without a journal, an id derived from its path."""
     events = read_lines(ExperimentFiles(folder).journal)
     started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
     given = text(started.get("experiment_id"))
-    # the path tells apart folders of one name; without a journal there is nothing better
+    # the hash of the path distinguishes folders with the same name
     return given or f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
 
 
 def run_id_of(experiment_id: str, arm: str) -> str:
-    """The id of an arm on every dashboard."""
+    """The id of an arm, the same on every dashboard."""
     return hashlib.sha256(f"{experiment_id}/{arm}".encode()).hexdigest()[:32]
 
 
 def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = False) -> str:
-    """Report what came of an experiment; with `whole` also every step and rollout. Returns its id."""
+    """Report the results of an experiment, with `whole` also every step and rollout; return its id."""
     detail = read_detail(folder)
     id = experiment_id_of(folder)
-    # Its view follows from these on the server as it does here; whether a process works on it is known here alone.
+    # The server derives the view from these fields, except the status, which depends on the local process.
     client.update_experiment(
         id,
         name=detail.view.name,
@@ -63,7 +63,7 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
 
 
 def anchor_journal(client: DashboardClient, folder: Path) -> None:
-    """Let the dashboard witness the journal as it is now; the audit detects later edits."""
+    """Report the current length and hash of the journal, so that the audit can detect later edits."""
     anchor = make_anchor(folder)
     client.anchor(anchor["head"], experiment_id=experiment_id_of(folder), events=anchor["events"])
 
@@ -71,7 +71,7 @@ def anchor_journal(client: DashboardClient, folder: Path) -> None:
 def report_arm(client: DashboardClient, id: str, detail: Detail, arm: RunRecord) -> None:
     """Report one arm and its scorings."""
     folder, run_id = arm.folder, run_id_of(id, arm.name)
-    # Not as a new run: that would begin now, and without the config that was reported while it was trained.
+    # Not `create_run`, which would reset the start time and the config reported during training.
     begun = {"started": arm.starts[0]} if arm.starts else {}
     client.update_run(
         run_id,
@@ -94,13 +94,13 @@ def report_arm(client: DashboardClient, id: str, detail: Detail, arm: RunRecord)
 
 
 def report_scores(client: DashboardClient, run_id: str, run_dir: Path) -> None:
-    """Report every scoring of a run with the value of each task."""
+    """Report every scoring of a run with the score of each task."""
     for line in read_lines(RunFiles(run_dir).scores):
         client.log_score_line(run_id, line)
 
 
 def _report_course(client: DashboardClient, id: str, folder: Path, detail: Detail) -> None:
-    """Every step and every rollout."""
+    """Report every step and every rollout."""
     records = LocalRecords([folder.parent], folder.parent)
     for arm in detail.arms:
         run_id = run_id_of(id, arm.name)
