@@ -1,8 +1,8 @@
-"""The experiments of a project on this disk, for many questions a minute.
+"""The index of the experiments of a project on this disk, fast enough for frequent requests.
 
-Whether anything changed is asked of the disk experiment by experiment, which for ten thousand of them takes longer than
-a person waits gladly. With so many one thread looks, and questions are answered with what it has found so far; the page
-hears of what is found later as it hears of every change.
+Refreshing the index checks the files of every experiment, which is slow for thousands of them. Above `_MANY`
+experiments, a background thread refreshes it and requests use the last state; the page receives later changes as
+events.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ...record.values import subfolders
 from ..shapes.experiment import Progress
 
 _MANY = 1000
-"""More experiments than that are looked at by the thread."""
+"""Number of experiments above which a background thread refreshes the index."""
 _MOST_OF_THE_TIME = 10
-"""It looks for at most one part in so many of the time."""
+"""The thread runs for at most one part in this many of the time."""
 
 
 class LocalIndex:
-    """Opens the index of the experiments below some folders; safe to ask from several threads."""
+    """Opens the index of the experiments below some folders; thread-safe."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = list(roots)
@@ -34,7 +34,7 @@ class LocalIndex:
         self._next = 0.0
 
     def open(self) -> HistoryIndex:
-        """The index as it is now, or, where there are many experiments, as the last look found it."""
+        """The current index; with many experiments, the state of the last background refresh."""
         if self._folders <= _MANY:
             self._folders = self._count()
         if self._folders <= _MANY:
@@ -43,11 +43,11 @@ class LocalIndex:
         index = HistoryIndex(self.roots, refresh=False)
         if index.is_kept:
             return index
-        index.close()  # nothing can be written here, so each look is for one question
+        index.close()  # the index cannot be stored here, so it is rebuilt for each request
         return HistoryIndex(self.roots)
 
     def progress(self, found: int) -> Progress | None:
-        """How far the first look has come, if it still continues and has `found` so many."""
+        """The progress of the first background refresh, with `found` experiments so far; None if it is complete."""
         with self._lock:
             going_on = self._looking and not self._looked
         return Progress(done=min(found, self._folders), of=self._folders) if going_on else None
@@ -64,9 +64,9 @@ class LocalIndex:
         try:
             self._folders = self._count()
             HistoryIndex(self.roots).close()
-        except Exception as error:  # the next look may find it mended
+        except Exception as error:  # retried at the next refresh
             get_logger(__name__).warning("the experiments cannot be looked through: %s", error)
-        with self._lock:  # the longer a look takes, the longer until the next
+        with self._lock:  # the pause is proportional to the duration
             now = time.monotonic()
             self._looking, self._looked, self._next = False, True, now + (now - began) * _MOST_OF_THE_TIME
 

@@ -1,4 +1,4 @@
-"""What the arms of experiments on this disk logged step by step; a file is read again when it has changed."""
+"""The step metrics of arms on this disk; a file is read again when it has changed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LOGS, _TRAINING = RunFiles(Path()).logs, RunFiles(Path()).logs.below(LogFiles.t
 _METRICS = tuple(path.as_posix() for path in (_LOGS.metrics, LogFiles(Path()).metrics, _TRAINING.metrics))
 _TIMING = tuple(path.as_posix() for path in (_LOGS.timing, _TRAINING.timing))
 _MOST_POINTS = 2_000_000
-"""Points that are kept in memory; of the arms that were read first they are forgotten first."""
+"""Number of points kept in memory; the arms that were read first are evicted first."""
 
 type Metrics = dict[str, dict[float, float | None]]
 
 
 class LocalMetrics:
-    """Metrics by the folder of an arm; safe to ask from several threads."""
+    """Metrics by the folder of an arm; thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, ...], Metrics, int]] = {}
@@ -29,25 +29,25 @@ class LocalMetrics:
         self._lock = threading.Lock()
 
     def read(self, folder: Path) -> Metrics:
-        """Every metric that was logged by step; of a step that was done twice, the later one counts."""
+        """Every logged metric by step; for a repeated step, the later value."""
         present = [found for names in (_METRICS, _TIMING) if (found := _first_file(folder, names)) is not None]
         stamp = tuple(part for _, *parts in present for part in parts)
         with self._lock:
             known = self._known.get(folder)
         if known is not None and known[0] == stamp:
             return known[1]
-        # Without the lock: a long file must not hold up who asks for others. Two may read the same one; both are right.
+        # Without the lock, so that a long file does not block other readers. Two threads may read the same file.
         metrics = _read_metrics([file for file, *_ in present])
         points = sum(map(len, metrics.values()))
         with self._lock:
             self._points += points - self._known.pop(folder, ((), {}, 0))[2]
             self._known[folder] = (stamp, metrics, points)
-            while self._points > _MOST_POINTS and len(self._known) > 1:  # the one just read stays, however long
+            while self._points > _MOST_POINTS and len(self._known) > 1:  # the arm just read always stays
                 self._points -= self._known.pop(next(iter(self._known)))[2]
         return metrics
 
     def read_steps(self, folder: Path) -> list[tuple[int, dict[str, float]]]:
-        """The same step by step, with NaN where it was no finite number."""
+        """Every logged metric as a list of steps, with NaN for non-finite values."""
         by_step: dict[int, dict[str, float]] = {}
         for name, values in self.read(folder).items():
             for step, value in values.items():
@@ -55,12 +55,12 @@ class LocalMetrics:
         return sorted(by_step.items())
 
     def last(self, folder: Path) -> dict[str, float]:
-        """The latest value of each metric that has one."""
+        """The latest value of each metric, if it is finite."""
         latest = {name: values[max(values)] for name, values in self.read(folder).items() if values}
         return {name: value for name, value in latest.items() if value is not None}
 
     def furthest(self, folder: Path) -> int | None:
-        """The last step that was logged."""
+        """The last logged step, ignoring scores."""
         steps = [max(values) for name, values in self.read(folder).items() if values and not is_score(name)]
         return int(max(steps)) if steps else None
 
@@ -77,7 +77,7 @@ def _read_metrics(files: Sequence[str]) -> Metrics:
 
 
 def _first_file(folder: Path, names: Sequence[str]) -> tuple[str, int, int] | None:
-    """The first of some files that is there, with its time and size."""
+    """The first existing file, with its time and size."""
     from os import stat
 
     for name in names:
@@ -86,6 +86,6 @@ def _first_file(folder: Path, names: Sequence[str]) -> tuple[str, int, int] | No
             status = stat(path)
         except OSError:
             continue
-        # The size as well: two lines may be written within one tick of the file system's clock.
+        # The size too, because two lines may be written within one tick of the file system's clock.
         return path, status.st_mtime_ns, status.st_size
     return None

@@ -1,6 +1,6 @@
-"""The record of one project on this disk, as the read API asks for it: nothing is uploaded, everything is followed.
+"""The experiments of one project on this disk, for the read API; nothing is uploaded.
 
-All reading of files for the dashboard is here and in `rollouts.py`, through the readers of the history room.
+This module and its neighbours read all files for the dashboard, with the readers of `record/` and `history/`.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ _REQUESTS = (Kind.STOP_REQUESTED, Kind.APPROVED, Kind.REJECTED)
 _SETTLED = ("completed", "failed", "budget")
 _MOST_FINISHED = 8
 _MOST_INDEXES = 4
-"""Experiments whose rollouts are indexed."""
+"""Number of experiments whose rollout index is kept in memory."""
 _END_BYTES = 1 << 14
 
 
 class LocalRecords(RecordLists):
-    """The experiments below some folders; safe to ask from several threads."""
+    """The experiments below some folders; thread-safe."""
 
     def __init__(self, roots: Sequence[Path], project: Path) -> None:
         self.roots, self.project = list(roots), project
@@ -79,13 +79,13 @@ class LocalRecords(RecordLists):
         self._rollouts = lru_cache(maxsize=_MOST_INDEXES)(RolloutIndex)
         self.metrics = LocalMetrics()
         self._finished: dict[Path, tuple[str, ExperimentData]] = {}
-        """Experiments that have ended, with what tells whether they still are what they were."""
+        """Folder of an ended experiment -> the fingerprint of its files, and its data."""
         self._lock = threading.Lock()
 
     # -- lists ---------------------------------------------------------------------------------------------------------
 
     def views(self) -> HistoryIndex:
-        """The views as they are now."""
+        """The current views."""
         return self._index.open()
 
     def show(self, view: ExperimentView) -> ShownExperiment:
@@ -106,15 +106,15 @@ class LocalRecords(RecordLists):
             known = self._finished.get(folder)
         if known is not None and known[0] == state:
             return known[1]
-        # The index has summed it up already if it saw the files in this very state.
+        # The index has a valid view if it read the files with the same fingerprint.
         with self._index.open() as index:
             same = index.views("id = ? AND fingerprint = ?", [id, state])
             summary = next((one for one in same if one.folder == folder and one.status in _SETTLED), None)
         data = self._read_experiment(folder, summary)
-        # Of the others files do not tell everything: a process that dies changes none of them.
+        # Only ended experiments are cached: a process that dies changes no file.
         if data.experiment.status in _SETTLED:
             with self._lock:
-                self._finished.pop(folder, None)  # so that it is the last, and forgotten last
+                self._finished.pop(folder, None)  # moves it to the end, to be evicted last
                 self._finished[folder] = (state, data)
                 if len(self._finished) > _MOST_FINISHED:
                     self._finished.pop(next(iter(self._finished)))
@@ -123,7 +123,7 @@ class LocalRecords(RecordLists):
     def _read_experiment(self, folder: Path, summary: ExperimentView | None) -> ExperimentData:
         detail = read_detail(folder, summary)
         events = list(read_lines(ExperimentFiles(detail.folder).journal))
-        # What an unfinished arm logged last is in its own files alone.
+        # The latest metrics of an unfinished arm are only in its own log files.
         arms = [arm if arm.metrics else self._with_metrics(folder, arm) for arm in detail.view.arms]
         return ExperimentData(
             experiment=replace(experiment_of(detail.view), arms=arms),
@@ -198,7 +198,7 @@ class LocalRecords(RecordLists):
 
     def anchors(self, id: str) -> list[JournalAnchor]:
         self._folder(id)
-        return []  # a project cannot witness for itself
+        return []  # a local record has no independent witness
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class LocalRecords(RecordLists):
         return tags
 
     def delete(self, id: str) -> None:
-        """Move an experiment out of the outputs; its claims stay counted in the project."""
+        """Move an experiment to the folder `deleted`; its hypotheses still count as trials of the project."""
         folder = self._folder(id)
         if lock_owner(folder) is not None:
             raise BadQuery(f"{id} is running. Stop it before you delete it.")
@@ -225,7 +225,7 @@ class LocalRecords(RecordLists):
         folder = self._folder(id)
         if request.kind == "stop":
             try:
-                outcome = cancel(folder, patience_s=0.0)  # the page does not wait; it sees the status change
+                outcome = cancel(folder, patience_s=0.0)  # does not wait; the page shows the status change
             except EvsysError as error:
                 raise BadQuery(str(error)) from None
             answer = "it finishes its steps and stops" if outcome["was_running"] else "it was not running"
@@ -250,12 +250,12 @@ class LocalRecords(RecordLists):
         return max((version for _, version in self._versions()), default=0)
 
     def changes(self, since: int) -> list[Change]:
-        """Experiments whose files changed after a moment (in milliseconds)."""
+        """Experiments whose files changed after a time in milliseconds."""
         found = [Change("experiment", id, version) for id, version in self._versions() if version > since]
         return sorted(found, key=lambda one: one.version)
 
     def _versions(self) -> Iterator[tuple[str, int]]:
-        """When each experiment last changed; for ended ones without reading the disk."""
+        """Yield id and last change of each experiment; for ended ones without reading the disk."""
         with self._index.open() as index:
             rows = index.rows_by_root(("id", "folder", "fingerprint", "unfinished"))
         for root, several in rows:
@@ -266,13 +266,13 @@ class LocalRecords(RecordLists):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def _folder(self, id: str) -> Path:
-        """The folder of an experiment that the index knows; an id never becomes a path."""
+        """The folder of an experiment, looked up in the index: ids of requests are never used as paths."""
         with self._index.open() as index:
             known = index.rows_by_root(("folder",), "id = ?", [id])
         folders = [root / row[0] for root, rows in known for row in rows]
         if not folders:
             raise NotFound("experiment", id)
-        # A copied folder has the id of its original; the one that changed last is the one in use.
+        # A copied folder has the id of its original; the one that changed last is used.
         return max(folders, key=lambda folder: mtime(folder) or 0.0)
 
 
@@ -282,7 +282,7 @@ def _list_arms(folder: Path, _: tuple[float | None, ...]) -> list[str]:
 
 
 def _arms(folder: Path) -> list[str]:
-    """The arms of an experiment; what is started is recognised by its journal and makes a folder."""
+    """The arms of an experiment, cached until its folder, journal or config changes."""
     files = ExperimentFiles(folder)
     return _list_arms(folder, (mtime(folder), mtime(files.journal), mtime(files.config)))
 
@@ -302,7 +302,7 @@ def _read_arm(files: RunFiles) -> ArmFiles:
 
 
 def read_list(path: Path) -> list[Object]:
-    """The objects of a JSON file that holds a list; none where it cannot be read."""
+    """The objects in a JSON file with a list; empty if it cannot be read."""
     from json import loads
 
     try:
@@ -313,7 +313,7 @@ def read_list(path: Path) -> list[Object]:
 
 
 def read_end(path: Path) -> str:
-    """The last lines of a file without their secrets; none where it cannot be read."""
+    """The last lines of a file, redacted; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _END_BYTES))
@@ -323,7 +323,7 @@ def read_end(path: Path) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file without its secrets; none where it cannot be read."""
+    """The text of a file, redacted; empty if it cannot be read."""
     try:
         return redact_text(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:

@@ -1,4 +1,4 @@
-"""The rollouts of an experiment on this disk: what scorings and callbacks wrote, indexed as it grows."""
+"""An incremental index of the rollouts of an experiment on this disk, written by scorings and callbacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPLITS = {"validation": "val", "training": "train"}
 """Folder of a `local_logger` -> split."""
 _MANY_ARMS = 100
 _MOST_OF_THE_TIME = 10
-"""Where an experiment has many arms, its files are looked for in at most one part in so many of the time."""
+"""With many arms, at most one part in this many of the time is spent on finding files."""
 _ANSWERS = 16
 _KEY = ("arm", "file", "place")
 _TABLE = f"""
@@ -42,19 +42,19 @@ class _File:
     split: str
     name: str
     step: int | None
-    """None where each line says it."""
+    """None if each line has its own step."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """How far a file was read."""
+    """The read position in a file."""
 
     stamp: tuple[int, int] = (0, 0)
     end: int = 0
     last: tuple[int, bytes] = (0, b"")
-    """The last line that was read and where it begins: as long as it is there, the file has only grown."""
+    """Start and content of the last line that was read; if it is unchanged, the file has only grown."""
     unnamed: dict[tuple[Any, Any], int] = field(default_factory=dict[tuple[Any, Any], int])
-    """The last position among the rows of a scoring that name no task."""
+    """Number of the last row without a task, by step and name of the scoring."""
 
 
 class RolloutIndex:
@@ -64,19 +64,19 @@ class RolloutIndex:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.RLock()
-        self._db = sqlite3.connect("", check_same_thread=False)  # on the disk where it is large, and gone with us
+        self._db = sqlite3.connect("", check_same_thread=False)  # a temporary database, on disk if it is large
         self._db.executescript(_TABLE)
         self._seen: dict[Path, _Seen] = {}
         self._files: list[_File] = []
         self._until = 0.0
         self._answers: dict[tuple[Any, ...], list[Any]] = {}
-        """What was asked since a file has changed: the pages of one list ask the same."""
+        """Query results since the last change of a file, because the pages of a list repeat queries."""
 
     def __del__(self) -> None:
         self._db.close()
 
     def refresh(self, arms: Sequence[str]) -> None:
-        """Read what was written since the last look."""
+        """Read the lines that were written since the last call."""
         with self._lock:
             began = time.monotonic()
             if began >= self._until:
@@ -120,11 +120,11 @@ class RolloutIndex:
     def body(self, key: Sequence[Any]) -> Object:
         _, file, begin = key
         try:
-            with (self._folder / file).open("rb") as lines:  # one that `read` has found, so a file of ours
+            with (self._folder / file).open("rb") as lines:  # checked: the path comes from the index
                 lines.seek(begin)
                 line = lines.readline()
             raw: Object = json.loads(line)
-            if b"\\ud" in line.lower():  # perhaps half of a surrogate pair, which cannot be sent
+            if b"\\ud" in line.lower():  # may be an unpaired surrogate, which UTF-8 cannot encode
                 raw = json.loads(json.dumps(raw, ensure_ascii=False).encode(errors="replace"))
         except (OSError, ValueError):
             raise NotFound("rollout", self.write_id(key)) from None
@@ -138,7 +138,7 @@ class RolloutIndex:
         self._db.execute("DELETE FROM rollout WHERE file = ?", (str(path.relative_to(self._folder)),))
 
     def _read_on(self, file: _File) -> None:
-        """Add the lines of a file that were written since the last look; one that was written anew is read anew."""
+        """Add the new lines of a file; read it from the start if it was rewritten."""
         stamp = stamp_of(file.path)
         try:
             with file.path.open("rb") as lines:
@@ -162,16 +162,16 @@ def read_tasks(folder: Path, split: str, name: str) -> dict[str, Any]:
 
 
 def _rows(file: _File, relative: str, lines: IO[bytes], seen: _Seen) -> Iterator[tuple[Any, ...]]:
-    """The rollouts from a place in a file on; of one that was attempted again, the last counts."""
+    """Yield the rows of the lines after the read position; the caller replaces earlier rows with the same key."""
     decode = _decoder()
     for line in lines:
         if not line.endswith(b"\n"):
-            return  # it is being written
+            return  # incomplete line
         begin, seen.end, seen.last = seen.end, seen.end + len(line), (seen.end, line)
         row = _parse(line, decode)
         if row is None or "scoring" in row:
             continue
-        if "task_id" not in row:  # rows of a run's own evaluation are known by their position
+        if "task_id" not in row:  # rows of a run's own evaluation are numbered by position
             place = (row.get("step"), row.get("name"))
             row["task_id"] = seen.unnamed[place] = seen.unnamed.get(place, -1) + 1
         get, said, task = row.get, _storable(text_of(row)), _storable(str(row["task_id"]))
@@ -199,12 +199,12 @@ def _count(value: Any) -> int | None:
 
 
 def _storable(value: str) -> str:
-    """Half of a surrogate pair is legal JSON and no text that SQLite takes."""
+    """Escape unpaired surrogates, which JSON allows and SQLite rejects."""
     return value if value.isascii() else value.encode(errors="backslashreplace").decode()
 
 
 def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
-    """Journals of scorings, which are complete, and what `local_logger` wrote of sets that have none."""
+    """Yield the journals of scorings, and the files of `local_logger` for splits without a journal."""
     for arm in arms:
         scored: set[str] = set()
         benchmarks = folder / arm / "benchmarks"
@@ -223,14 +223,14 @@ def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
 
 
 def _has_only_grown(lines: IO[bytes], seen: _Seen) -> bool:
-    # Its size and time cannot tell: a file that was written anew may be longer, too.
+    # Size and time are not sufficient: a rewritten file may be longer too.
     begin, line = seen.last
     lines.seek(begin)
     return bool(line) and lines.read(len(line)) == line
 
 
 def _decoder() -> Callable[[bytes], Any]:
-    """msgspec takes an eighth of the time; it comes with the server and is not needed to export."""
+    """The JSON decoder: msgspec, which is 8 times as fast, or `json` if it is not installed."""
     try:
         from msgspec.json import Decoder
     except ImportError:
@@ -243,7 +243,7 @@ def _parse(line: bytes, decode: Callable[[bytes], Any]) -> Object | None:
         row: Any = decode(line)
     except ValueError:
         try:
-            row = json.loads(line)  # also reads NaN, which is no JSON and which Python writes
+            row = json.loads(line)  # accepts NaN, which Python writes
         except (ValueError, RecursionError):
             return None
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Summaries and journals on this disk as what the read API speaks of."""
+"""Convert views, journals and workspace data on this disk to the shapes of the read API."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from ..views.source import DataKind, NotFound, read_cursor, write_cursor
 _METRICS = RunFiles(Path()).logs.metrics.as_posix()
 _RECENT = 40
 _END_BYTES = 1 << 17
-"""How much of a file of metrics is read for that many lines; every look at the list reads one of each that runs."""
+"""Bytes at the end of a metrics file that are read for `_RECENT` lines, for each running experiment of a list."""
 
 
 def experiment_of(one: ExperimentView, *, line: bool = False) -> ShownExperiment:
-    """A view as the API sends it, whole or as the line of a list."""
+    """A view in the shape of the API, complete or, with `line`, for a list."""
     live = _live(one) if one.is_live else None
     return shown(one, version_of(one.folder, unfinished=one.is_live), live, line=line)
 
 
 def _live(one: ExperimentView) -> Live:
-    """How a running experiment is getting on, from the ends of its files."""
+    """The progress of a running experiment, read from the ends of its files."""
     from ...experiment.jobs.live_status import experiment_status
 
     try:
         arms = experiment_status(one.folder).arms
-    except (OSError, ValueError, KeyError):  # it is being written; the next look sees it whole
+    except (OSError, ValueError, KeyError):  # a file is being written; the next request reads it
         arms = []
     running = [arm for arm in arms if arm.state == "running"]
     steps = [(arm.step, arm.total_steps, arm.arm) for arm in running if arm.step is not None]
@@ -55,7 +55,7 @@ def _live(one: ExperimentView) -> Live:
 
 
 def version_of(folder: Path, *, unfinished: bool) -> int:
-    """When the record of an experiment last changed, in milliseconds."""
+    """The last change of an experiment's record, in milliseconds."""
     if unfinished:
         return int(ExperimentRecord(folder).last_activity * 1000)
     seen = [mtime(ExperimentFiles(folder).journal), mtime(ExperimentFiles(folder).conclusion)]
@@ -64,13 +64,13 @@ def version_of(folder: Path, *, unfinished: bool) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def latest_of(fingerprint: str) -> int:
-    """The latest time that a fingerprint names; each is asked about again and again."""
-    # a fingerprint is times in nanoseconds and sizes, in turn
+    """The latest time in a fingerprint, in milliseconds; cached, because each is read repeatedly."""
+    # a fingerprint alternates times in nanoseconds and sizes
     return max([int(word) // 1_000_000 for word in fingerprint.split()[::2] if word.isdecimal()], default=0)
 
 
 def checkpoint_of(line: Object) -> Object:
-    """A checkpoint, without what only a resume needs."""
+    """A checkpoint, without the fields that only a resume needs."""
     step = number(line.get("next_step")) or number(line.get("step"))
     return {
         "name": text(line.get("name")),
@@ -82,7 +82,7 @@ def checkpoint_of(line: Object) -> Object:
 
 
 def request_of(event: Object) -> ControlRequest:
-    """A request in a journal; on this disk it is carried out as it is made."""
+    """A request from a journal; it is always `done`, because local requests are carried out immediately."""
     kinds: Any = {Kind.STOP_REQUESTED: "stop", Kind.APPROVED: "approve", Kind.REJECTED: "reject"}
     return ControlRequest(
         id=text(event.get("id")),
@@ -97,18 +97,18 @@ def request_of(event: Object) -> ControlRequest:
 
 
 def event_of(line: Object) -> JournalLine:
-    """A line of a journal, without secrets."""
+    """A journal event in the shape of the API, redacted."""
     data = {key: value for key, value in line.items() if key not in ("id", "time", "kind")}
     return JournalLine(
         id=text(line.get("id")), time=number(line.get("time")), kind=text(line.get("kind")), data=redact(data)
     )
 
 
-# Datasets and benchmarks of a project on this disk, as the read API shows them.
+# Datasets and benchmarks of a project on this disk.
 
 
 def local_entries(project: Path, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries:
-    """What the workspace and the data folder of the project have."""
+    """A page of the datasets or benchmarks in the workspace and the data folder of the project."""
     begin = max(int(read_cursor(cursor, int)[0]), 0) if cursor else 0
     found = [one for one in Workspace(project).list(kind) if one.id and (not name or one.name == name)]
     page = found[begin : begin + limit]
@@ -117,7 +117,7 @@ def local_entries(project: Path, kind: DataKind, name: str, limit: int, cursor: 
 
 
 def local_rows(project: Path, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows:
-    """Some rows of what is known by an id; an id never becomes a path before the workspace knows it."""
+    """A page of rows of the entry with this id; only ids that the workspace knows are used as paths."""
     begin = max(int(read_cursor(cursor, int)[0]), 0) if cursor else 0
     workspace = Workspace(project)
     entry = next((_entry(kind, one) for one in workspace.list(kind, derived=True) if one.id == id), None)

@@ -1,8 +1,7 @@
-"""The experiments of a project with what scripts reported offline: the mirror of the dashboard's client, read here.
+"""The experiments of a project together with those that scripts reported offline.
 
-A script that reports with `EVSYS_OFFLINE=1` writes the records that it would send. They are read into a database
-next to them, by the code that a server takes them in with, and shown among the experiments of the project. The database
-can be removed at any time.
+A script with `EVSYS_OFFLINE=1` writes its records to the mirror only. They are ingested into a database next to the
+mirror, by the server's code, and shown among the experiments of the project. The database can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ _DATABASE = "local.sqlite3"
 
 
 class ProjectRecords(RecordLists):
-    """What a project recorded and what its scripts reported; safe to ask from several threads."""
+    """The experiments that a project recorded and those that scripts reported offline; thread-safe."""
 
     def __init__(self, local: LocalRecords, mirror: Path) -> None:
         self._local, self._mirror = local, mirror
         self._stored: StoredRecords | None = None
         self._sizes: dict[Path, int] = {}
         self._changed: dict[str, int] = {}
-        """Experiments of scripts, and when they last changed, in milliseconds."""
+        """Id of an experiment that a script reported -> its last change in milliseconds."""
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
-        """Every other question is about one experiment, whose id comes first; those about data are the project's."""
+        """Delegate other methods by their first argument, the experiment id; `data_*` methods use the local record."""
         if name.startswith("data_"):
             return getattr(self._local, name)
 
@@ -110,7 +109,7 @@ class ProjectRecords(RecordLists):
             self._engine.dispose()
 
     def _of(self, id: str) -> RecordSource:
-        """Who knows an experiment; what the project recorded itself comes first."""
+        """The source of an experiment; the project's own record takes precedence."""
         stored = self._read_mirror()
         if stored is None or id not in self._changed:
             return self._local
@@ -118,7 +117,7 @@ class ProjectRecords(RecordLists):
             return self._local if index.rows(("id",), "id = ?", [id]) else stored
 
     def _read_mirror(self) -> StoredRecords | None:
-        """Take in what was added to the mirror since the last look; what a server has is shown by that server."""
+        """Ingest new records of the mirror; streams that were sent to a server are shown by that server."""
         with self._lock:
             for path in streams(self._mirror) if self._mirror.is_dir() else ():
                 size = path.stat().st_size
@@ -131,7 +130,7 @@ class ProjectRecords(RecordLists):
             return self._stored
 
     def _take(self, path: Path) -> None:
-        read_header(path)  # refuses what is no stream
+        read_header(path)  # raises if it is no stream
         if self._stored is None:
             engine = open_database(str(self._mirror / _DATABASE))
             self._writer, self._ingest, self._engine = Writer(engine), Ingest(), engine
@@ -158,7 +157,7 @@ class ProjectRecords(RecordLists):
 
 
 class _Joined:
-    """Two tables of views as one; of an experiment that both have, the project's own counts."""
+    """Two tables of views joined; for an experiment in both, the project's own view is used."""
 
     text = SEARCHED
 

@@ -1,4 +1,4 @@
-"""What follows from a record: the experiment's page, its lineage and its bill."""
+"""Answers computed from recorded data: the page of an experiment, its lineage and its spend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_CHILDREN = 200
 
 
 def describe_experiment(source: RecordSource, id: str) -> ExperimentDetail:
-    """Everything the experiment's page shows at once."""
+    """The data of an experiment's page."""
     data = source.experiment(id)
     conclusion, experiment = data.conclusion, data.experiment
     metrics = {name: None for arm in experiment.arms for name in arm.metrics}
@@ -43,12 +43,12 @@ def describe_experiment(source: RecordSource, id: str) -> ExperimentDetail:
 
 
 def describe_arm(source: RecordSource, id: str, arm: str) -> ArmDetail:
-    """Everything the page of one run with one seed shows at once."""
+    """The data of the page of an arm."""
     return detail_of_arm(source, source.experiment(id), arm)
 
 
 def detail_of_arm(source: RecordSource, data: ExperimentData, arm: str) -> ArmDetail:
-    """The same for who has read the experiment already."""
+    """Like `describe_arm`, for an experiment that was already read."""
     found = next((one for one in data.experiment.arms if one.arm == arm), None)
     if found is None:
         raise NotFound("arm", arm)
@@ -66,13 +66,13 @@ def detail_of_arm(source: RecordSource, data: ExperimentData, arm: str) -> ArmDe
 
 
 def baseline_of(one: ExperimentView) -> str:
-    """The run that the others are compared with; the first one where none of them is: a model that is not trained."""
+    """The run that others are compared with: the baseline, or the first run if the baseline has no arm."""
     runs = dict.fromkeys(arm.run for arm in one.arms)
     return one.baseline if one.baseline in runs else next(iter(runs), "")
 
 
 def runs_of(one: ExperimentView) -> list[RunView]:
-    """The runs that have arms: the baseline first, then the others as the conclusion ranks them."""
+    """The runs with arms: the baseline first, then the others in the order of the conclusion."""
     return sorted((run for run in one.runs if run.n_arms), key=lambda run: run.run != baseline_of(one))
 
 
@@ -91,7 +91,7 @@ def _claim(data: ExperimentData) -> RegisteredClaim:
 
 
 def _looks(data: ExperimentData) -> list[InterimLook]:
-    """Every look that was noted, and the one that the conclusion rests on; a look that was taken again counts once."""
+    """The interim analyses in the journal and that of the conclusion, each number once."""
     found = {whole(row.get("look")) or 0: row for row in data.looks}
     last = part(data.conclusion, "sequential")
     if last and (place := whole(last.get("look"))) is not None and place not in found:
@@ -113,7 +113,7 @@ def _looks(data: ExperimentData) -> list[InterimLook]:
 
 
 def sum_spend(source: RecordSource, id: str) -> SpendBreakdown:
-    """Where the money went."""
+    """The spend in total, by arm and over time."""
     data, lines = source.experiment(id), source.spend_lines(id)
     times: list[float] = []
     usd: list[float] = []
@@ -133,7 +133,7 @@ def sum_spend(source: RecordSource, id: str) -> SpendBreakdown:
 
 
 def trace_lineage(source: RecordSource, id: str) -> ExperimentLineage:
-    """Where an experiment comes from and what came of it."""
+    """The lineage graph of an experiment: parents, children, models, data and checkpoints."""
     data = source.experiment(id)
     nodes: dict[str, Node] = {}
     edges: dict[tuple[str, str, str], None] = {}

@@ -1,7 +1,7 @@
-"""Metrics over the course of training, with no more points than a screen can show.
+"""Training curves, downsampled to the number of points that a screen can show.
 
-A series that is longer is cut into buckets of equal width; each keeps its mean, lowest and highest value, so that a
-spike stays visible however far one zooms out.
+A longer series is divided into buckets of equal width with mean, minimum and maximum, so that spikes stay visible at
+any zoom.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .source import BadQuery, Points, RecordSource
 
 MOST_POINTS = 2000
 AXES = {"step": "", "tokens": "tokens", "minutes": "time/step_s", "usd": "tokens"}
-"""What x can be, and the metric whose running sum it is."""
+"""Name of an x axis -> the metric whose running sum it shows; "" for the step itself."""
 _PREFERRED = ("reward/mean", "reward", "loss", "train/loss")
 
 
@@ -58,15 +58,15 @@ def draw_curves(source: RecordSource, id: str, query: CurveQuery) -> Curves:
 
 
 def default_metric(names: Sequence[str]) -> str:
-    """The reward, else the loss, else what comes first."""
+    """The reward if present, else the loss, else the first metric; "" if there is none."""
     chosen = [*(name for name in _PREFERRED if name in names), *(name for name in names if "loss" in name), *names]
     return chosen[0] if chosen else ""
 
 
 def _on_axis(points: Points, clock: Points | None, x: str, usd: float) -> Points:
-    """The points over another axis than the step: a running sum, carried forward to steps that have none.
+    """Replace steps by another axis, a running sum that is carried forward to steps without a value.
 
-    Dollars are those of the arm, spread over its steps as its tokens are.
+    For `usd`, the spend of the arm is distributed over its steps in proportion to tokens.
     """
     if x == "step":
         return points
@@ -96,7 +96,7 @@ def _series(arm: ArmView, points: Points, query: CurveQuery) -> Series:
 
 
 def downsample(points: Sequence[tuple[float, float | None]], most: int) -> tuple[list[float], Any, Any, Any]:
-    """At most `most` buckets of x, mean, lowest and highest value; a bucket without a finite value has none."""
+    """Return x, mean, minimum and maximum of at most `most` buckets; None for buckets without a finite value."""
     if len(points) <= most:
         values = [value for _, value in points]
         return [float(x) for x, _ in points], values, list(values), list(values)
@@ -105,9 +105,9 @@ def downsample(points: Sequence[tuple[float, float | None]], most: int) -> tuple
     x = np.array([point[0] for point in points], dtype=np.float64)
     y = np.array([math.nan if point[1] is None else point[1] for point in points], dtype=np.float64)
     width = (x[-1] - x[0]) / most or 1.0  # all at one x: one bucket
-    # the last x lies on the far edge of the last bucket, and belongs to it
+    # the last x is on the upper edge of the last bucket and belongs to it
     bucket = np.minimum(((x - x[0]) / width).astype(np.int64), most - 1)
-    # x is in order, so a bucket is a stretch of points: `reduceat` works over each from its first point to the next's.
+    # x is sorted, so each bucket is a slice of points, and `reduceat` reduces from one first index to the next.
     first = np.flatnonzero(np.diff(bucket, prepend=-1))
     finite = np.isfinite(y)
     count = np.add.reduceat(finite.astype(np.float64), first)

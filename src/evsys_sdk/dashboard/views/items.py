@@ -1,4 +1,4 @@
-"""Task by task: what one run gets right that another does not."""
+"""Compare runs by task: the tasks that one run solves and another does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_COMPARED = 26
 def list_items(
     source: RecordSource, id: str, *, metric: str = "", a: str = "", b: str = "", limit: int = 200, cursor: str = ""
 ) -> Items:
-    """Two runs of one experiment on one benchmark."""
+    """Compare two runs of one experiment by task on one metric."""
     one, scores = source.experiment(id).experiment, source.scores(id)
     runs = list(dict.fromkeys(arm.run for arm in one.arms))
     a = a or baseline_of(one)
@@ -36,7 +36,7 @@ def list_items(
 
 
 def compare(source: RecordSource, references: Sequence[str]) -> ComparedRuns:
-    """Runs of any experiments, each named as EXPERIMENT or EXPERIMENT:RUN, with the first."""
+    """Compare runs of any experiments, given as EXPERIMENT or EXPERIMENT:RUN, with the first."""
     if not 1 < len(references) <= MOST_COMPARED:
         raise BadQuery(f"give 2 to {MOST_COMPARED} runs to compare (got {len(references)}).")
     chosen = [_find_run(source, reference) for reference in references]
@@ -73,7 +73,7 @@ def _find_run(source: RecordSource, reference: str) -> tuple[ExperimentData, str
 
 
 def _compare_tasks(source: RecordSource, first: Side, second: Side) -> Items | None:
-    """The tasks of the metric that decides; none where not both have scores by task."""
+    """Compare two runs by task on the first experiment's metric; None if one of them has no scores for it."""
     metric = first.view.metric
     if metric not in first.scores or metric not in second.scores or not any(first.scores[metric].by_task):
         return None
@@ -90,7 +90,7 @@ def _with_prompts(source: RecordSource, id: str, items: Items) -> Items:
 
 
 def scores_of_run(one: ExperimentView, scores: Mapping[str, Sequence[Object]], run: str) -> dict[str, SetScores]:
-    """What one run scored, over all of its seeds."""
+    """The scores of one run over all of its seeds, by metric."""
     return gather_scores((scores.get(arm.arm, ()), arm.metrics) for arm in one.arms if arm.run == run)
 
 

@@ -1,4 +1,4 @@
-"""Lists of experiments, of a disk and of a database alike: the overview, pages, and some of them by id."""
+"""Lists of experiments, for records on disk and in a database: the overview, pages, and lookup by id."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from .source import BadQuery, ExperimentQuery, read_cursor, write_cursor
 _MOST_RUNNING = 40
 _MOST_FACETS = 200
 _MOST_LOOKED_AT = 60
-"""Latest experiments that are looked through for what needs a person."""
+"""Number of latest experiments that are searched for items that need human attention."""
 _SPEND = {"usd": "usd", "tokens": "tokens_trained", "wall_s": "wall_s"}
-"""Column -> what it is called where it is spent."""
+"""Column -> its name in `spend`."""
 _GROUPS = "GROUP BY status, verdict"
 _LINE = tuple(name for name in ExperimentView.__slots__ if name not in ("runs", "arms", "failures", "notes"))
 
 
 class RecordLists(ABC):
-    """The lists of a record, over its table of views."""
+    """The lists of experiments of a record, computed from its table of views."""
 
     @abstractmethod
     def views(self) -> AbstractContextManager[ViewTable]:
-        """The views as they are now."""
+        """The current views."""
 
     @abstractmethod
     def version(self) -> int:
-        """Grows with every change of the record."""
+        """A number that grows with every change of the record."""
 
     @abstractmethod
     def show(self, view: ExperimentView) -> ShownExperiment:
-        """The line of a list, with how its experiment is getting on."""
+        """The line of a list for an experiment, with its progress if it is running."""
 
     def progress(self, found: int) -> Progress | None:
-        """How far the first look has come, if it still continues and has `found` so many."""
+        """The progress of the first indexing, with `found` experiments so far; None if it is complete."""
         return None
 
     def attention(self, views: Sequence[ExperimentView]) -> list[AttentionItem]:
-        """What needs a person; `views` are the latest experiments."""
+        """Items among the latest experiments that need human attention."""
         return find_attention(views)
 
     def overview(self) -> Overview:
-        """The project in one look."""
+        """The overview of the project."""
         with self.views() as table:
 
             def rows(*columns: str, tail: str = "") -> list[Any]:
@@ -59,7 +59,7 @@ class RecordLists(ABC):
             facets = [_facets(rows(f"DISTINCT {name}")) for name in ("tags", "models", "algorithms")]
             running = select(table, Filters(statuses=LIVE), limit=_MOST_RUNNING)
             trials = count_trials(table)
-            now = time.time() // 60 * 60  # to the minute, so that the same is asked again
+            now = time.time() // 60 * 60  # rounded to the minute, so that the query can be cached
             recent = Filters(since=now - ATTENTION_DAYS * 86_400, without=(ARCHIVED,))
             latest = select(table, recent, limit=_MOST_LOOKED_AT)
         by_status: dict[str, int] = {}
@@ -102,14 +102,14 @@ class RecordLists(ABC):
                 offset=0 if after else query.offset,
                 after=after,
             )
-            # A first page that is not full has them all, and saves the count.
+            # If the first page is not full, it has all experiments, so no count is needed.
             is_all = after is None and not query.offset and following is None
             total = len(found) if is_all else count(table, query.filters)
         shown = [self.show(one) for one in found]
         return Experiments(items=shown, next=write_cursor(*following) if following else None, total=total)
 
     def experiments(self, ids: Sequence[str]) -> list[ShownExperiment]:
-        """Those of the ids that are there."""
+        """The experiments with these ids; unknown ids are skipped."""
         marks = ",".join("?" * len(ids))
         with self.views() as table:
             found, _ = page(table, (f"id IN ({marks})", list(ids)))
@@ -117,11 +117,11 @@ class RecordLists(ABC):
 
 
 def shown(view: ExperimentView, version: int, live: Live | None = None, *, line: bool = False) -> ShownExperiment:
-    """A view as the API sends it; as the line of a list without what grows with its arms and notes."""
+    """A view in the shape of the API; with `line`, without runs, arms, failures and notes."""
     values = {name: getattr(view, name) for name in (_LINE if line else ExperimentView.__slots__)}
     return ShownExperiment(**values, n_notes=len(view.notes), version=version, live=live)
 
 
 def _facets(rows: Sequence[Sequence[Any]]) -> list[str]:
-    """The words of a column that holds lists between bars."""
+    """The distinct values of a column that stores lists separated by bars."""
     return sorted({word for (column,) in rows for word in read_between_bars(column)})[:_MOST_FACETS]

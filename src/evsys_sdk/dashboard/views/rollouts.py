@@ -1,4 +1,4 @@
-"""Queries over rollouts, written once for a disk and for a server: filters, search, pages, and one of them whole.
+"""Queries over rollouts for records on disk and on a server: filters, search, pages, and single rollouts.
 
 A `RolloutTable` has one row for each rollout of an experiment: an index of the files of a disk (`local/rollouts.py`) or
 a table of the server's database. Conditions are SQL that SQLite and PostgreSQL share.
@@ -16,7 +16,7 @@ from .source import BadQuery, NotFound, Object, RolloutQuery, read_cursor, write
 LONGEST_PREVIEW = 300
 COLUMNS = ("arm", "split", "name", "step", "task", "sample", "status", "reward", "tokens", "turns", "preview")
 ORDER = "-step, arm, split, name, task, sample"
-"""Later steps first; ascending, so that one comparison finds what comes after a place."""
+"""Later steps first; all terms ascending, so that one tuple comparison finds the rows after a cursor."""
 _OUTCOMES = {"passed": "reward >= 1.0", "failed": "reward < 1.0", "error": "reward IS NULL"}
 _BINS = 10
 
@@ -25,21 +25,21 @@ class RolloutTable(Protocol):
     """The rollouts of one experiment, with `COLUMNS`."""
 
     key: Sequence[str]
-    """The columns that tell one rollout from the others."""
+    """The columns that identify a rollout."""
 
     def read(
         self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
     ) -> Sequence[Sequence[Any]]:
-        """Columns of the rows that meet an SQL condition; `tail` orders and limits them."""
+        """Columns of the rows that match an SQL condition; `tail` orders and limits them."""
         ...
 
     def search(self, words: str) -> tuple[str, str]:
-        """The condition that a rollout has these words in its text, with its value."""
+        """The SQL condition, with its value, that the text of a rollout contains these words."""
         ...
 
     def write_id(self, key: Sequence[Any]) -> str: ...
     def read_id(self, id: str) -> Sequence[Any]:
-        """The key that `write_id` wrote; BadQuery or NotFound for anything else."""
+        """The key that `write_id` encoded; raise BadQuery or NotFound for other text."""
         ...
 
     def body(self, key: Sequence[Any]) -> Object:
@@ -54,7 +54,7 @@ def list_rollouts(table: RolloutTable, query: RolloutQuery) -> Rollouts:
     rewards = [reward for (reward,) in table.read(("reward",), condition, values)]
     bins, edges = histogram(rewards)
     begin = query.offset
-    # The cursor names the last rollout that was shown, not a number: what came in since moves all numbers.
+    # The cursor is the key of the last rollout, not an offset: new rollouts would shift offsets.
     if query.cursor:
         begin, place = 0, read_cursor(query.cursor, int, str, str, str, str, int)
         later = f"({ORDER}) > (?,?,?,?,?,?)"
@@ -76,7 +76,7 @@ def list_rollouts(table: RolloutTable, query: RolloutQuery) -> Rollouts:
 
 
 def read_rollout(table: RolloutTable, id: str) -> RolloutDetail:
-    """One rollout, whole, with its neighbours: the other samples of its task."""
+    """One complete rollout, with the ids of the previous and next sample of its task."""
     key = table.read_id(id)
     rows = table.read((*COLUMNS, *table.key), " AND ".join(f"{name} = ?" for name in table.key), key)
     if not rows:
@@ -101,7 +101,7 @@ def read_rollout(table: RolloutTable, id: str) -> RolloutDetail:
 
 
 def text_of(row: Mapping[str, Any]) -> str:
-    """What the model wrote: where there are only messages, its last one; tool results are skipped."""
+    """The text that the model wrote; if a row has only messages, the last assistant message."""
     for key in ("prediction", "text", "completion", "output"):
         if (found := row.get(key)) and isinstance(found, str):
             return found
@@ -110,7 +110,7 @@ def text_of(row: Mapping[str, Any]) -> str:
 
 
 def histogram(rewards: Iterable[float | None]) -> tuple[list[int], list[float]]:
-    """How many rewards are in each tenth between the lowest and the highest; 0 and 1 where all lie between them."""
+    """The counts of rewards in ten equal bins, and the range, which always includes 0 and 1."""
     known = [reward for reward in rewards if reward is not None]
     low, high = min([0.0, *known]), max([1.0, *known])
     bins = [0] * _BINS
@@ -125,7 +125,7 @@ def _show(table: RolloutTable, row: Sequence[Any]) -> RolloutLine:
 
 
 def _condition(table: RolloutTable, query: RolloutQuery) -> tuple[str, list[Any]]:
-    """What a query asks, as an SQL condition."""
+    """Convert a query to an SQL condition and its values."""
     if query.outcome and query.outcome not in _OUTCOMES:
         raise BadQuery(f"outcome is {query.outcome[:40]!r}. It can be {', '.join(_OUTCOMES)}.")
     found: list[tuple[str, Any]] = [

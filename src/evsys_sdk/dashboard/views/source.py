@@ -1,7 +1,7 @@
-"""Where the read API gets its answers from: the contract of `local/` (this disk) and `server/storage/` (a database).
+"""The data source of the read API: the interface of `local/` (this disk) and `server/storage/` (a database).
 
-A source knows what was recorded. What follows from it (tables, curves, flips, lineage) is computed once for both, by
-`answers.py`, `curves.py` and `items.py`.
+A source returns recorded data. Tables, curves, comparisons by task and lineage are computed from it by `answers.py`,
+`curves.py` and `items.py`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ type Object = dict[str, Any]
 type DataKind = Literal["dataset", "benchmark"]
 LARGEST_PAGE = 1000
 PAGE_EVENTS = (Kind.STARTED, Kind.NOTE, Kind.LOOKED)
-"""What the page of an experiment needs of its journal at once."""
+"""Kinds of events that the page of an experiment loads at once."""
 
 
 class NotFound(EvsysError):
-    """There is no such thing in this project."""
+    """The project has no such object."""
 
     def __init__(self, what: str, id: str) -> None:
         super().__init__(f"there is no {what} {show(id)} here.")
 
 
 class BadQuery(EvsysError):
-    """A question that has no answer; the message says what to ask instead."""
+    """An invalid query; the message says how to correct it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class RolloutQuery:
 
 @dataclass(frozen=True, slots=True)
 class ArmFiles:
-    """What an arm used and left behind."""
+    """The inputs and outputs of an arm."""
 
     checkpoints: Sequence[Object] = ()
     datasets: Sequence[Object] = ()
@@ -91,15 +91,15 @@ class ArmFiles:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentData:
-    """What is recorded of one experiment, without what can be large."""
+    """The recorded data of one experiment, without the parts that can be large."""
 
     experiment: ShownExperiment
-    """The whole view."""
+    """The complete view."""
     config: Object
     conclusion: Object
     conclusion_text: str
     events: Sequence[JournalLine]
-    """Those of `PAGE_EVENTS`, oldest first."""
+    """Events of the kinds in `PAGE_EVENTS`, oldest first."""
     requests: Sequence[ControlRequest]
     commands: Mapping[str, str]
     log: str = ""
@@ -110,25 +110,25 @@ class ExperimentData:
 
     @property
     def registered_at(self) -> float | None:
-        """When its claim was fixed: with the first event, where that has its hash."""
+        """The time its hypothesis was registered: the start event, if it contains the hash; else None."""
         started = next((event for event in self.events if event.kind == Kind.STARTED), None)
         return started.time if started and started.data.get("hypothesis_sha256") else None
 
     @property
     def looks(self) -> list[Object]:
-        """What each interim analysis of the claim found, as in the journal."""
+        """The result of each interim analysis, as in the journal."""
         return [event.data for event in self.events if event.kind == Kind.LOOKED]
 
 
 def note_of(event: JournalLine) -> SavedNote:
-    """A note, which is an event too."""
+    """Convert a journal event to a note."""
     said, author = text(event.data.get("text")), text(event.data.get("author"))
     return SavedNote(id=event.id, text=said, author=author, time=event.time)
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """One metric of one arm: steps in order, and the value at each (None where it was no finite number)."""
+    """One metric of one arm: steps in order, and the value at each (None if it was not finite)."""
 
     steps: Sequence[float]
     values: Sequence[float | None]
@@ -136,7 +136,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that is not as it was."""
+    """A changed object and its new version."""
 
     kind: str
     id: str
@@ -144,22 +144,22 @@ class Change:
 
 
 class RecordSource(Protocol):
-    """The record of one project."""
+    """The recorded data of one project."""
 
     def overview(self) -> Overview: ...
     def list_experiments(self, query: ExperimentQuery) -> Experiments: ...
     def experiment(self, id: str) -> ExperimentData: ...
     def experiments(self, ids: Sequence[str]) -> list[ShownExperiment]:
-        """Those of the ids that are there."""
+        """The experiments with these ids; unknown ids are skipped."""
         ...
 
     def arm_files(self, id: str, arms: Sequence[str]) -> dict[str, ArmFiles]:
-        """Of arms that `experiment` named."""
+        """The files of arms of the experiment, by arm."""
         ...
 
     def metric_names(self, id: str) -> list[str]: ...
     def points(self, id: str, arms: Sequence[str], metric: str) -> dict[str, Points]:
-        """A metric of some arms; those that have none are left out."""
+        """A metric by arm; arms without it are left out."""
         ...
 
     def scores(self, id: str) -> dict[str, list[Object]]:
@@ -167,7 +167,7 @@ class RecordSource(Protocol):
         ...
 
     def prompts(self, id: str, split: str, name: str) -> dict[str, str]:
-        """What the tasks of a benchmark ask, by the names of the tasks, as far as it is known."""
+        """The prompts of a benchmark's tasks by task, as far as they are known."""
         ...
 
     def rollouts(self, id: str, query: RolloutQuery) -> Rollouts: ...
@@ -175,7 +175,7 @@ class RecordSource(Protocol):
     def events(self, id: str, cursor: str, limit: int) -> Events: ...
     def spend_lines(self, id: str) -> list[Object]: ...
     def anchors(self, id: str) -> list[JournalAnchor]:
-        """What was witnessed about its journal, oldest first."""
+        """The anchors of its journal, oldest first."""
         ...
 
     def add_note(self, id: str, note: NewNote) -> SavedNote: ...
@@ -186,20 +186,20 @@ class RecordSource(Protocol):
     def data_rows(self, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows: ...
     def version(self) -> int: ...
     def changes(self, since: int) -> list[Change]:
-        """What changed after a version, oldest first."""
+        """The changes after a version, oldest first."""
         ...
 
 
-# Where a page ends, as text that clients hand back unread.
+# Cursors: the end of a page as opaque text.
 
 
 def write_cursor(*place: Any) -> str:
-    """A cursor that stands for a place in a list."""
+    """Encode a position in a list as a cursor."""
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
 def read_cursor(cursor: str, *kinds: type | tuple[type, ...]) -> list[Any]:
-    """The place a cursor stands for, if it has the given types; BadQuery otherwise."""
+    """Decode a cursor; raise BadQuery if its values do not have the given types."""
     try:
         place: Any = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, RecursionError):
@@ -211,7 +211,7 @@ def read_cursor(cursor: str, *kinds: type | tuple[type, ...]) -> list[Any]:
 
 
 def _fits(value: Any, kind: type | tuple[type, ...]) -> bool:
-    # Cursors come from outside: numbers that no column holds and texts that PostgreSQL refuses end here.
+    # Cursors are untrusted: reject numbers that exceed a column and NUL, which PostgreSQL rejects.
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) > 1 << 53):
         return False
     return isinstance(value, kind) and not (isinstance(value, str) and "\x00" in value)
