@@ -1,11 +1,11 @@
-"""Whether a record can be believed: `audit` is the list of facts, each compared with what is recomputed.
+"""Audit a record: `audit` lists the facts, each of which is recomputed and compared with the record.
 
-case           one record and its arms, as the facts read them
+case           one record and its arms, as read by the facts
 arms           facts about single arms: starts and ends, identity, spend
-answers        answers against scores, bills and what a verifier says today; `shadow` hides its memory
-recheck        scores, answers and conclusions worked out again
-identity       what an arm is made of, hashed when it starts
-report         what an audit says
+answers        answers compared with scores, token counts and new verdicts of verifiers; `shadow` hides their files
+recheck        recompute scores, rewards and conclusions
+identity       the weights, code and packages of an arm, hashed when it starts
+report         the result of an audit
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Answers compared with everything that was made of them: rewards, scores, bills, and what a verifier says today.
+"""Compare recorded answers with their rewards, scores and token counts, and verify a sample of them again.
 
 book = AnswerBook(runs, recheck)
-book.contradictions         scores that do not follow from their rewards, and rewards that are not the answers' own
-book.find_unpaid(tally)     answers that no model was asked for
-book.judge_again(tasks)     what some of them earn now
+book.contradictions               scores that differ from their rewards, and rewards that differ from the answers
+book.find_unpaid(tally, arms)     arms with more answer tokens than the ledger has
+book.judge_again(tasks, ...)      a sample of answers whose reward is now different
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from .recheck import NON_REPLAYABLE_VERIFIERS, TOLERANCE, Rechecker
 type Answers = dict[tuple[str, int], dict[str, Any]]
 
 _LATEST = 4
-"""Scorings of an arm whose answers are judged again."""
+"""Number of latest evaluations per arm whose answers are verified again."""
 _FEWEST = 24
-"""Answers of each scoring that are judged again."""
+"""Minimum number of answers per evaluation that are verified again, if it has as many."""
 _LONGEST_S = 2.0
-"""How long answers are judged again beyond the few of each scoring."""
+"""Time limit for the verification of further answers."""
 _MOST_NAMED = 10
 _PROVIDER = ":"
-"""In the name of a model that somebody else serves."""
+"""Separator in the name of a provider's model."""
 _BASELINE = "baseline"
-"""Split of the scorings that arms share: one of them has paid."""
+"""Split of evaluations that arms share; only one arm has their tokens in the ledger."""
 
 
 class AnswerBook:
-    """The answers of an experiment's arms; of a large one they are too many to be kept."""
+    """Checks of the answers of an experiment's arms; it keeps only hashes and counts, to limit memory."""
 
     def __init__(
         self, runs: Sequence[RunRecord], recheck: Rechecker, shared: Mapping[str, list[dict[str, Any]]] | None = None
     ) -> None:
-        """`shared`: answers of models that all arms are compared with, by the model."""
+        """Read and check all answers. `shared` maps a baseline model to its answers."""
         self._runs, self._recheck = runs, recheck
         self._shared = {model: _by_task(answers) for model, answers in (shared or {}).items()}
         self.contradictions: list[str] = []
         self._written: dict[str, dict[Any, float]] = {}
-        """Tokens of the answers of each arm, by scoring."""
+        """Arm -> evaluation -> tokens of its answers."""
         self._earned: dict[int, tuple[str, Any]] = {}
-        """What an answer to a task first earned, and in which arm."""
+        """Hash of task and answer -> the first arm with it, and its reward."""
         for run in runs:
             is_certain = not _is_judged_by_chance(run)
             for line in run.score_lines:
@@ -64,7 +64,7 @@ class AnswerBook:
                     self.contradictions += self._find_unequal(run, answers) if is_certain else []
 
     def _recompute(self, line: Mapping[str, Any], answers: Answers | None) -> Iterator[str]:
-        """What a scoring says that its own samples, or the answers on disk, contradict."""
+        """Yield the contradictions between an evaluation, its samples and the answers on disk."""
         tasks: list[str] = line.get("tasks") or []
         samples: list[list[float | None]] = line.get("samples") or []
         if len(tasks) != len(samples) or not tasks:
@@ -81,7 +81,7 @@ class AnswerBook:
             expected = self._recheck.measure(name, shaped)
             given = number(value.get("value"))
             if expected is None or (given is None and not math.isfinite(expected)):
-                continue  # a metric that has no value for these samples
+                continue  # the metric cannot be recomputed, or has no value for these samples
             if given is None or not math.isclose(expected, given, abs_tol=TOLERANCE):
                 yield f"recomputed value differs: {name}, stored {value.get('value')}, recomputed {expected:.6g}"
 
@@ -91,12 +91,12 @@ class AnswerBook:
             self._written.setdefault(run.name, {})[key] = _count_tokens(answers)
 
     def _find_unequal(self, run: RunRecord, answers: Answers) -> Iterator[str]:
-        """Equal answers to the same task that earned different rewards: their verifier used other inputs."""
+        """Yield equal answers to the same task with different rewards: the verifier used other inputs."""
         for (task, _), one in answers.items():
-            # Of a conversation the last text is not all that was judged.
+            # In a conversation, the verifier sees more than the last text.
             if one.get("reward") is None or one.get("messages"):
                 continue
-            # A number in the place of the text: all answers of a large experiment would not fit into memory.
+            # A hash instead of the text: the answers of a large experiment do not fit into memory.
             answer = hash((task, one.get("task"), one.get("text")))
             arm, reward = self._earned.setdefault(answer, (run.name, one["reward"]))
             if reward != one["reward"]:
@@ -104,14 +104,14 @@ class AnswerBook:
                 break
 
     def find_unpaid(self, tally: Tally, arms: Collection[str]) -> Iterator[str]:
-        """Which of some arms have answers with more tokens than were sampled for them."""
+        """Yield the arms among `arms` whose answers have more tokens than the ledger has sampled tokens."""
         for arm in sorted(self._written.keys() & {*arms} & {*tally.arms()}):
             stated, paid = sum(self._written[arm].values()), float(tally.of(arm).tokens_sampled)
             if stated > paid:
                 yield f"{arm} has answers of {stated:,.0f} tokens, and {paid:,.0f} were sampled for it"
-        # The models before training are asked through the arms; those of a provider have their own bill.
+        # Arms sample from the untrained models; a provider's models are not in their ledger.
         own = [answers for model, answers in self._shared.items() if _PROVIDER not in model]
-        # The bill of an arm that was killed may lack something, and the total with it.
+        # The ledger of a killed arm may be incomplete, and so may the total.
         if own and self._written.keys() <= {*arms}:
             stated = sum(map(_count_tokens, own)) + sum(sum(one.values()) for one in self._written.values())
             paid = float(tally.total().tokens_sampled)
@@ -119,7 +119,7 @@ class AnswerBook:
                 yield f"with the models before training there are {stated:,.0f} tokens, and {paid:,.0f} were sampled"
 
     def judge_again(self, tasks: Mapping[str, HarborTask], *, thorough: bool) -> tuple[list[str], int, int]:
-        """What answers earned and no longer do; how many were judged, and how many belong to tasks that changed."""
+        """Verify a sample of answers again; return changed rewards, the number verified, and that of changed tasks."""
         checked, changed = 0, 0
         found: list[str] = []
         for place, answer in self._choose(thorough):
@@ -139,9 +139,9 @@ class AnswerBook:
         return found[:_MOST_NAMED], checked, changed
 
     def _choose(self, thorough: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Answers of each scoring in an order that no one can foresee; more than a few while there is time.
+        """Yield random answers of each evaluation: at least `_FEWEST`, and more until the time limit.
 
-        The last arms first: a verifier that keeps count is found out by being asked in another order.
+        The last arms come first: a verifier that depends on the order of calls then gives other rewards.
         """
         latest = [(run, line) for run in reversed(self._runs) for line in run.score_lines[-_LATEST:]]
         until = time.monotonic() + (_LONGEST_S if thorough else 0.0)
@@ -156,12 +156,12 @@ class AnswerBook:
 
 
 def name_scoring(run: RunRecord, line: Mapping[str, Any]) -> str:
-    """Which scoring is meant, in words."""
+    """Name an evaluation in a message."""
     return f"{run.name}: {line.get('split')}/{line.get('name')} after step {line.get('step')}"
 
 
 def _read_answers(run: RunRecord, line: Mapping[str, Any]) -> Answers | None:
-    """The recorded answers behind a scoring, by task and sample; None where they are not there."""
+    """The recorded answers of an evaluation, by task and sample; None if they are missing."""
     answers = run.read_answers(slug(f"{line.get('split')}-{line.get('name')}"), int(line.get("step") or 0))
     return None if answers is None else _by_task(answers)
 
@@ -171,12 +171,12 @@ def _by_task(answers: Sequence[dict[str, Any]]) -> Answers:
 
 
 def _count_tokens(answers: Answers) -> float:
-    """How many tokens a model wrote."""
+    """Total output tokens."""
     return sum(number(one.get("output_tokens")) or 0.0 for one in answers.values())
 
 
 def _is_judged_by_chance(run: RunRecord) -> bool:
-    """Whether one of its verifiers may well say something else about the same answer, as a model or a sandbox may."""
+    """Whether a verifier of the run may be nondeterministic, such as a judge model or a sandbox, or is unknown."""
     benchmarks: dict[str, dict[str, Any]] = (run.identity or {}).get("benchmarks") or {}
     return not benchmarks or any(
         one.get("nondeterministic") or NON_REPLAYABLE_VERIFIERS & {*(one.get("verifiers") or {})}

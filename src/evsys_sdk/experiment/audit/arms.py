@@ -1,4 +1,4 @@
-"""Facts about single arms: what the journal tells of them that their folders, or honest training, would not."""
+"""Facts about single arms: the journal compared with their folders, results, code, data and spend."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .recheck import TOLERANCE
 
 _NAMED = 3
 _TELLING = 5
-"""Losses that are not equal by chance."""
+"""Minimum number of distinct losses for a comparison of two arms."""
 
 
 def find_stray_arms(case: Case) -> Iterator[str]:
-    """Every arm on disk was started by the orchestrator, and every arm that ended is there as it ended."""
+    """Check that the journal started every arm on disk, and that every ended arm still has its result."""
     started = {event.text("arm") for event in case.of_kind(Kind.ARM_STARTED, Kind.ARM_RECALLED)}
     there = {run.name: run for run in case.runs if run.folder.is_dir()}
     for name in sorted({*there} - started):
@@ -32,7 +32,7 @@ def find_stray_arms(case: Case) -> Iterator[str]:
             yield f"{name} has results, and the journal never started it"
     yield from (f"{name} ended, and its folder is gone" for name in sorted(case.ends) if name not in there)
     completed = any(event.text("status") == "completed" for event in case.of_kind(Kind.ENDED))
-    if completed:  # nothing but its own end has stopped it
+    if completed:  # only a completed experiment has started all announced arms
         announced = {text(part(one).get("arm")) for one in items(case.record.start.get("arms"))} - {""}
         yield from (f"{name} was announced, and never started" for name in sorted(announced - started))
     for name, event in case.ends.items() if case.is_chained else ():
@@ -42,7 +42,7 @@ def find_stray_arms(case: Case) -> Iterator[str]:
 
 
 def _find_difference(stated: Object, run: RunRecord) -> str | None:
-    """What a result says that the journal does not, in one word; None where they agree."""
+    """Name the first part of a result that differs from the journal; None if they agree."""
     result = run.result or {}
     extras, hashed = part(result, "extras"), hash_result(run.folder)
     compared = (
@@ -56,21 +56,21 @@ def _find_difference(stated: Object, run: RunRecord) -> str | None:
 
 
 def find_equal_seeds(case: Case) -> Iterator[str]:
-    """No two arms of one run have the same loss in every step: they would be one arm, counted several times."""
+    """Check that no two arms of a run have the same loss in every step: such copies are not independent seeds."""
     of_size: dict[tuple[str, int], list[RunRecord]] = {}
     for run in case.runs:
         with suppress(OSError):
             of_size.setdefault((run.run, run.files.logs.metrics.stat().st_size), []).append(run)
     for alike in of_size.values():
         first: dict[str | None, RunRecord] = {}
-        for run in alike if len(alike) > 1 else ():  # logs may be long: only those of the same length are read
+        for run in alike if len(alike) > 1 else ():  # logs may be long: read only those of the same size
             before = first.setdefault(hash_file(run.files.logs.metrics), run)
             if before is not run and len({value for _, value in run.logged.get("loss", [])}) >= _TELLING:
                 yield f"{run.name} and {before.name} have the same loss in every step: their seeds made no difference"
 
 
 def find_misquoted_scores(case: Case) -> Iterator[str]:
-    """Results name scores that a scoring of the arm has given."""
+    """Check that every score in a result occurs in an evaluation of the arm."""
     for run in case.runs:
         given: dict[str, set[float]] = {}
         for metric, _, _, score in run.scores:
@@ -82,7 +82,7 @@ def find_misquoted_scores(case: Case) -> Iterator[str]:
 
 
 def find_dropped_scores(case: Case) -> Iterator[str]:
-    """No arm failed after its last scoring, so that what it had scored is left out of the comparison."""
+    """Check that no arm failed after its final evaluation, which excludes its scores from the comparison."""
     for run in case.runs:
         steps, total = [number(line.get("step")) or 0.0 for line in run.score_lines], run.total_steps
         if run.status == "failed" and total and steps and max(steps) >= total:
@@ -90,7 +90,7 @@ def find_dropped_scores(case: Case) -> Iterator[str]:
 
 
 def find_contamination(case: Case) -> Iterator[str]:
-    """Neither the training rows nor what the weights learned from, also in an attempt that was killed, held tasks."""
+    """Check that neither the training rows nor the trained batches, also of killed attempts, contain tasks."""
     yield from (str(one) for one in items(case.record.start.get("contamination")))
     noted = read_trained_tasks(case.events)
     seen = {(arm, name): (len(tasks), tasks) for arm, found in noted.items() for name, tasks in found.items()}
@@ -106,7 +106,7 @@ def find_contamination(case: Case) -> Iterator[str]:
 
 
 def find_unequal_parts(case: Case) -> Iterator[str]:
-    """Compared arms share their parts, and the weights and rows that go by one name, unless the claim is about them."""
+    """Check that compared arms have the same parts, weights and rows, except for those that the claim is about."""
     if all(run.identity is None for run in case.runs):
         raise Unchecked("what its arms are made of was not recorded")
     about = items(part(case.config, "metadata", "hypothesis").get("about"))
@@ -128,7 +128,7 @@ def find_unequal_parts(case: Case) -> Iterator[str]:
 
 
 def find_changed_code(case: Case) -> Iterator[str]:
-    """Code of the project that goes by one name is the same for all arms."""
+    """Check that project code with the same name is the same for all arms."""
     own = ((run.name, part(run.identity or {}, "own_code")) for run in case.runs)
     stated = [(arm, (name,), code) for arm, found in own for name, code in found.items()]
     for (name,), one, other in _find_disagreement(stated):
@@ -138,7 +138,7 @@ def find_changed_code(case: Case) -> Iterator[str]:
 def _find_disagreement(
     stated: Sequence[tuple[str, tuple[Any, ...], Any]],
 ) -> Iterator[tuple[tuple[Any, ...], str, str]]:
-    """Each key that has two values, with the first arms that have them; None is no value."""
+    """Yield each key with two different values, and the first arm of each; None values are ignored."""
     first: dict[tuple[Any, ...], tuple[str, Any]] = {}
     found: set[tuple[Any, ...]] = set()
     for arm, key, value in stated:
@@ -149,7 +149,7 @@ def _find_disagreement(
 
 
 def find_late_seeds(case: Case) -> Iterator[str]:
-    """Seeds were added as it was planned before the first step, and none after a look that had ended it."""
+    """Check that seeds were added as planned before the first step, and none after the deciding interim analysis."""
     planned = list(items(case.record.start.get("looks")))
     if not planned and not case.record.looks:
         raise Unchecked("no interim analysis was planned")
@@ -168,7 +168,7 @@ def find_late_seeds(case: Case) -> Iterator[str]:
 
 
 def find_lost_spend(case: Case) -> Iterator[str]:
-    """The ledger begins as it was when the experiment ended, and has what arms and their answers took."""
+    """Check that the ledger keeps its sealed beginning, and contains the tokens of arms and their answers."""
     tally = read_tally(case.path)
     known = [event.part("ledger") for event in case.of_kind(Kind.ENDED) if event.part("ledger")]
     if known and seal_ledger(case.path, size=int(number(known[-1].get("size")) or 0)) != known[-1]:
@@ -177,7 +177,7 @@ def find_lost_spend(case: Case) -> Iterator[str]:
         arm, before = event.text("arm"), number(event.part("spend").get("tokens_trained")) or 0.0
         if before > (now := tally.of(arm).tokens_trained):
             yield f"{arm} had trained on {before:,.0f} tokens, and spend.jsonl has {now:,.0f}"
-    # Arms that went from start to end at once: a killed process takes along what it had not written of a bill.
+    # Only arms without a restart: a killed process may lose ledger lines that it has not written yet.
     starts = Counter(event.text("arm") for event in case.of_kind(Kind.ARM_STARTED))
     completed = {event.text("arm") for event in case.of_kind(Kind.ARM_ENDED) if event.text("status") == "completed"}
     yield from case.answers.find_unpaid(tally, [arm for arm, n in starts.items() if n == 1 and arm in completed])

@@ -1,11 +1,11 @@
-"""Whether the record of an experiment agrees with itself: every check, with its evidence.
+"""Check that the record of an experiment is consistent; every check returns its evidence.
 
     report = audit_experiment(folder)
     for check in report.checks:
         print(check.name, check.state, check.evidence)
 
-Whatever can be recomputed is: scores from answers, answers by their verifiers, files and weights from the hashes in the
-journal, the journal from its own chain. What cannot be checked here is reported as unchecked.
+The audit recomputes scores from answers, rewards by their verifiers, hashes of files and weights, and the hash chain of
+the journal. A fact that cannot be checked on this machine is reported as unchecked.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def audit_experiment(
     imports: Sequence[str] = (),
     record: ExperimentRecord | None = None,
 ) -> AuditReport:
-    """Check the record in a folder; `quick` leaves out what needs the project's code or other experiments.
+    """Check the record in a folder; `quick` skips the checks of weights, answers, conclusion and anchors.
 
-    Anchors of its journal are looked for in git, in the file `anchors` and among what others `witnessed`. `imports`
-    names code of the project that its settings do not; another process imports it.
+    Anchors of the journal are read from git, the file `anchors` and the list `witnessed`. `imports` names further code
+    of the project; a separate process imports it.
     """
     record = record or ExperimentRecord(path)
     scored = [event.time or 0.0 for event in record.events if event.kind == Kind.SCORED]
     during = (record.began or 0.0, max(scored, default=0.0))
     with Rechecker(None if quick else [*imports, *_imports_of(record)], during=during) as recheck:
         case = Case(record, recheck, before_conclusion, partial(check_anchors, path, anchors, witnessed))
-        # The conclusion was drawn with nothing but these, and is drawn again with the same.
+        # The check of the conclusion draws it again from the results of these checks.
         stated = [fact.check(case, of_record=True) for fact in _OF_RECORD]
         case.report = AuditReport(path, stated)
         beyond = [] if quick else _BEYOND if before_conclusion else [*_BEYOND, *_AFTERWARDS]
@@ -68,14 +68,14 @@ def audit_experiment(
 
 
 def _imports_of(record: ExperimentRecord) -> list[str]:
-    """Files of this project that its run imported; a record from elsewhere must not choose what runs here."""
+    """Files of this project that the run imported; other paths are ignored, because the record is not trusted."""
     here = Path.cwd()
     named = [text(one) for one in items(record.start.get("imports"))]
     return [one for one in named if one.endswith(".py") and (here / one).resolve().is_relative_to(here)]
 
 
 def _check_chain(case: Case) -> Iterator[str]:
-    """The journal is there from its first event on, and every line follows the one it was written after."""
+    """Check that the journal is complete from its first event, and that its hash chain is intact."""
     journal = ExperimentFiles(case.path).journal
     if not case.events:
         done = [run.name for run in case.runs if run.result is not None or run.score_lines]
@@ -86,7 +86,7 @@ def _check_chain(case: Case) -> Iterator[str]:
     if (first := case.events[0].kind) != Kind.STARTED:
         yield f"{journal}: its first event is {first}"
     elif case.events[0].format < 2:
-        # Version 1 recorded none of these: an event of it that has one lost its hash.
+        # Version 1 recorded none of these fields: an event with one of them has lost its hash.
         old = [event for event in case.events if event.format < 2]
         if not any(event.get(name) for event in old for name in ("recorded_config", "sealed", "line")):
             raise Unchecked("the record is of version 1, which kept no hashes")
@@ -94,7 +94,7 @@ def _check_chain(case: Case) -> Iterator[str]:
 
 
 def _check_claim(case: Case) -> Iterator[str]:
-    """What is claimed now is what was claimed before the first step."""
+    """Check that the claim is the one registered before the first step."""
     start = case.record.start
     registered: Any = start.get("hypothesis_sha256")
     if registered is None:
@@ -102,10 +102,10 @@ def _check_claim(case: Case) -> Iterator[str]:
     if hypothesis_sha256(Metadata.model_validate(case.config.get("metadata") or {})) != registered:
         yield "the claim in config.json is not the one that was registered before the first step"
     known = [one for one in read_claims() if one.get("experiment") == start.text("experiment_id")]
-    # The first of them: a process that is killed may have counted an extension that its journal has not.
+    # Only the first entry: a killed process may have counted an extension that is not in its journal.
     if any(one.get(name) != start.get(name) for one in known[:1] for name in JOURNALED):
         yield "the project's list of claims has another claim, or another attempt at it, for it"
-    # A project that noted the journal before any resume had noted the claim; a clone without `.evsys/` has neither.
+    # A project with an anchor from before any resume also has the claim; a clone without `.evsys/` has neither.
     resumed = (at for at, event in enumerate(case.events) if event.kind == Kind.RESUMED)
     counted = start.get("family") is not None and not start.text("same_evidence")
     if counted and not known and is_head_noted(case.path, at_most=next(resumed, len(case.events))):
@@ -113,12 +113,12 @@ def _check_claim(case: Case) -> Iterator[str]:
 
 
 def _check_recorded_config(case: Case) -> Iterator[str]:
-    """The config on disk is the one that the experiment was started, or last resumed, with."""
+    """Check that the config on disk is that of the start or last resume."""
     turns = case.of_kind(Kind.STARTED, Kind.RESUMED)
     written = [event.text("recorded_config") for event in turns]
     if not written or not written[-1]:
         raise Unchecked("no hash of its config was taken")
-    # A process that is killed after announcing a config has not written it yet.
+    # A process killed between the journal event and the write leaves the previous config.
     if any(
         turn.text("found_config") not in {"", *written[max(0, at - 2) : at]} and written[at - 1]
         for at, turn in enumerate(turns)
@@ -130,7 +130,7 @@ def _check_recorded_config(case: Case) -> Iterator[str]:
 
 
 def _check_files(case: Case) -> Iterator[str]:
-    """The files of each arm are as they were when it ended."""
+    """Check that the files of each arm are unchanged since its end."""
     sealed = {arm: event.part("sealed") for arm, event in case.ends.items() if event.part("sealed")}
     if not sealed:
         raise Unchecked("no hashes were taken when its arms ended")
@@ -140,7 +140,7 @@ def _check_files(case: Case) -> Iterator[str]:
 
 
 def _check_weights(case: Case) -> Iterator[str]:
-    """Stored weights are those that were scored, and that were there when their arm ended."""
+    """Check that stored weights match the hashes from their evaluation and the end of the arm."""
     known = [case.path / event.text("arm") / name for event in case.events for name in event.part("weights")]
     if not any(path.is_dir() for path in known):
         raise Unchecked("its weights are stored no longer" if known else "no hashes of stored weights were recorded")
@@ -150,7 +150,7 @@ def _check_weights(case: Case) -> Iterator[str]:
 
 
 def _check_scores(case: Case) -> Iterator[str]:
-    """Each score follows from the rewards, and the journal has each scoring."""
+    """Check that each score follows from its rewards, and that the journal has each evaluation."""
     known: dict[str, set[str]] = defaultdict(set)
     for event in case.of_kind(Kind.SCORED):
         known[event.text("arm")].add(event.text("line"))
@@ -163,7 +163,7 @@ def _check_scores(case: Case) -> Iterator[str]:
 
 
 def _check_conclusion(case: Case) -> Iterator[str]:
-    """The conclusion on disk is the one that was drawn, and follows from the record."""
+    """Check that the conclusion on disk is the journaled one, and that it follows from the record."""
     from ..conclusion.write import conclude, read_stored_conclusion
 
     concluded = case.of_kind(Kind.CONCLUDED)
@@ -180,12 +180,12 @@ def _check_conclusion(case: Case) -> Iterator[str]:
     known = concluded[-1].text("sha256")
     if stored is None or known not in (stored.sha256, hashlib.sha256(written.encode()).hexdigest()):
         yield "conclusion.json is not the one that the journal names"
-    elif not case.record.invalidated:  # which it does not know of, and need not
+    elif not case.record.invalidated:  # a later invalidation changes the verdict
         yield from compare_conclusions(stored, conclude(case.path, case.report))
 
 
 def _check_judged_answers(case: Case) -> Iterator[str]:
-    """Some of the answers, judged again, earn what they earned."""
+    """Check that a sample of answers gets the same rewards again."""
     entries = Metadata.model_validate(case.config.get("metadata") or {}).benchmark
     tasks: dict[str, HarborTask] = {}
     for entry in entries:
@@ -202,7 +202,7 @@ def _check_judged_answers(case: Case) -> Iterator[str]:
 
 
 def _check_anchor(case: Case) -> Iterator[str]:
-    """What was noted outside about its journal still holds."""
+    """Check the journal against its external anchors."""
     known, problems = case.find_anchors()
     if not known and not problems:
         raise Unchecked("its journal was not anchored anywhere; see evsys audit --anchor")
@@ -225,7 +225,7 @@ _OF_RECORD = (
     Fact("dropped", arms.find_dropped_scores, is_remark=True),
     Fact("looks", arms.find_late_seeds),
 )
-"""What the files of the record alone decide."""
+"""Facts that depend on the files of the record alone."""
 _BEYOND = (Fact("weights", _check_weights), Fact("answers", _check_judged_answers))
-"""What needs the project's code, or takes long."""
+"""Facts that need the project's code or take long."""
 _AFTERWARDS = (Fact("conclusion", _check_conclusion), Fact("anchor", _check_anchor))

@@ -1,4 +1,4 @@
-"""What the facts of an audit are asked of: one record, read once, and the one who judges its answers again."""
+"""The input of the facts of an audit: one record, read once, and the `Rechecker`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .report import AuditCheck, AuditReport
 
 
 class Unchecked(Exception):
-    """Why a fact cannot be checked here."""
+    """Raised with the reason why a fact cannot be checked on this machine."""
 
 
 class Doubt(str):
-    """What is flagged and yet invalidates nothing."""
+    """A finding that is flagged, but does not invalidate the experiment."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class Case:
     before_conclusion: bool
     find_anchors: Callable[[], tuple[int, list[str]]]
     report: AuditReport | None = None
-    """What the files of the record alone tell, once that is known."""
+    """The checks of the record's files, once they are done."""
 
     def __post_init__(self) -> None:
         self.path = self.record.folder
@@ -49,12 +49,12 @@ class Case:
 
     @cached_property
     def ends(self) -> dict[str, Event]:
-        """The last end of each arm."""
+        """Arm -> its last `ARM_ENDED` event."""
         return {event.text("arm"): event for event in self.of_kind(Kind.ARM_ENDED)}
 
     @cached_property
     def busy(self) -> set[str]:
-        """Arms that have been started again and have not ended since: they write their files anew."""
+        """Arms that have started and not ended since; their files may change."""
         latest = {event.text("arm"): event.kind for event in self.of_kind(Kind.ARM_STARTED, Kind.ARM_ENDED)}
         return {arm for arm, kind in latest.items() if kind == Kind.ARM_STARTED}
 
@@ -65,18 +65,18 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that the record says and that is recomputed here."""
+    """A statement about the record that the audit checks."""
 
     name: str
     find: Callable[[Case], Iterable[str]]
-    """What contradicts it."""
+    """Function that yields the contradictions."""
     invalidates: bool = True
-    """Whether nothing may be concluded while it is contradicted."""
+    """Whether a contradiction invalidates the conclusion."""
     is_remark: bool = False
-    """Whether it is worth knowing, but changes no verdict."""
+    """Whether a contradiction is a remark, which does not affect the verdict."""
 
     def check(self, case: Case, *, of_record: bool = False) -> AuditCheck:
-        """Compare it with the record; what cannot be read is a finding, not the end of the audit."""
+        """Check the fact; an unreadable record is a finding and does not end the audit."""
         try:
             found = list(self.find(case))
         except Unchecked as why:

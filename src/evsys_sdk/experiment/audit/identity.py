@@ -1,7 +1,7 @@
-"""What an arm is made of, next to its config: the weights it starts from, the code that judges it, the packages.
+"""The identity of an arm: hashes of its initial weights, data, code, verifiers and benchmarks, and package versions.
 
-Two arms can be compared when they differ in what the claim is about and in nothing else. A config says which verifier
-and which checkpoint by name; this says which ones those were.
+Two arms are comparable if they differ only in the subject of the claim. The config names verifiers and checkpoints;
+the identity records their content.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _PACKAGE = __name__.partition(".")[0]
 _BUILT_IN = "evsys-sdk"
 _UNKNOWN = "unknown"
 _PACE = ("concurrency", "timeout_s", "run_every", "models", "tags")
-"""What says when and how fast tasks are asked, and of whom else."""
+"""Benchmark settings that do not affect the score of a model: schedule, speed, other models and tags."""
 _MOST_HASHED = 64 << 20
-"""Of a larger file, its size and its beginning identify it."""
+"""Bytes to hash per file; a larger file is identified by its size and this beginning."""
 
 
 def identify_run(run: RunConfig, load_rows: RowLoader, planned: Iterable[PlannedBenchmark]) -> dict[str, Any]:
-    """The identity of an arm with the rows of all its stages, as it is written before its first step."""
+    """Compute the identity of an arm, including the rows of all its stages; it is stored before the first step."""
     planned, stages = list(planned), run.stages()
     rows = {stage.data_path: load_rows(stage.data) for stage in stages if stage.data is not None}
     agents = [found for stage in stages if (found := _identify_agent(stage.params)) is not None]
@@ -79,14 +79,14 @@ def _identify_benchmark(planned: PlannedBenchmark) -> dict[str, Any]:
 
 
 def hash_own_code(runs: Sequence[RunConfig], benchmarks: Iterable[Benchmark]) -> dict[str, str]:
-    """The project's own algorithms, transforms and verifiers that some runs use, by name."""
+    """Hashes of the project's algorithms, transforms, scripts and verifiers that the runs use, by name."""
     found = {name: code for run in runs for name, code in _hash_recipe(run).items()}
     found |= _verifiers({name for one in benchmarks for task in one.tasks for name in _verifier_names(task.verifier)})
     return {name: code for name, code in found.items() if code != _hash_package()}
 
 
 def _hash_recipe(run: RunConfig) -> dict[str, str]:
-    """The code of a run's algorithms and transforms, and its training loops in files."""
+    """Hashes of a run's algorithms, transforms and training scripts."""
     stages = run.stages()
     specs = [spec for stage in stages if stage.data is not None for spec in stage.data.transforms]
     found = {f"algorithm '{kind}'": _hash_code(lambda kind=kind: get_algorithm(kind)) for kind in _kinds(run)}
@@ -98,7 +98,7 @@ def _hash_recipe(run: RunConfig) -> dict[str, str]:
 
 
 def find_changed_content(folder: Path, config: ExperimentConfig) -> list[str]:
-    """Rows, and own code of transforms and rewards, that arms with a checkpoint were trained on and that changed."""
+    """List rows, transforms and reward verifiers that changed after arms with a checkpoint had trained on them."""
     read, found = row_reader(config.data_store), dict[str, None]()
     hashes: dict[str, str] = {}
     for arm in expand_arms(config):
@@ -141,7 +141,7 @@ def _verifier_names(verifier: Any) -> list[str]:
 
 
 def _names_in(rows: Sequence[Row]) -> set[str]:
-    """The verifiers that training rows name."""
+    """Names of the verifiers in training rows."""
     found: list[dict[str, Any]] = [one for row in rows if isinstance(one := row.get("verifier"), dict)]
     return {str(one["fn_name"]) for one in found if "fn_name" in one}
 
@@ -151,7 +151,7 @@ def _verifiers(names: Iterable[str]) -> dict[str, str]:
 
 
 def _identify_backend(run: RunConfig) -> str:
-    """The code of a backend that the project brings; those of this package all keep the same promises."""
+    """Hash of the project's own backend; one constant for all built-in backends, which are interchangeable."""
     found = _hash_code(lambda: get_backend(run.backend.kind))
     return _BUILT_IN if found == _hash_package() else found
 
@@ -164,10 +164,10 @@ def _identify_agent(params: Mapping[str, Any]) -> str | None:
 
 
 def _hash_code(find: Callable[[], Any], *, exact: bool = False) -> str:
-    """The hash of an extension's code and of all project code it uses; why not, where it cannot be had.
+    """Hash the code of an extension with all project code it uses; return "unknown: ERROR" if that fails.
 
-    To follow what a built-in recipe uses takes longer than a short run, and ends at most of the package. So the package
-    stands for its built-ins, unless `exact` is wanted: what is compared must not differ after an unrelated change.
+    For built-ins, the hash of the whole package is used, because tracing their dependencies is slow. With `exact`,
+    built-ins are hashed like extensions, so that unrelated changes of the package do not change the hash.
     """
     try:
         found = find()
@@ -183,17 +183,17 @@ def _is_hash(found: str) -> bool:
 
 @cache
 def _hash_package() -> str:
-    """All code of this package, as it was when first asked for."""
+    """Hash all code of this package; cached from the first call."""
     folder = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
-        # With the size of each: what moves from the end of one file to the beginning of the next is another package.
+        # With the size of each file, so that text moved between adjacent files changes the hash.
         digest.update(f"{file.relative_to(folder).as_posix()} {file.stat().st_size} ".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def _identify_weights(run: RunConfig) -> dict[str, Any]:
-    """The model and what its weights are loaded from; places that differ but hold the same are the same."""
+    """Identify the model and its initial checkpoint by their content; a model that is no local path by its name."""
     model = run.model
     started = model.init_from_checkpoint or model.load_checkpoint_path
     return {"model": _name_weights(model.name), "checkpoint": None if started is None else _name_weights(started)}
@@ -224,7 +224,7 @@ def _versions() -> dict[str, str]:
 
 
 def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:
-    """By benchmark; None where a version that did not know of it wrote the identity."""
+    """One field of all benchmarks; None if an earlier version wrote the identity without it."""
     benchmarks: dict[str, dict[str, Any]] = identity.get("benchmarks") or {}
     found = {name: one.get(what) for name, one in benchmarks.items()}
     return None if None in found.values() else found
@@ -238,4 +238,4 @@ COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "benchmark": lambda identity: _of_benchmarks(identity, "tasks"),
     "way of scoring": lambda identity: _of_benchmarks(identity, "settings"),
 }
-"""What compared arms must share, unless the claim is about it."""
+"""Part of an arm -> its value; compared arms must have the same value, unless the claim is about this part."""

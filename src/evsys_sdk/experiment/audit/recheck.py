@@ -1,11 +1,11 @@
-"""Scores and answers worked out again: a metric from its rewards, a reward from the answer it was given for.
+"""Recompute metrics from rewards, and rewards from answers.
 
     with Rechecker(["mine.py"]) as recheck:
-        recheck.judge(task, text)            what an answer earns now
-        recheck.measure("pass@1", samples)   what a metric of these samples is
+        recheck.judge(task, text)            the reward of an answer
+        recheck.measure("pass@1", samples)   the metric of these samples
 
-What a project's own code has to say it says in its own process. In the one that audits, that code could speak for
-the auditor as well: replace a check, or what a check is made with. It is never told what it had said before.
+The project's own code runs in a separate process: in the process of the audit it could replace the checks. It does not
+receive the recorded values.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ _WORDS = re.compile(r"(?:[-+](?=\d))?[^\W_]+")
 NON_REPLAYABLE_VERIFIERS = frozenset({"llm_judge", "e2b", "harbor_tests", "python_tests"})
 """Verifiers that cost money or a sandbox."""
 TOLERANCE = 1e-6
-"""How far a value may be off that is worked out again."""
+"""Absolute tolerance of recomputed values."""
 _ABOUT_OTHERS = {"looks", "identity", "deviations", "threats", "next", "usd"}
-"""Parts of a conclusion about prices, other experiments and how it got on."""
+"""Parts of a conclusion that depend on prices, other experiments or the course of the experiment."""
 _MOST_OUTPUT = 1_000_000
-"""Bytes that the project's code may print."""
+"""Maximum output of the project's code in bytes."""
 
 
 class Rechecker:
-    """Judges and measures again; what is not registered here is left to a process that has imported the project."""
+    """Recomputes rewards and metrics; those of the project's own code in a process that imports the project."""
 
     def __init__(self, imports: Sequence[str] | None = (), *, during: tuple[float, float] = (0.0, 0.0)) -> None:
-        """`imports` is what the project's settings do not name; None leaves the project's code alone.
+        """`imports` names code in addition to the project's settings; with None, no code of the project runs.
 
-        What was written into the project `during` the experiment is kept from its code.
+        Files written into the project `during` the experiment are hidden from its code.
         """
         self._imports, self._during = list(imports or ()), during
         self._open = ExitStack()
         self._project: subprocess.Popen[str] | None = None
         self._gave_up = imports is None
         self.failure = ""
-        """How the project's code failed to answer: it ended its process, or hung, perhaps on purpose."""
+        """Description of the failure if the process of the project's code ended or timed out."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +79,7 @@ class Rechecker:
         self._open.close()
 
     def judge(self, task: HarborTask, answer: str) -> float | None:
-        """What an answer earns now; None where its verifier is not run for an audit."""
+        """Compute the reward of an answer; None if its verifier cannot be run in an audit."""
         what = task.verifier
         if not isinstance(what, InProcessVerifier) or what.fn_name in NON_REPLAYABLE_VERIFIERS:
             return None
@@ -88,7 +88,7 @@ class Rechecker:
         return self._ask({"task": to_dict(task), "answer": answer})
 
     def measure(self, name: str, samples: list[TaskSamples]) -> float | None:
-        """A metric of these samples; None where it needs something else."""
+        """Compute a metric of samples; None if it needs other inputs or a sample failed."""
         if any(one.failed for task in samples for one in task.samples):
             return None
         if name in registry("metric"):
@@ -96,29 +96,29 @@ class Rechecker:
         return self._ask({"metric": name, "samples": [asdict(task) for task in samples]})
 
     def _ask(self, question: dict[str, Any]) -> float | None:
-        """What the project's code says; None once it has failed to answer."""
+        """Send a question to the process of the project's code; None if it has no value or has failed."""
         if self._gave_up:
             return None
         if self._project is None:
             self._project = self._start()
             said = self._hear(self._project)
             if said is not None and not said.get("ready"):
-                self._gave_up = True  # it cannot be imported here
+                self._gave_up = True  # the project cannot be imported on this machine
                 return None
         try:
             assert self._project.stdin is not None
             self._project.stdin.write(json.dumps(question) + "\n")
             self._project.stdin.flush()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             pass
         value = (self._hear(self._project) or {}).get("value")
         return float(value) if isinstance(value, int | float) else None
 
     def _hear(self, project: subprocess.Popen[str]) -> dict[str, Any] | None:
-        """Its next line; None where there is none any more: an answer that came late would be taken for the next."""
+        """Read the next answer; give up after a timeout, because a late answer would be read as the next one."""
         assert project.stdout is not None
         limit_s = default_limit_s()
-        # Each question has one line of answer, so that none waits in the buffer, where `select` would not see it.
+        # Each question has one line as answer, so that no line stays in the buffer, where `select` misses it.
         ready = not self._gave_up and select.select([project.stdout], [], [], limit_s)[0]
         try:
             said = json.loads(project.stdout.readline()) if ready else None
@@ -132,7 +132,7 @@ class Rechecker:
         return None
 
     def _start(self) -> subprocess.Popen[str]:
-        # -P: without the project's folder in front, where a file may have the name of a module of ours or Python's.
+        # -P keeps the project's folder off sys.path, where a file could shadow a module of the SDK or of Python.
         command = [sys.executable, "-P", "-m", __spec__.name, *self._imports]
         folder = self._open.enter_context(make_shadow(Path.cwd(), *self._during))
         pipe: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -143,7 +143,7 @@ class Rechecker:
 
 
 def is_deterministic(verifier: str) -> bool:
-    """Whether a verifier gives the same answer the same reward; one may declare `deterministic = False`."""
+    """Whether a verifier is deterministic: True unless it declares `deterministic = False`."""
     try:
         return bool(getattr(get_verifier(verifier), "deterministic", True))
     except EvsysError:
@@ -151,7 +151,7 @@ def is_deterministic(verifier: str) -> bool:
 
 
 def judge_here(task: HarborTask, answer: str) -> float | None:
-    """What an answer earns from a verifier that is registered in this process."""
+    """Compute a reward with a verifier registered in this process; None if it fails."""
     what = task.verifier
     assert isinstance(what, InProcessVerifier)
     given = VerifierInput(prompt=text_of(task.instruction), completion=answer, task=task)
@@ -166,7 +166,7 @@ async def _reward(what: InProcessVerifier, given: VerifierInput) -> float:
 
 
 def measure_here(name: str, samples: list[TaskSamples]) -> float | None:
-    """A metric that is registered in this process, if rewards are all it needs."""
+    """Compute a metric registered in this process; None if it fails or needs more than rewards."""
     try:
         metric = build_metric(name)
         return metric(samples).value if metric.inputs == frozenset({"task_rewards"}) else None
@@ -175,7 +175,7 @@ def measure_here(name: str, samples: list[TaskSamples]) -> float | None:
 
 
 def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
-    """What a conclusion says that the record does not; of one by other rules only what any rules must agree on."""
+    """Yield differences of a stored and a recomputed conclusion; for other rules, only of verdict and best arm."""
     stated, found = (flatten_config(_leave_out(one.to_dict())) for one in (stored, drawn))
     same_rules = stored.schema_version == drawn.schema_version
     for name in sorted(stated.keys() | found.keys()) if same_rules else ("verdict", "best_arm"):
@@ -190,7 +190,7 @@ def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
 
 
 def _leave_out(value: Any) -> Any:
-    """A conclusion without what is about prices and other experiments; lists are dicts, to compare each value."""
+    """Remove `_ABOUT_OTHERS` from a conclusion, and convert lists to dicts, so that each value has a key."""
     if isinstance(value, list):
         value = dict(enumerate(cast("list[Any]", value)))
     if isinstance(value, dict):
@@ -199,7 +199,7 @@ def _leave_out(value: Any) -> Any:
 
 
 def find_edited_page(folder: Path, known: str, stored: Conclusion | None) -> Iterator[str]:
-    """Whether conclusion.md has other words than conclusion.json; a formatter may change spaces and marks."""
+    """Report a conclusion.md whose words differ from conclusion.json; a formatter may change spaces and marks."""
     if known in ("", hash_conclusion_page(folder)) or stored is None:
         return
     from ..conclusion.markdown import as_markdown
@@ -210,13 +210,13 @@ def find_edited_page(folder: Path, known: str, stored: Conclusion | None) -> Ite
 
 
 def _answer_for_project(imports: Sequence[str]) -> None:
-    """Import the project's code and answer questions, a line each, until there are no more."""
+    """Import the project's code and answer questions from stdin, one line each."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)  # what the project prints is no answer
+        os.dup2(2, 1)  # redirect prints of the project to stderr
         try:
             import_project_code(imports)
         except EvsysError as error:
-            if not isinstance(error.__cause__, SystemExit):  # it is not here, or its libraries are not
+            if not isinstance(error.__cause__, SystemExit):  # the project or its libraries are missing
                 answers.write('{"ready": false}\n')
             return
         answers.write('{"ready": true}\n')

@@ -1,4 +1,4 @@
-"""What an audit says: single checks with their evidence, and what follows from them together."""
+"""The report of an audit: its checks with their evidence, and the overall result."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 type State = Literal["ok", "flagged", "remark", "unchecked"]
-"""`flagged`: something that anyone can recompute contradicts the record. A `remark` changes no verdict."""
+"""`flagged`: a recomputed value contradicts the record. A `remark` does not affect the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditCheck:
-    """One fact that was recomputed."""
+    """The check of one fact."""
 
     name: str
     state: State
     evidence: list[str] = field(default_factory=list[str])
     invalidates: bool = False
-    """Whether nothing may be concluded while it is flagged."""
+    """Whether the flag invalidates the conclusion."""
     of_record: bool = False
-    """Whether the files of the record alone decide it, so that it is known when the conclusion is drawn."""
+    """Whether the check depends on the files of the record alone, so that the conclusion can use it."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.evidence[0]}"
@@ -31,7 +31,7 @@ class AuditCheck:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit found."""
+    """The checks of an audit."""
 
     path: Path
     checks: list[AuditCheck] = field(default_factory=list[AuditCheck])
@@ -46,7 +46,7 @@ class AuditReport:
 
     @property
     def recorded(self) -> AuditReport:
-        """What the record alone decides; the same for `quick` and for a whole audit."""
+        """The checks of the record alone; they are the same for a quick and a full audit."""
         return AuditReport(self.path, [check for check in self.checks if check.of_record])
 
     @property
@@ -55,7 +55,7 @@ class AuditReport:
 
     @property
     def invalid(self) -> str | None:
-        """Why nothing may be concluded, in one sentence; None where no flag forbids it."""
+        """The first flag that invalidates the conclusion, as text; None if there is none."""
         return next((str(check) for check in self.flags if check.invalidates), None)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""A project as it would be without what was written into it during an experiment.
+"""A view of a project without the files written into it during an experiment.
 
-    with make_shadow(project, began, ended) as folder:      the project itself where nothing was
+    with make_shadow(project, began, ended) as folder:      the project itself if no such files exist
 
-A verifier may keep files, and repeat from them what it said before. Asked in the shadow it must judge again. Files
-are left out by the time at which they were last changed, so that those of a copied or cloned project all stay.
+A verifier may cache its results in files. Without these files it has to verify again. Files are selected by their
+modification time, so that a copied or cloned project keeps all its files.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ...record.layout import DEFAULT_ROOT
 from ...record.project_files.known_folders import read_output_roots
 
 _MOST = 50_000
-"""Entries of a project that are looked at."""
+"""Maximum number of files to examine."""
 _CODE = (".py", ".pyc", ".so", ".toml")
 
 
 @contextmanager
 def make_shadow(project: Path, began: float, ended: float) -> Generator[Path]:
-    """A folder of links to everything in a project but what was written in that time."""
+    """Yield a folder of links to all files of a project, except those written between two times."""
     written = set(_find_written(project, began, ended))
     if not written:
         yield project
@@ -36,12 +36,12 @@ def make_shadow(project: Path, began: float, ended: float) -> Generator[Path]:
 
 
 def _find_written(project: Path, began: float, ended: float) -> Iterator[Path]:
-    """Files of a project that were last changed in a time; what the package itself writes is not meant."""
+    """Yield files of a project last changed between two times, except code, hidden folders and output folders."""
     own = {path.resolve() for path in (in_project(DEFAULT_ROOT), *read_output_roots())}
     seen = 0
     for place, folders, files in os.walk(project):
         visible = [one for one in folders if not one.startswith((".", "__"))]
-        # In place: `os.walk` then skips these folders.
+        # In place, so that `os.walk` skips the other folders.
         folders[:] = [one for one in visible if Path(place, one).resolve() not in own]
         seen += len(files)
         if seen > _MOST:
