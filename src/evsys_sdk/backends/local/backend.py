@@ -27,45 +27,46 @@ class LocalConfig(Strict):
     """Params of `backend.kind: local`."""
 
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Where to compute: `cpu`, `cuda`, `cuda:1`; auto takes a GPU where there is one."""
+    """Device: `cpu`, `cuda`, `cuda:1`; auto uses a GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "nf4"] = "auto"
-    """How base weights are stored and computed with; auto takes bfloat16 where the hardware has it. nf4 stores linear
-    layers in four bits, and computes as auto does. Adapters are always float32."""
+    """Dtype of base weights and computation; auto uses bfloat16 if the hardware supports it, otherwise float32. nf4
+    stores linear layers in four bits and computes like auto. Adapters are always float32."""
     exact: bool = False
-    """Compute in float32, so that sampling and training agree to about five digits; bfloat16 agrees to about one."""
+    """Compute in float32, so that log-probabilities of sampling and training agree to about five digits; with bfloat16
+    they agree to about one."""
     gguf_file: str | None = None
-    """Name of the GGUF file, where `model.name` is a folder that holds one."""
+    """Name of the GGUF file if `model.name` is a folder with GGUF files."""
     lora_alpha: float = Field(default=32.0, gt=0)
-    """Adapters count this much divided by their rank, so that a learning rate suits every rank."""
+    """The adapter is scaled by lora_alpha / lora_rank, so that a learning rate suits every rank."""
     lora_targets: list[str] | None = Field(default=None, min_length=1)
     """Linear layers to adapt, e.g. [q_proj, v_proj]; by default all but the output layer and the experts of a mixture.
-    "*" is all of them, experts.gate_up_proj and experts.down_proj are the experts."""
+    "*" adapts all but the output layer; experts.gate_up_proj and experts.down_proj adapt the experts."""
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of an adapter's inputs that is left out at random while training."""
+    """Dropout probability of the adapter's inputs in training."""
     tokens_at_once: int | None = Field(default=None, ge=1)
-    """Tokens in one pass; a larger batch takes several, with the same result. By default 2048 on a CPU, 8192 on a
+    """Tokens per pass; a larger batch takes several passes, with the same result. By default 2048 on a CPU, 8192 on a
     GPU."""
     recompute: Literal["auto", "always", "never"] = "auto"
-    """Run layers a second time for the gradient instead of keeping what they computed: the same numbers in much less
-    memory, and half as long again. auto does so where it would not fit otherwise."""
+    """Recompute layers in the backward pass (gradient checkpointing): same result, much less memory, about 1.5 times
+    the time. auto recomputes only rows that would not fit into memory otherwise."""
     max_context: int | None = Field(default=None, ge=2)
-    """Longest sequence, where the model's own limit needs more memory than there is."""
+    """Maximum sequence length, if the model's own limit needs too much memory."""
     share_prefixes: bool = True
-    """Read what several sequences of a batch begin with only once."""
+    """Compute a common prefix of several sequences in a batch only once."""
     merge_samplers: bool = True
-    """Add the adapter into a copy of the weights to sample faster; needs memory for that copy."""
+    """Merge the adapter into a copy of the weights for faster sampling; needs memory for that copy."""
     samples_at_once: int | None = Field(default=None, ge=1)
-    """Samples that grow together; by default 32 on a CPU, 512 on a GPU."""
+    """Samples that are decoded at the same time; by default 32 on a CPU, 512 on a GPU."""
     cached_tokens: int | None = Field(default=None, ge=16)
-    """Tokens that all of these may hold together; by default 65536 on a CPU, 262144 on a GPU."""
+    """Tokens in the KV cache, for all samples together; by default 65536 on a CPU, 262144 on a GPU."""
     join_passes: Literal["auto", "always", "never"] = "auto"
-    """Compute what several runs on the same base ask for at the same time in one pass; auto does so on a GPU. Numbers
-    are the same up to rounding."""
+    """Compute simultaneous requests of several runs on the same base in one pass; auto does so on a GPU. Results are
+    equal up to rounding."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of torch, for the whole process; by default what torch chooses."""
+    """CPU threads of torch, for the whole process; by default torch chooses."""
     devices: int = Field(default=1, ge=1, le=64)
-    """Train and sample one run on so many GPUs, or in so many processes on a CPU: each has the whole base, data and
-    samples are split, gradients are summed. Numbers are the same up to rounding."""
+    """Number of GPUs, or of processes on a CPU, for one run: each has the whole base, data and samples are split,
+    gradients are summed. Results are equal up to rounding."""
 
     @model_validator(mode="after")
     def _check_devices(self) -> LocalConfig:
@@ -92,7 +93,7 @@ class LocalBackend:
         self.config = self.Config(**params)
 
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
-        """Load the base, unless another run has it already, and start an adapter on it."""
+        """Load the base, unless another run already uses it, and start an adapter on it."""
         from .client import LocalTrainingClient
 
         if self.config.devices == 1:
@@ -102,12 +103,12 @@ class LocalBackend:
         return prepare_parallel(self, model, run_dir)
 
     def start(self, kind: type[LocalTrainingClient], model: Any, run_dir: Path) -> dict[str, Any]:
-        """The same for one process, with a client of a kind."""
+        """Load the base and start a client of the given class in this process."""
         from ..client import start_of
         from .memory_plan import Sizes
 
         ref, with_optimizer = start_of(model)
-        # What fits is decided before weights are read; a base that is there already does not ask.
+        # The memory plan is made before weights are loaded; the callback does not run if the base is already loaded.
         chosen: list[Any] = []
         base = self.load(model.name, lambda sizes, key: chosen.append(self._settings(model, sizes, key, loaded=False)))
         if not chosen:
@@ -122,12 +123,12 @@ class LocalBackend:
         return {"training_client": client, "tokenizer": client.tokenizer, "model_name": model.name, "base": base}
 
     def teardown(self, handles: dict[str, Any]) -> None:
-        """Finish what is queued and end the threads; the base goes when its last user has gone."""
+        """Finish queued calls and end the threads; the base is freed with its last user."""
         if (client := handles.get("training_client")) is not None:
             client.close()
 
     def load(self, model: str, before_loading: Callable[[Any, Any], None] | None = None) -> Any:
-        """The base model of a name, on the device and in the type that the params ask for."""
+        """Load the base model with the device and dtype of the params."""
         from .base.loading import open_base
 
         config = self.config
@@ -142,9 +143,9 @@ class LocalBackend:
         )
 
     def preview(self, model: Any, *, room: int | None) -> Any:
-        """The tokenizer and the context of a model, before it is loaded; None where its files say too little.
+        """Return the tokenizer and the context length of a model without loading it; None if its files cannot be read.
 
-        A run that cannot fit into `room` bytes of main memory is refused.
+        Raises if the run cannot fit into `room` bytes of main memory.
         """
         from .base.loading import read_config
         from .memory_plan import refuse_if_hopeless
@@ -157,7 +158,7 @@ class LocalBackend:
         return found
 
     def arms_that_fit(self, model: Any) -> int:
-        """How many runs of a model share one GPU, by its memory; 1 where they would not be joined."""
+        """Return how many runs of a model fit on one GPU; 1 if their passes cannot be joined."""
         from .memory_plan import arms_that_fit
 
         if (
@@ -178,7 +179,7 @@ class LocalBackend:
         return "auto" if self.config.dtype == "nf4" else self.config.dtype
 
     def _settings(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
-        """What the config asks for, as far as there is memory for it."""
+        """Return the settings of the config, reduced to the available memory."""
         from .client import LocalSettings
         from .memory_plan import bytes_per_token
         from .sampling.loop import SamplingLimits
@@ -222,7 +223,7 @@ class LocalBackend:
 
     @property
     def _fixed(self) -> set[str]:
-        """What the config sets itself."""
+        """Names of the params that the config sets to a value."""
         config = self.config
         return {name for name, value in config if name in config.model_fields_set and value not in (None, "auto")}
 
@@ -246,7 +247,7 @@ class LocalBackend:
 
 
 def locate_model(name: str) -> str:
-    """The folder of a model of one word, below `outputs/models` or in this user's cache; else the name itself."""
+    """Return the folder of a model given by a single name, in `outputs/models` or the user's cache; else the name."""
     if "/" in name or Path(name).exists():
         return name
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

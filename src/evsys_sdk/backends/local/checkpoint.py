@@ -1,11 +1,11 @@
-"""Checkpoints on disk: an adapter in the layout of PEFT, its optimizer, and a manifest that is written last.
+"""Checkpoints on disk: an adapter in PEFT format, its optimizer, and a manifest that is written last.
 
-    adapter_config.json, adapter_model.safetensors    what PEFT and other tools load
+    adapter_config.json, adapter_model.safetensors    loadable by PEFT and other tools
     optimizer.safetensors                             only in a training state
-    manifest.json                                     what it is, with a checksum of every file
+    manifest.json                                     format, metadata and checksums of the other files
 
-A folder without a manifest is what a killed process left behind, unless it holds an adapter of PEFT's own making. When
-a file cannot be written, e.g. because the disk is full, what was written of it is removed and nothing else is touched.
+A folder without a manifest is an incomplete checkpoint, unless it holds an adapter saved by PEFT. If a file cannot be
+written, e.g. because the disk is full, the folder is removed.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -40,20 +40,20 @@ OPTIMIZER = "optimizer.safetensors"
 _PREFIX = "base_model.model."
 _REMEDY = "Use an earlier checkpoint of the run."
 _UNSUPPORTED = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern")
-"""What PEFT may say of an adapter that we do not have."""
+"""PEFT options that are not supported."""
 
 _PLAIN_STARTS = ("gaussian", "eva", "orthogonal")
-"""Ways to begin an adapter that leave the base as it is."""
+"""Initializations of PEFT that do not change the base weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What was read from a checkpoint."""
+    """The contents of a checkpoint."""
 
     adapter: LoRAAdapter
     moments: dict[str, Tensor] | None = None
     about: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Empty for an adapter that PEFT has saved."""
+    """The manifest; empty for an adapter saved by PEFT."""
 
 
 def write_checkpoint(
@@ -64,7 +64,7 @@ def write_checkpoint(
     base_model: str,
     moments: Mapping[str, Tensor] | None,
 ) -> None:
-    """Store a checkpoint; until it is complete there is none."""
+    """Write a checkpoint; it counts only once its manifest is written, and is removed on an error."""
     check_free(folder)
     files: dict[str, Mapping[str, Tensor]] = {ADAPTER: _peft_tensors(adapter)}
     if moments is not None:
@@ -88,7 +88,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(ref: str, switch: Switch, *, device: Any) -> Stored:
-    """An adapter with its optimizer where there is one, after checking that it is whole and fits the model."""
+    """Read an adapter and its optimizer, if any; check checksums and that the adapter fits the model."""
     folder = Path(locate_weights(ref))
     about = _read_manifest(folder)
     sums: dict[str, str | None] = about.get("sha256") or {ADAPTER: None}
@@ -99,14 +99,14 @@ def read_checkpoint(ref: str, switch: Switch, *, device: Any) -> Stored:
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """A safetensors file of float32, one tensor at a time, as memory may be short; returns its checksum."""
+    """Write a float32 safetensors file, one tensor at a time to save memory; return its checksum."""
     header: dict[str, Any] = {}
     end = 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * 4
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
     head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)  # numbers begin at a multiple of 8
+    head += b" " * (-len(head) % 8)  # tensor data is aligned to 8 bytes
     digest = hashlib.sha256()
     with atomic_write(path) as file:
         for part in (len(head).to_bytes(8, "little"), head):
@@ -123,7 +123,7 @@ def _peft_tensors(adapter: LoRAAdapter) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     keys = _peft_names(adapter.weights)
     for name, (a, b) in adapter.weights.items():
-        if a.ndim == 3:  # PEFT lays the experts' rows below each other in A, and their columns between each other in B
+        if a.ndim == 3:  # PEFT concatenates the experts' rows in A, and interleaves their columns in B
             a, b = a.flatten(0, 1), b.permute(1, 2, 0).flatten(1)
         tensors[f"{_PREFIX}{keys[name]}.lora_A.weight"] = a
         tensors[f"{_PREFIX}{keys[name]}.lora_B.weight"] = b
@@ -131,7 +131,7 @@ def _peft_tensors(adapter: LoRAAdapter) -> dict[str, Tensor]:
 
 
 def _peft_names(names: Collection[str]) -> dict[str, str]:
-    """What PEFT calls the layers: it wraps a module of experts once for each parameter, the first one innermost."""
+    """Return the layer names of PEFT, which wraps a module of experts once per parameter, the first one innermost."""
     found: dict[str, str] = {}
     for name in names:
         module, _, parameter = name.rpartition(".")
@@ -168,7 +168,7 @@ def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device
     config = _read_json(folder / ADAPTER_CONFIG)
     unsupported = [key for key in _UNSUPPORTED if config.get(key)]
     if (start := config.get("init_lora_weights")) and isinstance(start, str) and start not in _PLAIN_STARTS:
-        unsupported.append(f"init_lora_weights={start}")  # such an adapter belongs to a base that it has changed
+        unsupported.append(f"init_lora_weights={start}")  # such an adapter needs a modified base
     if config.get("peft_type") != "LORA" or unsupported:
         kind = ", ".join(unsupported) or config.get("peft_type")
         raise BackendError(f"{folder} holds an adapter of a kind that is not plain LoRA ({kind}). Use a LoRA adapter.")
@@ -232,9 +232,9 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     if not (folder / MANIFEST).exists():
-        # PEFT writes no optimizer: an adapter next to one is a state of ours that was never finished.
+        # PEFT writes no optimizer: an adapter with one is an incomplete state of this backend.
         if (folder / ADAPTER).is_file() and (folder / ADAPTER_CONFIG).is_file() and not (folder / OPTIMIZER).exists():
-            return {}  # an adapter that PEFT has saved
+            return {}  # an adapter saved by PEFT
         raise BackendError(f"there is no complete checkpoint in {folder}: {MANIFEST} is missing. {_REMEDY}")
     about = _read_json(folder / MANIFEST)
     if about.get("format") != FORMAT or about.get("backend") != "local" or ADAPTER not in about.get("sha256", {}):

@@ -1,7 +1,7 @@
-"""The local backend's training and sampling clients: the protocol in front of the engine.
+"""The local backend's training and sampling clients.
 
-Every call is checked at once. Training runs on one worker thread in the order of the calls; sampling runs on another
-and takes turns with it. A sampler holds its own copy of the adapter, so both can continue at the same time.
+Arguments are checked at the call. Training runs on a worker thread in call order; sampling runs on another thread and
+takes turns with it. A sampler has its own copy of the adapter, so training and sampling can overlap.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -41,7 +41,7 @@ _MOST_ALTERNATIVES = 1024
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """What a local client is made from, next to its base."""
+    """Settings of a local client."""
 
     model: str
     seed: int = 0
@@ -93,7 +93,7 @@ class LocalTrainingClient(InProcessClient[LocalTrainingState]):
 
     @classmethod
     def start(cls, base: Base, settings: LocalSettings, run_dir: Path) -> LocalTrainingClient:
-        """A client, or an error that says that its adapter does not fit."""
+        """Create a client; raise a `BackendError` if there is too little memory for its adapter."""
         try:
             return cls(base, settings, run_dir)
         except Exception as error:
@@ -102,9 +102,9 @@ class LocalTrainingClient(InProcessClient[LocalTrainingState]):
             raise memory.no_room("the adapter", base.device) from memory.forget_frames(error)
 
     def save_state(self, name: str) -> Operation[str]:
-        """Store adapter and optimizer under a name that is not taken; returns the folder."""
+        """Store adapter and optimizer under a new name; return the folder."""
         folder = checkpoint_folder(self._run_dir, name, "state")
-        # As of this call and not of the moment at which the worker gets to it: later samples belong to later states.
+        # Read at the call, not in the worker: samples requested later belong to later states.
         sampled = self._seeds.used
 
         def save() -> str:
@@ -119,7 +119,7 @@ class LocalTrainingClient(InProcessClient[LocalTrainingState]):
         return self._worker.submit("save_state", lambda: self._state.with_room("a checkpoint", save))
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
-        """Go back to a stored state, or take over a LoRA adapter of PEFT without its optimizer."""
+        """Restore a stored state, or load a LoRA adapter of PEFT without an optimizer."""
 
         def load() -> None:
             stored = self._read(ref)
@@ -138,7 +138,7 @@ class LocalTrainingClient(InProcessClient[LocalTrainingState]):
         return self._worker.submit("load_state", lambda: self._state.with_room("a stored state", load))
 
     def sampler(self, name: str | None = None) -> Operation[LocalSamplingClient]:
-        """A frozen copy of the adapter as it is now; with a name it is stored and can be opened again."""
+        """Return a sampler with a frozen copy of the current adapter; with a name, also store it."""
         folder = None if name is None else checkpoint_folder(self._run_dir, name, "sampler")
 
         def snapshot() -> LocalSamplingClient:
@@ -150,7 +150,7 @@ class LocalTrainingClient(InProcessClient[LocalTrainingState]):
         return self._worker.submit("sampler", lambda: self._state.with_room("a copy of the adapter", snapshot))
 
     def open_sampler(self, ref: str) -> Operation[LocalSamplingClient]:
-        """A sampler that was stored earlier; a saved state and a LoRA adapter of PEFT serve as well."""
+        """Open a stored sampler, a saved state or a LoRA adapter of PEFT for sampling."""
 
         def open_() -> LocalSamplingClient:
             return self._sampler_of(self._read(ref).adapter, ref=ref)
@@ -158,7 +158,7 @@ class LocalTrainingClient(InProcessClient[LocalTrainingState]):
         return self._worker.submit("open_sampler", lambda: self._state.with_room("a sampler", open_))
 
     def close(self) -> None:
-        """Finish what was submitted and release the threads; closing twice does nothing."""
+        """Finish submitted calls and release the threads; closing twice does nothing."""
         self._worker.close()
         self._state.close()
         self._loop.close()
@@ -182,7 +182,7 @@ class LocalTrainingClient(InProcessClient[LocalTrainingState]):
         return stored
 
     def _check_shape(self, ref: str, adapter: LoRAAdapter) -> None:
-        """Refuse an adapter that the run would not have made; optimizer and learning rate would no longer fit."""
+        """Raise if rank or layers differ from the run's adapter: optimizer and learning rate would not fit."""
         ours = self._state.adapter
         if (adapter.rank, set(adapter.weights)) != (ours.rank, set(ours.weights)):
             raise BackendError(
@@ -213,18 +213,18 @@ class LocalSamplingClient:
         """Continue a prompt several times."""
         checks.check_sampling(prompt, num_samples, params, self._capabilities)
         seed = self._seeds.next() if params.seed is None else params.seed
-        # Marked as running below: a future that was cancelled would refuse the result that the loop has for it.
+        # Mark the future as running, because a cancelled future would reject the loop's result.
         request = SampleCall(tuple(int(token) for token in prompt), int(num_samples), params, seed)
         request.future.set_running_or_notify_cancel()
         self._loop.sample(self._snapshot, request)
         return Operation(request.future, "sample")
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
-        """Of each token given those before it, (N,); the first has none and is nan."""
+        """Return the log-probability of each token given the earlier ones, (N,); nan for the first."""
         return self._score(tokens, 0, "logprobs")
 
     def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
-        """The most probable tokens for the place of each token; the first row has none: tokens -1, logprobs nan."""
+        """Return the most probable tokens at each position; the first row is empty: tokens -1, logprobs nan."""
         checks.check_top_k(k, self._capabilities, *changes)
         return self._score(tokens, k, "topk_logprobs", *changes)
 
@@ -237,5 +237,5 @@ class LocalSamplingClient:
 
 
 def suggest_learning_rate(hidden_size: int) -> float:
-    """A good peak rate for an adapter of any rank: smaller for wider models."""
+    """Return a peak learning rate for adapters of any rank; it decreases with the hidden size."""
     return min(2e-3, 5e-4 * (2000 / hidden_size) ** 0.5)

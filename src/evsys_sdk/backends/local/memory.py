@@ -1,7 +1,7 @@
-"""How much memory there is, and what to do when there is too little.
+"""Available memory, and recovery when it runs out.
 
-What a run will take is estimated by `memory_plan`. While running, an operation that ran out of memory is recognised by
-`is_out_of_memory`, so that it can be tried again with less at once.
+`memory_plan` estimates the memory of a run. At run time, `is_out_of_memory` recognizes an operation that ran out of
+memory, so that the caller can retry with smaller passes.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -37,7 +37,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def forget_frames[E: BaseException](error: E) -> E:
-    """The same error without its frames, which hold on to the tensors that did not fit."""
+    """Remove the tracebacks of an error, whose frames keep tensors in memory; return the error."""
     seen: BaseException | None = error
     while seen is not None:
         seen.__traceback__ = None
@@ -46,10 +46,10 @@ def forget_frames[E: BaseException](error: E) -> E:
 
 
 class Evictable(Protocol):
-    """Somebody who holds memory only to be faster."""
+    """A cache that can be dropped when memory is short."""
 
     tokens: int
-    """How much it holds."""
+    """Number of cached tokens."""
 
     def forget(self) -> None: ...
 
@@ -59,31 +59,31 @@ _guard = threading.Lock()
 
 
 def evict_when_short(holder: Evictable) -> None:
-    """Have a holder forget, on whatever thread, when an operation ran out of memory; for as long as it lives."""
+    """Register a cache to be dropped by `release_unused`, on any thread; holds only a weak reference."""
     with _guard:
         _evictable.add(holder)
 
 
 def release_unused() -> bool:
-    """Give back what a failed operation left behind, and what is only held to be faster; whether any was held."""
+    """Drop all registered caches and return freed memory to the system; return whether a cache held tokens."""
     with _guard:
         holders = list(_evictable)
     held = any(holder.tokens for holder in holders)
-    while holders:  # emptied on the way: a list, or the last of it, would keep alive what no one else uses any more
+    while holders:  # emptied by pop, so that neither the list nor a variable keeps a holder alive
         holders.pop().forget()
-    # Before torch and the C library are asked, which can give back only what nothing refers to any more.
+    # First, because torch and the C library can return only unreferenced memory.
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # only the C library of GNU has it
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # only glibc has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
     return held
 
 
 def give_back_at_once(device: torch.device) -> None:
-    """On a CPU, have the C library return what is freed to the system, for the rest of the process.
+    """On a CPU, make the C library return freed blocks to the system at once, for the rest of the process.
 
-    It would keep pieces of up to 32 MB to use them again, which is faster, but they add up to more than is in use.
+    By default it keeps blocks of up to 32 MB for reuse. This is faster, but they add up to more than is in use.
     """
     if device.type == "cpu":
         with contextlib.suppress(OSError, AttributeError, TypeError):
@@ -91,11 +91,11 @@ def give_back_at_once(device: torch.device) -> None:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Free memory on a device; None where it cannot be told."""
+    """Return the free memory of a device in bytes; None if unknown."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         held = torch.cuda.memory_reserved(device)
-        unused = held - torch.cuda.memory_allocated(device)  # kept by torch, to be used again
+        unused = held - torch.cuda.memory_allocated(device)  # cached by torch for reuse
         allowed = getattr(torch.cuda.memory, "get_per_process_memory_fraction", lambda _: 1.0)(device) * total - held
         return max(0, int(min(free, allowed)) + unused)
     if device.type != "cpu":
@@ -105,7 +105,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def free_on_gpus() -> int | None:
-    """Free memory of the GPU that has the least, by its driver's tool; None where that does not say."""
+    """Return the smallest free memory of all GPUs in bytes, by nvidia-smi; None if unknown."""
     command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.split()
@@ -115,7 +115,7 @@ def free_on_gpus() -> int | None:
 
 
 def too_little_memory(what: str, tokens: int, device: torch.device) -> BackendError:
-    """The error for a single sequence that does not fit, with what to change."""
+    """Return the error for a single sequence that does not fit, with remedies."""
     free = available_bytes(device)
     left = "" if free is None else f" ({free / GIB:.1f} GiB are free)"
     return BackendError(
@@ -126,7 +126,7 @@ def too_little_memory(what: str, tokens: int, device: torch.device) -> BackendEr
 
 
 def no_room(what: str, device: torch.device) -> BackendError:
-    """The error for something that ran out of memory and changed nothing."""
+    """Return the error for an operation that ran out of memory and changed nothing."""
     return BackendError(
         f"there is too little memory for {what} ({_free_on(device)}). Nothing was changed, and it can be tried again. "
         "Free memory on the machine, lower lora_rank, adapt fewer layers (backend.params.lora_targets), or choose a "
@@ -151,7 +151,7 @@ def _from_meminfo() -> int | None:
 
 
 def _from_cgroup() -> int | None:
-    """What the container may still use; what it keeps of files can be given up at any time."""
+    """Memory left to the container; the page cache counts as free, because it can be reclaimed."""
     root = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError, StopIteration):
         if (root / "memory.max").exists():
@@ -160,7 +160,7 @@ def _from_cgroup() -> int | None:
             lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
             own = next(line.split(":", 2)[2] for line in lines if ":memory:" in line).lstrip("/")
             folder, limit, used = root / "memory" / own, "memory.limit_in_bytes", "memory.usage_in_bytes"
-            folder = folder if folder.exists() else root / "memory"  # inside a container the path may be another one
+            folder = folder if folder.exists() else root / "memory"  # inside a container the path may differ
         most = int((folder / limit).read_text(encoding="utf-8"))  # "max" means no limit
         stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="utf-8").splitlines())
         cached = sum(int(stat.get(name, 0)) for name in ("inactive_file", "active_file"))
@@ -169,7 +169,7 @@ def _from_cgroup() -> int | None:
 
 
 def _from_limit() -> int | None:
-    """What the process may still map, where `ulimit -v` is set."""
+    """Address space left to the process; None without `ulimit -v`."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

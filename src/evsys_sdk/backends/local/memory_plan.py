@@ -1,10 +1,10 @@
-"""How much memory a run will take, and what it does differently where memory is short; before its model is loaded.
+"""Estimate the memory of a run before its model is loaded, and adapt the settings if memory is short.
 
-Counted are the base, the adapter with its gradient and optimizer, what a row keeps for its gradient, a piece of the
-output layer's work, the merged copy that is sampled from, and the cache of samples. It is right to about a third; what
-really happens when memory runs out is dealt with where it happens (`memory`). Where the estimate is more than is free,
-rows and the cache of samples become smaller, layers are recomputed, no merged copy is made to sample from: in this
-order, only as far as needed, and nothing that the config sets itself. One line of the log says what and why.
+The estimate covers the base, the adapter with gradient and optimizer, the activations of a row, one block of logits,
+the merged weights for sampling, and the KV cache. It is accurate to about a third; `memory` handles actual
+out-of-memory errors. If the estimate exceeds free memory, `fit` reduces row and cache sizes, then recomputes layers,
+then samples without merged weights: only as far as needed, and without changing values set in the config. It logs the
+changes.
 
     needs = fit(Sizes.of(config), wanted, fixed={"tokens_at_once"}, model="./model")
     Estimate.of(sizes, needs).total
@@ -32,45 +32,44 @@ from .base.lora import Linear, Switch, install, target_layers
 from .memory import GIB
 
 _USED = 0.9
-"""Of what is free; the rest goes to what is not counted."""
+"""Share of free memory to plan with; the rest is for memory that is not estimated."""
 _SURE = 0.7
-"""An estimate may be too high by this much, so only what would not fit even then is refused."""
+"""Estimates may be too high, so a run is refused only if this share of the uncertain part does not fit."""
 _LEAST = {"tokens_at_once": 256, "cached_tokens": 4096}
-# As in `fused_layers`, which needs a base.
 _SCATTERED = 1.25
-"""On a CPU the C library keeps pieces that do not fit what is asked for next."""
+"""Factor for memory fragmentation on a CPU."""
 _BANK, _MOST_ARMS = 16, 8
-"""Adapters that a joint sampler holds, and runs that share a GPU at most: larger passes are no faster per run."""
+"""Adapters that a joint sampler holds, and the maximum number of runs per GPU: larger passes are no faster per run."""
 _COPIES = 6
-"""Of the adapter: weights, gradients of a row, of a call and of a step, and two moments."""
+"""Copies of the adapter: weights, gradients of a row, of a call and of a step, and two moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What of a model decides how much memory it takes."""
+    """The sizes of a model that determine its memory."""
 
     architecture: str
     parameters: int
     linears: dict[str, Linear]
-    """Layers that can be adapted, without memory behind them."""
+    """Layers that can be adapted, on the meta device."""
     layers: int
     hidden: int
     queries: int
-    """Values of all queries of a token."""
+    """Number of query elements per token, over all heads."""
     keys: int
-    """Values of all its keys; as many again are its values."""
+    """Number of key elements per token, over all heads; the same for values."""
     inner: int
-    """Values of a token between the two halves of the layer behind attention."""
+    """Intermediate size of the MLP, or of all active experts."""
     heads_normed: bool
     vocabulary: int
 
     @classmethod
     def of(cls, config: Any) -> Sizes:
-        """The sizes of a model of this config, found out without making room for it."""
+        """Return the sizes of a model with this config without allocating its weights."""
         from transformers import AutoModelForCausalLM
 
-        config = copy.deepcopy(config)  # that of a model which is in use stays as it is
-        # Shapes without memory: the layers are counted as the library really builds them.
+        config = copy.deepcopy(config)  # the config may belong to a model in use
+        # On the meta device, so that the layers are those that transformers builds, without memory.
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         text = config.get_text_config()
@@ -98,17 +97,17 @@ class Sizes:
         )
 
     def weight_bytes(self, dtype: torch.dtype, four_bit: bool) -> int:
-        """What the base takes."""
+        """Return the bytes of the base weights."""
         if not four_bit:
             return self.parameters * dtype.itemsize
         small = sum(one.weight.numel() for one in self.linears.values() if can_quantize(one.weight))
         return (self.parameters - small) * dtype.itemsize + small // 2 + small // BLOCK * dtype.itemsize
 
     def adapter(self, rank: int, targets: Sequence[str] | None) -> tuple[int, int]:
-        """How many numbers an adapter has, and how many the weights have that it changes."""
+        """Return the number of parameters of an adapter, and of the layers that it changes."""
         try:
             names = target_layers(Switch(layers=self.linears), targets)
-        except BackendError:  # raised again, where the layers really are
+        except BackendError:  # raised again when the adapter is created
             names = target_layers(Switch(layers=self.linears), None)
         chosen = [self.linears[name] for name in names]
         numbers = sum(math.prod(one.experts) * (one.out_features + one.in_features) for one in chosen)
@@ -116,7 +115,7 @@ class Sizes:
 
 
 def _of_experts(text: Any) -> int:
-    """The inner values of all experts that a token goes to; they are no linear layers of their own."""
+    """Return the total intermediate size of the active experts of a token; 0 without experts."""
     experts = _first(text, ("num_experts_per_tok",), 0)
     width = _first(text, ("moe_intermediate_size", "intermediate_size"), 0)
     return experts * width + (_first(text, ("shared_expert_intermediate_size",), 0) if experts else 0)
@@ -130,13 +129,13 @@ def _first(text: Any, names: Sequence[str], otherwise: int) -> int:
 def _read_setting(text: Any, name: str) -> Any:
     try:
         return getattr(text, name, None)
-    except RuntimeError:  # it differs from layer to layer
+    except RuntimeError:  # transformers raises this for settings that differ between layers
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a run wants of a model."""
+    """The requirements of a run that determine its memory."""
 
     device: torch.device
     dtype: torch.dtype
@@ -147,16 +146,16 @@ class Needs:
     merge: bool
     recompute: bool
     recompute_from: int = 0
-    """Shorter rows fit without it."""
+    """Rows shorter than this are not recomputed."""
     loaded: bool = False
-    """Whether the base is there already."""
+    """Whether the base is already loaded."""
     dropout: bool = False
     four_bit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes, by what they are for."""
+    """Estimated bytes by purpose."""
 
     base: int
     adapter: int
@@ -175,7 +174,7 @@ class Estimate:
             adapter=numbers * 4 * _COPIES,
             row=needs.tokens_at_once * bytes_per_token(sizes, needs),
             head=logits * 8,
-            # Of four bits all weights are made dense to sample from.
+            # With four bits, all weights are dequantized for sampling.
             merged=(sizes.parameters if needs.four_bit else changed) * size if needs.merge else 0,
             cache=needs.cached_tokens * sizes.layers * 2 * sizes.keys * size,
         )
@@ -185,7 +184,7 @@ class Estimate:
         return sum(getattr(self, part.name) for part in fields(self))
 
     def describe(self, needs: Needs) -> str:
-        """All parts in GiB, with what each depends on."""
+        """Describe all parts in GiB, with the settings that they depend on."""
         kind = "nf4" if needs.four_bit else str(needs.dtype).removeprefix("torch.")
         parts = [
             (self.base, f"weights as {kind}" if self.base else "weights, which are loaded already"),
@@ -199,7 +198,7 @@ class Estimate:
 
 
 def bytes_per_token(sizes: Sizes, needs: Needs) -> int:
-    """What each token of a row takes until its gradient is there."""
+    """Return the estimated bytes per token of a row until its gradient is computed."""
     is_scattered = needs.device.type == "cpu" and not needs.recompute
     return int(_per_token(sizes, needs) * (_SCATTERED if is_scattered else 1))
 
@@ -207,9 +206,9 @@ def bytes_per_token(sizes: Sizes, needs: Needs) -> int:
 def _per_token(sizes: Sizes, needs: Needs) -> int:
     size, hidden = needs.dtype.itemsize, sizes.hidden
     kept = _bytes_by_layer(sizes, needs)
-    # While a layer is differentiated: gradients of its inner values, and of queries, keys and values.
+    # In the backward pass of a layer: gradients of the intermediate activations, and of queries, keys and values.
     passing = size * (3 * sizes.inner + 3 * hidden + 2 * (sizes.queries + 2 * sizes.keys))
-    at_the_top = hidden * (4 * size + 12)  # the last norm, and the gradient that the output layer gives
+    at_the_top = hidden * (4 * size + 12)  # the last norm, and the gradient from the output layer
     if needs.recompute:
         return sizes.layers * size * hidden + max(kept + passing, at_the_top)
     return sizes.layers * kept + passing + at_the_top
@@ -232,7 +231,7 @@ def _is_fused(sizes: Sizes, needs: Needs) -> bool:
 
 
 def fit(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> Needs:
-    """What is wanted, with less of it where memory is short; `fixed` names what must stay as it is."""
+    """Return the requirements, reduced if memory is short; `fixed` names settings that must not change."""
     free = memory.available_bytes(wanted.device)
     if free is None:
         return wanted
@@ -263,9 +262,9 @@ def fit(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> N
 
 
 def arms_that_fit(model: str, want: Callable[[Any, Any], Needs], dtype: str) -> int:
-    """How many runs of a model share one GPU of this machine: one base, row and cache, and an adapter for each.
+    """Return how many runs of a model fit on one GPU: they share base, row and cache, and each has an adapter.
 
-    1 where no one can tell. CUDA is not touched, because the process that asks is not the one that computes.
+    Returns 1 if unknown. Does not initialize CUDA, because the calling process is not the one that computes.
     """
     from transformers import AutoConfig
 
@@ -274,18 +273,18 @@ def arms_that_fit(model: str, want: Callable[[Any, Any], Needs], dtype: str) -> 
         return 1
     try:
         sizes = Sizes.of(AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False))
-    except Exception:  # loading the model says what is wrong with it
+    except Exception:  # loading the model reports the error
         return 1
     needs = want(torch.device("cuda"), torch.float32 if dtype == "float32" else torch.bfloat16)
     estimate, size = Estimate.of(sizes, replace(needs, merge=False)), needs.dtype.itemsize
     numbers, _ = sizes.adapter(needs.rank, needs.targets)
-    # In a joint pass an adapter and its gradient are there once more, and the sampler has a bank of adapters.
+    # A joint pass holds a second copy of each adapter and its gradient, and the sampler holds `_BANK` adapters.
     each, bank = estimate.adapter + numbers * (size + 4), _BANK * numbers * size
     return max(1, min(_MOST_ARMS, int((free * _USED - (estimate.total - estimate.adapter) - bank) // each)))
 
 
 def _list_fallbacks(wanted: Needs, fixed: Collection[str]) -> Iterator[Needs]:
-    """Ways to do with less, each taking less than the one before; what costs little comes first."""
+    """Yield requirements with decreasing memory, those with the smallest slowdown first."""
     needs = wanted
     yield needs
     tokens = () if "tokens_at_once" in fixed else ("tokens_at_once",)
@@ -299,7 +298,7 @@ def _list_fallbacks(wanted: Needs, fixed: Collection[str]) -> Iterator[Needs]:
     if "merge_samplers" not in fixed:
         needs = replace(needs, merge=False)
         yield needs
-    for part in (*cache, *tokens):  # many small rows are the slowest of all
+    for part in (*cache, *tokens):  # last, because many small rows are the slowest
         while (smaller := _halve(needs, part, wanted)) != needs:
             needs = smaller
             yield needs
@@ -311,7 +310,7 @@ def _halve(needs: Needs, part: str, wanted: Needs) -> Needs:
 
 
 def _take_back(needs: Needs, wanted: Needs, fits: Callable[[Needs], bool]) -> Needs:
-    """Take back what turned out not to be needed: the remedies were tried one on top of the other."""
+    """Undo reductions that are not needed: `_list_fallbacks` applies them cumulatively."""
     for part in ("merge", "recompute"):
         if fits(back := replace(needs, **{part: getattr(wanted, part)})):
             needs = back
@@ -325,7 +324,7 @@ def _take_back(needs: Needs, wanted: Needs, fits: Callable[[Needs], bool]) -> Ne
 
 
 def _longest_kept(sizes: Sizes, needs: Needs, free: int) -> int:
-    """How long a row may be that is not recomputed."""
+    """Return the largest number of tokens of a row that fits without recomputation."""
     estimate, kept = Estimate.of(sizes, needs), Estimate.of(sizes, replace(needs, recompute=False))
     room = free * _USED - (estimate.total - estimate.row)
     return int(needs.tokens_at_once * max(0.0, room) / kept.row)
@@ -347,7 +346,7 @@ def _differences(wanted: Needs, chosen: Needs) -> str:
 def refuse_if_hopeless(
     sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str, room: int, where: str
 ) -> Needs:
-    """Refuse a run that would not fit into `room` bytes, however little it does with; returns that."""
+    """Raise if even the smallest requirements do not fit into `room` bytes; otherwise return these."""
     [*_, least] = _list_fallbacks(wanted, fixed)
     estimate = Estimate.of(sizes, least)
     certain = estimate.base + estimate.adapter

@@ -1,9 +1,9 @@
 """One run on several devices (`devices: N`): data parallel through torch.distributed.
 
-The client of the run is rank 0, and each other rank a separate process (`rank`) with the same base and adapter. The
-data of a call is split over the ranks by tokens. Gradients are summed over all ranks before an optimizer step, which
-every rank then takes by itself, so that the adapters stay the same to the bit. Samples are split over the ranks too;
-each has its own stream of random numbers, so the number of ranks does not change them, save for rounding.
+The client of the run is rank 0; each other rank is a separate process (`rank`) with the same base and adapter. The data
+of a call is split over the ranks by tokens. Gradients are summed over all ranks before an optimizer step, which every
+rank computes itself, so that the adapters stay bitwise equal. Samples are split over the ranks too; each sample has its
+own random stream, so the number of ranks changes samples only by rounding.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
     from .backend import LocalBackend
 
 _FEWEST_SAMPLES = 4
-"""A request is split over ranks in parts of at least this many samples, as each of these ranks reads its prompt."""
+"""Minimum samples per rank when a request is split, because each rank has to prefill the prompt."""
 
 
 class RankProcess:
-    """Another rank of the run, as rank 0 sees it."""
+    """Rank 0's handle of another rank."""
 
     def __init__(self, number: int, ranks: int) -> None:
         self.name, self._numbers = f"rank {number} of {ranks}", count()
         self._waiting: dict[int, tuple[Future[Any], bool]] = {}
         self._lock = threading.Lock()
-        # Not on the thread that receives: whatever follows a sample may wait for other answers of the rank.
+        # Not on the receiving thread: callbacks of a sample may wait for other answers of the rank.
         self._samples = ThreadPoolExecutor(1, thread_name_prefix=f"{self.name}, samples")
         ours, theirs = socket.socketpair()
-        # -P and the path: modules are found where this process finds them.
+        # -P and PYTHONPATH, so that modules are imported from the same paths as here.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", f"{__package__}.rank", str(theirs.fileno())],
@@ -74,7 +74,7 @@ class RankProcess:
         self._thread = start_thread(self._receive, name=self.name, give_up=self.process.kill)
 
     def call(self, name: str, *args: Any) -> Operation[Any]:
-        """Have the rank do something; the end of its process is an error as well."""
+        """Call a method of the rank; the operation fails if the process ends."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
@@ -88,7 +88,7 @@ class RankProcess:
         return Operation(future, f"{name} of {self.name}")
 
     def lost(self) -> BackendError:
-        """The error that says that the process has ended."""
+        """Return the error for an ended process."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         code = self.process.returncode
@@ -99,7 +99,7 @@ class RankProcess:
         )
 
     def close(self) -> None:
-        """End the process, which holds nothing that is to be saved."""
+        """Kill the process; it holds nothing to save."""
         self.process.kill()
         self.process.wait()
         if self._thread is not threading.current_thread():
@@ -124,23 +124,23 @@ class RankProcess:
 
 
 class Ranks:
-    """All other ranks of a run, and how much each rank has to sample, this one included."""
+    """All other ranks of a run, and the sampling load of each rank including rank 0."""
 
     def __init__(self, devices: int) -> None:
         self.processes = [RankProcess(number, devices) for number in range(1, devices)]
         self._load, self._lock = [0] * devices, threading.Lock()
         self.unused: deque[int] = deque()
-        """Samplers that no one holds any more; the ranks release theirs with the next one that is opened."""
+        """Numbers of unreferenced samplers; the ranks release them when the next sampler is opened."""
 
     def __len__(self) -> int:
         return len(self._load)
 
     def call(self, name: str, *args: Any) -> None:
-        """Have all of them do the same, and wait for it."""
+        """Call a method of all ranks and wait for the results."""
         gather([process.call(name, *args) for process in self.processes]).result()
 
     def choose(self, weight: int) -> tuple[int, Callable[[object], None]]:
-        """The rank with the least to do, and what to call when it has done this."""
+        """Add load to the rank with the least; return the rank and a callback for the end of the work."""
         with self._lock:
             rank = self._load.index(min(self._load))
             self._load[rank] += weight
@@ -157,13 +157,13 @@ class Ranks:
 
 
 class ParallelState(LocalTrainingState):
-    """The state of rank 0, whose passes and steps are those of all ranks together."""
+    """The state of rank 0; its passes and steps run on all ranks."""
 
     ranks: Ranks
     _failure: BaseException | None = None
 
     def forward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
-        """Loss and log-probabilities of all targets, without a gradient."""
+        """Compute the loss and the log-probabilities of all targets, without a gradient."""
         return _output(data, loss, self._read("forward", super().forward, data, no_loss))
 
     def forward_backward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
@@ -171,26 +171,26 @@ class ParallelState(LocalTrainingState):
         return _output(data, loss, self._read("forward_backward", super().forward_backward, data, loss))
 
     def forward_backward_whole(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
-        """Add the gradient of a loss that may depend on all data at once; it is computed here."""
+        """Add the gradient of a loss that may depend on all data at once; rank 0 computes the loss."""
         logprobs = self._read("forward", super().forward, data, no_loss)
         value, metrics, slopes = loss(data, logprobs)
         self._read("backward", super().backward, data, slopes)
         return ForwardBackwardOutput(value, logprobs, metrics)
 
     def step(self, adam: AdamParams) -> dict[str, float]:
-        """Apply the gradient of all ranks, on each of them."""
+        """Apply the summed gradient on every rank."""
         step = super().step
         return self._on_all("step", lambda: step(adam), [(adam,)] * len(self.ranks.processes))[0]
 
     def _read(self, method: str, here: Callable[..., Any], data: Sequence[Datum], rule: Any) -> list[Floats]:
-        """Log-probabilities of all data, after each rank has read its share; slopes are split as the data is."""
+        """Compute log-probabilities of all data on all ranks; a list of slopes is split like the data."""
         parts = split_evenly([len(datum) for datum in data], len(self.ranks))
         own, *others = [(data[part], rule[part] if isinstance(rule, list) else rule) for part in parts]
         found = self._on_all(method, lambda: here(*own) if own[0] else None, others)
         return [logprobs for output in found if output is not None for logprobs in output.logprobs]
 
     def _on_all(self, method: str, here: Callable[[], Any], others: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Results of all ranks. After a failure their adapters may differ, so that nothing continues from there."""
+        """Return the results of all ranks; after a failure every later call fails, because the adapters may differ."""
         if self._failure is not None:
             raise BackendError(f"an earlier call has failed on one of the devices of this run: {self._failure}")
         try:
@@ -213,7 +213,7 @@ class ParallelTrainingClient(LocalTrainingClient):
     _ranks: Ranks | None = None
 
     def join(self, ranks: Ranks) -> None:
-        """Sum gradients with these ranks, and split the work with them."""
+        """Connect to the ranks, to sum gradients and split the work."""
         with tempfile.TemporaryDirectory(prefix="evsys-ranks-") as folder:
             joining = [
                 process.call("join", folder, number, len(ranks))
@@ -225,7 +225,7 @@ class ParallelTrainingClient(LocalTrainingClient):
         self._numbers = count()
 
     def load_state(self, ref: str, *, with_optimizer: bool = True) -> Operation[None]:
-        """Go back to a stored state on every rank."""
+        """Restore a stored state on every rank."""
         here = super().load_state(ref, with_optimizer=with_optimizer)
         if (ranks := self._ranks) is None:
             return here
@@ -233,7 +233,7 @@ class ParallelTrainingClient(LocalTrainingClient):
         return gather([here, there]).then(lambda _: None)
 
     def close(self) -> None:
-        """Finish what was submitted and end the processes; closing twice does nothing."""
+        """Finish submitted calls and end the processes; closing twice does nothing."""
         super().close()
         if self._ranks is not None:
             self._ranks.close()
@@ -256,7 +256,7 @@ class ParallelSamplingClient(LocalSamplingClient):
         weakref.finalize(self, ranks.unused.append, number)
 
     def sample(self, prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Operation[list[Sample]]:
-        """Continue a prompt several times; functions that change logits are called in this process only."""
+        """Continue a prompt several times; requests with callbacks run in this process only."""
         checks.check_sampling(prompt, num_samples, params, self._capabilities)
         if params.make_filter or params.processors or params.on_token:
             return super().sample(prompt, num_samples, params)
@@ -270,7 +270,7 @@ class ParallelSamplingClient(LocalSamplingClient):
         return gather(asked).then(lambda parts: [sample for samples in parts for sample in samples])
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
-        """Of each token given those before it, (N,); the first has none and is nan."""
+        """Return the log-probability of each token given the earlier ones, (N,); nan for the first."""
         checks.check_tokens(tokens, self._capabilities, where="tokens")
         return self._ask("logprobs", super().logprobs, len(tokens), tokens)
 
@@ -283,7 +283,7 @@ class ParallelSamplingClient(LocalSamplingClient):
 
 
 def prepare_parallel(backend: LocalBackend, model: Any, run_dir: Path) -> dict[str, Any]:
-    """Handles like those of a run on one device; the ranks start while this one loads, and load when it has loaded."""
+    """Return the handles of a run on several devices; the other ranks load the base after rank 0."""
     config = backend.config
     on_gpu = config.device != "cpu" and torch.cuda.is_available()
     if on_gpu and torch.cuda.device_count() < config.devices:
@@ -314,7 +314,7 @@ def prepare_parallel(backend: LocalBackend, model: Any, run_dir: Path) -> dict[s
 
 
 def split_evenly(weights: Sequence[int], parts: int) -> list[slice]:
-    """Neighbours stay together, as sequences of a group share their prompt; some parts may be empty."""
+    """Split items into contiguous parts of similar weight, possibly empty; neighbours often share a prompt."""
     ends = np.cumsum(weights)
     middles = ends - np.asarray(weights) / 2
     cuts = [int(np.searchsorted(middles, ends[-1] * part / parts)) for part in range(1, parts)]
@@ -322,7 +322,7 @@ def split_evenly(weights: Sequence[int], parts: int) -> list[slice]:
 
 
 def no_loss(data: Sequence[Datum], logprobs: Sequence[Floats]) -> LossResult:
-    """In place of a loss that is computed from the log-probabilities of all ranks."""
+    """Placeholder for a loss that is computed later from the log-probabilities of all ranks."""
     return 0.0, {}, []
 
 

@@ -1,9 +1,9 @@
-"""A rank of a run on several devices: a process with the same base and adapter, which answers calls through a pipe.
+"""A rank of a run on several devices: a process with the same base and adapter that serves calls over a socket.
 
     python -m evsys_sdk.backends.local.rank DESCRIPTOR
 
-A call is (number, name, arguments), an answer (number, result, error or None). Calls of training are answered in their
-order, sampling at the same time. The process ends with the pipe.
+A call is (number, name, arguments), an answer (number, result, error or None). Training calls run in order, sampling
+runs concurrently. The process ends when the connection closes.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -30,11 +30,11 @@ from .backend import LocalBackend
 from .client import LocalTrainingClient
 
 _PATIENCE: Final = timedelta(minutes=30)
-"""How long a rank waits for the slowest one; the end of a rank is noticed at once."""
+"""How long a rank waits for the slowest rank; rank 0 notices the end of a rank at once."""
 
 
 def join_group(folder: str, rank: int, ranks: int, device: torch.device) -> Callable[[Tensor], None]:
-    """Meet the other ranks; returns what sums a tensor over all of them in place."""
+    """Connect to the other ranks; return a function that sums a tensor over all ranks in place."""
     store = dist.FileStore(f"{folder}/store", ranks)
     if device.type == "cuda":
         nccl: Any = dist.ProcessGroupNCCL
@@ -57,7 +57,7 @@ def _with_timeout(options: Any) -> Any:
 
 
 class _Rank:
-    """What the other end of the pipe may call."""
+    """The methods that rank 0 can call."""
 
     _client: LocalTrainingClient
 
@@ -109,10 +109,10 @@ def _serve(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    # The run decides what an interruption means; ranks go when it goes.
+    # Rank 0 handles interruptions; this process ends with the connection.
     for interruption in (signal.SIGINT, signal.SIGTERM):
         signal.signal(interruption, signal.SIG_IGN)
     try:
         _serve(Connection(int(sys.argv[1])))
     except (EOFError, OSError):
-        os._exit(0)  # the run has ended: nothing that is under way here matters
+        os._exit(0)  # the run has ended

@@ -1,7 +1,7 @@
 """Four-bit weights (NF4, as in QLoRA): 16 levels of a normal distribution and one scale per 64 weights.
 
 Each product dequantizes its weight, uses it and frees it; the backward pass dequantizes it again. A base takes 4.25
-bits per weight (with bfloat16 scales), and a pass needs memory for one dense layer. Adapters are never merged.
+bits per weight (with bfloat16 scales), and a pass needs memory for one dense layer. Merged weights are always dense.
 
     weight = FourBit.quantize(linear.weight)
     y = F.linear(x, dense(weight))

@@ -1,1 +1,1 @@
-"""Passes over data whose gradients add up, and optimiser steps."""
+"""Forward and backward passes that accumulate gradients, and optimizer steps."""

@@ -1,8 +1,8 @@
-"""Rows that runs on one base want read at about the same time are read in one pass.
+"""Joint passes: rows of several runs on one base are computed in one pass if they are ready at about the same time.
 
-There is no thread for it: of the workers that wait, the first one leads. It waits for those that took part in the last
-pass, though not for long, and reads all rows that fit together. A joint pass that runs out of memory is given up, and
-every worker reads its row alone, with what it does then. Any other error ends joining on this base.
+No extra thread is needed: the first worker that waits becomes the leader. It waits briefly for the runs of the last
+pass and computes all rows that fit together. If a joint pass runs out of memory, every worker computes its row alone
+with the usual fallbacks. Any other error disables joining on this base.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from .passes import LocalTrainingState
 
 _PATIENCE = 0.5
-"""Of the time that the last joint pass took, how much is waited for those who took part in it."""
+"""Maximum wait for the runs of the last joint pass, as a share of that pass's duration."""
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 0.002, 0.2
 
 
 class RowJoiner:
-    """Where the workers of all runs on a base meet."""
+    """Joins the rows of all runs on a base."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._members: weakref.WeakSet[LocalTrainingState] = weakref.WeakSet()
         self._expected: weakref.WeakSet[LocalTrainingState] = weakref.WeakSet()
-        """Those who took part in the last passes."""
+        """The runs of the last passes, which the leader waits for."""
         self._waiting: list[RowJob] = []
         self._is_led = False
         self._is_off = False
         self._patience_s = _LEAST_PATIENCE_S
         self.stacks: dict[Any, Stack] = {}
-        """What joint passes have made of the adapters, by their form and number."""
+        """The stacked adapters of earlier joint passes, by the adapters' form and number."""
         self.joint_rows = 0
-        """Rows that were read together with others."""
+        """Number of rows computed in joint passes."""
 
     @property
     def members(self) -> int:
@@ -63,7 +63,10 @@ class RowJoiner:
             self._changed.notify_all()
 
     def read(self, job: RowJob) -> bool:
-        """Read a row with those of others; False where it has to be read alone. Raises what its own loss raises."""
+        """Compute a row jointly with other runs; return False if the caller has to compute it alone.
+
+        Raises the errors of its own loss.
+        """
         state = job.state
         if self._is_off or self.members < 2 or (job.is_large and state.base.device.type != "cuda"):
             return False
@@ -73,7 +76,7 @@ class RowJoiner:
             self._expected.add(state)
             self._changed.notify_all()
             self._changed.wait_for(lambda: job.has_ended or not (self._is_led or job.is_taken))
-            # A large row is read by itself, through the graphs that all runs share: those of each take too much memory.
+            # A large row is computed alone but with shared graphs, because graphs per run take too much memory.
             jobs = [] if job.has_ended else self._gather(job)
         if jobs:
             self._lead(jobs)
@@ -83,7 +86,7 @@ class RowJoiner:
         return job.logprobs is not None
 
     def _gather(self, first: RowJob) -> list[RowJob]:
-        """Wait for those who are expected, then take as many rows as fit together."""
+        """Wait for the expected runs, then take as many rows as fit together."""
         self._is_led = True
         ends = time.monotonic() + self._patience_s
         jobs = [first]
@@ -96,7 +99,7 @@ class RowJoiner:
             for job in alike:
                 if job is not first and _fits(job, jobs):
                     jobs.append(job)
-            # As few passes as possible, of about as many rows each. No one waits for these runs before the last pass.
+            # As few passes as possible, of similar size. Do not wait for these runs until the last of the passes.
             passes = -(-len(alike) // len(jobs))
             jobs = jobs[: -(-len(alike) // passes)]
             if passes > 1:
@@ -142,19 +145,19 @@ class RowJoiner:
 
 
 def _is_alike(job: RowJob, first: RowJob) -> bool:
-    """Whether a row can be read with another where both fit."""
+    """Whether two rows can share a pass, apart from their size."""
     return (job.slope_of is None) == (first.slope_of is None) and job.state.form == first.state.form
 
 
 def _fits(job: RowJob, jobs: list[RowJob]) -> bool:
-    """Whether a row can be read with others like it."""
+    """Whether a row fits into a pass with these rows."""
     together = [*jobs, job]
     most = min(one.state.fitting.tokens_at_once for one in together)
     return len(together) * joint_length(together) <= most
 
 
 def joiner_of(base: Base) -> RowJoiner:
-    """The one of a base."""
+    """Return the joiner of a base; create it on the first call."""
     if base.joiner is None:
         base.joiner = RowJoiner()
     return base.joiner

@@ -1,7 +1,7 @@
-"""Adam on the matrices of an adapter, with the gradient that has accumulated since the last step.
+"""AdamW on the matrices of an adapter, with the gradient accumulated since the last step.
 
-A gradient arrives whole or not at all: it is added only after the pass that computed it has succeeded. A step makes
-room for all that it needs before it changes anything.
+A gradient is added only after the call that computed it has succeeded. A step allocates all memory that it needs before
+it changes anything.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -20,10 +20,10 @@ from ..base.lora import LoRAAdapter
 
 
 class AdapterOptimizer:
-    """Accumulated gradient, both moments, and the number of steps taken."""
+    """Accumulated gradient, both moments, and the number of steps."""
 
     def __init__(self, adapter: LoRAAdapter) -> None:
-        # One vector each: a step is then a few kernels whatever the number of layers.
+        # One vector each, so that a step is a few kernels for any number of layers.
         self._flat = adapter.lay_flat()
         self.parameters = adapter.make_trainable().tensors()
         self.accumulated = torch.zeros_like(self._flat)
@@ -34,13 +34,13 @@ class AdapterOptimizer:
 
     @torch.no_grad()
     def add(self, gradient: Tensor) -> None:
-        """Add a gradient, as one vector, to what has accumulated."""
+        """Add a gradient vector to the accumulated gradient."""
         self.accumulated += gradient
 
     @torch.no_grad()
     def step(self, adam: AdamParams) -> dict[str, float]:
-        """Apply the accumulated gradient and forget it; one that is not finite is only forgotten."""
-        # Before the norm, so that running out of memory here has changed nothing.
+        """Apply and reset the accumulated gradient; if it is not finite, only reset it."""
+        # First, so that nothing has changed if memory runs out here.
         self._make_moments()
         parts = torch.stack(torch._foreach_norm(self._gradient)) if self._is_on_cpu else self.accumulated
         norm = float(parts.norm())
@@ -65,18 +65,18 @@ class AdapterOptimizer:
         return {"grad_norm": norm, "grad_clipped": float(clipped)}
 
     def forget_gradient(self) -> None:
-        """Drop what has accumulated."""
+        """Reset the accumulated gradient."""
         self.accumulated.zero_()
 
     @property
     def _is_on_cpu(self) -> bool:
-        """There the norm of a long vector in float32 is less exact than that of the norms of its parts."""
+        """On a CPU, the float32 norm of a long vector is less exact than the norm of the norms of its parts."""
         return self._flat.device.type == "cpu"
 
     def moments(self) -> dict[str, Tensor]:
-        """What a checkpoint stores, by the number of the parameter."""
+        """Return the moments for a checkpoint, by parameter number and moment."""
         state = self._adam.state.get(self._flat, {})
-        nothing = torch.zeros((), dtype=torch.float32)  # before the first step there is none, and zeros need no memory
+        nothing = torch.zeros((), dtype=torch.float32)  # for before the first step; expanded, it needs no memory
         found: dict[str, Tensor] = {}
         for name in ("exp_avg", "exp_avg_sq"):
             parts = self._split(state[name]) if state else [nothing.expand(one.shape) for one in self.parameters]
@@ -84,7 +84,7 @@ class AdapterOptimizer:
         return found
 
     def restore(self, moments: Mapping[str, Tensor], steps: int) -> None:
-        """Continue from a checkpoint."""
+        """Restore the moments and the step count of a checkpoint."""
         self.steps = steps
         place = self._flat.device
         self._adam.state[self._flat] = {"step": torch.tensor(float(steps), device=place, dtype=torch.float32)}
@@ -93,7 +93,7 @@ class AdapterOptimizer:
             self._adam.state[self._flat][name] = torch.cat(parts)
 
     def _make_moments(self) -> None:
-        """Both moments, or none when memory runs out: Adam itself would stop halfway and not continue from there."""
+        """Allocate both moments at once: torch's Adam cannot continue if memory runs out after the first."""
         if self._flat not in self._adam.state:
             made = [torch.zeros_like(self._flat) for _ in range(2)]
             step = torch.zeros((), device=self._flat.device, dtype=torch.float32)

@@ -1,10 +1,10 @@
-"""A model in training: passes over data whose gradients add up, optimiser steps, and what a checkpoint holds of it.
+"""A model in training: forward and backward passes with accumulated gradients, optimizer steps, and memory fallbacks.
 
-One packed row at a time is read and, to train, differentiated. The loss is a function of log-probabilities and comes
-from `backends.losses`, so it is the same on every backend; its gradient enters the model through the head.
+One packed row at a time is computed and, for training, differentiated. The loss is a function of log-probabilities from
+`backends.losses`, so it is the same on every backend; its gradient enters the model through the head.
 
-A row that does not fit into memory is tried again with less: first everything goes that is only kept to be faster, then
-the row is split, then layers are recomputed. If nothing helps, the call fails and has changed nothing.
+If a row does not fit into memory, it is retried with less: first all caches are released, then the row is split, then
+layers are recomputed. If nothing helps, the call fails without changing anything.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -37,36 +37,36 @@ from .rows import Entries, Mask, RowJob, read_alone
 
 _WORTH_CHECKING = 1 << 29
 _SURE = 0.8
-"""An estimate may be too high by this much."""
+"""Share of an estimate that must be free, because estimates may be too high."""
 
 type Slopes = Callable[[Sequence[int], Sequence[Floats]], Sequence[Floats]]
-"""(numbers of data, their log-probabilities) -> the gradient of the loss with respect to these."""
+"""(indices of data, their log-probabilities) -> gradient of the loss with respect to the log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassSettings:
-    """How data is read."""
+    """Settings of forward and backward passes."""
 
     tokens_at_once: int = 2048
     share_prefixes: bool = True
     dropout: float = 0.0
     recompute: Literal["auto", "always", "never"] = "auto"
-    """Whether layers are run again in the backward pass instead of keeping what they computed."""
+    """Whether layers are recomputed in the backward pass."""
     recompute_from: int | None = None
-    """With auto, how long a row is that is known not to fit otherwise."""
+    """With auto, rows of at least this many tokens are recomputed from the start."""
     bytes_per_token: tuple[int, int] = (0, 0)
-    """What a token takes until its gradient is there, by estimate: without recomputation, and with it."""
+    """Estimated bytes per token until the gradient is computed: without and with recomputation."""
     join: bool = False
-    """Whether rows are read together with those of other runs on the base."""
+    """Whether rows may be computed jointly with those of other runs on the base."""
 
 
 @dataclass(slots=True)
 class Fitting:
-    """What fits into memory, as far as is known; passes that did not fit have lowered it."""
+    """Limits of what fits into memory; passes that did not fit lower them."""
 
     tokens_at_once: int
     recompute_from: int | None
-    """Rows of at least so many tokens are recomputed; None means none."""
+    """Rows of at least this many tokens are recomputed; None means no rows."""
 
 
 class LocalTrainingState:
@@ -81,37 +81,37 @@ class LocalTrainingState:
         self.reduce: Callable[[Tensor], None] | None = None
         """Sums a gradient over all ranks of the run, in place."""
         self.passes = 0
-        """Backward passes so far; they count through the random numbers of dropout."""
+        """Number of committed passes; part of the seed of dropout."""
         self.clock = Clock(base.turns)
-        """What was computed since the last step."""
+        """Compute time since the last step."""
         self.replace(adapter)
         self._joiner = joiner_of(base) if settings.join and not settings.dropout and not adapter.has_experts else None
         if self._joiner is not None:
             self._joiner.enter(self)
 
     def close(self) -> None:
-        """No longer be waited for by other runs on the base."""
+        """Leave joint passes, so that other runs on the base do not wait for this one."""
         if self._joiner is not None:
             self._joiner.leave(self)
 
     def replace(self, adapter: LoRAAdapter, moments: Mapping[str, Tensor] | None = None, steps: int = 0) -> None:
-        """Take over another adapter with no gradient, and with a fresh optimizer unless moments are given."""
+        """Replace the adapter, without a gradient, and with a new optimizer unless moments are given."""
         optimizer = AdapterOptimizer(adapter)
         if moments is not None:
             optimizer.restore(moments, steps)
-        # All of it is there before any of it counts: memory may run out on the way.
+        # Assign only after everything is allocated, because memory may run out before.
         self.adapter, self.optimizer, self.form = adapter, optimizer, hash(adapter.form)
         self.graphs = TrainingGraphs(self.base, adapter.parts(), optimizer.parameters)
 
     def forward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
-        """Loss and log-probabilities of all targets, without a gradient."""
+        """Compute the loss and the log-probabilities of all targets, without a gradient."""
         with self.clock:
             run = _Run(self, data, [_all(datum) for datum in data])
             run.read(None)
             return run.output(loss)
 
     def forward_backward(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
-        """Add the gradient of a loss that is a sum over data; only targets that count are scored."""
+        """Add the gradient of a loss that is a sum over data; score only targets with a weight or an advantage."""
         with self.clock:
             run = _Run(self, data, [_mask(datum) for datum in data])
             run.read(lambda members, logprobs: loss([data[member] for member in members], logprobs)[2])
@@ -120,7 +120,7 @@ class LocalTrainingState:
         return output
 
     def backward(self, data: Sequence[Datum], slopes: Sequence[Floats]) -> ForwardBackwardOutput:
-        """Add a gradient, given that of the loss with respect to log-probabilities."""
+        """Add the gradient, given the gradient of the loss with respect to the log-probabilities."""
         with self.clock:
             run = _Run(self, data, [slope != 0 for slope in slopes])
             run.read(lambda members, _: [slopes[member] for member in members])
@@ -135,7 +135,7 @@ class LocalTrainingState:
     def _differentiate_whole(self, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         run = _Run(self, data, [_all(datum) for datum in data])
         if len(run.batches) > 1:
-            # Only one row is in memory at a time, and the loss needs the log-probabilities of all: read twice.
+            # Two passes: only one row is in memory at a time, and the loss needs the log-probabilities of all.
             run.read(None, as_trained=True)
         result: list[LossResult] = [loss(data, run.logprobs())] if len(run.batches) > 1 else []
 
@@ -157,7 +157,7 @@ class LocalTrainingState:
         return ForwardBackwardOutput(result[0][0], run.logprobs(), result[0][1])
 
     def step(self, adam: AdamParams) -> dict[str, float]:
-        """Apply the accumulated gradient and forget it; also tells what was computed since the last step."""
+        """Apply and reset the accumulated gradient; return metrics and the compute time since the last step."""
         with self.clock:
             if self.reduce is not None:
                 self.reduce(self.optimizer.accumulated)
@@ -165,27 +165,27 @@ class LocalTrainingState:
         return {**found, "time/compute_s": self.clock.take()}
 
     def graph_of(self, batch: packing.MicroBatch) -> PassGraph | None:
-        """A captured pass for a row, on a GPU and where it is worth it."""
+        """Return a captured pass for a row on a GPU; None if capturing is impossible or not worth it."""
         return None if self.settings.dropout or self.recomputes(batch) else self.graphs.find(batch)
 
     def recomputes(self, batch: packing.MicroBatch) -> bool:
-        """Whether the layers are run again for the gradient of a row."""
+        """Whether layers are recomputed for the gradient of a row."""
         return self.recomputes_from(len(batch.tokens))
 
     def recomputes_from(self, tokens: int) -> bool:
-        """The same for a row of so many tokens."""
+        """Whether layers are recomputed for a row of this many tokens."""
         start = self.fitting.recompute_from
         return start is not None and tokens >= start
 
     def read(self, job: RowJob, *, row: int, drop: bool) -> None:
-        """Read a row, with those of other runs where these have some at this moment."""
+        """Compute a row, jointly with rows of other runs if possible."""
         if self._joiner is not None and self._joiner.read(job):
             return
         dropout = self.settings.dropout if drop else 0.0
         read_alone(job, self.adapter.parts(dropout=dropout, generator=self.dropout_generator(row)))
 
     def check_room(self, batch: packing.MicroBatch) -> None:
-        """Do not begin with a row that cannot fit on a CPU: the system would rather end the process than say so."""
+        """Raise MemoryError if a row cannot fit on a CPU, because the system would kill the process."""
         needed = len(batch.tokens) * self.settings.bytes_per_token[self.recomputes(batch)]
         if self.base.device.type != "cpu" or needed < _WORTH_CHECKING:
             return
@@ -194,7 +194,7 @@ class LocalTrainingState:
             raise MemoryError(f"{len(batch.tokens)} tokens take about {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free")
 
     def start_recomputing(self, tokens: int) -> bool:
-        """Recompute rows of this length from now on; False where that is not to be had, or done already."""
+        """Recompute rows of at least this length from now on; return False if impossible or already done."""
         start = self.fitting.recompute_from
         if self.settings.recompute == "never" or (start is not None and start <= tokens):
             return False
@@ -211,7 +211,7 @@ class LocalTrainingState:
         return True
 
     def release(self) -> bool:
-        """Give up what is only kept to be faster; whether there was anything."""
+        """Release all caches; return whether there were any."""
         held = bool(self.base.spaces) or self.graphs.held
         self.base.spaces.clear()
         self.graphs.forget()
@@ -221,7 +221,7 @@ class LocalTrainingState:
         return memory.release_unused() or held
 
     def with_room[T](self, what: str, work: Callable[[], T]) -> T:
-        """Do something that succeeds or changes nothing, a second time if it ran out of memory."""
+        """Call `work`, and retry once after releasing caches if it runs out of memory; it must be atomic."""
         try:
             return work()
         except Exception as error:
@@ -237,20 +237,20 @@ class LocalTrainingState:
             raise memory.no_room(what, self.base.device) from memory.forget_frames(error)
 
     def dropout_generator(self, row: int) -> torch.Generator | None:
-        """Random numbers for one row of the pass that is under way."""
+        """Return the random generator for one row of the current pass; None without dropout."""
         if not self.settings.dropout:
             return None
-        # A million rows to a pass, so that no two passes share a row's numbers.
+        # A pass has less than 2**20 rows, so every row of every pass has its own seed.
         seed = stream_of(self._seed, (self.passes << 20) + row)
         return torch.Generator(self.base.device).manual_seed(seed >> 1)  # generators of all devices take 63 bits
 
 
 class _ReadTwice(Exception):
-    """The loss needs data of a row that is no longer in memory."""
+    """The loss needs the log-probabilities of all data, but the only row was split."""
 
 
 class _Run:
-    """One call: rows still to read, what was found, and the gradient, which counts only once all of it is there."""
+    """One call: the rows to compute, their log-probabilities, and the gradient, which `commit` adds at the end."""
 
     def __init__(self, state: LocalTrainingState, data: Sequence[Datum], wanted: Sequence[Mask]) -> None:
         self._state, self._data, self._wanted = state, data, wanted
@@ -262,7 +262,7 @@ class _Run:
         self._gradient: Tensor | None = None
 
     def read(self, slopes: Slopes | None, *, as_trained: bool = False) -> None:
-        """Read every row and, given the slopes of the loss, differentiate it; `as_trained` only drops out as then."""
+        """Compute every row and, if `slopes` is given, its gradient; `as_trained` applies dropout without `slopes`."""
         self._gradient, self._has_released = None, False
         row = 0
         while row < len(self.batches):
@@ -283,21 +283,21 @@ class _Run:
                 row += 1
                 self._has_released = False
                 continue
-            # Outside of the handler: while an error is handled, its frames hold on to the tensors that did not fit.
+            # Outside of the handler, because a handled error keeps its frames and their tensors in memory.
             self.batches[row : row + 1] = self._with_less(self.batches[row], failure, train=slopes is not None)
 
     def commit(self) -> None:
-        """Add the gradient of the whole call to what has accumulated."""
+        """Add the gradient of the call to the accumulated gradient."""
         self._state.passes += 1
         if self._gradient is not None:
             self._state.optimizer.add(self._gradient)
 
     def logprobs(self) -> list[Floats]:
-        """Of each datum's targets; 0 for those that were not wanted."""
+        """Return the log-probabilities of each datum's targets; 0 for targets that were not scored."""
         return [self._found[number] for number in range(len(self._data))]
 
     def output(self, loss: Loss) -> ForwardBackwardOutput:
-        """What the call returns."""
+        """Return loss, log-probabilities and metrics."""
         logprobs = self.logprobs()
         value, metrics, _ = loss(self._data, logprobs)
         return ForwardBackwardOutput(value, logprobs, metrics)
@@ -338,10 +338,10 @@ class _Run:
     def _with_less(
         self, batch: packing.MicroBatch, error: BaseException, *, train: bool
     ) -> Sequence[packing.MicroBatch]:
-        """What to try in place of a row that did not fit."""
+        """Return the rows to compute in place of a row that did not fit."""
         state, tokens = self._state, len(batch.tokens)
         if state.release() and not self._has_released:
-            self._has_released = True  # once for a row: samplers of other runs may continue to remember texts
+            self._has_released = True  # once per row, because samplers of other runs may fill their caches again
             return [batch]
         if len(batch.members) == 1:
             if train and state.start_recomputing(tokens):
@@ -357,7 +357,7 @@ class _Run:
         return self._halves(batch)
 
     def _is_known_not_to_fit(self, batch: packing.MicroBatch) -> bool:
-        """A row that was packed before another one of its size turned out to be too large."""
+        """Whether a row was packed before the limit was lowered below its size."""
         return len(batch.members) > 1 and len(batch.tokens) > self._state.fitting.tokens_at_once
 
     def _halves(self, batch: packing.MicroBatch) -> list[packing.MicroBatch]:
@@ -369,6 +369,6 @@ def _all(datum: Datum) -> Mask:
 
 
 def _mask(datum: Datum) -> Mask:
-    """Targets that a named loss looks at."""
+    """Return the targets that have a weight or an advantage."""
     counted = datum.weights != 0
     return counted if datum.advantages is None else counted | (datum.advantages != 0)

@@ -1,8 +1,8 @@
-"""Recomputation: of every layer only its input is kept, and the layer is run again when its gradient is due.
+"""Activation recomputation (gradient checkpointing): keep only the input of each layer, and rerun it in backward.
 
-Memory for a pass shrinks to a fraction, and the pass takes about half as long again: weights are frozen, so that a
-layer's gradient costs as much as the layer, and now it runs twice. The gradient is the same to the last bit on a CPU:
-the second run sees the same adapter and draws the same random numbers as the first.
+A pass needs a fraction of the memory and about 1.5 times the time: weights are frozen, so a layer's backward pass costs
+as much as its forward pass, which now runs twice. On a CPU the gradient is bitwise equal, because the second run uses
+the same adapter and the same random numbers.
 
     with recompute_layers(base, changes): hidden = base.hidden(...)     # the model's own modules
     x = run_again(layer_of_my_own, x)                              # any function of tensors
@@ -25,11 +25,11 @@ from ..base.loading import Base
 from ..base.lora import Change, LoRAPart, Switch
 
 type Again = Callable[[], contextlib.AbstractContextManager[None]]
-"""Called before the first run; what it returns surrounds the second."""
+"""Called before the first run; returns a context manager for the second run."""
 
 
 def run_again(function: Callable[..., Any], *args: Any, again: Again = contextlib.nullcontext[None]) -> Any:
-    """Call a function whose intermediate results are forgotten, and computed once more for the gradient."""
+    """Call a function without keeping its intermediate results; recompute them in the backward pass."""
     return checkpoint(
         function,
         *args,
@@ -41,9 +41,9 @@ def run_again(function: Callable[..., Any], *args: Any, again: Again = contextli
 
 @contextlib.contextmanager
 def recompute_layers(base: Base, changes: Mapping[str, Change]) -> Generator[None]:
-    """Run the layers of a base in this way for the length of a block. The backward pass may come after it."""
+    """Recompute the layers of a base that run within a block. The backward pass may run after the block."""
     layers = find_layers(base.body)
-    # Some models have a forward of their own set on the layer, which has to come back.
+    # Some models set a forward on the layer instance; it is restored afterwards.
     own = [layer.__dict__.get("forward") for layer in layers]
     for layer in layers:
         layer.forward = functools.partial(_recompute, base.switch, changes, layer.forward)
@@ -58,7 +58,7 @@ def recompute_layers(base: Base, changes: Mapping[str, Change]) -> Generator[Non
 
 
 def find_layers(body: nn.Module) -> list[nn.Module]:
-    """The layers that a model consists of for the most part, one after another; none where there is no such list."""
+    """Return the decoder layers, the `ModuleList` with the most parameters; empty if there is no list."""
     lists = [module for module in body.modules() if isinstance(module, nn.ModuleList) and len(module)]
     sizes = [sum(parameter.numel() for parameter in module.parameters()) for module in lists]
     # A list inside a layer, e.g. of experts, is never the largest.
@@ -73,7 +73,7 @@ def _recompute(
 
 
 def _as_before(switch: Switch, changes: Mapping[str, Change]) -> contextlib.AbstractContextManager[None]:
-    """What makes the second run like the first, as things stand now."""
+    """Return a context manager for the second run with the present changes and random state."""
     generator = next((part.generator for part in changes.values() if isinstance(part, LoRAPart)), None)
     state = None if generator is None else generator.get_state()
     return _restore(switch, changes, generator, state)

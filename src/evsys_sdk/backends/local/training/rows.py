@@ -1,7 +1,7 @@
-"""One packed row through the model: log-probabilities of its targets and, to train, the gradient of the adapter.
+"""The computation of one packed row: log-probabilities of its targets and, for training, the gradient of the adapter.
 
-A row is read alone, or together with rows of other runs on the same base. Each of these has its own adapter. Their rows
-lie one after another, filled up to the same length, so that the products of all adapters are batched.
+A row is computed alone, or jointly with rows of other runs on the same base, each with its own adapter. Joint rows are
+concatenated and padded to the same length, so that the products of all adapters are batched.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 type Mask = NDArray[np.bool_]
 
 _KEPT_STACKS = 3
-"""Each holds the memory of its captured passes."""
+"""Maximum number of cached stacks; each holds the memory of its captured passes."""
 _ALIGNED = 16
-"""Rows of different runs are filled up to a multiple of this."""
+"""Joint rows are padded to a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The log-probabilities that are wanted from one row, sorted by their place in it."""
+    """The log-probabilities to compute for one row, sorted by their position in the row."""
 
     places: NDArray[np.int64]
-    """Places in the row whose hidden states are needed, each once."""
+    """Positions in the row whose hidden states are needed, without duplicates."""
     row: NDArray[np.int64]
-    """For each entry, which of those."""
+    """Index into `places` of each entry."""
     token: NDArray[np.int64]
     order: NDArray[np.int64]
-    """Where each entry stood before sorting: member after member, position after position."""
+    """Index of each entry before sorting: by member, then by position."""
 
     @classmethod
     def of(cls, batch: packing.MicroBatch, data: Sequence[Datum], wanted: Sequence[Mask]) -> Entries:
@@ -68,23 +68,23 @@ class Entries:
 
 @dataclass(eq=False, slots=True)
 class RowJob:
-    """One row that a run wants read, and what was found."""
+    """One row of a run to compute, and its results."""
 
     state: LocalTrainingState
     batch: packing.MicroBatch
     entries: Entries
     slope_of: Callable[[Floats], Floats] | None
-    """From log-probabilities of the entries to the gradient of the loss; None where none is wanted."""
+    """Maps log-probabilities of the entries to the gradient of the loss; None for a forward pass only."""
     logprobs: Floats | None = None
     gradient: Tensor | None = None
-    """Of the adapter, as one vector."""
+    """Gradient of the adapter, as one vector."""
     error: BaseException | None = None
     seconds: float = 0.0
-    """Its share of the time that a joint pass took."""
+    """Its share of the duration of a joint pass."""
     is_taken: bool = False
-    """Whether a pass reads it, or has read it."""
+    """Whether a leader has taken the row for a pass."""
     has_ended: bool = False
-    """Whether a joint pass has read it, or has given up."""
+    """Whether the leader has finished with the row, successfully or not."""
 
     @property
     def tokens(self) -> int:
@@ -92,11 +92,11 @@ class RowJob:
 
     @property
     def is_large(self) -> bool:
-        """Whether it fills so much of a pass that no other row fits next to it."""
+        """Whether the row fills more than half of a pass."""
         return 2 * self.tokens > self.state.fitting.tokens_at_once
 
     def slopes(self) -> Floats:
-        """The gradient of the loss for each entry; zeros where the loss fails, which is noted."""
+        """Return the gradient of the loss for each entry; if the loss fails, store its error and return zeros."""
         assert self.slope_of is not None
         assert self.logprobs is not None
         try:
@@ -107,7 +107,7 @@ class RowJob:
 
 
 def read_alone(job: RowJob, parts: dict[str, Change]) -> None:
-    """Read a row by itself."""
+    """Compute a row alone."""
     state, batch, train = job.state, job.batch, job.slope_of is not None
     base = state.base
     targets = _targets([job.entries], base.device)
@@ -120,7 +120,7 @@ def read_alone(job: RowJob, parts: dict[str, Change]) -> None:
             live = hidden_of(base, parts, tokens, positions, batch.layout(), recompute=recompute)[places]
         else:
             live = graph.forward(batch)[places]
-        # Detached: the gradient of the head has a closed form, and autograd begins below it.
+        # Detached, because the gradient of the head has a closed form; autograd covers only the body.
         scored = base.head.score(live.detach(), targets, with_gradient=train)
     job.logprobs = logprobs = scored.logprobs.cpu().numpy()
     if job.slope_of is None:
@@ -136,7 +136,7 @@ def read_alone(job: RowJob, parts: dict[str, Change]) -> None:
 
 
 class Stack:
-    """Adapters of one form on top of each other, in the type of the base, and the tensors to take gradients of."""
+    """Stacked adapters of one form, in the dtype of the base, with the leaf tensors for autograd."""
 
     def __init__(self, base: Base, adapters: Sequence[LoRAAdapter]) -> None:
         first = adapters[0]
@@ -150,13 +150,13 @@ class Stack:
 
     @torch.no_grad()
     def fill(self, adapters: Sequence[LoRAAdapter]) -> None:
-        """Take over the present weights of these adapters."""
+        """Copy the current weights of these adapters."""
         for row, adapter in zip(self._whole, adapters, strict=True):
             row.copy_(adapter.lay_flat())
 
 
 def read_together(base: Base, jobs: Sequence[RowJob], stacks: dict[Any, Stack]) -> None:
-    """Read rows of several runs, whose adapters have the same form, in one pass; `stacks` are kept for the next one."""
+    """Compute rows of several runs in one pass; their adapters have the same form. `stacks` caches stacked adapters."""
     train, length = jobs[0].slope_of is not None, joint_length(jobs)
     batch = _lay_out([job.batch for job in jobs], length)
     entries = [job.entries for job in jobs]
@@ -174,7 +174,7 @@ def read_together(base: Base, jobs: Sequence[RowJob], stacks: dict[Any, Stack]) 
             del stacks[old]
         stack.fill(adapters)
         targets = _targets(entries, base.device)
-        # Of fewer runs than there are, passes are not captured: their number differs from pass to pass.
+        # Capture only passes of one or of all runs, because other numbers of runs vary from pass to pass.
         is_usual = len(jobs) in (1, getattr(base.joiner, "members", 0))
         graph = stack.graphs.find(batch) if train and not recompute and is_usual else None
         if graph is None:
@@ -207,14 +207,14 @@ def read_together(base: Base, jobs: Sequence[RowJob], stacks: dict[Any, Stack]) 
 
 
 def joint_length(jobs: Sequence[RowJob]) -> int:
-    """What each of these rows is filled up to; on a GPU the sum is what a captured graph is rounded up to."""
+    """Return the length that each row is padded to; on a GPU the sum is a multiple of `ROUND_TOKENS`."""
     on_gpu = jobs[0].state.base.device.type == "cuda"
     aligned = max(_ALIGNED, ROUND_TOKENS // math.gcd(ROUND_TOKENS, len(jobs))) if on_gpu else _ALIGNED
     return -(-max(job.tokens for job in jobs) // aligned) * aligned
 
 
 def _lay_out(batches: Sequence[packing.MicroBatch], length: int) -> packing.MicroBatch:
-    """Rows one after another, each filled up with a sequence that no one looks at."""
+    """Concatenate rows, each padded with a separate sequence."""
     tokens, positions = np.zeros((2, len(batches), length), np.int64)
     segments: list[Segment] = []
     for number, batch in enumerate(batches):
@@ -238,5 +238,5 @@ def _targets(entries: Sequence[Entries], device: torch.device) -> Targets:
 
 
 def _into_hidden(base: Base, scored: Scored, targets: Targets, slopes: Floats, dtype: torch.dtype) -> Tensor:
-    """The gradient of the hidden states, given that of the log-probabilities."""
+    """Return the gradient of the hidden states, given the gradient of the log-probabilities."""
     return base.head.gradient(scored, targets, torch.from_numpy(slopes).to(base.device)).to(dtype)
