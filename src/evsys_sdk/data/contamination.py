@@ -1,13 +1,13 @@
-"""Which tasks of a benchmark occur in training rows: copies, and near matches.
+"""Find tasks of a benchmark in training rows: copies and near matches.
 
     index = TaskIndex([ProbeTask("t1", "routing", question="Book a flight from Rome to Oslo ...", answer="FLIGHTS")])
     report = index.scan(row_texts(row) for row in rows)
     report.copies, report.near_matches
 
-A copy has all words of the question in order, after the normalisation of `task_key`: case, markup, look-alike letters,
-invisible characters, JSON escapes and punctuation do not matter, nor does a split over several messages. A question of
-few words must be a whole message or line, because such words also occur in other sentences. A near match shares most of
-the word trigrams that are not part of the benchmark's prompt template.
+A copy contains all words of the question in order, after the normalisation of `task_key`: case, markup, look-alike
+letters, invisible characters, JSON escapes and punctuation do not matter, nor does a split over several messages. A
+short question must be a whole message or line, because few words also occur in other sentences. A near match shares
+most of the question's word trigrams that are not part of the benchmark's prompt template.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ type Words = tuple[str, ...]
 type Match = Literal["copy", "near"]
 
 _LONG = 8
-"""Words of a question from which on it is searched for inside of longer texts."""
+"""Minimum number of words for the search of a question inside longer texts."""
 _NEAR = 0.6
-"""Share of a question's own trigrams in a row that makes a near match."""
+"""Minimum share of a question's own trigrams in a row for a near match."""
 _FEWEST_TRIGRAMS = 5
-"""Own trigrams of a question that can have near matches: fewer are shared by chance."""
+"""Minimum number of own trigrams for near matches; fewer match by chance."""
 _TEMPLATE = 0.1
-"""Trigrams in more than this share of the tasks are a prompt template."""
+"""Trigrams in more than this share of the tasks belong to the prompt template."""
 _MOST_PER_TASK = 5
-"""Findings for each task and kind of match."""
-# Where a script has no spaces, each character counts as a word.
+"""Maximum number of findings per task and kind of match."""
+# In scripts without spaces, each character counts as a word.
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W_\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+")
 _BOUNDARY = re.compile(r"<[^<>\n]{1,40}(?:>|$)|\[/?INST\]|\t")
-"""Marks that a chat template puts between messages; training cuts the last one short."""
+"""Marks between the messages of a chat template; the last mark of a training text may be truncated."""
 _NO_TAGS = str.maketrans("<>", "  ")
 _SPEAKER = re.compile(
     r"\s*(?:(?:user|human|system|question|prompt|instruction|input|task|q)\b[:\s]|\d+[.)]\s)\s*", re.I
 )
-"""Who speaks, or the number of a list."""
+"""Name of the speaker, or a list number."""
 _HEX = "([0-9a-fA-F]{%s})"
 _ESCAPE = re.compile(rf"\\(?:u{_HEX % 4}|u\{{{_HEX % '1,5'}\}}|U000{_HEX % 5}|x{_HEX % 2}|([\"\\])|[nrt/])")
 """Escapes of JSON, Python and JavaScript."""
 _ESCAPED_TIMES = 3
-"""How often a text may have been escaped."""
+"""Maximum number of nested escapes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTask:
-    """A task of a benchmark, as it is searched for."""
+    """A task to search for."""
 
     task_id: str
     benchmark: str
@@ -67,25 +67,25 @@ class Finding:
     """A task that occurs in a training row."""
 
     row: int
-    """Counted from 0."""
+    """Index of the row, from 0."""
     task_id: str
     benchmark: str
     match: Match
     answer: bool
     """Whether the expected answer occurs in the same row."""
     text: str
-    """The question, or what the row shares with it, normalised."""
+    """The normalised question, or for near matches the first shared trigrams."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContaminationReport:
-    """What a scan found, at most a few rows for each task."""
+    """The result of a scan, with at most `_MOST_PER_TASK` findings per task and kind of match."""
 
     findings: list[Finding]
     n_rows: int
     n_tasks: int
     source: str = ""
-    """Where the rows come from."""
+    """Source of the rows."""
 
     @property
     def copies(self) -> list[Finding]:
@@ -96,14 +96,14 @@ class ContaminationReport:
         return [finding for finding in self.findings if finding.match == "near"]
 
     def flag(self) -> str | None:
-        """Tasks that occur in the rows word for word, in a sentence; None where none does."""
+        """A message about copies of tasks; None if there are none."""
         answered = [one for one in self.copies if one.answer]
         what = f"also occur in the training data ({self.source}), {count_tasks(answered)} with their answers"
         advice = ". Remove these rows, or evaluate on other tasks; `evsys contamination` lists them"
         return f"{self._describe(self.copies, what, [*answered, *self.copies][0])}{advice}" if self.copies else None
 
     def remark(self) -> str | None:
-        """Tasks that resemble rows, in a sentence; None where none does."""
+        """A message about near matches; None if there are none."""
         near = self.near_matches
         return self._describe(near, f"resemble training rows ({self.source})", near[0]) if near else None
 
@@ -115,7 +115,7 @@ class ContaminationReport:
 
 
 def count_tasks(findings: Iterable[Finding]) -> int:
-    """How many tasks some findings are about."""
+    """Number of distinct tasks in findings."""
     return len({(one.benchmark, one.task_id) for one in findings})
 
 
@@ -135,7 +135,7 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _list_parts(text: str) -> set[Words]:
-    """The messages, lines and JSON strings of a text, each also without the name of who speaks."""
+    """The words of all messages, lines and JSON strings of a text, each also without the name of its speaker."""
     messages = _BOUNDARY.split(text)
     parts = [text, *messages, *(line for message in messages for line in message.splitlines())]
     if text.lstrip()[:1] in ("{", "["):
@@ -145,7 +145,7 @@ def _list_parts(text: str) -> set[Words]:
 
 
 class TaskIndex:
-    """Searches rows for tasks."""
+    """An index of tasks to search for in rows."""
 
     def __init__(self, tasks: Iterable[ProbeTask]) -> None:
         self.tasks = list(tasks)
@@ -166,7 +166,7 @@ class TaskIndex:
                 self._by_trigram[trigram].append(at)
 
     def scan(self, rows: Iterable[Sequence[str]], source: str = "") -> ContaminationReport:
-        """Search rows, each given as its texts."""
+        """Search rows for tasks; each row is a sequence of its texts."""
         findings, seen, n_rows = list[Finding](), Counter[tuple[int, Match]](), 0
         for row, texts in enumerate(rows):
             n_rows += 1
@@ -183,26 +183,26 @@ class TaskIndex:
         return ContaminationReport(findings, n_rows, len(self.tasks), source)
 
     def find(self, texts: Sequence[str]) -> list[ProbeTask]:
-        """The tasks that occur in one row."""
+        """The tasks that are copied in one row."""
         return [self.tasks[at] for at in sorted(self._find(texts, words_of(" ".join(texts))))]
 
     def _find(self, texts: Sequence[str], words: Words) -> set[int]:
         found: set[int] = set()
         joined = " ".join(texts)
-        # Comments and attributes are no visible text, and a model learns them all the same.
+        # A model also learns HTML comments and attributes, although they are not visible text.
         for seen in (words, words_of(joined.translate(_NO_TAGS))) if "<" in joined else (words,):
             for start in range(len(seen) - _LONG + 1) if self._begins else ():
                 for at in self._begins.get(seen[start : start + _LONG], ()):
                     if seen[start : start + len(self._words[at])] == self._words[at]:
                         found.add(at)
         if self._short:
-            # A message, a line, or a question that was split over the messages before the answer.
+            # A message, a line, or a question split over the messages before the answer.
             parts = {words_of(" ".join(texts[:-1])), words}.union(*map(_list_parts, texts))
             found.update(at for part in parts for at in self._short.get(part, ()))
         return found
 
     def _find_near(self, words: Words) -> dict[int, str]:
-        """Tasks that a row resembles, each with the beginning of what they share."""
+        """Task index -> first shared trigrams, for tasks that a row resembles."""
         shared: dict[int, list[Words]] = defaultdict(list)
         for trigram in _trigrams(words) if self._by_trigram else ():
             for at in self._by_trigram.get(trigram, ()):
@@ -212,7 +212,7 @@ class TaskIndex:
 
 
 def _trigrams(words: Words) -> list[Words]:
-    """Each trigram once, in order."""
+    """The distinct trigrams, in order."""
     return list(dict.fromkeys(words[at : at + 3] for at in range(len(words) - 2)))
 
 

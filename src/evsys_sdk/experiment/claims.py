@@ -1,12 +1,12 @@
-"""How often a claim has been tested: repeated trials of one claim family share one error rate.
+"""Count the trials of a claim: repeated trials of one claim family share one error rate.
 
     register_claim(config, folder, "study-1f2e3d4c")     {"family": "9a...", "attempt": 3}
 
-A family is the task set (by `task_key`), the canonical metric, the direction, the model on its backend, and what the
-compared runs change: config keys with values to two digits. Names, notes, verifiers, ids and the order of tasks are no
-difference. Another change is another claim, at the full error rate. An experiment with the same arms, seeds, data,
-tasks and code as an earlier one is the same evidence and no trial. The number is fixed in the journal before the first
-step; earlier trials are known from the records and from a list that stays when records are removed.
+A family is identified by its task set (by `task_key`), metric, direction, models with their backends, and changed
+settings, with values to two digits. Names, notes, verifiers, ids and the order of tasks do not matter. A claim about
+another change has the full error rate. An experiment with the same arms, seeds, data, tasks and code as an earlier one
+is the same evidence and no new trial. The trial number is written to the journal before the first step. Earlier trials
+come from the records, and from a list that persists when records are removed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _BASELINE = "baseline"
 _NOT_SETTINGS = {"name", "seed", "tags", "eval"}
 _TRAINS_NOTHING = ("save_every", "save_at_fractions", "eval_every", "keep_checkpoints")
 _KEPT = 64
-"""Hashes of questions that are kept."""
+"""Maximum number of task hashes to store."""
 
 
 def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> dict[str, Any]:
-    """Count an experiment that is about to start or to be extended; what its journal is to say of that."""
-    if is_dry_run(config, folder):  # it can show nothing, so it is no trial
+    """Count an experiment before its start or extension as a trial; return the fields for its journal."""
+    if is_dry_run(config, folder):  # a dry run tests nothing, so it is no trial
         return {}
     benchmarks = _load_all(config.metadata.benchmark)
     evidence = _identify_evidence(config, benchmarks)
@@ -54,7 +54,7 @@ def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> d
     found: dict[str, Any] = {"evidence": evidence} if claim is None else asdict(claim)
     if same:
         found["same_evidence"] = text(same.get("experiment"))
-        if claim is not None and claim.is_family_of(same):  # of another claim, these scores are a first trial
+        if claim is not None and claim.is_family_of(same):  # for another claim, the same evidence is a new trial
             return {**found, "attempt": same.get("attempt")}
     if claim is None:
         return found
@@ -63,13 +63,13 @@ def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> d
 
 
 def is_dry_run(config: ExperimentConfig, folder: Path) -> bool:
-    """Whether an experiment lies where dry runs do and asks as few tasks as they do: nothing is learned from it."""
+    """Whether an experiment is in the folder of dry runs and has at most as many tasks as a dry run."""
     few = all((entry.n_tasks or math.inf) <= DRY_RUN_ROWS for entry in config.metadata.benchmark)
     return few and folder.resolve().parent.name == DRY_RUNS
 
 
 def identify_claim(config: ExperimentConfig, benchmarks: Sequence[Benchmark], evidence: str) -> Claimed | None:
-    """What is claimed of which tasks; None where nothing is claimed that tasks could answer."""
+    """Identify the claim and its family; None without a structured claim or benchmarks."""
     claim = find_claim(config.metadata)
     if claim is None or not benchmarks:
         return None
@@ -85,7 +85,7 @@ def identify_claim(config: ExperimentConfig, benchmarks: Sequence[Benchmark], ev
 
 
 def _list_changes(runs: Sequence[RunConfig], claim: Claim) -> Iterator[Mapping[str, Any]]:
-    """What each run changes against the baseline; the whole recipe where the baseline is not one of the runs."""
+    """Yield the settings that each run changes relative to the baseline, or all settings if the baseline is no run."""
     recipes = {run.name: _settings(run) for run in runs}
     if claim.kind == "trend":
         yield {str(claim.axis): sorted(str(recipe.get(str(claim.axis))) for recipe in recipes.values())}
@@ -136,5 +136,5 @@ def _hash_source(path: Path) -> str:
 def _load_all(entries: Sequence[BenchmarkEntry]) -> list[Benchmark]:
     try:
         return [load_entry(entry) for entry in entries]
-    except EvsysError:  # it is reported where the benchmark is needed
+    except EvsysError:  # reported when the benchmark is needed
         return []

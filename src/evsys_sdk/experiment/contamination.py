@@ -1,10 +1,10 @@
-"""Whether what an experiment trains on holds the tasks it is judged by.
+"""Search the training data of an experiment for its evaluation tasks.
 
     for report in scan_config(config):
         print(report.source, report.flag(), report.remark())
 
-The training rows of every stage of every run, after their transforms, are searched for the tasks of the config's own
-benchmarks and of its `eval_data`; so are those of recorded arms from whose checkpoints a run starts.
+The scan covers the training rows of every stage of every run, after their transforms, and those of recorded arms from
+whose checkpoints a run starts. Evaluation tasks are those of the config's benchmarks and its `eval_data`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from ..user_code import limit_user_code
 from .benchmark_plan import load_entry
 
 _LONGEST_S = 600.0
-"""How long rows may be read with user code, where the config sets no limit."""
+"""Time limit for reading rows with user code, if the config sets no `arm_timeout_s`."""
 QUICK_ROWS = 100_000
-"""Rows that are looked at before a run; `evsys contamination` looks at all of them."""
+"""Maximum number of rows per source to scan before a run; `evsys contamination` scans all of them."""
 
 _ANSWERS = ("tool_slug", "answer", "expected", "target_assistant")
-"""Where rows keep what is expected of a model."""
+"""Keys of rows with the expected answer."""
 
 
 def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> list[ContaminationReport]:
-    """Scan each source of training rows once; only rows beyond `most_rows` are not looked at."""
+    """Scan each source of training rows once, up to `most_rows` rows."""
     config = config.expanded()
     with limit_user_code(f"reading the rows of experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_S):
         return _scan_all(config, most_rows)
@@ -69,7 +69,7 @@ def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[Contamina
 
 
 def _find_ancestors(runs: Iterable[RunConfig]) -> Iterator[tuple[str, RunConfig]]:
-    """The recorded arms from whose checkpoints some runs start, theirs, and so on."""
+    """Yield the recorded arms from whose checkpoints the runs start, and recursively the arms before them."""
     seen: set[Path] = set()
     waiting = list(runs)
     while waiting:
@@ -81,14 +81,14 @@ def _find_ancestors(runs: Iterable[RunConfig]) -> Iterator[tuple[str, RunConfig]
         seen.add(arm)
         try:
             run = RunConfig.model_validate(RunRecord(arm.parent, arm.name, "").config)
-        except ValidationError:  # its config is gone or of another version: nothing is known about its rows
+        except ValidationError:  # its config is missing or of another version, so that its rows are unknown
             continue
         waiting.append(run)
         yield f"{arm.parent.name}/{arm.name}", run
 
 
 def find_contamination(config: ExperimentConfig) -> tuple[list[str], list[str]]:
-    """Sentences about sources whose first rows hold tasks of the experiment's benchmarks, and about near matches."""
+    """Scan the first rows of each source; return messages about copies of evaluation tasks, and about near matches."""
     try:
         scans = scan_config(config, most_rows=QUICK_ROWS)
     except EvsysError as error:  # the run reports it where the rows are needed
@@ -98,7 +98,7 @@ def find_contamination(config: ExperimentConfig) -> tuple[list[str], list[str]]:
 
 
 def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]:
-    """The tasks that evaluate an experiment."""
+    """Collect the evaluation tasks of an experiment: those of benchmarks and of `eval_data`."""
     benchmarks = {one.sha256: one for entry in config.metadata.benchmark for one in [load_entry(entry)]}
     found = [probe for benchmark in benchmarks.values() for probe in probe_tasks(benchmark)]
     held_out = [one.eval_data for run in config.all_runs() for one in (run.eval, *run.stages())]
@@ -109,7 +109,7 @@ def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]
 
 
 def probe_tasks(benchmark: Benchmark) -> Iterator[ProbeTask]:
-    """The tasks of a benchmark as they are looked for."""
+    """Yield the tasks of a benchmark in the form for `TaskIndex`."""
     for task in benchmark.tasks:
         expected: Any = task.verifier.expected if isinstance(task.verifier, InProcessVerifier) else None
         question, answer = "\n".join(row_texts(task.instruction)), "\n".join(row_texts(expected))
@@ -117,7 +117,7 @@ def probe_tasks(benchmark: Benchmark) -> Iterator[ProbeTask]:
 
 
 def _probe_row(row: Row, at: int, source: str) -> ProbeTask:
-    """A row of `eval_data` as a task: the last thing that was asked, and what was expected."""
+    """Convert a row of `eval_data` to a task: the last user turn, and the expected answer."""
     texts = row_texts({key: value for key, value in row.items() if key not in _ANSWERS})
     messages: list[Any] = row.get("messages") or []
     turns: list[Row] = [turn for turn in messages if isinstance(turn, dict)]

@@ -1,4 +1,4 @@
-"""The deadline of an experiment: refused if too short, and early enough that the conclusion is written in time."""
+"""Check the deadline of an experiment, and reserve time for the conclusion."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..record.ledger import EXPERIMENT, Spend
 from ..spend.ledger import SpendLedger
 
 _FINISH_SHARE = 0.02
-"""Share of the time that is kept for the conclusion and the end of the process ..."""
+"""Share of the time to reserve for the conclusion and the end of the process, at most `_FINISH_MOST_S`."""
 _FINISH_MOST_S = 60.0
 _PREPARED = 2.0
-"""... or so many times what the preparation took: it reads the same data on the same loaded machine ..."""
+"""Minimum reserve as a multiple of the preparation time, because the conclusion reads the same data."""
 _FINISH_LIMIT = 0.25
-"""... and never more than this share."""
+"""Maximum share of the time to reserve."""
 
 
 class DeadlineTooShort(ConfigError):
-    """A deadline leaves no time to score one run."""
+    """The deadline leaves no time to score one run."""
 
 
 def check_deadline(config: ExperimentConfig, ledger: SpendLedger, until: float | None) -> ExperimentConfig:
-    """The config with the limit of time that a deadline sets; one that leaves no time to score a run is refused."""
+    """Apply a deadline to the time limit of the config; raise DeadlineTooShort if no run can be scored in time."""
     config = _limit_time(config, ledger, until)
     wall_s = config.budget.wall_s if config.budget else None
-    if wall_s is None or ledger.reserve_s():  # what was started before is scored and concluded however late it is
+    if wall_s is None or ledger.reserve_s():  # a started experiment is scored and concluded even after the deadline
         return config
     if until is not None and until <= time.time():
         message = "is over, and nothing was started before it"
@@ -47,7 +47,7 @@ def check_deadline(config: ExperimentConfig, ledger: SpendLedger, until: float |
 def find_training_end(
     config: ExperimentConfig, ledger: SpendLedger, until: float | None, prepared_s: float
 ) -> tuple[ExperimentConfig, float | None]:
-    """The config with what is left of its time, and when training and scoring have to end."""
+    """Return the config with the time limit of the deadline, and the time at which training and scoring must end."""
     config = _limit_time(config, ledger, until)
     if config.budget is None or config.budget.wall_s is None:
         return config, None
@@ -57,7 +57,7 @@ def find_training_end(
 
 
 def _limit_time(config: ExperimentConfig, ledger: SpendLedger, until: float | None) -> ExperimentConfig:
-    """Make the time until a deadline the limit of time, unless there is a shorter one."""
+    """Set the time limit of the config to the time until the deadline, unless the config has a shorter one."""
     if until is None:
         return config
     budget = config.budget or Budget()

@@ -1,1 +1,1 @@
-"""The statistics of a comparison between runs: pure functions of arrays, without files and without names."""
+"""Statistics for comparisons of runs: pure functions of arrays."""

@@ -1,4 +1,4 @@
-"""Minimum detectable effect of an experiment of a given shape.
+"""Minimum detectable effect of an experiment, by its numbers of seeds and tasks.
 
     Prospect(training=..., answers=..., interaction=..., tasks_df=99, candidates=6).detectable(seeds=3)
 
@@ -21,26 +21,26 @@ from .two_level import Differences
 
 POWER = 0.8
 _SEEDS = (*range(3, 13), 14, 16, 20, 24, 32, 48, 64)
-"""Numbers of seeds that are worth proposing."""
+"""Numbers of seeds to propose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """Where the noise of a difference comes from, as variances."""
+    """Variance components of a difference, for planning an experiment."""
 
     training: float
-    """Of a seed's score: what all tasks of the seed share."""
+    """Variance of a seed's score that all of its tasks share."""
     answers: float
-    """Of a seed's score: answers to single tasks."""
+    """Variance of a seed's score due to answers to single tasks."""
     interaction: float
-    """Of a difference: run-by-task interaction variance."""
+    """Run-by-task interaction variance of a difference."""
     tasks_df: float
     candidates: int = 1
     frozen_baseline: bool = False
 
     @classmethod
     def of(cls, differences: Differences, *, candidates: int) -> Self | None:
-        """From what was seen; None where the seed variance is unknown."""
+        """Estimate the components from differences; None if the seed variance is unknown."""
         noise = differences.noise
         if noise is None:
             return None
@@ -58,12 +58,12 @@ class Prospect:
         )
 
     def detectable(self, seeds: int, baseline_seeds: int | None = None, *, error: float = FIRST_ERROR) -> float:
-        """The true effect that is detected in 80 % of experiments with so many seeds a run."""
+        """Minimum detectable effect (80 % power) with this number of seeds per run."""
         stderr, df = self._stderr(seeds, baseline_seeds)
         return (t_quantile(1 - error / self.candidates, df) + t_quantile(POWER, df)) * stderr
 
     def critical(self, seeds: int, baseline_seeds: int | None = None, *, error: float = FIRST_ERROR) -> float:
-        """How many standard errors a difference must lie beyond the limit with so many seeds a run."""
+        """Critical value: standard errors by which a difference must exceed the limit."""
         return t_quantile(1 - error / self.candidates, self._stderr(seeds, baseline_seeds)[1])
 
     def _stderr(self, seeds: int, baseline_seeds: int | None) -> tuple[float, float]:
@@ -79,6 +79,6 @@ class Prospect:
         return math.sqrt(variance), min(max(df, 1.0), max(self.tasks_df, known, 1.0))
 
     def seeds_needed(self, effect: float) -> int | None:
-        """Seeds a run that would show `effect` in 80 % of experiments; None where no sensible number does."""
+        """Number of seeds per run for 80 % power at `effect`; None if 64 are not enough."""
         at = bisect_left(_SEEDS, True, key=lambda seeds: self.detectable(seeds) <= effect)
         return _SEEDS[at] if at < len(_SEEDS) else None

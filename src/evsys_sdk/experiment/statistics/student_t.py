@@ -1,9 +1,9 @@
-"""Student's t distribution: how wide an interval must be when the noise itself was estimated from a few values.
+"""Student's t and chi-square distribution, without scipy.
 
     t_quantile(0.975, 2)    4.3027
     t_cdf(4.3027, 2)        0.975
 
-Good to about twelve digits for one degree of freedom and more; fractions of a degree are fine.
+The t distribution is accurate to about twelve digits for df >= 1; df may be fractional.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PRECISION = 1e-15
 
 
 def t_cdf(x: float, df: float) -> float:
-    """The probability of a value below `x`."""
+    """Cumulative distribution function."""
     if math.isinf(x):
         return float(x > 0)
     tail = 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + x * x))
@@ -25,9 +25,9 @@ def t_cdf(x: float, df: float) -> float:
 
 @lru_cache(maxsize=16384)
 def t_quantile(p: float, df: float) -> float:
-    """The value that a share `p` of the distribution lies below.
+    """Quantile function.
 
-    To the last bit the same as ever: a search that continues compares what it decides with what is on record.
+    Results must stay bit-identical between versions: a resumed search compares its decisions with the record.
     """
     if not 0 < p < 1 or not df > 0:
         raise ValueError(f"a quantile needs 0 < p < 1 and df > 0, not p={p} and df={df}")
@@ -36,22 +36,22 @@ def t_quantile(p: float, df: float) -> float:
     low, high = 0.0, 2.0
     while t_cdf(high, df) < p:
         low, high = high, 2 * high
-    for _ in range(60):  # halves the interval down to the precision of a float
+    for _ in range(60):  # bisection down to float precision
         middle = (low + high) / 2
         low, high = (low, middle) if t_cdf(middle, df) > p else (middle, high)
     return (low + high) / 2
 
 
 def chi2_quantile(p: float, df: float) -> float:
-    """The value that a share `p` of the chi-square distribution lies below, to about a per cent (Wilson, Hilferty)."""
-    from statistics import NormalDist  # takes longer than all else here together
+    """Quantile of the chi-square distribution, accurate to about 1 % (Wilson-Hilferty)."""
+    from statistics import NormalDist  # slow to import
 
     spread = 2 / (9 * df)
     return df * (1 - spread + NormalDist().inv_cdf(p) * math.sqrt(spread)) ** 3
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction on the side where that converges fast."""
+    """The regularised incomplete beta function, by its continued fraction on the side with fast convergence."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
@@ -61,7 +61,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _evaluate_fraction(a: float, b: float, x: float) -> float:
-    """Evaluated from the front (Lentz), two terms a turn."""
+    """Evaluate the continued fraction by Lentz's algorithm, two terms per iteration."""
     c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, 10_000):

@@ -6,12 +6,12 @@ Runs answer the same tasks, so they are compared task by task. For run r with n_
 
     V_tasks   cluster-robust variance of the mean paired difference, over the means of the seeds:
               C / (C - 1) * sum over clusters of (sum over its tasks of (d_t - D))^2 / T^2
-    s2_r      seed variance of a run: max(pooled, own variance of the seed means), less the part of it that the answers
-              to single tasks explain, which V_tasks contains already; never below 0
+    s2_r      seed variance of a run: max(pooled, own variance of the seed means), minus the part explained by answers
+              to single tasks, which V_tasks already contains; at least 0
 
 Degrees of freedom follow from Satterthwaite's formula, with C - 1 for the tasks and the pooled seeds for the seeds;
-`own_df` has the seeds of the two runs alone, for the end of the interval that supports no claim. A model that was not
-trained (`trained=False`) has no seed variance. A metric without scores by task is compared by the scores of the seeds.
+`own_df` uses the seeds of the two runs alone, for the end of the interval that cannot support a claim. An untrained
+model (`trained=False`) has no seed variance. A metric without scores by task is compared by the scores of the seeds.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ type IntArray = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class RunScores:
-    """What the seeds of one run scored."""
+    """The scores of one run, by seed and task."""
 
     values: FloatArray
-    """Seeds x tasks, the tasks in the same order in every run; a single column where there are no scores by task."""
+    """Array of seeds x tasks, with the same order of tasks in every run; one column without scores by task."""
     by_task: bool = True
-    """Whether a column is a task; else it is the score of the seed."""
+    """Whether columns are tasks; otherwise the only column is the score of the seed."""
     trained: bool = True
-    """False for a model as it is, which no seed can change."""
+    """False for an untrained model, which has no seeds."""
     is_level: bool = False
-    """Whether it is a claimed level rather than a model."""
+    """Whether this is a claimed level instead of a model."""
     clusters: IntArray | None = None
-    """Number of the cluster that each task belongs to; None where every task stands for itself."""
+    """Cluster number of each task; None if the tasks are not clustered."""
     seeds: tuple[int, ...] = ()
-    """Which seeds, in the order of the rows; empty where that is not known."""
+    """Seeds in the order of the rows; empty if unknown."""
 
     @property
     def n_seeds(self) -> int:
@@ -63,19 +63,19 @@ class RunScores:
 
     @cached_property
     def seed_variance(self) -> float | None:
-        """How far the seeds lie apart; None where they cannot."""
+        """Variance of the seed means; None for an untrained model or a single seed."""
         return float(self.seed_means.var(ddof=1)) if self.trained and self.n_seeds > 1 else None
 
     @cached_property
     def seed_noise(self) -> SeedNoise | None:
-        """What its own seeds say about the noise; None where they cannot."""
+        """Seed noise estimated from this run alone; None for an untrained model or a single seed."""
         if self.seed_variance is None:
             return None
         return SeedNoise(self.seed_variance, _variance_by_tasks(self), self.n_seeds - 1)
 
     @cached_property
     def tasks_df(self) -> float:
-        """Degrees of freedom of the task variance: clusters less one, fewer where they differ much in size."""
+        """Degrees of freedom of the task variance: clusters minus one, fewer if their sizes differ."""
         tasks = self.values.shape[1]
         if not self.by_task or tasks < 2:
             return 0.0
@@ -87,12 +87,12 @@ class RunScores:
 
 @dataclass(frozen=True, slots=True)
 class SeedNoise:
-    """Variance of the scores of the seeds of one run, pooled over runs."""
+    """Variance of the seed scores of a run, possibly pooled over runs."""
 
     between: float
     """Variance of the seed means."""
     explained: float
-    """The part of it that the answers to single tasks explain."""
+    """The part explained by the answers to single tasks."""
     df: int
 
     @property
@@ -109,9 +109,9 @@ class ContrastEstimate:
     stderr: float
     df: float
     own_df: float
-    """Without the seeds of other runs: smaller, and right where one run is noisier than the others."""
+    """Degrees of freedom from the seeds of these runs alone; valid also if runs have unequal noise."""
     task_variance: float
-    """The part of the variance that more tasks would reduce."""
+    """Task sampling variance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +120,16 @@ class Differences:
 
     estimates: Sequence[ContrastEstimate]
     noise: SeedNoise | None
-    """None where no run has two seeds: then the seed variance is unknown and in no interval."""
+    """None if no run has two seeds; intervals then contain no seed variance."""
     seeds: tuple[int, ...] = ()
-    """How many each candidate has."""
+    """Number of seeds of each candidate."""
     baseline_seeds: int = 0
-    """0 for a model that was not trained."""
+    """0 for an untrained model."""
     tasks_df: float = 0.0
 
 
 def seed_noise(runs: Sequence[RunScores]) -> SeedNoise | None:
-    """Pooled over all runs that have at least two seeds."""
+    """Pool the seed noise of all runs with at least two seeds; None if there is none."""
     known = [one for run in runs if (one := run.seed_noise) is not None]
     df = sum(one.df for one in known)
     if not df:
@@ -139,7 +139,7 @@ def seed_noise(runs: Sequence[RunScores]) -> SeedNoise | None:
 
 
 def compare(baseline: RunScores, candidates: Sequence[RunScores]) -> Differences | None:
-    """All differences at once; None where nothing tells how noisy they are."""
+    """Estimate the difference of each candidate to the baseline; None if a variance is unknown."""
     noise = seed_noise([baseline, *candidates])
     found = [one for run in candidates if (one := contrast([baseline, run], [-1.0, 1.0], noise)) is not None]
     if len(found) < len(candidates):
@@ -156,9 +156,9 @@ def compare(baseline: RunScores, candidates: Sequence[RunScores]) -> Differences
 def contrast(
     runs: Sequence[RunScores], weights: Sequence[float], noise: SeedNoise | None = None
 ) -> ContrastEstimate | None:
-    """A weighted sum of the scores of runs; None where neither tasks nor seeds tell how noisy it is.
+    """Estimate a weighted sum of the mean scores of runs; None if its variance cannot be estimated.
 
-    `noise` of more runs adds their seeds to the pooled ones.
+    `noise` is the seed noise pooled over more runs; by default it is pooled over `runs`.
     """
     noise = noise or seed_noise(runs)
     value = float(sum(weight * run.mean for weight, run in zip(weights, runs, strict=True)))
@@ -168,7 +168,7 @@ def contrast(
     of_seeds = [max(noise.between, run.seed_variance or 0.0) if noise is not None else 0.0 for run in runs]
     explained = noise.explained if noise is not None else 0.0
     variance = tasks + sum(max(0.0, own - explained) * share for own, share in zip(of_seeds, shares, strict=True))
-    # What arithmetic leaves over of equal scores is no noise; seeds that agree to the last digit tell nothing.
+    # A variance in the range of rounding errors is zero.
     if math.sqrt(variance) <= 1e-9 * max(float(np.abs(run.values).max()) for run in runs):
         variance = 0.0
     if variance == 0 and not by_task:
@@ -187,7 +187,7 @@ def contrast(
 
 
 def _variance_by_tasks(run: RunScores) -> float:
-    """Variance of a seed's mean that its answers to single tasks explain."""
+    """The variance of a seed mean that is explained by answers to single tasks."""
     if not run.by_task or run.tasks_df <= 0:
         return 0.0
     left = run.values - run.task_means - run.seed_means[:, None] + run.mean
@@ -195,7 +195,7 @@ def _variance_by_tasks(run: RunScores) -> float:
 
 
 def _cluster_robust(deviations: FloatArray, clusters: IntArray | None) -> float:
-    """Cluster-robust variance of a mean over tasks, summed over rows of deviations from it."""
+    """Cluster-robust variance of a mean over tasks, summed over the rows of its deviations."""
     sums = deviations
     if clusters is not None:
         members = np.zeros((len(clusters), int(clusters.max()) + 1))
@@ -208,8 +208,8 @@ def _cluster_robust(deviations: FloatArray, clusters: IntArray | None) -> float:
 def _task_variance(runs: Sequence[RunScores], weights: Sequence[float]) -> float:
     """Task sampling variance of a weighted sum.
 
-    Where every task shows the same, by more than rounding, it is as if one more task had shown the opposite. Equal
-    scores of two runs on every task have no task variance; the score of one, or its difference to a level, has.
+    If all tasks have the same value, the variance is that with one additional task of the opposite value. It is 0 if
+    two runs have equal scores on every task, but not for a single run or its difference to a level.
     """
     by_task = np.asarray(weights) @ np.stack([run.task_means for run in runs])
     mean, tasks = float(by_task.mean()), runs[-1].tasks_df + 1
