@@ -1,1 +1,1 @@
-"""Samples that grow together, and what was read before them."""
+"""Batched sampling with prefix caching, and scoring."""

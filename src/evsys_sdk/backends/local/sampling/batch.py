@@ -1,8 +1,8 @@
-"""Samples that grow together, a token per step, and what is remembered of earlier ones.
+"""Continuous batching: running samples grow by a token per step, and finished texts stay in a prefix cache.
 
-A waiting sample joins when there is room for it. Of its prompt only that is read which no slot and no remembered text
-holds: the beginning is copied, and what several new prompts share is read once. A sample that is done leaves its slot,
-and its text is remembered in the room that the running ones leave free.
+A waiting sample joins when the cache has room for it. A prefix of its prompt that is in a slot or in the prefix cache
+is copied; only the rest is computed, and what several new prompts share is computed once. A finished sample leaves its
+slot, and its text moves to the prefix cache if the running samples leave room.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -25,27 +25,27 @@ from .lanes import Lane, PromptTokens, SampleCall, SamplingLimits, Stops, advanc
 from .prefix_cache import SHORTEST, Beginnings, Found, PrefixCache
 
 type _Prompt = tuple[Any, tuple[int, ...]]
-"""A snapshot and a prompt: what was read with other weights is another text."""
+"""A snapshot and a prompt; the keys and values of a prompt depend on the weights."""
 
 _SHARE_OF_MEMORY = 8
-"""Remembered texts take at most one part in so many of the memory that would be free without them."""
+"""Prefix caches take at most 1 / `_SHARE_OF_MEMORY` of the memory that would be free without them."""
 _KEPT_OWNERS = 8
-"""Texts are remembered for the last so many snapshots of a batch."""
+"""Number of snapshots per batch with a prefix cache, the most recently used ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """How much of a new prompt need not be read: its beginning lies in the slot of a prompt or is remembered."""
+    """The known prefix of a new prompt, in the slot of another prompt or in a prefix cache."""
 
     length: int = 0
     prompt: _Prompt | None = None
     remembered: Found = field(default_factory=Found)
     after: Tensor | None = None
-    """The logits after the prompt, where nothing of it has to be read."""
+    """The logits after the prompt, if the whole prompt is known."""
 
 
 class Batch:
-    """Those that run, lane i in slot i, and those that wait for room. One thread owns it."""
+    """The running lanes, lane i in slot i, and the waiting lanes. Not thread-safe: one thread owns it."""
 
     def __init__(
         self, base: Base, make: Callable[[], TokenDecoder], limits: SamplingLimits, count: PromptTokens
@@ -54,18 +54,18 @@ class Batch:
         self._lanes_at_once = limits.lanes
         self._decoder: TokenDecoder | None = None
         self._after_prompt: dict[_Prompt, Any] = {}
-        """Logits after the prompts of running lanes, so that late samples of a prompt need not read it again."""
+        """Logits after the prompts of running lanes, so that later samples of a prompt need no prefill."""
         self._running_prompts: dict[Any, Beginnings] | None = None
-        """Of those that run, by snapshot; None until somebody asks."""
+        """Prompts of the running lanes by snapshot; None until needed."""
         self._remembered: dict[Any, PrefixCache] | None = {}
-        """By snapshot, the one that was used last is the last; None once there was too little memory for it."""
+        """Prefix caches by snapshot, most recently used last; None after memory ran out."""
         self._spare_bytes: int | None = None
-        """What remembered texts may take; None where no one can tell."""
+        """Maximum bytes of the prefix caches; None if unknown."""
         self._token_bytes = 0
         self._given_a_chance: Lane | None = None
-        """The last one that was tried again by itself, with all memory that could be had."""
+        """The last lane that was retried alone, after releasing all caches."""
         self._finished: list[Lane] = []
-        """Those whose requests have not heard of it yet."""
+        """Finished lanes that are not yet reported to their requests."""
         self.running: list[Lane] = []
         self.waiting: deque[Lane] = deque()
 
@@ -75,7 +75,7 @@ class Batch:
 
     @property
     def needed_tokens(self) -> int:
-        """Positions that those that run may come to need."""
+        """Maximum number of cache positions that the running lanes may need."""
         return len(self.running) * max((lane.longest for lane in self.running), default=0)
 
     @property
@@ -83,7 +83,7 @@ class Batch:
         return sum(cache.tokens for cache in (self._remembered or {}).values())
 
     def remember_at_most(self, tokens: int) -> None:
-        """Forget the oldest texts beyond this many tokens."""
+        """Shrink the prefix caches to this many tokens in total, least recently used first."""
         for cache in reversed(list((self._remembered or {}).values())):
             cache.shrink(max(0, tokens))
             tokens -= cache.tokens
@@ -94,11 +94,11 @@ class Batch:
         self.waiting.extend(Lane.of(request, number, stops) for number in range(request.num_samples))
 
     def advance(self) -> None:
-        """Let waiting lanes join, and every running one grow by a token."""
+        """Grow every running lane by a token, then let waiting lanes join."""
         try:
             self._advance()
         finally:
-            # A caller that waits for a sample may continue at once, so the base must be free by then.
+            # Report after releasing the base, because the waiting caller may need it at once.
             finished, self._finished = self._finished, []
             for lane in finished:
                 lane.request.finish(lane.number, lane.sample())
@@ -123,7 +123,7 @@ class Batch:
                 lanes = [*self.running, *joining, *self.waiting]
                 self._forget()
                 self._fail(lanes, error)
-        except BaseException:  # cleanup searches requests among those that run or wait
+        except BaseException:  # cleanup looks for requests only among running and waiting lanes
             self.waiting.extendleft(reversed(joining))
             raise
 
@@ -133,7 +133,7 @@ class Batch:
         self._remove_finished(decoder)
 
     def _next_lanes(self, joining: list[Lane]) -> dict[_Prompt, _Known]:
-        """Let waiting lanes join for which there is room now; what is known of those of their prompts that are new."""
+        """Move waiting lanes that fit to `joining`; return the known prefixes of their new prompts."""
         known: dict[_Prompt, _Known] = {}
         if not self.waiting:
             return known
@@ -149,13 +149,13 @@ class Batch:
             prompt, text = lane.request.key, lane.request.text
             longest = max(longest, lane.longest)
             count = len(self.running) + len(joining) + 1
-            # One that is too long for the limit runs all the same, by itself.
+            # A lane that exceeds the limit runs alone.
             if count > 1 and count * longest > self._limits.cached_tokens:
                 break
             owners.add(lane.request.owner)
             if self._decoder is not None and len(owners) > self._decoder.most_owners:
                 break
-            # A running sample has taken its states on from the end of the prompt, so the prompt is read again.
+            # A running lane's recurrent states are past the end of its prompt, so the prompt is computed again.
             if prompt not in known and (prompt not in self._after_prompt or self._base.recurrent):
                 found = self._find_known(lane)
                 beginnings = new.setdefault(lane.request.owner, Beginnings())
@@ -174,7 +174,7 @@ class Batch:
         if cache is not None and remembered.length == len(text):
             if (after := cache.after(text)) is not None:
                 return _Known(len(text), None, remembered, after)
-            remembered = cache.find(text[:-1])  # what comes after the last token has to be found
+            remembered = cache.find(text[:-1])  # the last token must be computed for its logits
         if self._running_prompts is None:
             self._running_prompts = {}
             for one in {one.request.key: one.request for one in self.running}.values():
@@ -187,16 +187,16 @@ class Batch:
         return _Known(remembered.length, None, remembered)
 
     def _join(self, decoder: TokenDecoder, joining: Sequence[Lane], known: dict[_Prompt, _Known]) -> None:
-        """Read what is new of the prompts, give every lane a slot with its prompt, and choose the first tokens."""
+        """Fill a slot for every joining lane, compute the unknown parts of prompts, and choose the first tokens."""
         first = len(self.running)
         lanes = [*self.running, *joining]
         prompts = [lane.request.key for lane in lanes]
-        # Reversed, so that of several slots with one prompt the first one stays.
+        # Reversed, so that the first of several slots with the same prompt is used.
         source = first if self._base.recurrent else 0
         slot_of = {prompt: slot for slot, prompt in reversed(list(enumerate(prompts))) if slot >= source}
         if known and (free := memory.available_bytes(self._base.device)) is not None:
             self._spare_bytes = (free + self.remembered_tokens * self._token_bytes) // _SHARE_OF_MEMORY
-        # What is about to be copied must not be forgotten before it is; once it lies in the slots, its room is needed.
+        # Keep the prefixes that are copied below; shrink the prefix caches fully after the copy.
         self.remember_at_most(max(self._room_beside(lanes), sum(one.remembered.length for one in known.values())))
         decoder.reserve(lanes)
         for prompt, beginning in known.items():
@@ -229,7 +229,7 @@ class Batch:
         self._running_prompts = None
         self._token_bytes = self._token_bytes or decoder.cache.token_bytes
         room = self._room_beside([lane for lane in self.running if not lane.done])
-        # From the last slot to the first: a lane that is moved into a free slot has been checked already.
+        # From the last slot to the first, so that a lane that is moved into a free slot is already checked.
         for slot in reversed(range(len(self.running))):
             lane = self.running[slot]
             if not lane.done:
@@ -244,7 +244,7 @@ class Batch:
         self._after_prompt = {prompt: row for prompt, row in self._after_prompt.items() if prompt in kept}
 
     def _remember(self, decoder: TokenDecoder, lane: Lane, slot: int, room: int) -> None:
-        """Keep the text of a lane that is done, if it fits."""
+        """Add the text of a finished lane to the prefix cache, if it fits."""
         if self._remembered is None or not SHORTEST <= lane.position <= room:
             return
         owner = lane.request.owner
@@ -261,14 +261,14 @@ class Batch:
             self._stop_remembering()
 
     def _room_beside(self, lanes: Sequence[Lane]) -> int:
-        """How many tokens may be remembered while these run."""
+        """Return how many tokens the prefix caches may hold while these lanes run."""
         left = self._limits.cached_tokens - len(lanes) * max((lane.longest for lane in lanes), default=0)
         if self._token_bytes and self._spare_bytes is not None:
             left = min(left, self._spare_bytes // self._token_bytes)
         return max(0, left)
 
     def _rest(self, decoder: TokenDecoder) -> None:
-        """Wait for more requests without the memory that only running lanes need."""
+        """Release the memory that only running lanes need."""
         decoder.rest()
         self._lanes_at_once = self._limits.lanes
         get_logger(__name__).debug(
@@ -279,7 +279,7 @@ class Batch:
         )
 
     def _forget(self) -> None:
-        """Start again from nothing: what is in the slots may not be whole."""
+        """Drop all slots and prefix caches; after an error the slots may be incomplete."""
         self._decoder, self.running, self._after_prompt, self._running_prompts = None, [], {}, None
         for cache in (self._remembered or {}).values():
             cache.forget()
@@ -290,8 +290,8 @@ class Batch:
         memory.release_unused()
 
     def _shrink(self, joining: Sequence[Lane], error: Exception) -> None:
-        """Start again without remembering, or with half as many at once."""
-        # A lane may be in both lists when memory ran out between the two.
+        """Restart after running out of memory: without prefix caches, or with half as many lanes at once."""
+        # A lane is in both lists if memory ran out in between.
         active = list(dict.fromkeys([*self.running, *joining]))
         remembered = self.remembered_tokens
         held = bool(self._base.spaces) or (self._decoder is not None and self._decoder.holds_more_than(active))
@@ -318,7 +318,7 @@ class Batch:
                 error,
                 len(active) // 2,
             )
-        # To the front, in their order: they have waited longer than all others.
+        # Back to the front of the queue, in order.
         for lane in reversed(active):
             lane.restart()
             self.waiting.appendleft(lane)

@@ -1,13 +1,13 @@
-"""Decoding: prompts are read into a cache of keys and values, then every running sequence grows by a token per step.
+"""Decoding with a KV cache: prefill prompts, then grow every running sequence by a token per step.
 
-The cache has a slot for each running sequence and is one tensor per layer, so a step is one batched attention over all
-of them. Slots are kept without gaps: the owner of the decoder moves the last slot into one that became free.
+The cache is one tensor per layer with a slot for each running sequence, so a step is one batched attention. Slots have
+no gaps: the owner of the decoder moves the last slot into a slot that becomes free.
 
     logits = decoder.prefill([prompt], [0])            # (1, vocabulary)
     logits = decoder.prefill([prompt], [0], [500])     # the same, where the slot holds the first 500 tokens already
     logits = decoder.step(tokens, positions)           # slot i reads tokens[i] at positions[i]
 
-`TokenDecoder` is the whole interface; another one, e.g. with captured graphs of a GPU, can take its place.
+`TokenDecoder` is also the interface of the other decoders, e.g. with captured graphs on a GPU.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -34,37 +34,37 @@ _GROWTH = 64
 
 @dataclass(slots=True)
 class KeyValueCache:
-    """Keys and values of all layers, (slots, heads, length, width) each; made when the first prompt is read."""
+    """Keys and values of all layers, (slots, heads, length, width) each; allocated by the first prefill."""
 
     slots: int = 0
     length: int = 0
     layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict[int, tuple[Tensor, Tensor]])
     states: dict[tuple[int, str], Tensor] = field(default_factory=dict[tuple[int, str], Tensor])
-    """Of recurrent layers, by layer and kind: the state after the last token of each slot."""
+    """States of recurrent layers after the last token of each slot, by layer and kind."""
 
     def state(self, layer: int, kind: str, like: Tensor) -> Tensor:
-        """The states of all slots in the shape of one."""
+        """Return the states of all slots, (slots, *like.shape); allocate them on the first call."""
         if (layer, kind) not in self.states:
             self.states[layer, kind] = like.new_zeros(self.slots, *like.shape)
         return self.states[layer, kind]
 
     @property
     def state_bytes(self) -> int:
-        """What the states of one slot take."""
+        """Bytes of the recurrent states of one slot."""
         return sum(state[0].numel() * state.element_size() for state in self.states.values() if len(state))
 
     @property
     def token_bytes(self) -> int:
-        """What one position of a slot takes."""
+        """Bytes of one position of a slot."""
         tensors = [tensor for pair in self.layers.values() for tensor in pair]
         return sum(tensor.shape[1] * tensor.shape[3] * tensor.element_size() for tensor in tensors)
 
     def reserve(self, slots: int, length: int) -> None:
-        """Make room for this many slots of this length, keeping what is there."""
+        """Reserve this many slots of this length, and keep their contents."""
         if slots <= self.slots and length <= self.length:
             return
-        # What grows in one direction goes back to what is needed in the other, or few long texts would come to lie in
-        # as many slots as there once were short ones.
+        # Growth in one dimension reduces the other to what is needed. Otherwise few long texts would take as many slots
+        # as many short texts before.
         new_slots = slots if slots <= self.slots else max(slots, self.slots * 2)
         new_length = length + _GROWTH if length <= self.length else max(length + _GROWTH, self.length * 5 // 4)
         grown = {
@@ -75,7 +75,7 @@ class KeyValueCache:
         self.layers, self.states, self.slots, self.length = grown, states, new_slots, new_length
 
     def layer(self, number: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The cache of a layer, in the shape of its keys and values (heads, tokens, width)."""
+        """Return the cache of a layer; allocate it from the shape of keys and values (heads, tokens, width)."""
         if number not in self.layers:
             self.layers[number] = (
                 key.new_zeros(self.slots, key.shape[0], self.length, key.shape[2]),
@@ -84,7 +84,7 @@ class KeyValueCache:
         return self.layers[number]
 
     def copy(self, source: int, targets: Sequence[int], length: int) -> None:
-        """Give other slots the first positions of one, and its states, which are those after its last position."""
+        """Copy the first positions and the recurrent states of a slot to other slots."""
         for pair in self.layers.values():
             for tensor in pair:
                 for target in targets:
@@ -94,7 +94,7 @@ class KeyValueCache:
                 state[target] = state[source]
 
     def take(self, slot: int, start: int, end: int) -> Any:
-        """A copy of some positions of a slot, for `put` and `cut`; each kind of cache has its own form of it."""
+        """Return a copy of some positions of a slot, for `put` and `cut`; its type depends on the cache."""
         taken = {
             number: (key[slot, :, start:end].clone(), value[slot, :, start:end].clone())
             for number, (key, value) in self.layers.items()
@@ -102,7 +102,7 @@ class KeyValueCache:
         return Taken(taken, {name: state[slot].clone() for name, state in self.states.items()})
 
     def put(self, slot: int, start: int, taken: Any, length: int) -> None:
-        """Fill positions of a slot with the first ones of what was taken from one, this one or another."""
+        """Write the first `length` positions of a copy made by `take` into a slot."""
         for number, (key, value) in taken.layers.items():
             keys, values = self.layer(number, key, value)
             keys[slot, :, start : start + length] = key[:, :length]
@@ -111,7 +111,7 @@ class KeyValueCache:
             self.state(*name, like=state)[slot] = state
 
     def cut(self, taken: Any, start: int, end: int) -> Any:
-        """A copy of a part of what was taken; only the last part has the states, which are those of its end."""
+        """Return a copy of a part of `taken`; only a part that reaches its end has the recurrent states."""
         parts = {
             number: (key[:, start:end].clone(), value[:, start:end].clone())
             for number, (key, value) in taken.layers.items()
@@ -120,17 +120,17 @@ class KeyValueCache:
         return Taken(parts, taken.states if is_last or not taken.states else None)
 
     def clear(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.layers, self.states, self.slots, self.length = {}, {}, 0, 0
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Keys and values of some positions of a slot, and the states of recurrent layers after the last of them."""
+    """Keys and values of some positions of a slot, and the recurrent states after the last position."""
 
     layers: dict[int, tuple[Tensor, Tensor]]
     states: dict[tuple[int, str], Tensor] | None
-    """Empty where a model has none, None where the positions end before the states do."""
+    """Empty if the model has no recurrent layers; None if the states are not those of the last position."""
 
 
 def _grow_slots(state: Tensor, slots: int) -> Tensor:
@@ -148,26 +148,26 @@ def _grow(tensor: Tensor, slots: int, length: int) -> Tensor:
 
 
 class TokenDecoder:
-    """Reads prompts and makes steps with one frozen set of weights. Its owner holds the base's turn."""
+    """Prefill and decoding steps with one frozen set of weights. The caller holds the base's turn."""
 
     most_owners = 1 << 30
-    """Snapshots whose samples it can decode at a time."""
+    """Maximum number of snapshots that can be decoded at a time."""
 
     def __init__(self, base: Base, changes: Mapping[str, Change]) -> None:
         self.base, self._changes = base, changes
-        # A decoder may be given another cache, which outlives it; only its own is cleared when it rests.
+        # A subclass may replace `cache` by a shared one; `rest` clears only the decoder's own.
         self.cache = self._own_cache = KeyValueCache()
         self.tokens_read = 0
-        """Of prompts, so far."""
+        """Number of prompt tokens computed so far."""
 
     @torch.inference_mode()
     def prefill(
         self, prompts: Sequence[Sequence[int]], slots: Sequence[int], known: Sequence[int] | None = None
     ) -> Tensor:
-        """Read prompts into slots; the logits after the last token of each, (prompts, vocabulary).
+        """Prefill prompts into slots; return the logits after the last token of each, (prompts, vocabulary).
 
-        `known` says how many of its first tokens each slot holds already, at most all but one. What prompts have in
-        common behind that is read once.
+        `known` is the number of first tokens that each slot already holds, at most all but one. What the remaining
+        tokens of prompts have in common is computed once.
         """
         reading = Reading.of(prompts, slots, known or [0] * len(prompts), self._owners_of(slots))
         tokens, positions = torch.from_numpy(reading.tokens), torch.from_numpy(reading.positions)
@@ -177,32 +177,32 @@ class TokenDecoder:
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """One more token for each of the first slots; the logits after it, (slots, vocabulary)."""
+        """Decode one more token for each of the first slots; return the logits after it, (slots, vocabulary)."""
         at = torch.tensor(positions)
         layout = StepLayout(self.cache, at.to(self.base.device), longest=max(positions) + 1)
         return self._logits(self._hidden(torch.tensor(tokens), at, layout))
 
     def _owners_of(self, slots: Sequence[int]) -> Sequence[int] | None:
-        """For each slot, a number of the snapshot that it is read with; None where there is only one."""
+        """Return the number of each slot's snapshot; None if there is only one snapshot."""
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
-        """Make room in the cache for the next token of these."""
+        """Reserve the cache for the next token of these lanes."""
         self.cache.reserve(len(lanes), max(lane.position for lane in lanes) + 2)
 
     def grow(self, lanes: Sequence[Lane]) -> None:
-        """Read the last token of every lane, lane i in slot i, and choose its next one."""
+        """Decode the last token of every lane, lane i in slot i, and choose its next token."""
         advance(lanes, self.step([lane.tokens[-1] for lane in lanes], [lane.position for lane in lanes]))
 
     def holds_more_than(self, lanes: Sequence[Lane]) -> bool:
-        """Whether a new cache for these would be smaller."""
+        """Whether the cache has more slots than these lanes need."""
         return self.cache.slots > max(1, len(lanes))
 
     def rest(self) -> None:
-        """Give back the cache while there is nothing to sample; one that is tied to more than this decoder stays."""
+        """Release the decoder's own cache while there is nothing to sample."""
         self._own_cache.clear()
 
     def release(self) -> None:
-        """Release memory that outlives the decoder; there was too little of it."""
+        """Release memory that outlives the decoder, after memory ran out."""
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.base.head.logits(hidden)
@@ -213,7 +213,7 @@ class TokenDecoder:
 
 
 class StepLayout:
-    """One token of each slot, which sees everything that is in the slot."""
+    """The layout of a decoding step: one token per slot, which attends to its slot."""
 
     def __init__(self, cache: KeyValueCache, positions: Tensor, *, longest: int) -> None:
         self._cache, self._positions, self._longest = cache, positions, longest
@@ -225,33 +225,33 @@ class StepLayout:
         return found.view(*query.shape[1::-1], -1).transpose(0, 1)
 
     def attend_tokens(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        """The same for (slots, heads, width); the heads of each slot next to each other, (slots, heads * width)."""
+        """Compute attention of (slots, heads, width); return (slots, heads * width)."""
         keys, values = self._cache.layer(traits.layer, key.transpose(0, 1), value.transpose(0, 1))
         keys[self._slots, :, self._positions] = key
         values[self._slots, :, self._positions] = value
         count = len(self._positions)
         keys, values = keys[:count, :, : self._longest], values[:count, :, : self._longest]
-        # Query heads that share keys become the rows of one query, so that no key is copied.
+        # Query heads that share keys become rows of one query, so that keys are not copied.
         grouped = query.unflatten(1, (keys.shape[1], -1))
         found = masked_attention(grouped, keys, values, self._mask(traits.window), traits)
         return found.reshape(count, -1)
 
     def convolve(self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """A convolution that continues from each slot's last inputs."""
+        """Convolve one more token per slot, continuing from the slot's last inputs."""
         inputs = self._cache.state(layer, "inputs", x.new_empty(weight.shape[-1] - 1, x.shape[1]))[: len(x)]
         found, last = recurrence.step_convolution(x, weight, bias, inputs)
         inputs.copy_(last)
         return found
 
     def delta_rule(self, layer: int, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        """One more token of the gated delta rule for each slot."""
+        """Apply the gated delta rule to one more token per slot."""
         memory = self._cache.states[layer, "memory"][: len(value)]
         found, last = recurrence.step_delta_rule(query, key, value, decay, beta, memory)
         memory.copy_(last)
         return found
 
     def _mask(self, window: int | None) -> Tensor:
-        """Which positions of its slot each token sees, (slots, 1, 1, longest)."""
+        """Return the attention mask of each token over its slot, (slots, 1, 1, longest)."""
         if window not in self._seen:
             at, place = self._positions[:, None], torch.arange(self._longest, device=self._positions.device)[None]
             seen = place <= at if window is None else (place <= at) & (place > at - window)

@@ -1,8 +1,8 @@
-"""A faster step for the family of Llama, Mistral and Qwen: fewer and larger products, and no modules in between.
+"""A faster decoder for Llama, Mistral and Qwen: fewer and larger products, without the overhead of modules.
 
-Queries, keys and values are one product, and so are the two halves of the gated layer. Their weights lie next to each
-other, and the single weights are views of them, so nothing is stored twice. A base is tried out once against the plain
-decoder; if the two disagree, the plain one is used.
+Queries, keys and values are one product, and so are the two halves of the gated layer. The original weights are views
+of the joined ones, so nothing is stored twice. Each base is compared once with the plain decoder, which is used if the
+results differ.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -28,7 +28,7 @@ from .snapshot import Snapshot
 
 
 def make_decoder(base: Base, snapshot: Snapshot) -> TokenDecoder:
-    """The fastest decoder that works for a base and a snapshot, which keeps what is prepared for it."""
+    """Return the fastest decoder that works for a base and a snapshot; the snapshot caches the prepared weights."""
     if (found := graph_decoder(base, snapshot)) is not None:
         return found
     changes = snapshot.changes()
@@ -41,7 +41,7 @@ def make_decoder(base: Base, snapshot: Snapshot) -> TokenDecoder:
 
 
 class FusedDecoder(TokenDecoder):
-    """The plain decoder with its own step."""
+    """A decoder that computes the body of the model with joined weights."""
 
     def __init__(self, base: Base, changes: Mapping[str, Change], layers: Sequence[Layer]) -> None:
         super().__init__(base, changes)
@@ -65,7 +65,7 @@ class FusedDecoder(TokenDecoder):
             if hasattr(layer.attention, "q_norm"):
                 q, k = turned.split([queries, keys], dim=1)
                 turned = torch.cat([_norm(q, layer.attention.q_norm), _norm(k, layer.attention.k_norm)], dim=1)
-            # A rotation mixes column i with column i + half, with the sign that is in the sine.
+            # The rotation mixes column i with column i + half; `sin` contains the sign.
             turned = torch.addcmul(turned * cos, turned.roll(half, dims=-1), sin)
             found = _attend(layout, turned[:, :queries], turned[:, queries:], v, layer.traits)
             x = layer.output(found, x)
@@ -94,7 +94,7 @@ def _can_fuse(base: Base) -> bool:
 
 @torch.inference_mode()
 def _both(base: Base) -> tuple[Tensor, Tensor]:
-    """The logits of a fused step and of a plain one."""
+    """Return the logits of the fused and of the plain decoder."""
     return _try(FusedDecoder(base, {}, prepare_layers(base, {}))), _try(TokenDecoder(base, {}))
 
 

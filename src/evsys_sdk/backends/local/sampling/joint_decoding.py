@@ -1,6 +1,6 @@
-"""Decoding with several adapters on one base: every row gets the products of the snapshot that it belongs to.
+"""Decoding with several adapters on one base: every row uses the adapter of its snapshot.
 
-The base is not merged with any of them. On a GPU captured graphs do the same (`gpu.joint_decoding`).
+No adapter is merged into the base. On a GPU, `gpu.joint_decoding` does the same with captured graphs.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -22,25 +22,25 @@ from .reading import PromptLayout
 from .snapshot import Snapshot
 
 type _Rows = Mapping[int, slice | Tensor]
-"""By the number of the snapshot."""
+"""Rows by the number of their snapshot."""
 
 
 def make_joint_decoder(base: Base, snapshot: Snapshot) -> TokenDecoder:
-    """The fastest decoder for snapshots of the form of this one."""
+    """Return the fastest decoder for snapshots with the form of this one."""
     return joint_graph_decoder(base, snapshot) or JointDecoder(base)
 
 
 class JointDecoder(TokenDecoder):
-    """The plain decoder with a snapshot for each slot."""
+    """The plain decoder, with a separate snapshot for each slot."""
 
     def __init__(self, base: Base) -> None:
         super().__init__(base, {})
         self._owners: list[Snapshot] = []
         self._numbers: list[int] = []
-        """For each slot, which of the owners it belongs to."""
+        """Index into `_owners` for each slot."""
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
-        """Make room in the cache, and note whose lanes these are."""
+        """Reserve the cache, and record the snapshot of each lane."""
         self._owners = list(dict.fromkeys(lane.request.owner for lane in lanes))
         self._numbers = [self._owners.index(lane.request.owner) for lane in lanes]
         super().reserve(lanes)

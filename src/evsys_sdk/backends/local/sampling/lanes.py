@@ -1,8 +1,8 @@
-"""Samples in the making: how a token is chosen, when a sample ends, and what was asked for.
+"""Running samples: their requests, the choice of tokens, and stop conditions.
 
-Every sample has its own stream of random numbers, made from the seed of its request and its number, and a token is
-found by inverting the distribution at one of them. So it does not matter with which others it was computed, save for
-rounding.
+Every sample has its own random stream, from the seed of its request and its number. A token is chosen by inverting the
+distribution function at the next random number. So a sample does not depend on the other samples of its batch, except
+for rounding.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -27,24 +27,24 @@ from ..base.packing import Ints
 
 _BLOCK = 256
 _MILD_BIAS = 30.0
-"""Of the 87 nats below the best token that masses in float32 reach down to."""
+"""Largest logit bias that may be applied to masses; float32 masses reach 87 nats below the best token."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingLimits:
-    """How much may run at once."""
+    """Limits of concurrent sampling."""
 
     lanes: int = 32
-    """Samples that grow together."""
+    """Maximum number of samples that are decoded at the same time."""
     cached_tokens: int = 65536
-    """Positions that all of them together may come to need; texts are remembered in what they leave free."""
+    """Cache positions for all running samples together; the prefix cache uses what they leave free."""
     tokens_at_once: int = 2048
-    """Prompt tokens read in one go."""
+    """Prompt tokens per prefill."""
 
 
 @dataclass(slots=True)
 class PromptTokens:
-    """Of all prompts that were sampled from: tokens that were read, and those that did not need to be."""
+    """Number of prompt tokens that were computed, and that were reused from caches."""
 
     read: int = 0
     reused: int = 0
@@ -63,34 +63,34 @@ class SampleCall:
     future: Future[list[Sample]] = field(default_factory=Future[list[Sample]])
     finished: dict[int, Sample] = field(default_factory=dict[int, Sample])
     text: Ints = field(init=False)
-    """The prompt once more, to compare it with others."""
+    """The prompt as an array, for comparisons."""
     bias: tuple[Tensor, Tensor] | None = None
-    """Tokens whose logits are changed, and by how much; made when first needed."""
+    """Tokens and values of `params.logit_bias`; cached by `bias_of`."""
 
     def __post_init__(self) -> None:
         self.text = np.array(self.prompt, np.int64)
 
     @property
     def key(self) -> tuple[Any, tuple[int, ...]]:
-        """Equal for requests that read the same prompt with the same weights."""
+        """Equal for requests with the same prompt and the same weights."""
         return self.owner, self.prompt
 
     def finish(self, number: int, sample: Sample) -> None:
-        """Note one sample; the last one answers the request."""
+        """Store a finished sample; the last one resolves the request."""
         self.finished[number] = sample
         if len(self.finished) == self.num_samples:
-            with suppress(InvalidStateError):  # its client may have been closed
+            with suppress(InvalidStateError):  # the client may be closed
                 self.future.set_result([self.finished[index] for index in range(self.num_samples)])
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error, unless it is answered."""
+        """Resolve the request with an error, unless it is already resolved."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Where a sample ends."""
+    """The stop tokens and stop texts of a request."""
 
     tokens: frozenset[int]
     texts: tuple[str, ...]
@@ -110,7 +110,7 @@ class Stops:
             return True
         if not self.texts:
             return False
-        # A token is at least one byte of text, so a stop that has just been completed lies within the last few.
+        # A token is at least one byte of text, so a stop text that was just completed lies within this window.
         window = max(len(text.encode()) for text in self.texts) + 8
         tail = self.tokenizer.decode(list(tokens[-window:]), skip_special_tokens=False)
         return any(text in tail for text in self.texts)
@@ -118,7 +118,7 @@ class Stops:
 
 @dataclass(eq=False, slots=True)
 class Lane:
-    """One sample in the making."""
+    """One running or waiting sample."""
 
     request: SampleCall
     number: int
@@ -129,9 +129,9 @@ class Lane:
     stopped: bool = False
     filter: TokenFilter | None = None
     top: list[tuple[list[int], list[float]]] = field(default_factory=list[tuple[list[int], list[float]]])
-    """The most probable tokens at each place, and their log-probabilities."""
+    """The most probable tokens at each position, and their log-probabilities."""
     reported: int = 0
-    """Tokens that `on_token` was called with; a restart does not report them again."""
+    """Number of tokens reported to `on_token`; a restart does not report them again."""
 
     @classmethod
     def of(cls, request: SampleCall, number: int, stops: Stops) -> Lane:
@@ -141,27 +141,27 @@ class Lane:
 
     @property
     def position(self) -> int:
-        """Where the next token to be read stands, which is the last one that was chosen."""
+        """Position of the next token to decode, which is the last token chosen."""
         return len(self.request.prompt) + len(self.tokens) - 1
 
     @property
     def read(self) -> Ints:
-        """All tokens that have been read: the prompt and the answer but for its last token."""
+        """All decoded tokens: the prompt and the answer without its last token."""
         return np.concatenate([self.request.text, np.array(self.tokens[:-1], np.int64)])
 
     @property
     def longest(self) -> int:
-        """Positions that it may come to need."""
+        """Maximum number of positions that the sample may need."""
         return len(self.request.prompt) + self.request.params.max_tokens
 
     @property
     def left(self) -> int:
-        """Tokens that it may still come to have."""
+        """Maximum number of further tokens."""
         return self.request.params.max_tokens - len(self.tokens)
 
     @property
     def done(self) -> bool:
-        # A request that was answered with an error needs no more samples.
+        # A request that failed needs no more samples.
         return self.stopped or len(self.tokens) >= self.request.params.max_tokens or self.request.future.done()
 
     def add(self, token: int, logprob: float) -> None:
@@ -178,7 +178,7 @@ class Lane:
             self.stopped = not report((token, logprob, best)) or self.stopped
 
     def restart(self) -> None:
-        """Forget what was sampled; the same stream gives it again."""
+        """Discard the tokens; the random stream reproduces them."""
         self.tokens, self.logprobs, self.top, self.stopped = [], [], [], False
         make = self.request.params.make_filter
         self.filter = make() if make else None
@@ -213,7 +213,7 @@ def advance(lanes: Sequence[Lane], logits: Tensor) -> None:
 
 
 def _change(logits: Tensor, total: Tensor, lanes: Sequence[Lane]) -> Tensor:
-    """What the tokens are chosen by: logits, or log-probabilities with each lane's bias and processors applied."""
+    """Apply each lane's bias and processors to log-probabilities; without any, return the logits unchanged."""
     if not any(lane.request.params.logit_bias or lane.request.params.processors for lane in lanes):
         return logits
     found = logits - total
@@ -227,7 +227,7 @@ def _change(logits: Tensor, total: Tensor, lanes: Sequence[Lane]) -> Tensor:
 
 
 def _biases(lanes: Sequence[Lane], device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(rows, 1) that have the same bias, its tokens and its values; requests that were made together share theirs."""
+    """Yield (rows, 1) with the same bias, its tokens and its values."""
     same: dict[int, list[int]] = {}
     for row, lane in enumerate(lanes):
         same.setdefault(id(lane.request.params.logit_bias), []).append(row)
@@ -237,7 +237,7 @@ def _biases(lanes: Sequence[Lane], device: torch.device) -> Iterator[tuple[Tenso
 
 
 def bias_of(request: Any, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """Tokens and what is added to their logits, on the device; of a request that keeps them in `bias`."""
+    """Return the tokens and values of a request's logit bias on the device, cached in `request.bias`; None if empty."""
     if request.params.logit_bias and request.bias is None:
         tokens, values = zip(*request.params.logit_bias.items(), strict=True)
         request.bias = torch.tensor(tokens, device=device), torch.tensor(values, device=device, dtype=torch.float32)
@@ -245,13 +245,13 @@ def bias_of(request: Any, device: torch.device) -> tuple[Tensor, Tensor] | None:
 
 
 def process(row: Tensor, tokens: Sequence[int], processors: Sequence[LogitsProcessor]) -> Tensor:
-    """A row of log-probabilities as processors change it; they work on NumPy arrays."""
+    """Apply processors, which work on NumPy arrays, to a row of log-probabilities."""
     found = run_processors(row.float().cpu().numpy().copy(), tokens, processors)
     return torch.from_numpy(found).to(row.device)
 
 
 def _filter(logprobs: Tensor, lanes: Sequence[Lane]) -> Tensor:
-    """Minus infinity for the tokens that a filter does not allow."""
+    """Set tokens that a lane's filter does not allow to minus infinity."""
     if all(lane.filter is None for lane in lanes):
         return logprobs
     found = logprobs.clone()
@@ -264,7 +264,7 @@ def _filter(logprobs: Tensor, lanes: Sequence[Lane]) -> Tensor:
 
 
 def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) -> Tensor:
-    """One token per row, by inverting the distribution function at `uniform`; the best one at temperature 0."""
+    """Choose one token per row by inverting the distribution function at `uniform`; the best token at temperature 0."""
     temperature = torch.tensor([p.temperature for p in params], device=logprobs.device, dtype=torch.float32)
     greedy = temperature == 0
     highest, best = logprobs.max(dim=1, keepdim=True)
@@ -276,19 +276,19 @@ def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) 
 
 
 def _mass(logits: Tensor, highest: Tensor, change: Callable[[Tensor], Tensor] = lambda scaled: scaled) -> Tensor:
-    """Masses of all tokens, (rows, blocks, _BLOCK), filled up with tokens of none; that of the best token is 1."""
-    # One array for all: a new one for each operation would take longer than the operations.
+    """Return unnormalized probabilities, (rows, blocks, _BLOCK), padded with zeros; the best token's is 1."""
+    # In place: allocating an array for each operation would take longer than the operations.
     mass = logits.new_zeros(len(logits), -(-logits.shape[1] // _BLOCK) * _BLOCK)
     scaled = mass[:, : logits.shape[1]]
-    torch.sub(logits, highest, out=scaled)  # first: a tiny temperature would make all of them infinite
+    torch.sub(logits, highest, out=scaled)  # before the division: a tiny temperature would make all logits infinite
     change(scaled).exp_()
     return mass.view(len(mass), -1, _BLOCK)
 
 
 def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
-    """Where the distribution function of each row reaches `uniform`; first among blocks of tokens, then inside one.
+    """Return the token at which each row's distribution function reaches `uniform`.
 
-    A running sum in float64 over a whole vocabulary would take longer than all the rest.
+    It searches the blocks first and then one block, because a float64 cumulative sum over the vocabulary is slow.
     """
     blocks = mass.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
     wanted = uniform[:, None] * blocks[:, -1:]
@@ -296,47 +296,47 @@ def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
     before = torch.where(block > 0, blocks.gather(1, (block - 1).clamp_min(0)), 0.0)
     inside = mass.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double()
     place = torch.searchsorted(inside.cumsum(dim=1), wanted - before, right=True)
-    # Rounding may put the number just behind the block's last token; never choose one without any probability.
+    # Rounding may place the number behind the block's last token; never choose a token with probability 0.
     last = torch.where(inside > 0, torch.arange(_BLOCK, device=mass.device), 0).amax(dim=1, keepdim=True)
     return (block * _BLOCK + torch.minimum(place, last))[:, 0]
 
 
 def uniforms(lanes: Sequence[Lane], *, ahead: int = 0) -> Tensor:
-    """The next random number of each lane, in [0, 1), or one `ahead` of it."""
+    """Return the next random number of each lane, in [0, 1), or the one `ahead` positions later."""
     places = [len(lane.tokens) + 1 + ahead for lane in lanes]
     return torch.from_numpy(uniforms_of([lane.stream for lane in lanes], places))
 
 
 def needs_logits(params: SamplingParams) -> bool:
-    """Whether the logits of each step are looked at, and not only the token that is chosen."""
+    """Whether sampling needs the logits of each step, not only the chosen token."""
     changed = params.make_filter is not None or bool(params.processors)
     return is_truncated(params) or bool(params.top_logprobs) or changed
 
 
 def _is_mild(params: SamplingParams) -> bool:
-    """Whether the masses of the tokens as they are tell which one is chosen, but for biases that no mass is lost by."""
+    """Whether tokens can be chosen from the plain masses, with at most small biases."""
     biases = (params.logit_bias or {}).values()
     changed = is_truncated(params) or params.make_filter is not None or params.processors
     return params.temperature == 1 and not changed and all(abs(one) <= _MILD_BIAS for one in biases)
 
 
 def is_truncated(params: SamplingParams) -> bool:
-    """Whether some tokens are left out."""
+    """Whether top_k or top_p excludes tokens."""
     return params.top_k != -1 or params.top_p < 1
 
 
 def _truncate(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Minus infinity for the tokens that top_k and top_p leave out."""
+    """Set tokens that top_k and top_p exclude to minus infinity."""
     for row, p in enumerate(params):
         if not is_truncated(p):
             continue
         kept = min(p.top_k, scaled.shape[1]) if p.top_k != -1 else scaled.shape[1]
-        # Stable: among equal ones the same are left out each time.
+        # Stable, so that ties are resolved the same way each time.
         values, order = scaled[row].sort(descending=True, stable=True)
         probability = values.double().exp()
         before = probability.cumsum(0) - probability
         keep = before < p.top_p * probability.sum()
-        # Rounding must not leave nothing to choose from.
+        # Always keep the best token, in spite of rounding.
         keep[0] = True
         keep[kept:] = False
         scaled[row, order[~keep]] = float("-inf")

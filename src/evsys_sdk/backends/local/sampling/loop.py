@@ -1,8 +1,8 @@
-"""The thread that samples: requests join the running batch between two steps and leave it when they are done.
+"""The sampling thread: requests join the running batch between two steps and leave it when they are done.
 
-All running samples of one snapshot grow together, a token per step, as a `Batch`. The batches of the last few snapshots
-are kept when nothing runs, with what they remember. Between two steps the base is free for training and for other runs.
-Requests to score texts are answered in between, many at a time.
+All running samples of one snapshot form a `Batch` and grow by a token per step. The batches of the last few snapshots
+are kept with their prefix caches. Between two steps the base is free for training and other runs. Scoring requests are
+computed between steps, many at a time.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -29,16 +29,16 @@ from .scoring import ScoreRequest, score
 from .snapshot import Snapshot
 
 _GRACE_S = 0.001
-"""How long an idle thread waits for more requests to start together with the first."""
+"""How long an idle thread waits for more requests after the first, to start them as one batch."""
 
 _JOINT_GRACE_S = 0.02
-"""How long it waits for the other runs that share the base."""
+"""How long an idle thread waits for other runs that share the base."""
 
 _ROWS_AT_ONCE = 4
-"""Texts are scored as many at a time as would fill so many rows."""
+"""Maximum number of full rows that are scored between two steps."""
 
 _KEPT_SNAPSHOTS = 2
-"""How many snapshots keep what makes their next request faster; each may take as much memory as the model."""
+"""Number of snapshots with cached merged weights and batches; each may take as much memory as the model."""
 
 
 @dataclass(slots=True)
@@ -50,14 +50,14 @@ class _Queue:
 
 
 class SamplingLoop:
-    """Answers the requests of one client's samplers; a thread, which starts with the first request, may serve several.
+    """Serves the requests of one client's samplers on a thread, which starts with the first request.
 
-    With `shared`, clients on the same base with the same limits have one thread, and their samples grow together.
+    With `shared`, clients on the same base with the same limits share a thread, and their samples are batched.
     """
 
     def __init__(self, base: Base, limits: SamplingLimits, *, name: str, shared: bool = False) -> None:
         self._asked: set[Any] = set()
-        """Requests that have not been answered."""
+        """Unresolved requests."""
         with _guard:
             found = base.loops.get(limits) if shared else None
             self._thread = found or _Thread(base, limits, name, shared=shared)
@@ -65,20 +65,20 @@ class SamplingLoop:
             if shared:
                 base.loops[limits] = self._thread
         self.prompt_tokens = self._thread.prompt_tokens
-        """How much of all prompts so far was read."""
+        """Number of computed and reused prompt tokens so far."""
         self._end = weakref.finalize(self, _leave, self._thread, base.loops, limits)
 
     def sample(self, snapshot: Snapshot, request: SampleCall) -> None:
-        """Start sampling; the answer comes through the request's future."""
+        """Queue a sampling request; its future receives the result."""
         request.owner = snapshot
         self._add(lambda queue: queue.sampling.append((snapshot, request)), request)
 
     def score(self, snapshot: Snapshot, request: ScoreRequest) -> None:
-        """Start scoring a text; the answer comes through the request's future."""
+        """Queue a scoring request; its future receives the result."""
         self._add(lambda queue: queue.scoring.append((snapshot, request)), request)
 
     def close(self) -> None:
-        """Give up what is running, and end the thread if no one else needs it. Closing twice does nothing."""
+        """Fail all unresolved requests; end the thread if no other client uses it. Closing twice does nothing."""
         thread = self._thread
         for request in list(self._asked):
             request.fail(BackendError("the client was closed while it was sampling. Prepare the backend again."))
@@ -89,7 +89,7 @@ class SamplingLoop:
     def _add(self, append: Callable[[_Queue], None], request: Any) -> None:
         if not self._end.alive:
             raise BackendError("the model was asked through a client that is closed. Prepare the backend again.")
-        asked = self._asked  # not self: a loop that is dropped unclosed must be released
+        asked = self._asked  # without a reference to self, so that an unclosed loop can be freed
         asked.add(request)
         request.future.add_done_callback(lambda _: asked.discard(request))
         self._thread.add(append)
@@ -99,7 +99,7 @@ _guard = threading.Lock()
 
 
 def _leave(thread: _Thread, loops: dict[Any, Any], limits: SamplingLimits) -> None:
-    """One client fewer; the last one ends the thread."""
+    """Remove a client from a thread; the last client ends the thread."""
     with _guard:
         thread.users -= 1
         if thread.users:
@@ -110,7 +110,7 @@ def _leave(thread: _Thread, loops: dict[Any, Any], limits: SamplingLimits) -> No
 
 
 class _Thread:
-    """The queue that clients write to, and the thread that reads it."""
+    """A sampling thread with its queue of requests."""
 
     def __init__(self, base: Base, limits: SamplingLimits, name: str, *, shared: bool) -> None:
         self.queue, self.prompt_tokens, self.users = _Queue(), PromptTokens(), 0
@@ -137,23 +137,23 @@ def _close(queue: _Queue) -> None:
 
 
 class _Serving:
-    """What the thread does."""
+    """The work of a sampling thread."""
 
     def __init__(self, base: Base, limits: SamplingLimits, queue: _Queue, count: PromptTokens, *, joins: bool) -> None:
         self._base, self._limits, self._queue, self._count, self._joins = base, limits, queue, count, joins
         self._batches: dict[Snapshot | int, Batch] = {}
-        """By snapshot, or by the form of all snapshots that are sampled from together."""
+        """Batches by snapshot, or by form for snapshots that are sampled from jointly."""
         self._used: list[Snapshot] = []
-        """The last few snapshots, the latest last. Their batches are kept, and so are merged weights."""
+        """The last few snapshots, most recent last; their batches and merged weights are kept."""
 
     def run(self) -> None:
         while self._wait():
             try:
                 self._serve_once()
-            except BaseException as error:  # waiting callers must get it, and later requests need a thread
+            except BaseException as error:  # passed on to the callers; the thread must survive for later requests
                 self._give_up(error)
         self._give_up(BackendError("the client was closed while it was sampling. Prepare the backend again."))
-        for snapshot in self._used:  # a sampler that is still held should not hold a copy of the model
+        for snapshot in self._used:  # a caller may still hold the sampler, which should not keep a copy of the model
             snapshot.forget_merged()
         self._used.clear()
 
@@ -166,18 +166,18 @@ class _Serving:
         self._tidy()
 
     def _wait(self) -> bool:
-        """Until there is something to do; False when the loop is closed."""
+        """Wait for work; return False when the queue is closed."""
         queue = self._queue
         idle = all(batch.is_idle for batch in self._batches.values())
         with queue.changed:
             if idle and not queue.sampling and not queue.scoring and not queue.closed:
                 queue.changed.wait()
-                queue.changed.wait(_GRACE_S)  # a group of samples arrives one by one, and should start as one batch
+                queue.changed.wait(_GRACE_S)  # the requests of a group arrive one by one; start them as one batch
                 self._wait_for_others()
             return not queue.closed
 
     def _wait_for_others(self) -> None:
-        """Runs that share the base begin to sample at about the same time: their prompts are read together."""
+        """Wait briefly for requests of the other runs on the base, so that their prompts are computed together."""
         members, ends = getattr(self._base.joiner, "members", 0), time.monotonic() + _JOINT_GRACE_S
         queue = self._queue
         while (
@@ -196,11 +196,11 @@ class _Serving:
             batch = self._batch_for(snapshot)
             try:
                 batch.add(request)
-            except Exception as error:  # the others that have come with it are no worse for it
+            except Exception as error:  # fail only this request
                 request.fail(error)
 
     def _batch_for(self, snapshot: Snapshot) -> Batch:
-        """Where a request joins: the samples of its snapshot, or of all snapshots while several runs share the base."""
+        """Return the batch for a snapshot: its own, or a joint one while several runs share the base."""
         base, members = self._base, getattr(self._base.joiner, "members", 0)
         if not self._joins or members < 2 or snapshot.form is None:
             self._note_use(snapshot)
@@ -216,7 +216,7 @@ class _Serving:
         return Batch(self._base, make, self._limits, self._count)
 
     def _note_use(self, snapshot: Snapshot) -> None:
-        """Keep the merged weights and the batches of the last few snapshots only."""
+        """Mark a snapshot as used; drop merged weights and batches of older snapshots."""
         self._used = [*(one for one in self._used if one is not snapshot), snapshot]
         for old in self._used[:-_KEPT_SNAPSHOTS]:
             old.forget_merged()
@@ -224,14 +224,14 @@ class _Serving:
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        """Before the next decoder is made, so that it can have the place of an old one."""
+        """Drop idle batches that are not kept, so that a new decoder can reuse their memory."""
         shared = getattr(self._base.joiner, "members", 0) > 1
         kept = {key for key in self._batches if key in self._used or (shared and isinstance(key, int))}
         for key in [key for key, batch in self._batches.items() if batch.is_idle and key not in kept]:
             del self._batches[key]
 
     def _tidy(self) -> None:
-        """Release what is no longer used; what all batches remember shares the room that running samples leave."""
+        """Drop unused batches, and limit all prefix caches together to the room that running samples leave."""
         self._drop_unused()
         if len(self._batches) < 2:
             return
@@ -243,7 +243,7 @@ class _Serving:
                 left -= batch.remembered_tokens
 
     def _score(self) -> None:
-        """Score a few of the texts that wait: samples and `close` should not wait for all of them."""
+        """Score some of the waiting texts; not all, because samples and `close` have to wait meanwhile."""
         arrived: list[tuple[Snapshot, ScoreRequest]] = []
         with self._queue.changed:
             tokens = 0

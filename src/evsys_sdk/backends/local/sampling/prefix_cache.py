@@ -1,10 +1,10 @@
-"""What was read before: keys and values of texts, kept so that a prompt which begins alike is not read from scratch.
+"""Prefix cache: keys and values of earlier texts, so that prompts with a common prefix need less prefill.
 
-A tree of stretches of tokens: what several texts begin with is kept once. When there is too little room, the ends that
-no one has asked for the longest go first. It belongs to one frozen set of weights; others need one of their own.
+It is a radix tree, so that shared prefixes are stored once; the least recently used leaves are evicted first. Each
+cache belongs to one frozen set of weights.
 
-    remembered.keep(text, cache, slot)                  # a text that has been read into a slot
-    found = remembered.find(prompt)                     # the longest beginning that is known
+    remembered.keep(text, cache, slot)                  # a text that is in a slot
+    found = remembered.find(prompt)                     # the longest cached prefix
     found.copy_to(cache, slot)
 """
 
@@ -29,38 +29,38 @@ from ..base.packing import Ints, common_start
 from .decoding import KeyValueCache
 
 SHORTEST = 8
-"""Shorter stretches are sooner read than kept and copied."""
+"""Shorter pieces are not cached, because computing them is faster than copying."""
 _NOTED = 64
-"""Prompts of which it is known what comes after them."""
+"""Maximum number of prompts with cached logits."""
 
 
 @dataclass(eq=False, slots=True)
 class _Stretch:
-    """Some tokens that follow those of its parent, and what attention needs of them."""
+    """A node of the tree: some tokens that follow those of its parent, with their keys and values."""
 
     tokens: Ints
     taken: Any
     """Keys and values, in the form of the cache."""
     used: int
-    """When it was last asked for."""
+    """Logical time of the last use."""
     state_tokens: int = 0
-    """As many tokens' keys take the memory that the states at its end take."""
+    """Memory of the recurrent states at its end, in tokens."""
     children: dict[int, _Stretch] = field(default_factory=dict["int", "_Stretch"])
-    """By their first token. There is no way back to the parent, so that memory is free as soon as it is released."""
+    """Children by their first token. There is no reference to the parent, so that released nodes are freed at once."""
 
     @property
     def size(self) -> int:
-        """Tokens that it counts for."""
+        """Memory of the node in tokens, including recurrent states."""
         return len(self.tokens) + self.state_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The beginning of a text that is known. It stays usable when it is forgotten meanwhile."""
+    """The cached prefix of a text. It stays valid after eviction."""
 
     length: int = 0
     parts: tuple[tuple[Any, int], ...] = ()
-    """What to copy one after another, and how many positions of each."""
+    """Cached pieces in order, and the number of positions to copy from each."""
 
     def copy_to(self, cache: KeyValueCache, slot: int) -> None:
         """Fill the first positions of a slot."""
@@ -71,20 +71,20 @@ class Found:
 
 
 class PrefixCache:
-    """Texts that were read with one set of weights. Any thread may make it forget them."""
+    """Cached texts for one set of weights. `forget` may be called from any thread."""
 
     def __init__(self) -> None:
         self._root = _Stretch(np.empty(0, np.int64), {}, 0)
         self._clock = itertools.count(1)
         self._lock = threading.Lock()
         self.tokens = 0
-        """How many positions are kept."""
+        """Size of the cache in tokens."""
         self._after: OrderedDict[bytes, Tensor] = OrderedDict()
-        """Logits after prompts: one that is asked for again need not even read its last token."""
+        """Logits after prompts, so that a repeated prompt needs no computation."""
         memory.evict_when_short(self)
 
     def find(self, text: Ints) -> Found:
-        """The longest beginning of a text that is known."""
+        """Return the longest cached prefix of a text."""
         with self._lock:
             path = self._walk(text)
             while path and not _can_end(*path[-1]):
@@ -94,7 +94,7 @@ class PrefixCache:
         return Found(length, parts) if length >= SHORTEST else Found()
 
     def keep(self, text: Ints, cache: KeyValueCache, slot: int) -> None:
-        """Remember a text that has been read into a slot; only what is new of it is copied."""
+        """Add the text of a slot; copy only the part that is not yet cached."""
         with self._lock:
             path = self._walk(text)
             known = sum(common for _, common in path)
@@ -102,7 +102,7 @@ class PrefixCache:
                 return
             taken = cache.take(slot, known, len(text))
             parent, common = path[-1] if path else (self._root, 0)
-            # A text that leaves a stretch in its middle: the stretch ends there, and both ways on begin at its end.
+            # If the text diverges inside a node, split the node there; both continuations become its children.
             if common < len(parent.tokens):
                 before = path[-2][0] if len(path) > 1 else self._root
                 parent = before.children[int(parent.tokens[0])] = _split(parent, common, cache)
@@ -111,7 +111,7 @@ class PrefixCache:
             self.tokens += added.size
 
     def note_end(self, prompt: Ints, logits: Tensor) -> None:
-        """Remember what comes after a prompt."""
+        """Cache the logits after a prompt."""
         with self._lock:
             if (key := _key(prompt)) not in self._after:
                 self._after[key] = logits.clone()
@@ -120,18 +120,18 @@ class PrefixCache:
                 self._after.popitem(last=False)
 
     def after(self, prompt: Ints) -> Tensor | None:
-        """The logits after a prompt, if they are known."""
+        """Return the logits after a prompt; None if they are not cached."""
         with self._lock:
             return self._after.get(_key(prompt))
 
     def shrink(self, tokens: int) -> None:
-        """Forget the ends of texts, the least recently used first, until no more than this many tokens are left."""
+        """Evict leaves, least recently used first, until at most this many tokens are left."""
         if self.tokens <= tokens:
             return
-        tokens -= tokens // 8  # a few more than needed: to look for the oldest at every new text would take long
+        tokens -= tokens // 8  # evict more than needed, because the search for the oldest is slow
         with self._lock:
             parents = dict(_family(self._root))
-            # The `id` decides between those of one moment, because stretches themselves cannot be compared.
+            # The `id` breaks ties, because nodes cannot be compared.
             ends = [(stretch.used, id(stretch), stretch) for stretch in parents if not stretch.children]
             heapq.heapify(ends)
             while self.tokens > tokens and ends:
@@ -143,14 +143,14 @@ class PrefixCache:
                     heapq.heappush(ends, (parent.used, id(parent), parent))
 
     def forget(self) -> None:
-        """Forget everything."""
+        """Clear the cache."""
         with self._lock:
             self._root.children.clear()
             self._after.clear()
             self.tokens = 0
 
     def _walk(self, text: Ints) -> list[tuple[_Stretch, int]]:
-        """The stretches that a text begins with, and how many tokens of each; all but the last one are whole."""
+        """Return the nodes that a text matches, with the number of matching tokens; only the last may be partial."""
         path: list[tuple[_Stretch, int]] = []
         stretch, at, now = self._root, 0, next(self._clock)
         while at < len(text) and (child := stretch.children.get(int(text[at]))) is not None:
@@ -164,13 +164,13 @@ class PrefixCache:
 
 
 def _can_end(stretch: _Stretch, common: int) -> bool:
-    """Whether a text can be continued after so many tokens of a stretch: recurrent layers need a state from there."""
+    """Whether a text can be continued after `common` tokens of a node: recurrent layers need a state at that point."""
     states = getattr(stretch.taken, "states", {})
     return states == {} or (states is not None and common == len(stretch.tokens))
 
 
 def _split(stretch: _Stretch, at: int, cache: KeyValueCache) -> _Stretch:
-    """Divide a stretch in two; the first of them. Both are copies: memory of one must not live on with the other."""
+    """Split a node in two and return the first; both are copies, so that each can be freed separately."""
     end = len(stretch.tokens)
     first = _Stretch(stretch.tokens[:at], cache.cut(stretch.taken, 0, at), stretch.used)
     stretch.taken = cache.cut(stretch.taken, at, end)
@@ -180,7 +180,7 @@ def _split(stretch: _Stretch, at: int, cache: KeyValueCache) -> _Stretch:
 
 
 class Beginnings:
-    """Texts in the order of their tokens, to find the one that has most in common with another at its beginning."""
+    """Sorted texts, to find the text with the longest common prefix."""
 
     def __init__(self, texts: Iterable[Ints] = ()) -> None:
         self._sorted = sorted(((_key(text), text) for text in texts), key=lambda entry: entry[0])
@@ -189,7 +189,7 @@ class Beginnings:
         bisect.insort(self._sorted, (_key(text), text), key=lambda entry: entry[0])
 
     def closest(self, text: Ints) -> tuple[int, Ints | None]:
-        """How much is in common with the closest text, and which one that is."""
+        """Return the length of the longest common prefix and the text that has it; (0, None) without texts."""
         place = bisect.bisect_left(self._sorted, _key(text), key=lambda entry: entry[0])
         neighbours = [other for _, other in self._sorted[max(0, place - 1) : place + 1]]
         found = [(common_start(other, text), number) for number, other in enumerate(neighbours)]
@@ -200,11 +200,11 @@ class Beginnings:
 
 
 def _key(text: Ints) -> bytes:
-    return text.astype(">i4").tobytes()  # big-endian bytes sort as the tokens do
+    return text.astype(">i4").tobytes()  # big-endian bytes sort like the tokens
 
 
 def _family(root: _Stretch) -> Iterator[tuple[_Stretch, _Stretch]]:
-    """Every stretch and its parent."""
+    """Yield every node with its parent."""
     stack = [root]
     while stack:
         parent = stack.pop()

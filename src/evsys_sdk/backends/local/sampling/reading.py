@@ -1,7 +1,7 @@
-"""Reading prompts: how they are laid out in one row, and where their keys and values go and come from.
+"""Prefill: the layout of prompts in one row, and the slots that their keys and values go to and come from.
 
-Of a prompt whose beginning is in its slot already only the rest is read. Rests with a common beginning behind the same
-known tokens are a family as in training: what they share is in the row once, and goes to the slots of all of them.
+If a slot already holds a prefix of its prompt, only the rest is computed. Rests that follow the same known tokens and
+share a prefix form a family as in training: the shared part is in the row once and is stored in all their slots.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Where a segment's keys lie once they are stored: in the first positions of a slot."""
+    """The cached keys of a segment: the first `end` positions of a slot."""
 
     slot: int
     end: int
@@ -33,29 +33,30 @@ class _Stretch:
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """What of the row goes to a slot."""
+    """The part of the row to store in a slot."""
 
     slot: int
     first: int
-    """The position of the first of them."""
+    """Position in the slot of the first token."""
     places: packing.Ints
+    """Indices into the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One row with all that is to be read of some prompts."""
+    """One row with the tokens to compute of some prompts."""
 
     tokens: packing.Ints
     positions: packing.Ints
     segments: tuple[Segment, ...]
     stretches: tuple[_Stretch, ...]
-    """Of each segment."""
+    """One per segment."""
     stores: tuple[_Store, ...]
-    """Of each prompt."""
+    """One per prompt."""
     ends: packing.Ints
-    """Where the last token of each prompt lies."""
+    """Index in the row of the last token of each prompt."""
     owned: tuple[tuple[int, slice], ...]
-    """Numbers of snapshots in ascending order, and the rows that each is to read."""
+    """Numbers of snapshots in ascending order, each with its part of the row."""
 
     @classmethod
     def of(
@@ -68,8 +69,7 @@ class Reading:
         families: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         of = owners or [0] * len(prompts)
         for number in sorted(range(len(prompts)), key=lambda number: of[number]):
-            # Only behind the same known tokens can rests share what
-            # they begin with: attention saw other things elsewhere.
+            # Rests can share a prefix only if they follow the same known tokens.
             families.setdefault((of[number], tuple(prompts[number][: known[number]])), []).append(number)
         rows: list[packing.MicroBatch] = []
         segments: list[Segment] = []
@@ -85,7 +85,7 @@ class Reading:
             for member, places in zip(row.members, row.places, strict=True):
                 number = numbers[member]
                 stores[number] = _Store(slots[number], before, places + start)
-                # Of a shared beginning any member's slot will do, for all of them hold it.
+                # For a shared prefix any member's slot works, because all of them hold it.
                 slot_of[places] = slots[number]
             for s in row.segments:
                 segments.append(Segment(s.start + start, s.length, s.prefix_start + start, s.prefix_length))
@@ -108,12 +108,12 @@ class Reading:
 
     @property
     def knows(self) -> bool:
-        """Whether some of the prompts' tokens are in the slots already."""
+        """Whether some of the prompts' tokens are already in the slots."""
         return any(store.first for store in self.stores)
 
 
 class PromptLayout(PackedLayout):
-    """A packed row whose keys and values are kept, and which sees what slots held before."""
+    """A packed row that stores its keys and values in the cache and attends to the slots' earlier contents."""
 
     def __init__(self, reading: Reading, cache: KeyValueCache) -> None:
         super().__init__(reading.segments)
@@ -141,7 +141,7 @@ class PromptLayout(PackedLayout):
         return masked_attention(q[None], k[None], v[None], seen, traits)[0]
 
     def _initial_state(self, layer: int, kind: str) -> Tensor | None:
-        """Slots that hold the beginning of a text hold the states after it too."""
+        """Return the states of slots that hold a known prefix, zero for the others; None if no prefix is known."""
         if not self._reading.knows:
             return None
         states = self._cache.states[layer, kind]
@@ -179,7 +179,7 @@ class PromptLayout(PackedLayout):
         return layout.attend_rows(query, key, value, traits)
 
     def _lay_out_known(self, end: int, device: torch.device) -> tuple[PackedLayout, Tensor, Tensor]:
-        """A layout for a row behind which lies what each segment sees of its slot, and where that comes from."""
+        """Return a layout for the row with the slots' visible keys appended, and their slots and positions."""
         segments: list[Segment] = []
         slots: list[Tensor] = []
         positions: list[Tensor] = []
@@ -193,7 +193,7 @@ class PromptLayout(PackedLayout):
 
 
 def _columns(row: Tensor, places: packing.Ints) -> Tensor:
-    """(heads, tokens, width) -> those of some places; without a copy where they lie next to each other."""
+    """Select tokens of (heads, tokens, width); a view if they are consecutive."""
     first, last = int(places[0]), int(places[-1])
     if last - first + 1 == len(places):
         return row[:, first : last + 1]
@@ -201,7 +201,7 @@ def _columns(row: Tensor, places: packing.Ints) -> Tensor:
 
 
 def _index_of(stores: Sequence[_Store], device: torch.device) -> tuple[Tensor, ...]:
-    """Slot, position and place in the row of everything that is to be stored, in the order of the row."""
+    """Return slot, position and row index of everything to store, in row order."""
     slots = np.concatenate([np.full(len(store.places), store.slot) for store in stores])
     positions = np.concatenate([store.first + np.arange(len(store.places)) for store in stores])
     places = np.concatenate([store.places for store in stores])

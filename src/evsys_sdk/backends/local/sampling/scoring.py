@@ -1,4 +1,4 @@
-"""Scoring texts with a snapshot: log-probabilities of given tokens, and the most probable alternatives."""
+"""Scoring of texts with a snapshot: log-probabilities of given tokens, and the most probable alternatives."""
 
 # pyright: basic, reportMissingImports=false
 
@@ -27,7 +27,7 @@ from .snapshot import Snapshot
 
 @dataclass(eq=False, slots=True)
 class ScoreRequest:
-    """One call of `logprobs`, or of `topk_logprobs` where `k` is not 0."""
+    """One call of `logprobs`, or of `topk_logprobs` if `k` is not 0."""
 
     tokens: NDArray[np.int64]
     k: int = 0
@@ -36,17 +36,17 @@ class ScoreRequest:
     future: Future[Any] = field(default_factory=Future[Any])
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error, unless it is answered."""
+        """Resolve the request with an error, unless it is already resolved."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)
 
     def answer(self, found: Any) -> None:
-        """Answer, unless its client was closed meanwhile."""
+        """Resolve the request, unless it is already resolved."""
         with suppress(InvalidStateError):
             self.future.set_result(found)
 
     def empty_answer(self) -> Any:
-        """The answer for a text of which nothing can be scored, and what is filled in for longer ones."""
+        """Return an answer without scores, which is complete for texts of less than two tokens."""
         if not self.k:
             return np.full(len(self.tokens), np.nan, np.float32)
         shape, nothing = (len(self.tokens), self.k), np.nan
@@ -55,7 +55,7 @@ class ScoreRequest:
 
 
 def score(base: Base, snapshot: Snapshot, requests: Sequence[ScoreRequest], *, tokens_at_once: int) -> None:
-    """Answer all requests; the numerics are those of training."""
+    """Resolve all requests; the numerics are those of training."""
     try:
         for request in requests:
             if len(request.tokens) < 2:
@@ -89,7 +89,7 @@ def _score_row(base: Base, snapshot: Snapshot, batch: packing.MicroBatch, reques
             _answer(base, requests[member], hidden[torch.from_numpy(place).to(base.device)])
             for member, place in zip(batch.members, batch.places, strict=True)
         ]
-    # After the turn: the waiting caller may need the base at once.
+    # After releasing the base, because the waiting caller may need it at once.
     for member, answer in zip(batch.members, answers, strict=True):
         requests[member].answer(answer)
 
@@ -109,7 +109,7 @@ def _answer(base: Base, request: ScoreRequest, hidden: torch.Tensor) -> Any:
 
 
 def _change(request: ScoreRequest, logits: torch.Tensor, start: int) -> torch.Tensor:
-    """Logits of the positions from `start` on with the bias and the processors of a request."""
+    """Apply a request's bias and processors to the logits of the positions from `start`."""
     if request.logit_bias:
         tokens, values = zip(*request.logit_bias.items(), strict=True)
         logits[:, torch.tensor(tokens, device=logits.device)] += torch.tensor(values, device=logits.device)

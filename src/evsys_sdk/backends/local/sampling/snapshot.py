@@ -15,25 +15,25 @@ from ..base.lora import Change, LoRAAdapter
 
 
 class Snapshot:
-    """An adapter that no longer changes, or none at all for the plain base."""
+    """A frozen adapter, or None for the plain base."""
 
     def __init__(self, base: Base, adapter: LoRAAdapter | None, *, merge: bool) -> None:
         self._base, self.merges = base, merge
-        """Whether there may be a merged copy of the weights."""
+        """Whether a merged copy of the weights may be made."""
         self.form = None if adapter is None or adapter.has_experts or base.key.four_bit else hash(adapter.form)
-        """Equal for snapshots that can be sampled from together; None for those that cannot."""
+        """Equal for snapshots that can be sampled from jointly; None if joint sampling is not possible."""
         self.template = adapter
-        # One that changes nothing, as a new one does, need not be merged, and shares what is prepared for the base.
+        # A new adapter changes nothing, so it is not merged.
         self.adapter = None if adapter is None or adapter.is_zero() else adapter
-        """What is to be merged; None where there is nothing to add to the base."""
+        """The adapter to merge; None if it does not change the base."""
         self._merged: Mapping[str, Change] | None = None
         self.prepared: Any = None
-        """What a decoder has made of the weights for itself."""
+        """Weights that a decoder has prepared for this snapshot."""
 
     def changes(self) -> Mapping[str, Change]:
-        """What to switch on while sampling: merged weights where there is room for them.
+        """Return the changes for sampling: merged weights if memory suffices, otherwise the adapter's parts.
 
-        Weights in four bits are all made dense for it: a token at a time, unpacking takes longer than the products.
+        All four-bit weights are dequantized in advance, because in decoding that takes longer than the products.
         """
         if self.adapter is None and not self._base.key.four_bit:
             return {}
@@ -56,9 +56,9 @@ class Snapshot:
         return {name: dense(linear.weight) for name, linear in switch.layers.items() if name not in merged} | merged
 
     def parts(self) -> Mapping[str, Change]:
-        """What to switch on to compute exactly as training does."""
+        """Return the changes that compute exactly as in training."""
         return {} if self.adapter is None else self.adapter.parts()
 
     def forget_merged(self) -> None:
-        """Give back the memory of the merged weights; they are made again when needed."""
+        """Release the merged weights; they are computed again when needed."""
         self._merged = self.prepared = None
