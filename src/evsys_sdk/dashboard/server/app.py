@@ -1,4 +1,4 @@
-"""The application: routes, the guard around them, and how errors become answers."""
+"""The application: routes, the guard around them, and the responses to errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .storage.writer import Busy, Writer
 def local_app(
     source: RecordSource, gate: LocalGate, hosts: Iterable[str], *, name: str, pages: ProjectPages | None = None
 ) -> Operations:
-    """What `evsys dashboard` serves: the record of one project on this disk, with its loops and campaigns."""
+    """The application of `evsys dashboard`: the record of one project on this disk, with its loops and campaigns."""
 
     def describe(request: Request) -> PageSession:
         return _session(request, "local", name)
@@ -55,11 +55,11 @@ def local_app(
 
 
 def server_app(engine: Engine, hosts: Iterable[str]) -> Operations:
-    """What `evsys dashboard serve` serves: what clients sent, by project."""
+    """The application of `evsys dashboard serve`: the records that clients sent, by project."""
     writer, ingest, signal = Writer(engine), Ingest(), Signal()
     views = ViewMaker(engine, writer)
     gate = KeyGate(engine, writer)
-    writer.after_commit.append(signal.ring)  # not earlier: a page that asks at once must find the change
+    writer.after_commit.append(signal.ring)  # after the commit, so that a page finds the change
     writer.after_rollback.append(ingest.forget)
 
     def source(request: Request) -> StoredRecords:
@@ -84,7 +84,7 @@ def _ready(engine: Engine) -> str:
     try:
         with engine.connect() as connection:
             connection.execute(select(1))
-    except Exception as error:  # whatever a driver raises: the operator learns that the database is out of reach
+    except Exception as error:  # drivers raise many types
         return f"database: {type(error).__name__}"
     return ""
 
@@ -106,7 +106,7 @@ def _application(signal: Signal, writer: Writer | None) -> FastAPI:
         if writer is not None:
             await asyncio.to_thread(writer.close)
 
-    # The schema is served as its own route, so that it needs a key like everything else.
+    # FastAPI's schema route is off; the one below needs a key.
     app = FastAPI(
         title="evsys dashboard",
         version=__version__,
@@ -130,7 +130,7 @@ def _guard(app: FastAPI, gate: AccessGate, hosts: Iterable[str]) -> Guard:
         return app.openapi()
 
     list_routes(app)  # raises for a route that declares no scope
-    # Last, because it takes every path that no other route has.
+    # Last, because it matches every path.
     app.add_route("/{path:path}", PageFiles().answer, methods=["GET", "HEAD"], include_in_schema=False)
     return Guard(app, gate, hosts)
 
@@ -165,7 +165,7 @@ def _answer_unexpected(_: Request, problem: Exception) -> JSONResponse:
     return _problem(500, "internal", "something went wrong on the server; its log says what.")
 
 
-# Starlette looks for the nearest class above an error, so the order is for readers.
+# Starlette selects the nearest base class, so the order does not matter.
 _ANSWERS: dict[Any, Callable[[Request, Exception], JSONResponse]] = {
     NotFound: _answer(404, "not_found"),
     BadQuery: _answer(400, "bad_request"),

@@ -1,7 +1,7 @@
-"""Who may do what: API keys with scopes for one project, and the sessions of browsers.
+"""Authentication and authorization: API keys with scopes for one project, and browser sessions.
 
-A key is `evk_<id>_<secret>`. Only its hash is stored; it has 256 random bits, so a slow hash would protect nothing
-more. It is shown once, sent in a header, and never part of an address, a log line or a record.
+A key is `evk_<id>_<secret>`. Only its hash is stored; a fast hash is sufficient for 256 random bits. A key is shown
+once, sent in a header, and never part of a URL, a log line or a record.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .storage.writer import Busy, Writer
 SCOPES: tuple[Scope, ...] = ("read", "write", "admin")
 SESSION_S = 30 * 86_400.0
 _REMEMBERED_S = 15.0
-"""How long a key is believed without looking it up.
+"""Seconds for which a key is cached.
 
-What this process revokes it forgets at once; what another one does, as `evsys dashboard key --revoke`, only then.
+Revoking in this process takes effect at once; in another, e.g. by `evsys dashboard key --revoke`, after this time.
 """
 _MOST_REMEMBERED = 10_000
 LOCAL = "local"
@@ -39,7 +39,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """The authenticated caller of a request."""
 
     project: str
     scopes: frozenset[str]
@@ -48,26 +48,26 @@ class Caller:
 
 
 class AccessGate(Protocol):
-    """Tells who asks."""
+    """Authenticates callers."""
 
     def identify_key(self, key: str) -> Caller | None: ...
     def identify_session(self, cookie: str) -> Caller | None: ...
     def open_session(self, token: str) -> str | None:
-        """A new cookie for the owner of this token; None when it is not valid."""
+        """Return a new session cookie for a token, or None if the token is invalid."""
         ...
 
     def close_session(self, cookie: str) -> None: ...
 
 
 class LocalGate:
-    """One token, made when the server starts: on a shared machine, others must not see the record."""
+    """Access by a token, created when the server starts: other users of the machine must not read the record."""
 
     def __init__(self) -> None:
         self.token = secrets.token_urlsafe(32)
         self._sessions: set[str] = set()
 
     def identify_key(self, key: str) -> Caller | None:
-        # As bytes: of text that is not ASCII, `compare_digest` raises.
+        # As bytes, because `compare_digest` raises for non-ASCII text.
         same = hmac.compare_digest(key.encode(), self.token.encode())
         return Caller(LOCAL, frozenset(SCOPES), LOCAL) if same else None
 
@@ -87,7 +87,7 @@ class LocalGate:
 
 
 class KeyGate:
-    """API keys and sessions in the database."""
+    """Access by API keys and sessions in the database."""
 
     def __init__(self, engine: Engine, writer: Writer) -> None:
         self._engine, self._writer = engine, writer
@@ -124,18 +124,18 @@ class KeyGate:
         self.forget()
 
     def forget(self) -> None:
-        """Look everybody up again: a key was revoked."""
+        """Clear the cache after a key was revoked."""
         with self._lock:
             self._known.clear()
 
     def _identify(self, secret: str, *, by_cookie: bool) -> Caller | None:
-        if len(secret) > 500:  # no key is, and hashing takes as long as its input
+        if len(secret) > 500:  # longer than any key; bounds the time for hashing
             return None
         hash = digest(secret)
         now = time.monotonic()
         with self._lock:
             known = self._known.get(hash)
-        # Remembered as what it was: a cookie that is sent as a key is looked up among the keys, where it is none.
+        # A cookie sent as a key must not match the cache, and vice versa.
         if known is not None and known[0] > now and known[1].by_cookie == by_cookie:
             return known[1]
         session, key = schema.web_session, schema.api_key
@@ -146,7 +146,7 @@ class KeyGate:
             query = select(key).where(key.c.hash == hash)
         with self._engine.connect() as connection:
             row = connection.execute(query).mappings().first()
-        # Also of a session: it ends with the key that opened it.
+        # Applies to sessions too: a session ends with its key.
         if row is None or row["revoked"] or (row["expires"] is not None and row["expires"] < time.time()):
             return None
         identity = Caller(str(row["project_id"]), frozenset(json.loads(row["scopes"])), str(row["id"]), by_cookie)
@@ -154,23 +154,23 @@ class KeyGate:
             if len(self._known) > _MOST_REMEMBERED:
                 self._known.clear()
             self._known[hash] = (now + _REMEMBERED_S, identity)
-        # Only after a look-up: a write with each request would be more work than most requests.
+        # Only after a lookup, because a write per request would cost more than most requests.
         self._note_use(identity.key_id)
         return identity
 
     def _note_use(self, key_id: str) -> None:
         used = update(schema.api_key).where(schema.api_key.c.id == key_id).values(last_used=time.time())
-        with contextlib.suppress(Busy):  # there is more important work than this
+        with contextlib.suppress(Busy):  # not important enough to wait
             self._writer.submit(lambda connection: connection.execute(used).rowcount)
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret."""
+    """The hash under which a secret is stored."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def make_project(connection: Connection, id: str, name: str = "") -> None:
-    """A new project; one that is there stays as it is."""
+    """Create a project if it does not exist."""
     check_id(id, "the project's id")
     if connection.execute(select(schema.project.c.id).where(schema.project.c.id == id)).first() is None:
         values = {"id": id, "name": name or id, "created": time.time(), "version": 0}
@@ -180,7 +180,7 @@ def make_project(connection: Connection, id: str, name: str = "") -> None:
 def make_key(
     connection: Connection, project: str, scopes: Sequence[str], *, name: str = "", expires: float | None = None
 ) -> tuple[str, str]:
-    """A new key of a project: its id, and the key itself, which no one can find out later."""
+    """Create a key of a project; return its id and the key, which is not stored."""
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
         raise DataError(f"scope {show(unknown[0] if unknown else '')} is not known. Choose among {', '.join(SCOPES)}.")
@@ -195,7 +195,7 @@ def make_key(
 
 
 def list_keys(connection: Connection, project: str | None) -> list[dict[str, Any]]:
-    """What is known of the keys, without the keys."""
+    """List the keys of a project or of all projects, without hashes."""
     table = schema.api_key
     query = select(*(column for column in table.c if column.name != "hash")).order_by(table.c.created)
     rows = connection.execute(query.where(table.c.project_id == project) if project else query).mappings()
@@ -203,7 +203,7 @@ def list_keys(connection: Connection, project: str | None) -> list[dict[str, Any
 
 
 def revoke_key(connection: Connection, project: str | None, id: str) -> bool:
-    """End a key and the sessions it opened; False when there is none."""
+    """Revoke a key and its sessions; return False if there is no such key."""
     table = schema.api_key
     mine = [table.c.id == id, *([table.c.project_id == project] if project else [])]
     found = connection.execute(update(table).where(*mine).values(revoked=True)).rowcount > 0
@@ -213,7 +213,7 @@ def revoke_key(connection: Connection, project: str | None, id: str) -> bool:
 
 
 def require(identity: Caller | None, scope: Scope) -> Caller:
-    """The caller, if permitted; admin may everything."""
+    """Return the caller if it has the scope, else raise; `admin` includes every scope."""
     if identity is None:
         raise EvsysAuthError("sign in first.")
     if scope not in identity.scopes and "admin" not in identity.scopes:

@@ -1,4 +1,4 @@
-"""Telling pages what changed: server-sent events that say which experiment to fetch again, and nothing else."""
+"""Notify pages of changes: server-sent events with the ids of experiments to fetch again."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..views.source import RecordSource
 KEEP_ALIVE_S = 15.0
 _POLL_S = 1.0
 _LULL_S = 0.2
-"""Changes within this time are sent together: a busy project commits many times a second."""
+"""Changes within this time are sent together, because a busy project commits many times a second."""
 _MOST_OF_THE_TIME = 10
-"""Looking for changes on a disk takes time; at most one part in so many of it."""
+"""At most one part in this many of the time is spent polling the disk."""
 
 
 class Signal:
-    """Wakes every stream when something was committed; may be rung from any thread."""
+    """Wakes all streams after a commit; `ring` is thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Event] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.rung = 0
-        """How often; a reader that noted it first does not miss later changes."""
+        """Number of rings; a reader that reads it before the data misses no change."""
         self.closed = False
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -47,10 +47,10 @@ class Signal:
             event.set()
 
     async def wait(self, heard: int, timeout_s: float) -> None:
-        """Until it is rung once more than was heard, or for so long."""
+        """Wait until `rung` differs from `heard`, or until the timeout."""
         if self.rung != heard:
             return
-        event = asyncio.Event()  # one for each who waits: a shared one could be cleared before all have seen it
+        event = asyncio.Event()  # one per waiter, because a shared event could be cleared too early
         self._waiting.add(event)
         try:
             with contextlib.suppress(TimeoutError):
@@ -62,9 +62,9 @@ class Signal:
 async def stream_changes(
     source: RecordSource, signal: Signal, since: int | None, *, polled: bool
 ) -> AsyncIterator[bytes]:
-    """Every change of a project after a version, as it happens; `polled` where nothing tells of changes."""
+    """Yield every change of a project after a version as an event; with `polled`, check the source periodically."""
     version = await asyncio.to_thread(source.version) if since is None else since
-    # Milliseconds after which a browser whose stream broke asks again, by itself and from the last `id` on.
+    # `retry` is in milliseconds: a browser reconnects by itself and sends the last `id`.
     yield b"retry: 2000\n" + _message("hello", version, {"version": version})
     spoken, pause = time.monotonic(), _POLL_S if polled else KEEP_ALIVE_S
     while not signal.closed:

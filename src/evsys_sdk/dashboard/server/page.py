@@ -1,4 +1,4 @@
-"""The page's own files: what was built into the package, or a sentence that says how to get it."""
+"""Serve the files of the web page that are built into the package, or a hint on how to get them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml",
 
 
 class PageFiles:
-    """Serves the files that exist, by name; an address of the page itself gets the page."""
+    """Serves files of the page by path; other paths get `index.html`."""
 
     def __init__(self, folder: Path = PAGE) -> None:
         self._folder = folder.resolve()
         found = [path for path in folder.rglob("*") if path.is_file()] if (folder / "index.html").is_file() else []
         self._files = {f"/{path.relative_to(folder).as_posix()}": path for path in found}
-        """Decided once: no part of an address ever becomes a path."""
+        """URL path -> file, listed once at the start: request paths are never used as file paths."""
 
     async def answer(self, request: Request) -> Response:
-        """A file of the page, or the page itself for an address that it makes sense of."""
-        if request.url.path.split("/")[1] == API_PREFIX.split("/")[1]:  # an address of the API that is mistyped
+        """Return a file of the page, or `index.html` for paths that the page routes itself."""
+        if request.url.path.split("/")[1] == API_PREFIX.split("/")[1]:  # a mistyped path of the API
             raise HTTPException(404, f"there is no {request.url.path[:200]} here.")
         if not self._files:
             return HTMLResponse(_MISSING, 200)
@@ -40,7 +40,7 @@ class PageFiles:
         if path is None:
             return FileResponse(self._files["/index.html"], media_type="text/html")
         kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-        # The build puts a hash of the content into these names; the page itself, which names them, is always asked for.
+        # Names of assets contain a hash of their content; `index.html`, which refers to them, is not cached.
         hashed = request.url.path.startswith("/assets/")
         cache = "public, max-age=31536000, immutable" if hashed else "no-cache"
         return FileResponse(path, media_type=kind, headers={"cache-control": cache})

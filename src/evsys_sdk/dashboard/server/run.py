@@ -1,4 +1,4 @@
-"""Starting and stopping the dashboard's server."""
+"""Start and stop the server of the dashboard."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ...server.settings import is_loopback
 
 _GRACE_S = 5
 _LOOK_FOR_CYCLES_AFTER = 50_000
-"""New objects; a batch of records has some ten thousand, and none of them refers to itself."""
+"""Threshold of garbage collection; a batch of records creates about ten thousand objects, none of them cyclic."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that no one else has; port 0 takes a free one."""
+    """Return a listening socket; port 0 selects a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # without it asyncio sets no TCP_NODELAY
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # without it, asyncio sets no TCP_NODELAY
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
-        sock.listen(128)  # here already: two sockets may be bound to one port as long as neither listens
+        sock.listen(128)  # now, because two sockets can bind to one port until one listens
     except OSError as error:
         sock.close()
         reason = error.strerror or str(error)
@@ -35,15 +35,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def list_hosts(host: str, port: int, more: Sequence[str] = ()) -> set[str]:
-    """What the Host header of a request may say."""
+    """The accepted values of the Host header."""
     names = {f"[{host}]" if ":" in host else host}
-    if is_loopback(host) or host in ("0.0.0.0", "::"):  # those two are bound to, and never asked by
+    if is_loopback(host) or host in ("0.0.0.0", "::"):  # wildcard addresses never occur as a host
         names |= {"localhost", "127.0.0.1", "[::1]"}
     return {f"{name}:{port}" for name in names} | {*more, *(f"{name}:{port}" for name in more)}
 
 
 def serve(app: ASGIApp, sock: socket.socket, announce: Callable[[], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM; what is running is finished first."""
+    """Serve until Ctrl-C or SIGTERM, then finish running requests."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -55,14 +55,14 @@ def serve(app: ASGIApp, sock: socket.socket, announce: Callable[[], None]) -> No
         ws="none",
     )
     server = _Server(config, announce)
-    gc.freeze()  # what was imported stays; looking through it again and again takes a fifth of the time of ingestion
+    gc.freeze()  # excludes imported modules, whose collection takes a fifth of the time of ingestion
     gc.set_threshold(_LOOK_FOR_CYCLES_AFTER)
     with contextlib.closing(sock), contextlib.suppress(KeyboardInterrupt):
         asyncio.run(server.serve(sockets=[sock]))
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready."""
+    """Calls `announce` when the server is ready."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
-"""What every request passes before any route sees it: host, size, identity, origin; and the headers of every answer.
+"""Checks before any route: host, size, origin and authentication; and the security headers of every response.
 
-Nothing is allowed unless it is listed: outside the page's own files and the sign-in, a request without a valid key
-or session ends here. Which scope a route needs is declared with the route (`routes/routing.py`).
+Everything except the page's files and the sign-in needs a valid key or session. Each route declares the scope that it
+needs (`routes/routing.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_DIGITS = 20
 
 
 class Guard:
-    """The outermost layer of the application."""
+    """ASGI middleware that checks every request."""
 
     def __init__(self, app: ASGIApp, gate: AccessGate, hosts: Iterable[str]) -> None:
         self.app, self._gate = app, gate
@@ -59,16 +59,16 @@ class Guard:
         await self.app(scope, _limit(receive), send)
 
     def _refuse(self, scope: Scope, headers: dict[str, str], is_api: bool) -> tuple[int, str, str] | None:
-        """Why a request goes no further; None when it does, and then it is known who asks."""
-        # Host first: a page elsewhere can point its own name at this machine, and its browser would let it read.
+        """Return status, error and message of a refusal, or None after setting the caller in the scope."""
+        # The host check prevents DNS rebinding, by which another site's page could read this server.
         if headers.get("host", "").lower() not in self._hosts:
             message = "this server does not answer to that name. Start it with --allow-host to change that."
             return 421, "wrong_host", message
         length = headers.get("content-length", "0")
-        # Its digits first: Python refuses to make a number of thousands of them.
+        # The number of digits is checked first, because `int` raises for thousands of digits.
         if not length.isdecimal() or len(length) > _MOST_DIGITS or int(length) > LARGEST_BODY:
             return 413, "too_large", f"a request may have {LARGEST_BODY} bytes."
-        # PostgreSQL takes no text with it, and the query would fail there.
+        # PostgreSQL rejects text with NUL.
         if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
             return 400, "bad_request", "an address has no NUL character."
         method = scope["method"]
@@ -84,7 +84,7 @@ class Guard:
             return 401, "unauthorized", "send a valid API key as 'Authorization: Bearer ...', or sign in."
         if headers.get(PROJECT_HEADER.lower(), identity.project) != identity.project:
             return 403, "forbidden", "this key belongs to another project. Check EVSYS_PROJECT_ID."
-        # A header of one's own is added by scripts of this page only: a second lock next to the cookie's `samesite`.
+        # Only scripts of this page can set a custom header: CSRF protection in addition to the cookie's `samesite`.
         if identity.by_cookie and method not in _SAFE and REQUEST_HEADER not in headers:
             return 403, "forbidden", "a change that is made with a session must send X-Evsys-Request."
         scope["evsys.identity"] = identity
@@ -103,15 +103,15 @@ class Guard:
             return False
         origin = headers.get("origin")
         if origin is None:
-            return True  # no browser sent it
+            return True  # not a browser
         try:
             return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
-        except ValueError:  # no address at all, such as a bracket that is never closed
+        except ValueError:  # not a valid URL
             return False
 
 
 def session_cookie(header: str) -> str:
-    """The session of a Cookie header; empty when there is none."""
+    """The session in a Cookie header; empty if there is none."""
     try:
         found = SimpleCookie(header).get(COOKIE)
     except CookieError:
@@ -120,14 +120,14 @@ def session_cookie(header: str) -> str:
 
 
 class TooLarge(HTTPException):
-    """A body that is longer than it may be, found out while it is read."""
+    """The body exceeds the limit; raised while it is read."""
 
     def __init__(self) -> None:
         super().__init__(413, f"a request may have {LARGEST_BODY} bytes.")
 
 
 def _limit(receive: Receive) -> Receive:
-    seen = 0  # counted as it comes, because a body in chunks announces no length
+    seen = 0  # counted on receipt, because a chunked body announces no length
 
     async def receive_counted() -> Message:
         nonlocal seen
@@ -153,7 +153,7 @@ def _with_headers(send: Send, is_api: bool) -> Send:
 
 def _headers(scope: Scope) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, value in scope["headers"]:  # of a header that is there twice, the first counts everywhere
+    for name, value in scope["headers"]:  # the first value of a repeated header is used everywhere
         found.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
     return found
 

@@ -1,7 +1,7 @@
-"""Taking a batch of a stream: each record is stored exactly once, and a bad one is moved aside alone.
+"""Ingest batches of streams: each record is stored exactly once, and an invalid record is quarantined alone.
 
-How many records of a stream were stored is kept in the same transaction as the records. So whatever is sent again is
-known, and what the server acknowledged is there after any crash.
+The record count of a stream is stored in the same transaction as the records. So records that are sent again are
+skipped, and acknowledged records survive a crash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .wire import Record
 
 _LONGEST_KEPT_LINE = 20_000
 
-# Made once, because every batch or every run needs them, and making a statement takes longer than running it.
+# Module constants, because building a statement takes longer than running it.
 _SAME_STREAM = (schema.stream.c.project_id == bindparam("of"), schema.stream.c.id == bindparam("named"))
 _CURSOR = select(schema.stream.c.next_seq, schema.stream.c.experiment_id).where(*_SAME_STREAM)
 _MOVE_CURSOR = (
@@ -41,11 +41,11 @@ _OPEN = (
 )
 
 type _Arrived = tuple[int, bytes, Record]
-"""Number in its stream, as it was sent, and what it says."""
+"""Number in the stream, raw line, and decoded record."""
 
 
 class GapError(EvsysError):
-    """A batch begins after the record that is expected next."""
+    """A batch starts after the next expected record."""
 
     def __init__(self, next_seq: int) -> None:
         super().__init__(f"record {next_seq} of this stream is expected next.")
@@ -54,7 +54,7 @@ class GapError(EvsysError):
 
 @dataclass(slots=True)
 class IngestResult:
-    """What came of a batch."""
+    """The result of a batch."""
 
     next: int
     rejected: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -62,23 +62,23 @@ class IngestResult:
 
 
 class Ingest:
-    """Stores records; remembers which run and metric has which number."""
+    """Stores records; caches the row numbers of runs and metrics."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[str, str], RunRef] = {}
         self._points = PointBuffer()
 
     def forget(self) -> None:
-        """What is remembered may have been rolled back."""
+        """Clear the caches after a rollback."""
         self._runs.clear()
         self._points.forget()
 
     def take(self, connection: Connection, project: str, stream: str, seq: int, lines: Sequence[bytes]) -> IngestResult:
-        """Store the records of a batch that are new."""
+        """Store the new records of a batch."""
         known = self._cursor(connection, project, stream)
         if seq > known.next_seq:
             raise GapError(known.next_seq)
-        fresh = list(lines[known.next_seq - seq :])  # what was stored before is skipped, however the batches are cut
+        fresh = list(lines[known.next_seq - seq :])  # skips stored records
         work = _Work(connection, project, known.experiment_id)
         if fresh:
             self._take_lines(work, stream, known.next_seq, fresh)
@@ -90,7 +90,7 @@ class Ingest:
         )
 
     def apply(self, connection: Connection, project: str, record: Record) -> None:
-        """Store one record that came by itself."""
+        """Store a single record that is not part of a stream."""
         work = _Work(connection, project, None)
         about = record.id if isinstance(record, wire.RunSet) and not record.experiment else getattr(record, "run", None)
         if about is not None and store.find_run(connection, project, about) is None:
@@ -105,9 +105,9 @@ class Ingest:
         try:
             with work.connection.begin_nested():
                 self._store_all(work, stream, decoded)
-        except (DatabaseDataError, IntegrityError):  # one of them cannot be stored: find out which
-            self.forget()  # the savepoint took back runs and metrics whose numbers are remembered
-            del work.rejected[n_rejected:]  # they are refused again below
+        except (DatabaseDataError, IntegrityError):  # a record cannot be stored: store them one by one
+            self.forget()  # the rollback removed runs and metrics with cached numbers
+            del work.rejected[n_rejected:]  # rejected again below
             for seq, line, record in decoded:
                 try:
                     with work.connection.begin_nested():
@@ -119,7 +119,7 @@ class Ingest:
     def _decode(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> list[_Arrived]:
         try:
             return list(zip(range(first, first + len(lines)), lines, wire.decode_all(lines), strict=True))
-        except DataError:  # one of them is none
+        except DataError:  # a line is invalid
             decoded: list[_Arrived] = []
         for seq, line in enumerate(lines, first):
             try:
@@ -129,7 +129,7 @@ class Ingest:
         return decoded
 
     def _store_all(self, work: _Work, stream: str, records: Sequence[_Arrived]) -> None:
-        # Only neighbours go together: a rewind between them must keep its place.
+        # Only consecutive records are grouped, because a rewind between them must keep its position.
         for (run, _), alike in itertools.groupby(records, _likeness):
             together = list(alike)
             if run and self._store_steps(work, run, [cast("wire.StepRecord", record) for _, _, record in together]):
@@ -142,7 +142,7 @@ class Ingest:
         self._points.flush(work.connection)
 
     def _store_steps(self, work: _Work, run_id: str, steps: Sequence[wire.StepRecord]) -> bool:
-        """Store many steps of one run at once; False where they have to be looked at one by one."""
+        """Store many steps of one run in bulk; return False if they must be stored one by one."""
         found = wire.columns_of([step.line for step in steps])
         try:
             run = self._run(work, run_id)
@@ -176,7 +176,7 @@ class Ingest:
                 store.put_rollouts(connection, run, record.split, record.name, record.step, record.rows)
             case wire.Rewind():
                 run = self._run(work, record.run)
-                self._points.flush(connection)  # what came before the rewind must be there to be forgotten
+                self._points.flush(connection)  # earlier points must be written before they can be deleted
                 store.rewind(connection, run, record.next_step)
             case wire.JournalEvent():
                 store.put_event(connection, project, record.experiment, record.event)
@@ -194,7 +194,7 @@ class Ingest:
             case wire.BenchmarkRecord():
                 store.put_benchmark(connection, project, record.id, record.name, record.metadata)
             case wire.Stream():
-                pass  # it says nothing that the address does not
+                pass  # contains nothing that the URL does not
 
     def _put_run(self, work: _Work, record: wire.RunSet) -> None:
         run = store.put_run(work.connection, work.project, record.id, record.experiment, record.set)
@@ -202,7 +202,7 @@ class Ingest:
         work.touch(run.experiment_id)
 
     def _run(self, work: _Work, id: str) -> RunRef:
-        """A run by its id; one that was not reported yet may come by another stream, and what is about it is kept."""
+        """Find a run by its id, or create it, because its own record may arrive later in another stream."""
         known = self._runs.get((work.project, id))
         if known is None:
             wire.check_ids(id)
@@ -216,7 +216,7 @@ class Ingest:
     @staticmethod
     def _put_aside(work: _Work, stream: str, seq: int, line: bytes, reason: str) -> None:
         work.rejected.append({"seq": seq, "reason": reason})
-        # What is wrong with a line may be this very character, which PostgreSQL cannot store.
+        # PostgreSQL cannot store NUL, which may be the reason for the rejection.
         text = line[:_LONGEST_KEPT_LINE].decode(errors="replace").replace("\x00", "\ufffd")
         values = {"project_id": work.project, "stream_id": stream, "seq": seq, "reason": reason.replace("\x00", "")}
         values |= {"line": text, "at": time.time()}
@@ -233,19 +233,19 @@ class Ingest:
 
 
 def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:
-    """What consecutive steps must share to be stored together: a run, and the names of their metrics."""
+    """The grouping key of consecutive steps: run and metric names; the same empty key for other records."""
     record = arrived[2]
     return (record.run, tuple(record.line)) if isinstance(record, wire.StepRecord) else ("", ())
 
 
 @dataclass(slots=True)
 class _Work:
-    """One batch while it is stored."""
+    """The state of a batch while it is stored."""
 
     connection: Connection
     project: str
     experiment: str | None
-    """The last experiment that the stream was about: who sends it wants to know what is asked of that."""
+    """The last experiment of the stream; its open requests are returned to the client."""
     touched: set[str] = field(default_factory=set[str])
     rejected: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
@@ -256,7 +256,7 @@ class _Work:
 
 
 def open_requests(connection: Connection, project: str, experiment: str | None) -> list[dict[str, Any]]:
-    """What is asked of an experiment and was not resumed yet."""
+    """The open requests for an experiment."""
     if experiment is None:
         return []
     return [dict(row) for row in connection.execute(_OPEN, {"of": project, "about": experiment}).mappings()]

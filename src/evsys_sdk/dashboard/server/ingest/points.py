@@ -1,4 +1,4 @@
-"""Metrics of steps, many at a time: the one place where speed decides how it is written."""
+"""Store metrics of steps in bulk; optimized for speed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ..storage import schema
 from .wire import Columns
 
 type Value = tuple[str, float | None, str | None]
-"""Name, number, and what it was where it is no finite number."""
+"""Name, number, and `NaN`, `Infinity` or `-Infinity` if it is not finite."""
 type Row = tuple[Any, ...]
 type Latest = tuple[int, float | None]
-"""Furthest step and its value."""
+"""Last step and its value."""
 
 _COLUMNS = "run_no, key_id, step, at, value, odd"
 _LATEST_COLUMNS = "run_no, key_id, step, last"
 _REPLACE = "at = excluded.at, value = excluded.value, odd = excluded.odd"
-# Written as SQL, because streams of one run may arrive in any order: what is further stays.
+# Compared in SQL, because streams of one run may arrive in any order: the later step is kept.
 _KEEP_LATEST = """
     step = CASE WHEN excluded.step >= metric_latest.step THEN excluded.step ELSE metric_latest.step END,
     last = CASE WHEN excluded.step >= metric_latest.step THEN excluded.last ELSE metric_latest.last END
@@ -30,11 +30,11 @@ _LATEST_TYPES = (*_POINT_TYPES[:3], "float8")
 
 
 _ROWS = 150
-"""Rows of one statement in SQLite: half the work of one row each, and few enough values for every build of it."""
+"""Rows per statement in SQLite: half the cost of single rows, within the limit of values of every build."""
 
 
 class PointBuffer:
-    """Gathers points of a batch and writes them with one statement each for points and latest values."""
+    """Collects the points of a batch and writes them in bulk, together with the latest values."""
 
     def __init__(self) -> None:
         self._keys: dict[str, int] = {}
@@ -42,7 +42,7 @@ class PointBuffer:
         self._latest: dict[tuple[int, int], Latest] = {}
 
     def add(self, connection: Connection, run: int, step: int, at: float | None, values: Iterable[Value]) -> None:
-        """One step of one run."""
+        """Add one step of one run."""
         for name, value, odd in values:
             key = self._key(connection, name)
             self._rows.append((run, key, step, at, value, odd))
@@ -51,9 +51,9 @@ class PointBuffer:
     def add_columns(
         self, connection: Connection, run: int, steps: Sequence[int], ats: Sequence[float | None], columns: Columns
     ) -> None:
-        """Many steps of one run that have the same metrics, all of them finite; the last of a step counts."""
+        """Add many steps of one run with the same metrics, all finite; of repeated steps, the last counts."""
         last = max(steps)
-        at_last = len(steps) - 1 - steps[::-1].index(last)  # the last of them, where a step is there twice
+        at_last = len(steps) - 1 - steps[::-1].index(last)  # the last index, if a step is repeated
         for name, values in columns.items():
             key = self._key(connection, name)
             self._rows += [
@@ -62,10 +62,10 @@ class PointBuffer:
             self._note_latest(run, key, last, values[at_last])
 
     def flush(self, connection: Connection) -> None:
-        """Write what was gathered."""
+        """Write the collected points."""
         if not self._rows:
             return
-        # Emptied before it is written: if that fails, the batch is stored anew, and nothing may be there twice.
+        # Cleared before writing: if writing fails, the batch is added again and must not be doubled.
         rows, self._rows = self._rows, []
         latest, self._latest = self._latest, {}
         furthest: dict[int, int] = {}
@@ -93,7 +93,7 @@ class PointBuffer:
             table = schema.metric_key
             known = connection.execute(select(table.c.id).where(table.c.name == name)).scalar()
             if known is None:
-                # No one has made it in between: one thread writes for all.
+                # No race, because there is a single writer thread.
                 known = connection.execute(insert(table).values(name=name).returning(table.c.id)).scalar_one()
             self._keys[name] = known = int(known)
         return known
@@ -102,12 +102,12 @@ class PointBuffer:
 def _write(
     connection: Connection, table: str, columns: str, rows: Sequence[Row], change: str, types: Sequence[str]
 ) -> None:
-    """Insert or replace many rows; SQLite binds every value by itself, PostgreSQL takes whole columns."""
+    """Insert or replace many rows; SQLite binds single values, PostgreSQL whole columns."""
     places = 3 if table == "metric_point" else 2
     conflict = f"ON CONFLICT ({', '.join(columns.split(', ')[:places])}) DO UPDATE SET"
     if connection.dialect.name == "sqlite":
         insert, marks = f"INSERT INTO {table} ({columns}) VALUES", f"({', '.join('?' * len(types))})"
-        # One text for all full statements, which SQLite then compiles once; the rest go row by row with another.
+        # One statement text for all full chunks, which SQLite compiles once; the remaining rows are written singly.
         whole = len(rows) - len(rows) % _ROWS
         many = f"{insert} {', '.join([marks] * _ROWS)} {conflict} {change}" if whole else ""
         for first in range(0, whole, _ROWS):

@@ -1,4 +1,4 @@
-"""Records as they arrive, decoded and checked by msgspec; `dashboard/records.py` says what each means."""
+"""Records as received from clients, decoded and checked by msgspec; `dashboard/records.py` documents each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ....errors import DataError, show
 from ....record.values import number
 from ...records import check_id
 
-LARGEST_NUMBER = 1 << 53  # beyond it, a browser no longer tells whole numbers apart
+LARGEST_NUMBER = 1 << 53  # largest range of exact integers in JavaScript
 MOST_METRICS = 10_000
 LONGEST_NAME = 500
 _ODD = {"NaN", "Infinity", "-Infinity"}
@@ -24,7 +24,7 @@ type Columns = dict[str, Sequence[float]]
 
 
 class _Record(msgspec.Struct, tag_field="kind", frozen=True):
-    """Base of all; fields that are not known are ignored, so that newer clients can say more."""
+    """Base of all records; unknown fields are ignored, so that newer clients can send more."""
 
 
 class Stream(_Record, tag="stream", frozen=True):
@@ -35,14 +35,14 @@ class Stream(_Record, tag="stream", frozen=True):
 
 
 class ExperimentSet(_Record, tag="experiment", frozen=True):
-    """What is known of an experiment."""
+    """Fields of an experiment."""
 
     id: str
     set: Object
 
 
 class RunSet(_Record, tag="run", frozen=True):
-    """What is known of a run."""
+    """Fields of a run."""
 
     id: str
     set: Object
@@ -76,7 +76,7 @@ class RolloutRows(_Record, tag="rollouts", frozen=True):
 
 
 class Rewind(_Record, tag="rewind", frozen=True):
-    """A run continues from before `next_step`: what was reported from there on will come again."""
+    """A run resumes at `next_step`; its records from there on will be sent again."""
 
     run: str
     next_step: Whole
@@ -98,7 +98,7 @@ class SpendRecord(_Record, tag="spend", frozen=True):
 
 
 class BenchmarkRecord(_Record, tag="benchmark", frozen=True):
-    """Which benchmark is scored on."""
+    """A benchmark that is scored on."""
 
     id: str
     name: str
@@ -106,7 +106,7 @@ class BenchmarkRecord(_Record, tag="benchmark", frozen=True):
 
 
 class AnchorRecord(_Record, tag="anchor", frozen=True):
-    """How long a journal is and what it ends with."""
+    """The length and last hash of a journal."""
 
     head: str
     events: int = 0
@@ -114,7 +114,7 @@ class AnchorRecord(_Record, tag="anchor", frozen=True):
 
 
 class LoopSet(_Record, tag="loop", frozen=True):
-    """How a closed loop stood."""
+    """The state of a closed loop or a campaign."""
 
     system: str
     at: float
@@ -122,7 +122,7 @@ class LoopSet(_Record, tag="loop", frozen=True):
 
 
 class AnswerRecord(_Record, tag="answer", frozen=True):
-    """What came of a request."""
+    """The outcome of a request."""
 
     request: str
     state: str
@@ -145,12 +145,12 @@ type Record = (
     | AnswerRecord
 )
 _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
-"""A character that no text of PostgreSQL has; a backslash before it may be one that is quoted itself."""
+"""An escaped NUL, which PostgreSQL cannot store; an even number of backslashes before it are escaped backslashes."""
 _decode: Callable[[bytes], Record] = msgspec.json.Decoder(Record.__value__).decode
 
 
 def decode(line: bytes) -> Record:
-    """One record; DataError when it is none that can be stored."""
+    """Decode one record; raise DataError if it is invalid."""
     try:
         return decode_all([line])[0]
     except DataError as error:
@@ -158,7 +158,7 @@ def decode(line: bytes) -> Record:
 
 
 def decode_all(lines: Sequence[bytes]) -> list[Record]:
-    """Many records; DataError when one of them cannot be stored, and then `decode` finds out which."""
+    """Decode many records; raise DataError if any is invalid."""
     try:
         return [_decode(_NUL.sub(rb"\1\\ufffd", line) if b"\\u0000" in line else line) for line in lines]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -166,9 +166,9 @@ def decode_all(lines: Sequence[bytes]) -> list[Record]:
 
 
 def columns_of(lines: Sequence[Object]) -> tuple[Sequence[int], Columns] | None:
-    """Steps and metrics of lines that have the same names, column by column; None where one needs a closer look.
+    """Convert lines with the same names to steps and columns of metrics; None if a value needs `metrics_of`.
 
-    Nearly all metrics come this way, so nothing here is done for each of them by itself.
+    Nearly all metrics pass here, so the work is done by column, not by value.
     """
     if len(lines[0]) > MOST_METRICS or any(len(name) > LONGEST_NAME for name in lines[0]):
         return None
@@ -177,7 +177,7 @@ def columns_of(lines: Sequence[Object]) -> tuple[Sequence[int], Columns] | None:
     if set(map(type, steps)) != {int} or min(steps) < -LARGEST_NUMBER or max(steps) > LARGEST_NUMBER:
         return None
     for name, values in columns.items():
-        kinds = set(map(type, values))  # by type, because a truth value is an int to `isinstance`
+        kinds = set(map(type, values))  # by type, because `isinstance(True, int)` is true
         try:
             columns[name] = values if kinds == {float} else list(map(float, values))
         except (TypeError, ValueError, OverflowError):
@@ -188,7 +188,7 @@ def columns_of(lines: Sequence[Object]) -> tuple[Sequence[int], Columns] | None:
 
 
 def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | None]]]:
-    """Step, and (name, value, NaN or infinity) of each metric of a recorded line."""
+    """The step of a line, and name, value and non-finite mark of each metric."""
     step = line.get("step")
     if not isinstance(step, int) or isinstance(step, bool) or abs(step) > LARGEST_NUMBER:
         raise DataError(f"a line of metrics has step {show(step)}. It should be a whole number.")
@@ -215,13 +215,13 @@ def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | N
 
 
 def check_ids(*ids: str | None) -> None:
-    """Refuse ids that could not be asked for again."""
+    """Raise if an id cannot be used in a URL."""
     for id in ids:
         if id is not None:
             check_id(id)
 
 
 def whole(value: Any) -> int | None:
-    """`value` if it is a whole number that fits a column, else None."""
+    """Return `value` if it is an integer that fits a column, else None."""
     fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
     return value if fits else None

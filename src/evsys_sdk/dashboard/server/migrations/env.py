@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that `storage/database.py` hands over."""
+"""Run the migrations on the connection from `storage/database.py`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
     render_as_batch=True,
-    transactional_ddl=False,  # the transaction is that of the caller
+    transactional_ddl=False,  # the caller has a transaction
 )
 context.run_migrations()

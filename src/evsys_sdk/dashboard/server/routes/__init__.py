@@ -1,1 +1,1 @@
-"""The routes, by who asks: pages and programs that read, clients that send, people who sign in."""
+"""The routes: the read API, the API of clients, sessions and keys."""

@@ -1,4 +1,4 @@
-"""Signing in and out, and the keys of a project."""
+"""Routes for sessions and the keys of a project."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ type Object = dict[str, Any]
 
 
 class Token(ApiShape):
-    """What somebody signs in with."""
+    """The token to sign in with."""
 
     token: str = Field(min_length=1, max_length=500)
 
 
 class NewKey(ApiShape):
-    """A key to make."""
+    """The request for a new key."""
 
     name: str = Field(default="", max_length=200)
     scopes: list[Literal["read", "write", "admin"]] = Field(min_length=1, max_length=3)
@@ -35,7 +35,7 @@ class NewKey(ApiShape):
 
 
 class ApiKey(ApiShape):
-    """A key, without the key."""
+    """The metadata of a key, without its secret."""
 
     id: str
     project_id: str
@@ -48,17 +48,17 @@ class ApiKey(ApiShape):
 
 
 class MadeKey(ApiShape):
-    """A new key; this is the only time it is shown."""
+    """A new key with its secret, which is not shown again."""
 
     id: str
     key: str
 
 
 def add_session_routes(app: FastAPI, gate: AccessGate, describe: Callable[[Request], PageSession]) -> None:
-    """Signing in is the one thing that needs no key: it is how a browser shows that it has one."""
+    """Add the routes to sign in, which needs no key, and to sign out."""
 
     def sign_in(request: Request, body: Token) -> Response:
-        """Exchange the token of the address, or an API key, for a cookie."""
+        """Exchange the token of the URL, or an API key, for a session cookie."""
         cookie = gate.open_session(body.token)
         identity = None if cookie is None else gate.identify_session(cookie)
         if cookie is None or identity is None:
@@ -66,7 +66,7 @@ def add_session_routes(app: FastAPI, gate: AccessGate, describe: Callable[[Reque
             return JSONResponse(problem.model_dump(), 401)
         request.scope["evsys.identity"] = identity
         answer = JSONResponse(describe(request).model_dump())
-        # Out of reach of scripts and of requests from other pages; on plain HTTP a browser would not send a secure one.
+        # Not accessible to scripts or other sites; `secure` only with HTTPS, else a browser would not send it.
         secure = request.url.scheme == "https"
         answer.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", secure=secure, path=API_PREFIX)
         return answer
@@ -84,7 +84,7 @@ def add_session_routes(app: FastAPI, gate: AccessGate, describe: Callable[[Reque
 
     @routes.add("DELETE", "/session", "read")
     def sign_out(request: Request) -> Response:
-        """Forget this session."""
+        """End this session."""
         gate.close_session(session_cookie(request.headers.get("cookie", "")))
         answer = Response(status_code=204)
         answer.delete_cookie(COOKIE, path=API_PREFIX)
@@ -92,18 +92,18 @@ def add_session_routes(app: FastAPI, gate: AccessGate, describe: Callable[[Reque
 
 
 def add_key_routes(app: FastAPI, gate: KeyGate, writer: Writer) -> None:
-    """The keys of the project that is asking; scope admin."""
+    """Add the routes for the keys of the caller's project; they need the scope `admin`."""
     routes = GuardedRouter(app, "admin")
 
     @routes.add("GET", "/keys", "admin", response_model=list[ApiKey])
     def read_keys(request: Request) -> list[Object]:
-        """The keys of this project."""
+        """List the keys of this project."""
         project = identity_of(request).project
         return writer.call(lambda connection: list_keys(connection, project))
 
     @routes.add("POST", "/keys", "admin", response_model=MadeKey)
     def create_key(request: Request, body: NewKey) -> MadeKey:
-        """Make a key."""
+        """Create a key."""
         project = identity_of(request).project
         id, key = writer.call(
             lambda connection: make_key(connection, project, body.scopes, name=body.name, expires=body.expires)
@@ -112,7 +112,7 @@ def add_key_routes(app: FastAPI, gate: KeyGate, writer: Writer) -> None:
 
     @routes.add("DELETE", "/keys/{id}", "admin")
     def end_key(request: Request, id: str) -> Response:
-        """End a key and the sessions it opened, at once."""
+        """Revoke a key and its sessions."""
         project = identity_of(request).project
         if not writer.call(lambda connection: revoke_key(connection, project, id)):
             raise NotFound("key", id)

@@ -1,4 +1,4 @@
-"""The read API, and the two things that a page may add: notes and requests."""
+"""The routes of the read API, and those for notes, tags, requests and deletion."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ type Cursor = Annotated[str, Query(max_length=2000)]
 type Offset = Annotated[int, Query(ge=0, le=1 << 31)]
 type Number = Annotated[float | None, Query(allow_inf_nan=False)]
 _NONE: list[str] = []
-"""The default of lists that may be repeated; never changed."""
+"""Default of repeatable query parameters; never mutated."""
 type Step = Annotated[int | None, Query(ge=-(1 << 53), le=1 << 53)]
 
 
 def add_read_routes(
     app: FastAPI, source: Sources, session: Callable[[Request], PageSession], signal: Signal, *, polled: bool
 ) -> None:
-    """Everything that can be read of a project."""
+    """Add the routes of the read API."""
     routes = GuardedRouter(app, "read")
 
     @routes.add("GET", "/session", "read", response_model=PageSession)
     def read_session(request: Request) -> PageSession:
-        """Who is asking."""
+        """The session of the caller."""
         return session(request)
 
     _list_routes(routes, source)
@@ -73,11 +73,11 @@ def add_read_routes(
     _change_routes(routes, source)
 
     async def stream(request: Request) -> StreamingResponse:
-        """What changes, as it happens: server-sent events."""
+        """Stream changes as server-sent events."""
         given = request.headers.get("last-event-id", "")
         since = int(given) if given.isdecimal() and len(given) < 18 else None
-        # A browser that lost the stream says what it heard last, and misses nothing. A proxy that gathers answers
-        # (x-accel-buffering) would keep events back.
+        # A browser that reconnects sends the last id, so it misses nothing. The header turns off the buffering of
+        # proxies, which would delay events.
         body: AsyncIterator[bytes] = stream_changes(source(request), signal, since, polled=polled)
         return StreamingResponse(body, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
@@ -87,7 +87,7 @@ def add_read_routes(
 def _list_routes(routes: GuardedRouter, source: Sources) -> None:
     @routes.add("GET", "/overview", "read", response_model=Overview)
     def overview(request: Request) -> Overview:
-        """The project in one look."""
+        """The overview of the project."""
         return source(request).overview()
 
     @routes.add("GET", "/experiments", "read", response_model=Experiments)
@@ -105,26 +105,26 @@ def _list_routes(routes: GuardedRouter, source: Sources) -> None:
         cursor: Cursor = "",
         offset: Offset = 0,
     ) -> Experiments:
-        """A page of the experiments that meet all filters."""
+        """A page of the experiments that match all filters."""
         without = () if ARCHIVED in tag else (ARCHIVED,)
         filters = Filters(status, verdict, tag, algorithm, model, search=q, parent=parent, without=without)
         return source(request).list_experiments(ExperimentQuery(filters, sort, limit, cursor, offset))
 
     @routes.add("GET", "/compare", "read", response_model=ComparedRuns)
     def compare(request: Request, of: Words = _NONE, a: Word = "", b: Word = "") -> ComparedRuns:
-        """Runs of any experiments with the first one; `a` and `b` name the first two."""
+        """Compare runs of any experiments with the first one; `a` and `b` are the first two."""
         return items.compare(source(request), [*filter(None, (a, b)), *of])
 
 
 def _experiment_routes(routes: GuardedRouter, source: Sources) -> None:
     @routes.add("GET", "/experiments/{id}", "read", response_model=ExperimentDetail)
     def read_experiment(request: Request, id: str) -> ExperimentDetail:
-        """Everything that an experiment's page shows at once."""
+        """The data of an experiment's page."""
         return answers.describe_experiment(source(request), id)
 
     @routes.add("GET", "/experiments/{id}/arms/{arm}", "read", response_model=ArmDetail)
     def read_arm(request: Request, id: str, arm: str) -> ArmDetail:
-        """One run with one seed, whole."""
+        """The details of an arm: one run with one seed."""
         return answers.describe_arm(source(request), id, arm)
 
     @routes.add("GET", "/experiments/{id}/curves", "read", response_model=Curves)
@@ -139,7 +139,7 @@ def _experiment_routes(routes: GuardedRouter, source: Sources) -> None:
         run: Words = _NONE,
         arm: Words = _NONE,
     ) -> Curves:
-        """One metric over the course of training."""
+        """The training curves of one metric."""
         query = curves.CurveQuery(metric, x, points, start, end, run, arm)
         return curves.draw_curves(source(request), id, query)
 
@@ -153,22 +153,22 @@ def _experiment_routes(routes: GuardedRouter, source: Sources) -> None:
         limit: Limit = 200,
         cursor: Cursor = "",
     ) -> Items:
-        """Two runs, task by task."""
+        """Compare two runs by task."""
         return items.list_items(source(request), id, metric=metric, a=a, b=b, limit=limit, cursor=cursor)
 
     @routes.add("GET", "/experiments/{id}/spend", "read", response_model=SpendBreakdown)
     def read_spend(request: Request, id: str) -> SpendBreakdown:
-        """Where the money went."""
+        """The spend in total, by arm and over time."""
         return answers.sum_spend(source(request), id)
 
     @routes.add("GET", "/experiments/{id}/lineage", "read", response_model=ExperimentLineage)
     def read_lineage(request: Request, id: str) -> ExperimentLineage:
-        """Where an experiment comes from and what came of it."""
+        """The lineage graph of an experiment."""
         return answers.trace_lineage(source(request), id)
 
     @routes.add("GET", "/experiments/{id}/journal", "read", response_model=Events)
     def read_journal(request: Request, id: str, limit: Limit = 200, cursor: Cursor = "") -> Events:
-        """Everything that happened, oldest first."""
+        """The events of the journal, oldest first."""
         return source(request).events(id, cursor, limit)
 
 
@@ -190,13 +190,13 @@ def _rollout_routes(routes: GuardedRouter, source: Sources) -> None:
         cursor: Cursor = "",
         offset: Offset = 0,
     ) -> Rollouts:
-        """A page of the rollouts that meet all filters."""
+        """A page of the rollouts that match all filters."""
         query = RolloutQuery(arm, split, name, step, task, outcome, min_reward, max_reward, q, limit, cursor, offset)
         return source(request).rollouts(id, query)
 
     @routes.add("GET", "/experiments/{id}/rollouts/{rollout}", "read", response_model=RolloutDetail)
     def read_rollout(request: Request, id: str, rollout: str) -> RolloutDetail:
-        """One rollout, whole."""
+        """One complete rollout."""
         return source(request).rollout(id, rollout)
 
 
@@ -204,12 +204,12 @@ def _data_routes(routes: GuardedRouter, source: Sources) -> None:
     def add(kind: Any) -> None:
         @routes.add("GET", f"/{kind}s", "read", response_model=DataEntries, name=f"list_{kind}s")
         def list_entries(request: Request, name: Word = "", limit: Limit = 50, cursor: Cursor = "") -> DataEntries:
-            """What there is, the newest version of each name first."""
+            """A page of datasets or benchmarks by name, newest version first."""
             return source(request).data_entries(kind, name, limit, cursor)
 
         @routes.add("GET", f"/{kind}s/{{id}}/rows", "read", response_model=DataRows, name=f"read_{kind}_rows")
         def read_rows(request: Request, id: str, limit: Limit = 50, cursor: Cursor = "") -> DataRows:
-            """Some rows, in order."""
+            """A page of rows, in order."""
             return source(request).data_rows(kind, id, limit, cursor)
 
     add("dataset")
@@ -219,17 +219,17 @@ def _data_routes(routes: GuardedRouter, source: Sources) -> None:
 def _change_routes(routes: GuardedRouter, source: Sources) -> None:
     @routes.add("GET", "/experiments/{id}/notes", "read", response_model=list[SavedNote])
     def read_notes(request: Request, id: str) -> list[SavedNote]:
-        """What was noted about an experiment."""
+        """The notes of an experiment."""
         return list(source(request).experiment(id).notes)
 
     @routes.add("GET", "/experiments/{id}/anchors", "read", response_model=list[JournalAnchor])
     def read_anchors(request: Request, id: str) -> list[JournalAnchor]:
-        """What was witnessed about the journal of an experiment; `evsys audit` compares it with what is there."""
+        """The anchors of an experiment's journal; `evsys audit` compares them with the journal."""
         return source(request).anchors(id)
 
     @routes.add("POST", "/experiments/{id}/notes", "write", response_model=SavedNote)
     def add_note(request: Request, id: str, note: NewNote) -> SavedNote:
-        """Note something about an experiment."""
+        """Add a note to an experiment."""
         return source(request).add_note(id, note)
 
     @routes.add("PUT", "/experiments/{id}/tags", "write", response_model=Tags)
@@ -245,30 +245,30 @@ def _change_routes(routes: GuardedRouter, source: Sources) -> None:
 
     @routes.add("GET", "/experiments/{id}/requests", "read", response_model=list[ControlRequest])
     def read_requests(request: Request, id: str) -> list[ControlRequest]:
-        """What was asked of an experiment."""
+        """The requests for an experiment."""
         return list(source(request).experiment(id).requests)
 
     @routes.add("POST", "/experiments/{id}/requests", "write", response_model=ControlRequest)
     def add_request(request: Request, id: str, wanted: NewControlRequest) -> ControlRequest:
-        """Ask a running experiment to stop, or approve or reject what it waits for."""
+        """Request a stop of a running experiment, or approve or reject one that waits."""
         return source(request).add_request(id, wanted)
 
 
-# Loops and campaigns: of this disk, as who starts the application says how to read them, or as sent.
+# Loops and campaigns, read from this disk or from the database.
 
 
 class ProjectPages(Protocol):
-    """What a project has next to its experiments."""
+    """The loops and campaigns of a project."""
 
     def loops(self) -> Sequence[dict[str, Any]]: ...
     def campaigns(self) -> Sequence[dict[str, Any]]: ...
     def carry_out(self, what: str, name: str, request: NewProjectRequest) -> str:
-        """Approve, stop or extend a loop or a campaign; says what came of it."""
+        """Approve, stop or extend a loop or a campaign; return the outcome."""
         ...
 
 
 def add_page_routes(app: FastAPI, pages: Callable[[Request], ProjectPages]) -> None:
-    """What can be read of loops and campaigns, and asked of them."""
+    """Add the routes of loops and campaigns."""
     routes = GuardedRouter(app, "read")
 
     @routes.add("GET", "/loops", "read", response_model=Loops)
@@ -284,7 +284,7 @@ def add_page_routes(app: FastAPI, pages: Callable[[Request], ProjectPages]) -> N
     def add(what: str) -> None:
         @routes.add("POST", f"/{what}s/{{name}}/requests", "write", response_model=ActionAnswer, name=f"ask_{what}")
         def ask(request: Request, name: str, wanted: NewProjectRequest) -> ActionAnswer:
-            """Approve what waits for a person, stop it, or give a campaign more time."""
+            """Approve or stop a loop or campaign, or extend a campaign."""
             try:
                 return ActionAnswer(answer=pages(request).carry_out(what, name, wanted))
             except EvsysError as error:

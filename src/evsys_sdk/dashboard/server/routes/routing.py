@@ -1,4 +1,4 @@
-"""Routes that say which scope they need. One that does not is never mounted."""
+"""Routes with the scope that they need; a route without a scope is refused."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def identity_of(request: Request) -> Caller:
-    """Who asks; the guard has made sure of it."""
+    """The caller of a request, set by the guard."""
     return request.scope["evsys.identity"]
 
 
 class GuardedRouter:
-    """Adds routes below the API's prefix to an application, together with the scope that each needs.
+    """Adds routes with their scopes below the API prefix of an application.
 
-    They are added one by one, not as a router that is included: the application's own list then has every one of them.
+    Routes are added directly instead of by an included router, so that `app.routes` lists every one.
     """
 
     def __init__(self, app: FastAPI, tag: str) -> None:
@@ -38,7 +38,7 @@ class GuardedRouter:
     def add[F: Callable[..., Any]](self, method: str, path: str, scope: Scope, **options: Any) -> Callable[[F], F]:
         """Register a function for a method and a path."""
 
-        async def check(request: Request) -> None:  # a plain function would be called on another thread
+        async def check(request: Request) -> None:  # async, because a plain function would run on another thread
             require(identity_of(request), scope)
 
         def register(function: F) -> F:
@@ -61,19 +61,19 @@ class GuardedRouter:
 
 
 def _write_json(function: Callable[..., Any]) -> Callable[..., Response]:
-    """The same function, with its answer as JSON: on its own thread, and not checked once more against its own type."""
+    """Wrap a route so that it returns JSON: serialized on its thread, without a second validation by FastAPI."""
 
     @functools.wraps(function)
     def answer(*args: Any, **named: Any) -> Response:
         return Response(function(*args, **named).model_dump_json(), media_type="application/json")
 
-    # FastAPI reads what to pass; the names in it are those of the function's module, not of this one.
+    # FastAPI reads the signature; its annotations must be resolved in the function's module, not in this one.
     answer.__dict__["__signature__"] = inspect.signature(function, eval_str=True)
     return answer
 
 
 def list_routes(app: FastAPI) -> list[tuple[str, str, Scope]]:
-    """Method, path and scope of every route of an application; raises for one that declares none."""
+    """List method, path and scope of every route of an application; raise if a route declares no scope."""
     found: list[tuple[str, str, Scope]] = []
     for route in app.routes:
         declared = route.openapi_extra if isinstance(route, APIRoute) else None

@@ -1,6 +1,6 @@
-"""What clients send: streams of records, single records by the reference's routes, datasets and benchmarks.
+"""Routes for clients: streams of records, single records, and uploads of datasets and benchmarks.
 
-`/sdk/generations/...` are the older names of `/sdk/runs/...`.
+`/sdk/generations/...` is the former name of `/sdk/runs/...`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RAW: Object = {"requestBody": {"content": {"application/x-ndjson": {"schema": {
 
 
 class Fields(ApiShape):
-    """What is known of an experiment or a run (`dashboard/records.py` lists the fields)."""
+    """Fields of an experiment or a run (`dashboard/records.py` lists them)."""
 
     id: str | None = Field(default=None, max_length=200)
     experiment_id: str | None = Field(default=None, max_length=200)
@@ -70,7 +70,7 @@ class Predictions(ApiShape):
 
 
 class Announced(ApiShape):
-    """Rows that are going to be uploaded."""
+    """The announcement of rows to upload."""
 
     name: str = Field(max_length=80)
     split: str = Field(max_length=32)
@@ -81,13 +81,13 @@ class Announced(ApiShape):
 
 
 class Made(ApiShape):
-    """What a request made."""
+    """The id of a created object."""
 
     id: str
 
 
 def add_sdk_routes(app: FastAPI, engine: Engine, writer: Writer, ingest: Ingest) -> None:
-    """Everything that clients send and fetch."""
+    """Add the routes for clients."""
     routes = GuardedRouter(app, "sdk")
     _stream_routes(routes, engine, writer, ingest)
     _record_routes(routes, writer, ingest)
@@ -97,24 +97,24 @@ def add_sdk_routes(app: FastAPI, engine: Engine, writer: Writer, ingest: Ingest)
 def _stream_routes(routes: GuardedRouter, engine: Engine, writer: Writer, ingest: Ingest) -> None:
     @routes.add("POST", "/sdk/streams/{stream}/", "write", response_class=Response, openapi_extra=_RAW)
     async def take_batch(request: Request, stream: Id, seq: Seq) -> Response:
-        """Records of a stream from number `seq` on, one JSON object a line; each is stored exactly once."""
+        """Store records of a stream from number `seq` on, one JSON object per line; each is stored exactly once."""
         check_id(stream, "the stream's id")
         project = identity_of(request).project
         body = await request.body()
-        # Not `splitlines`, which also ends a line at a carriage return: the client numbers records by line feeds.
+        # Not `splitlines`, which also splits at carriage returns: the client counts line feeds.
         lines = body.removesuffix(b"\n").split(b"\n") if body else []
 
         def take(connection: Connection) -> Any:
             return ingest.take(connection, project, stream, seq, lines)
 
-        # Awaited, because a request that waits on a thread takes it from all others, and there are many clients.
+        # Awaited instead of blocking a thread, because many clients would use up the thread pool.
         taken = await asyncio.wrap_future(writer.submit(take))
         answer = {"next": taken.next, "rejected": taken.rejected, "requests": taken.requests}
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
     @routes.add("GET", "/sdk/experiments/{id}/requests/", "write")
     def poll_requests(request: Request, id: Id) -> list[Object]:
-        """What is asked of an experiment and was not resumed yet."""
+        """The open requests for an experiment."""
         with engine.connect() as connection:
             return open_requests(connection, identity_of(request).project, id)
 
@@ -135,7 +135,7 @@ def _record_routes(routes: GuardedRouter, writer: Writer, ingest: Ingest) -> Non
 
     @routes.add("PATCH", "/sdk/experiments/{id}/", "write", response_model=Made)
     def update_experiment(request: Request, id: Id, body: Fields) -> Made:
-        """Change what is known of an experiment."""
+        """Update fields of an experiment."""
         apply(request, wire.ExperimentSet(id, body.fields))
         return Made(id=id)
 
@@ -151,7 +151,7 @@ def _record_routes(routes: GuardedRouter, writer: Writer, ingest: Ingest) -> Non
 
         @routes.add("PATCH", f"/sdk/{noun}/{{id}}/", "write", response_model=Made, name=f"update_{noun}")
         def update_run(request: Request, id: Id, body: Fields) -> Made:
-            """Change what is known of a run."""
+            """Update fields of a run."""
             apply(request, wire.RunSet(id, body.fields, body.experiment_id))
             return Made(id=id)
 
@@ -184,20 +184,20 @@ def _upload_routes(routes: GuardedRouter, engine: Engine, writer: Writer) -> Non
 
         @routes.add("POST", f"{base}/", "write", name=f"announce_{kind}")
         def announce(request: Request, body: Announced) -> Object:
-            """Announce rows; answers their id and which piece comes next."""
+            """Announce rows; return their id and the number of the next piece."""
             project = identity_of(request).project
             return writer.call(lambda c: datasets.begin_upload(c, project, kind, body.model_dump()))
 
         @routes.add("PUT", f"{base}/{{id}}/pieces/{{piece}}", "write", openapi_extra=_RAW, name=f"put_{kind}_piece")
         async def put_piece(request: Request, id: Id, piece: Piece) -> Object:
-            """Some of the rows as JSONL, in order."""
+            """Store one piece of the rows as JSONL; pieces must come in order."""
             project, data = identity_of(request).project, await request.body()
             future = writer.submit(lambda c: datasets.add_piece(c, project, kind, id, piece, data))
             return {"next_piece": await asyncio.wrap_future(future)}
 
         @routes.add("POST", f"{base}/{{id}}/finish", "write", response_model=DataEntry, name=f"finish_{kind}")
         def finish(request: Request, id: Id) -> DataEntry:
-            """Check the rows against their hash; from now on they can be read."""
+            """Check the rows against their hash and make them readable."""
             project = identity_of(request).project
             entry = writer.call(lambda c: datasets.finish_upload(c, project, kind, id))
             if entry is None:
@@ -206,7 +206,7 @@ def _upload_routes(routes: GuardedRouter, engine: Engine, writer: Writer) -> Non
 
         @routes.add("GET", f"{base}/{{id}}", "read", response_model=DataEntry, name=f"describe_{kind}")
         def describe(request: Request, id: Id) -> DataEntry:
-            """What is known by an id."""
+            """The entry with this id."""
             with engine.connect() as connection:
                 return datasets.entry_of(connection, identity_of(request).project, kind, id)
 

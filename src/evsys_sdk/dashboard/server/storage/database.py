@@ -1,7 +1,7 @@
-"""Opening the database: SQLite by default, PostgreSQL by address; schema brought up to date, and copies made.
+"""Open, migrate and back up the database: a SQLite file, or PostgreSQL by URL.
 
-A SQLite file is migrated when it is opened, after a copy of it was made. A PostgreSQL database is migrated by
-`evsys dashboard upgrade`, because others may be using it.
+A SQLite file is copied and migrated when it is opened. A PostgreSQL database is migrated by `evsys dashboard upgrade`,
+because other processes may be using it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _NETWORK_FILESYSTEMS = {
     "afs",
     "ceph",
 }
-"""Where SQLite's log, which all processes map into memory, is not safe."""
+"""File systems on which SQLite's write-ahead log is unsafe, because it needs shared memory between processes."""
 
 
 def open_database(address: str, *, upgrade: bool | None = None) -> Engine:
-    """The database at a path or a `postgresql://` address, with the schema of this version."""
+    """Open the database at a path or a `postgresql://` URL, with the current schema."""
     engine = connect(address)
     try:
         _bring_up_to_date(engine, engine.dialect.name == "sqlite" if upgrade is None else upgrade)
@@ -62,13 +62,14 @@ def open_database(address: str, *, upgrade: bool | None = None) -> Engine:
 
 
 def connect(address: str) -> Engine:
-    """An engine; nothing is read yet."""
+    """Create an engine without connecting."""
     if "://" not in address:
         path = Path(address).expanduser().absolute()
         _refuse_network_filesystem(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The pool hands a connection from thread to thread, but to one at a time. `create_engine` is not imported by
-        # name: its code is generated, and held by this module an audit would take it for a replacement of ours.
+        # `check_same_thread` is off, because the pool passes connections between threads, one at a time.
+        # `create_engine` is not imported by name: its code is generated, and the audit would report it as a replaced
+        # function.
         engine = sqlalchemy.create_engine(f"sqlite:///{path}", connect_args={"timeout": 30, "check_same_thread": False})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -80,8 +81,8 @@ def connect(address: str) -> Engine:
     if url.get_backend_name() != "postgresql":
         raise ConfigError(f"--database {hide_password(address)}: only SQLite files and PostgreSQL are known.")
     try:
-        # asked first (`pool_pre_ping`), a connection that the database closed meanwhile costs no request
-        # From a database in SQL_ASCII, text comes as bytes unless the client says what it is.
+        # `pool_pre_ping` replaces closed connections before a request uses them. `client_encoding`, because a database
+        # in SQL_ASCII returns text as bytes otherwise.
         options = {"connect_args": {"client_encoding": "utf8"}}
         url = url.set(drivername="postgresql+psycopg")
         return sqlalchemy.create_engine(url, pool_size=10, pool_pre_ping=True, **options)
@@ -90,7 +91,7 @@ def connect(address: str) -> Engine:
 
 
 def back_up(engine: Engine, target: Path) -> None:
-    """Copy a SQLite database while it is in use."""
+    """Copy a SQLite database; it may be in use."""
     if engine.dialect.name != "sqlite":
         raise ConfigError("Back up a PostgreSQL database with pg_dump, and restore it with pg_restore.")
     if target.exists():
@@ -99,13 +100,13 @@ def back_up(engine: Engine, target: Path) -> None:
 
 
 def restore(backup: Path, target: Path) -> None:
-    """Put a copy in place of a database that no server uses; what was there is kept next to it."""
+    """Restore a backup; the replaced database is renamed and kept. Raise if a server is using it."""
     _check_is_dashboard(backup)
     if target.exists():
         _refuse_if_used(target)
         kept = target.with_name(f"{target.name}.{time.strftime('%Y%m%d-%H%M%S')}.before-restore")
         target.rename(kept)
-        for suffix in ("-wal", "-shm"):  # left here, they would be taken for the log of the restored file
+        for suffix in ("-wal", "-shm"):  # or SQLite would apply them to the restored file
             with contextlib.suppress(FileNotFoundError):
                 target.with_name(target.name + suffix).rename(kept.with_name(kept.name + suffix))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +114,7 @@ def restore(backup: Path, target: Path) -> None:
 
 
 def hide_password(address: str) -> str:
-    """An address without its password."""
+    """The URL without its password."""
     return redact_text(address) if "://" in address else address
 
 
@@ -145,9 +146,9 @@ def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a SQLite database, with its log; what is at `target` is whole, whenever this ends."""
+    """Copy a SQLite database including its log; `target` is replaced atomically."""
     temporary = target.with_name(f".{target.name}.tmp")
-    temporary.unlink(missing_ok=True)  # one that was aborted
+    temporary.unlink(missing_ok=True)  # of an interrupted copy
     with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(temporary)) as new:
         old.backup(new)
     temporary.replace(target)
@@ -155,30 +156,30 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _lock_migration(engine: Engine) -> Generator[Connection]:
-    """A transaction that no other process migrates next to."""
-    # Before anything is read: two that find a new SQLite file empty would both make its tables.
+    """Yield a connection in a transaction that excludes migrations by other processes."""
+    # Locked before reading, because two processes that find a new SQLite file empty would both create tables.
     with engine.execution_options(writes=True).connect() as connection, connection.begin():
         if engine.dialect.name == "postgresql":
-            # any number will do, as long as all versions take the same
+            # an arbitrary number, the same in all versions
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7223481)")
         yield connection
 
 
 def _config() -> Config:
     config = Config()
-    # Alembic's options are those of `configparser`, which takes a single % for a reference.
+    # `configparser` interpolates single % signs.
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     return config
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
-    connection.isolation_level = None  # transactions begin where SQLAlchemy says so
-    connection.execute("PRAGMA journal_mode = WAL")  # who reads does not wait for who writes
-    connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives a power cut
-    connection.execute("PRAGMA foreign_keys = ON")  # SQLite checks none unless each connection asks
+    connection.isolation_level = None  # SQLAlchemy begins transactions
+    connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for writers
+    connection.execute("PRAGMA synchronous = FULL")  # committed data survive a power failure
+    connection.execute("PRAGMA foreign_keys = ON")  # off by default in SQLite
     connection.execute("PRAGMA cache_size = -65536")  # negative: KiB, not pages
     connection.execute("PRAGMA temp_store = MEMORY")
-    # SQLite's own knows the letters of ASCII only, and what people search for is lowered by Python.
+    # SQLite's own `lower` handles ASCII only, and search terms are lowered by Python.
     connection.create_function("lower", 1, _lower, deterministic=True)
 
 
@@ -187,8 +188,8 @@ def _lower(value: Any) -> Any:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that begins by reading and then writes fails at once where another has written meanwhile, however
-    # long the timeout: so who is going to write takes the lock when it begins.
+    # A read transaction that starts to write fails immediately if another process has written meanwhile, regardless of
+    # the timeout. So a write transaction takes the lock when it begins.
     connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")
 
 
@@ -208,25 +209,25 @@ def _check_is_dashboard(path: Path) -> None:
 def _refuse_if_used(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, timeout=0.2, isolation_level=None)) as database:
         try:
-            # With a write-ahead log, BEGIN EXCLUSIVE by itself meets writers only; this finds every open connection.
+            # With a write-ahead log, BEGIN EXCLUSIVE alone only detects writers; the pragma detects every connection.
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             database.execute("BEGIN EXCLUSIVE")
             database.execute("ROLLBACK")
         except sqlite3.OperationalError:
             raise DataError(f"{path}: a server is using it. Stop it first.") from None
         except sqlite3.DatabaseError:
-            pass  # it is damaged, which is why somebody restores it
+            pass  # damaged, a reason for the restore
 
 
 def _refuse_network_filesystem(path: Path) -> None:
-    """SQLite on a network file system loses data; say so before there is any."""
+    """Raise if the path is on a network file system, where SQLite loses data."""
     folder = next(parent for parent in path.parents if parent.exists()).resolve()
     try:
         mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:
         return
     below = [(fields[1], fields[2]) for fields in mounts if folder.is_relative_to(fields[1].replace("\\040", " "))]
-    # mounts lie within each other: the longest path is the one that counts
+    # mounts are nested: the longest path is the innermost
     kind = max(below, key=lambda mount: len(mount[0]), default=("", ""))[1]
     if kind in _NETWORK_FILESYSTEMS:
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""Datasets and benchmarks in the database: versions that never change, kept as compressed pieces of JSONL.
+"""Datasets and benchmarks in the database: immutable versions, stored as compressed pieces of JSONL.
 
-POST /sdk/datasets/                     what it is and what its rows hash to  -> its id, and which piece comes next
-PUT  /sdk/datasets/{id}/pieces/{n}      some of its rows, in order
-POST /sdk/datasets/{id}/finish          checked against the hash; from now on it can be read
+POST /sdk/datasets/                     name, version, hash of the rows  -> id and number of the next piece
+PUT  /sdk/datasets/{id}/pieces/{n}      a piece of the rows, in order
+POST /sdk/datasets/{id}/finish          check the hash; afterwards the entry is readable
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TABLE, _CHUNK = schema.data_entry, schema.data_chunk
 
 
 def begin_upload(connection: Connection, project: str, kind: DataKind, about: dict[str, Any]) -> dict[str, Any]:
-    """Announce rows; the same content under the same name is there once. Returns its id and the next piece wanted."""
+    """Announce rows; the same content under the same name is stored once. Return id, version and next piece."""
     name, split, sha256 = check_name(about["name"]), check_name(about["split"], what="split"), about["sha256"]
     version = about["version"] or _next_version(connection, project, kind, name, split, sha256)
     id = content_id(kind, name=name, version=version, split=split, sha256=sha256)
     row = find_entry(connection, project, kind, id, complete=False)
     taken = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name, _TABLE.c.version == version)
-    # An upload that was given up holds no version.
+    # Incomplete uploads reserve no version.
     others = select(_TABLE.c.id).where(*taken, _TABLE.c.split == split, _TABLE.c.id != id, _TABLE.c.complete)
     if connection.execute(others).first() is not None:
         raise DataError(
@@ -51,7 +51,7 @@ def begin_upload(connection: Connection, project: str, kind: DataKind, about: di
 
 
 def add_piece(connection: Connection, project: str, kind: DataKind, id: str, piece: int, body: bytes) -> int:
-    """Keep some rows; a piece that is there already is left as it is. Returns which piece comes next."""
+    """Store a piece of rows; skip an existing piece. Return the number of the next piece."""
     row = find_entry(connection, project, kind, id, complete=False)
     if row is None:
         raise NotFound(kind, id)
@@ -73,9 +73,9 @@ def add_piece(connection: Connection, project: str, kind: DataKind, id: str, pie
 
 
 def finish_upload(connection: Connection, project: str, kind: DataKind, id: str) -> DataEntry | None:
-    """Check all rows against the hash they were announced with; no one reads them before that.
+    """Check the rows against their announced hash, and make them readable.
 
-    None when they are others: they are removed then, so that they can be sent again.
+    If the hash differs, delete the pieces, so that they can be uploaded again, and return None.
     """
     row = find_entry(connection, project, kind, id, complete=False)
     if row is None:
@@ -89,10 +89,10 @@ def finish_upload(connection: Connection, project: str, kind: DataKind, id: str)
             digest.update(body)
             rows, size = rows + count, size + len(body)
             ended.append(body.endswith(b"\n"))
-        # Only the last line may lack its end: any other would run into the piece after it.
+        # Only the last piece may lack a final line feed; otherwise lines of two pieces would be joined.
         if digest.hexdigest() != row["sha256"] or not all(ended[:-1]):
             connection.execute(delete(_CHUNK).where(*mine))
-            return None  # not an error, which would roll the removal back
+            return None  # an exception would roll the deletion back
         same = (_TABLE.c.project_id == project, _TABLE.c.id == id)
         connection.execute(update(_TABLE).where(*same).values(rows=rows, bytes=size, complete=True))
         row = find_entry(connection, project, kind, id)
@@ -103,7 +103,7 @@ def finish_upload(connection: Connection, project: str, kind: DataKind, id: str)
 def data_entries(
     connection: Connection, project: str, kind: DataKind, name: str, limit: int, cursor: str
 ) -> DataEntries:
-    """Names in order, the newest version of each first."""
+    """A page of entries by name, newest version first."""
     query = select(_TABLE).where(_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.complete)
     if name:
         query = query.where(_TABLE.c.name == name)
@@ -119,7 +119,7 @@ def data_entries(
 
 
 def data_rows(connection: Connection, project: str, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows:
-    """Some rows, in order."""
+    """A page of rows, in order."""
     row = find_entry(connection, project, kind, id)
     if row is None:
         raise NotFound(kind, id)
@@ -147,13 +147,13 @@ def read_lines(connection: Connection, project: str, kind: DataKind, id: str, pi
 def find_entry(
     connection: Connection, project: str, kind: DataKind, id: str, *, complete: bool = True
 ) -> RowMapping | None:
-    """What is known by an id."""
+    """The row of an entry, or None; by default only of complete entries."""
     query = select(_TABLE).where(_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.id == id)
     return connection.execute(query.where(_TABLE.c.complete) if complete else query).mappings().first()
 
 
 def entry_of(connection: Connection, project: str, kind: DataKind, id: str) -> DataEntry:
-    """The same, as it is shown."""
+    """The entry with this id in the shape of the API; raise if there is none."""
     row = find_entry(connection, project, kind, id)
     if row is None:
         raise NotFound(kind, id)
@@ -161,12 +161,12 @@ def entry_of(connection: Connection, project: str, kind: DataKind, id: str) -> D
 
 
 def _lines_of(body: bytes) -> list[bytes]:
-    """The rows of a piece, as a file of them is read: a blank line is none."""
+    """The rows of a piece; blank lines are no rows, as in files."""
     return [line for line in body.split(b"\n") if line.strip()]
 
 
 def _next_version(connection: Connection, project: str, kind: DataKind, name: str, split: str, sha256: str) -> int:
-    """The version that these rows have; where they have none, or never arrived, one above all others."""
+    """The version of these rows if they are stored, else the next free version."""
     mine = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name, _TABLE.c.split == split)
     highest = select(func.max(_TABLE.c.version)).where(*mine)
     known = connection.execute(highest.where(_TABLE.c.sha256 == sha256, _TABLE.c.complete)).scalar()
@@ -174,7 +174,7 @@ def _next_version(connection: Connection, project: str, kind: DataKind, name: st
         return int(known)
     last = int(connection.execute(highest.where(_TABLE.c.complete)).scalar() or 0)
     begun = int(connection.execute(highest.where(_TABLE.c.sha256 == sha256)).scalar() or 0)
-    # One that was aborted continues, unless others have arrived under its version or a later one meanwhile.
+    # An incomplete upload keeps its version, unless a complete one has this or a later version.
     return begun if begun > last else last + 1
 
 

@@ -1,4 +1,4 @@
-"""The loops and campaigns that clients sent of a project, and what is asked of them."""
+"""The loops and campaigns of a project that clients reported, and the requests for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .writer import Writer
 
 
 class StoredPages:
-    """What clients sent of a project, and what is asked of them."""
+    """The loops and campaigns of a project in the database."""
 
     def __init__(self, engine: Engine, writer: Writer, project: str) -> None:
         self._engine, self._writer, self._project = engine, writer, project
@@ -32,7 +32,7 @@ class StoredPages:
         return self._pages(schema.loop.c.system.like(f"{CAMPAIGN}%"), "why")
 
     def _pages(self, condition: Any, status: str) -> list[dict[str, Any]]:
-        """The pages; `status` is the text that names what was asked and not carried out yet."""
+        """The pages that match a condition; open requests are appended to the text of the key `status`."""
         table = schema.loop
         query = select(table.c.system, table.c.page).where(table.c.project_id == self._project, condition)
         found: list[dict[str, Any]] = []
@@ -46,7 +46,7 @@ class StoredPages:
         return found
 
     def carry_out(self, what: str, name: str, request: NewProjectRequest) -> str:
-        """Keep the request for the process that reports the campaign or loop."""
+        """Store a request for the process that runs the campaign or loop."""
         system = f"{CAMPAIGN}{name}" if what == "campaign" else name
         table, asked = schema.loop, request.model_dump(exclude={"hours"})
         if request.kind == "extend":

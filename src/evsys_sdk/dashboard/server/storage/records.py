@@ -1,4 +1,4 @@
-"""The record of one project in the database, as the read API asks for it."""
+"""The record of one project in the database, for the read API."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _RECENT = 40
 
 
 class StoredRecords(RecordLists):
-    """One project; safe to ask from several threads."""
+    """The record of one project; thread-safe."""
 
     def __init__(self, engine: Engine, writer: Writer, views: ViewMaker, project: str) -> None:
         self._engine, self._writer, self._maker, self.project = engine, writer, views, project
@@ -55,7 +55,7 @@ class StoredRecords(RecordLists):
 
     @contextmanager
     def views(self) -> Generator[StoredViews]:
-        """The views as they are now."""
+        """The current views."""
         self._maker.refresh(self.project)
         with self._engine.connect() as connection:
             yield StoredViews(connection, self.project, self._maker)
@@ -92,7 +92,7 @@ class StoredRecords(RecordLists):
         )
 
     def arm_files(self, id: str, arms: Sequence[str]) -> dict[str, ArmFiles]:
-        """Clients send checkpoints, datasets and benchmarks, and no texts."""
+        """The checkpoints, datasets and benchmarks of arms; clients send no texts."""
         run = schema.run
         columns = (run.c.arm, run.c.checkpoints, run.c.datasets, run.c.benchmarks)
         mine = (run.c.project_id == self.project, run.c.experiment_id == id)
@@ -241,7 +241,7 @@ class StoredRecords(RecordLists):
         table = schema.experiment
         query = select(table.c.id, table.c.version).where(self._mine, table.c.version > since)
         with self._engine.connect() as connection:
-            # the rest comes with the next look, which continues from the last version here
+            # the next call continues from the last version
             rows = connection.execute(query.order_by(table.c.version).limit(1000)).all()
         return [Change("experiment", str(id), int(version)) for id, version in rows]
 
@@ -272,12 +272,12 @@ class StoredRecords(RecordLists):
 
 
 def _event(row: RowMapping) -> JournalLine:
-    """A line of a journal."""
+    """Convert a row to a journal event."""
     return JournalLine(id=str(row["id"]), time=row["time"], kind=str(row["kind"]), data=read_object(row["data"]))
 
 
 def _read_objects(value: Any) -> list[Object]:
-    """The objects of JSON text that holds a list."""
+    """The objects in JSON text with a list."""
     return [] if value == "[]" else [cast(Object, one) for one in json.loads(value) if isinstance(one, dict)]
 
 

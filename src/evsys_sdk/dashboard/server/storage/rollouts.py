@@ -1,4 +1,4 @@
-"""Rollouts in the database: the table that `views/rollouts.py` asks, and what tasks ask."""
+"""Rollouts in the database: the table for the queries of `views/rollouts.py`, and the prompts of tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StoredRollouts:
     def read(
         self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
     ) -> Sequence[Sequence[Any]]:
-        # One name in a question is one column of the two tables; `run` has some of the same names.
+        # A subquery, because `run` and `rollout` share column names.
         rows = (
             "SELECT rollout.*, run.arm FROM rollout JOIN run ON run.no = rollout.run_no "
             "WHERE run.project_id = ? AND run.experiment_id = ?"
@@ -39,7 +39,7 @@ class StoredRollouts:
         return self._connection.exec_driver_sql(sql.replace("?", "%s") if self._is_postgres else sql, given).all()
 
     def search(self, words: str) -> tuple[str, str]:
-        # SQLite compares the letters of ASCII alike by itself, and calls Python for each row to lower the others.
+        # SQLite's LIKE ignores case for ASCII only; its `lower` is a Python function, called for each row.
         body = "body" if words.isascii() and not self._is_postgres else "lower(body)"
         for special in "/%_":
             words = words.replace(special, f"/{special}")
@@ -49,7 +49,7 @@ class StoredRollouts:
         return str(key[0])
 
     def read_id(self, id: str) -> Sequence[Any]:
-        # A number that no column holds would be an error of the database instead of one that is not there.
+        # A number that exceeds the column would be a database error instead of NotFound.
         if not id.isdecimal() or len(id) > 15:
             raise NotFound("rollout", id)
         return (int(id),)
@@ -60,7 +60,7 @@ class StoredRollouts:
 
 
 def read_prompts(connection: Connection, project: str, experiment: str, split: str, name: str) -> dict[str, str]:
-    """What the tasks of a benchmark ask, from one answer to each, where clients sent it."""
+    """The prompts of a benchmark's tasks by task, taken from the latest rollout of each."""
     same = (_RUN.c.project_id == project, _RUN.c.experiment_id == experiment, _TABLE.c.split == split)
     one = (
         select(func.max(_TABLE.c.no))

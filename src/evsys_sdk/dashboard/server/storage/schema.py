@@ -1,7 +1,7 @@
-"""The tables. One schema for SQLite and PostgreSQL; `migrations/` brings an older database up to it.
+"""The database schema for SQLite and PostgreSQL; `migrations/` upgrades older databases.
 
-What is listed or filtered by has its own column; what is only shown is kept as JSON text. Points are keyed by
-numbers rather than names, because there are millions of them. Times are seconds since 1970.
+Fields for lists and filters have their own columns; other fields are stored as JSON text. Points are keyed by numbers
+instead of names, because there are millions of them. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ metadata = MetaData(
     }
 )
 Id = String(200)
-Number = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
-Double = Float(53)  # so many bits are double precision in PostgreSQL as well
+Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER only
+Double = Float(53)  # 53 bits are double precision in PostgreSQL too
 
 
 def _keys(*names: str, kind: Any = Id) -> list[Column[Any]]:
@@ -119,16 +119,16 @@ _COLUMN_TYPES = {"TEXT": Text, "REAL": Double, "INTEGER": BigInteger}
 experiment_view = Table(
     "experiment_view",
     metadata,
-    *_keys("project_id", "folder"),  # its id: the name is that of the same column on a disk
+    *_keys("project_id", "folder"),  # `folder` is the id; named as in the index on disk
     *_columns(BigInteger, "version", "made_by"),
     *_columns(Text, "status"),
     *(Column(name, _COLUMN_TYPES[COLUMNS[name][0]]) for name in LISTED),
 )
-"""The views of experiments, made again when `version` has changed; `history/query.py` asks it."""
+"""The views of experiments, rebuilt when `version` has changed; queried by `history/query.py`."""
 experiment_detail = Table(
     "experiment_detail", metadata, *_keys("project_id", "folder"), *_columns(Text, "text", "view")
 )
-"""What is needed of a few only, kept apart so that lists read little; as on a disk."""
+"""Large columns of views, in a separate table so that lists read less; as in the index on disk."""
 
 run = Table(
     "run",
@@ -160,7 +160,7 @@ metric_point = Table(
     *_keys("step", kind=BigInteger),
     *_optional(Double, "at", "value"),
     *_optional(String(9), "odd"),
-    sqlite_with_rowid=False,  # rows lie in the order of their key: no index next to them, and a curve is read in one go
+    sqlite_with_rowid=False,  # clustered by key: needs no separate index, and a curve is one range scan
 )
 
 metric_latest = Table(

@@ -1,4 +1,4 @@
-"""Writing single things into the tables: experiments, runs, scores, rollouts, events. Always on the writer's thread."""
+"""Write experiments, runs, scores, rollouts and events to the tables; only on the writer's thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..ingest.wire import LARGEST_NUMBER, Object, check_ids, whole
 from . import schema
 
 _LONGEST_TEXT = 1_000_000
-# Made once, because every batch or every run needs them, and making a statement takes longer than running it.
+# Module constants, because building a statement takes longer than running it.
 _FIND_EXPERIMENT = select(schema.experiment.c.id).where(
     schema.experiment.c.project_id == bindparam("of"), schema.experiment.c.id == bindparam("named")
 )
@@ -49,15 +49,15 @@ _MARK_CHANGED = (
 
 @dataclass(frozen=True, slots=True)
 class RunRef:
-    """Where the points of a run are kept."""
+    """The row number of a run, and its experiment."""
 
     no: int
     experiment_id: str
-    """Empty until it is reported which experiment it belongs to."""
+    """Empty until the experiment of the run is reported."""
 
 
 def put_experiment(connection: Connection, project: str, id: str, fields: Mapping[str, Any]) -> None:
-    """Make an experiment, or change the given fields of what is stated of it."""
+    """Create an experiment, or update the given fields."""
     check_ids(id)
     stated = {name: _fit("experiment", name, value) for name, value in check_fields("experiment", fields).items()}
     table, where = schema.experiment, _same_experiment(project, id)
@@ -73,14 +73,14 @@ def put_experiment(connection: Connection, project: str, id: str, fields: Mappin
 
 
 def ensure_experiment(connection: Connection, project: str, id: str) -> None:
-    """Make sure that what is reported about an experiment has one to belong to."""
+    """Create an experiment if it does not exist."""
     check_ids(id)
     if connection.execute(_FIND_EXPERIMENT, {"of": project, "named": id}).first() is None:
         put_experiment(connection, project, id, {})
 
 
 def put_run(connection: Connection, project: str, id: str, experiment: str | None, fields: Mapping[str, Any]) -> RunRef:
-    """Make a run, or change the given fields of it; without an experiment it waits until that is reported."""
+    """Create a run, or update the given fields; the experiment may be reported later."""
     check_ids(id, experiment)
     columns = _run_columns(fields)
     known, table = find_run(connection, project, id), schema.run
@@ -90,7 +90,7 @@ def put_run(connection: Connection, project: str, id: str, experiment: str | Non
         name = columns.get("name") or id
         columns = {"name": name, "run": name, "status": "started"} | columns | {"experiment_id": experiment or ""}
         if experiment:
-            ensure_experiment(connection, project, experiment)  # its own record may come later, by another stream
+            ensure_experiment(connection, project, experiment)  # its record may arrive later in another stream
         columns["arm"] = _free_arm(connection, project, experiment, name) if experiment else id
     if known is None:
         values = {"project_id": project, "id": id, **columns}
@@ -102,20 +102,20 @@ def put_run(connection: Connection, project: str, id: str, experiment: str | Non
 
 
 def find_run(connection: Connection, project: str, id: str) -> RunRef | None:
-    """A run that was reported before."""
+    """Find a run by its id, or None."""
     row = connection.execute(_FIND_RUN, {"of": project, "named": id}).first()
     return RunRef(int(row[0]), str(row[1])) if row else None
 
 
 class UnknownRun(DataError):
-    """Something is reported about a run that was not reported itself."""
+    """A record refers to a run that was not reported."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"run {show(id)} is not known. Report it first, with the experiment it belongs to.")
 
 
 def put_score(connection: Connection, run: RunRef, id: str, line: Object) -> dict[str, float | None]:
-    """Keep a scoring; a later one of the same set and step takes its place. Returns its metrics by full name."""
+    """Store a scoring, replacing an earlier one of the same set and step; return its metrics by full name."""
     split, name = _name(line.get("split") or "test", 100), _name(line.get("name") or "", 300)
     step = whole(line.get("step", 0))
     metrics: Any = line.get("metrics")
@@ -131,14 +131,14 @@ def put_score(connection: Connection, run: RunRef, id: str, line: Object) -> dic
 
 
 def put_rollouts(connection: Connection, run: RunRef, split: str, name: str, step: int, rows: Sequence[Object]) -> None:
-    """Keep predictions; a later one of the same task and sample takes the place of an earlier one."""
+    """Store rollouts; a later one replaces an earlier one of the same task and sample."""
     split, name = _name(split, 100), _name(name, 300)
-    # By what must differ: one statement may not change a row twice.
+    # Keyed by the unique columns, because one statement may not change a row twice.
     found: dict[tuple[str, int], Object] = {}
     for position, row in enumerate(rows):
         task = _name(str(row.get("task_id") or row.get("task") or position), 500)
         sample = whole(row.get("sample")) or 0
-        # The column has 32 bits in PostgreSQL; SQLite would take any number, and the two must refuse alike.
+        # The column has 32 bits in PostgreSQL; checked for SQLite too, so that both refuse the same values.
         if abs(sample) >= 1 << 31:
             raise DataError(f"a prediction has sample {show(sample)}.")
         found[task, sample] = {
@@ -154,7 +154,7 @@ def put_rollouts(connection: Connection, run: RunRef, split: str, name: str, ste
 
 
 def put_event(connection: Connection, project: str, experiment: str, event: Object) -> None:
-    """Keep one line of a journal; the same id is the same event."""
+    """Store a journal event, once per id."""
     id = event.get("id")
     check_ids(id if isinstance(id, str) else "")
     ensure_experiment(connection, project, experiment)
@@ -168,14 +168,14 @@ def put_event(connection: Connection, project: str, experiment: str, event: Obje
 
 
 def put_spend(connection: Connection, project: str, experiment: str, at: int, line: Object) -> None:
-    """Keep one line of a ledger."""
+    """Store one line of a ledger."""
     ensure_experiment(connection, project, experiment)
     values = {"project_id": project, "experiment_id": experiment, "number": at, "line": _json(line)}
     upsert(connection, schema.spend_line, [values], ("project_id", "experiment_id", "number"))
 
 
 def put_benchmark(connection: Connection, project: str, id: str, name: str, metadata: Object) -> None:
-    """Keep which benchmark was scored on, where its tasks were not uploaded."""
+    """Store a benchmark whose tasks were not uploaded."""
     check_ids(id, name)
     table = schema.data_entry
     mine = (table.c.project_id == project, table.c.kind == "benchmark", table.c.name == name)
@@ -187,7 +187,7 @@ def put_benchmark(connection: Connection, project: str, id: str, name: str, meta
 
 
 def put_anchor(connection: Connection, project: str, experiment: str | None, events: int, head: str) -> None:
-    """Witness how long a journal is and what it ends with; the time is this machine's, not its writer's."""
+    """Store the length and last hash of a journal, with the time of this server, not of the client."""
     check_ids(experiment)
     values: Object = {"project_id": project, "experiment_id": experiment, "at": time.time()}
     values |= {"events": max(0, min(events, 2**53)), "head": head[:500]}
@@ -195,7 +195,7 @@ def put_anchor(connection: Connection, project: str, experiment: str | None, eve
 
 
 def delete_experiment(connection: Connection, project: str, id: str) -> None:
-    """Delete every row of an experiment; what was witnessed about it stays."""
+    """Delete every row of an experiment except its anchors."""
     runs = select(schema.run.c.no).where(schema.run.c.project_id == project, schema.run.c.experiment_id == id)
     for table in (schema.metric_point, schema.metric_latest, schema.score, schema.rollout):
         connection.execute(delete(table).where(table.c.run_no.in_(runs)))
@@ -212,16 +212,16 @@ def delete_experiment(connection: Connection, project: str, id: str) -> None:
 
 
 CAMPAIGN: Final = "campaign:"
-"""Begins the name of a campaign among the pages of loops."""
+"""Prefix of campaign names in the table of loops."""
 
 
 def page_id(system: str) -> str:
-    """What a request to a campaign or a loop is about, next to the ids of experiments."""
+    """The id of a campaign or loop in the table of requests."""
     return system if system.startswith(CAMPAIGN) else f"loop:{system}"
 
 
 def put_page(connection: Connection, project: str, system: str, at: float, page: Object) -> None:
-    """Keep how a closed loop or a campaign stood last; what the page could not show is refused."""
+    """Store the latest state of a closed loop or a campaign; raise if it is invalid."""
     check_ids(system)
     try:
         checked = (CampaignState if system.startswith(CAMPAIGN) else LoopPage).model_validate(page)
@@ -232,13 +232,13 @@ def put_page(connection: Connection, project: str, system: str, at: float, page:
     table = schema.loop
     mine = (table.c.project_id == project, table.c.system == system)
     known = connection.execute(select(table.c.at).where(*mine)).scalar()
-    if known is None or known <= at:  # an older stream may be sent later
+    if known is None or known <= at:  # an older state may arrive later
         values = {"project_id": project, "system": system, "at": at, "page": checked.model_dump_json()}
         upsert(connection, table, [values], ("project_id", "system"))
 
 
 def answer_request(connection: Connection, project: str, id: str, state: str, answer: str) -> str | None:
-    """Note what came of a request; returns the experiment it is about."""
+    """Store the outcome of a request; return the id of its experiment."""
     if state not in ("taken", "done", "refused"):
         raise DataError(f"the state of a request is {show(state)}. It should be taken, done or refused.")
     table = schema.request
@@ -249,10 +249,10 @@ def answer_request(connection: Connection, project: str, id: str, state: str, an
 
 
 def rewind(connection: Connection, run: RunRef, next_step: int) -> None:
-    """Forget what a run reported from a step on: it continues from before it."""
+    """Delete what a run reported from `next_step` on, because it resumes there."""
     for table in (schema.metric_point, schema.score, schema.rollout):
         connection.execute(delete(table).where(table.c.run_no == run.no, table.c.step >= next_step))
-    # What was furthest may be among what is forgotten, so it is found anew.
+    # The latest values may have been deleted, so they are recomputed.
     points, latest = schema.metric_point, schema.metric_latest
     connection.execute(delete(latest).where(latest.c.run_no == run.no))
     last = select(points.c.key_id, func.max(points.c.step)).where(points.c.run_no == run.no).group_by(points.c.key_id)
@@ -266,7 +266,7 @@ def rewind(connection: Connection, run: RunRef, next_step: int) -> None:
 
 
 def touch(connection: Connection, project: str, experiments: Sequence[str]) -> int:
-    """Give experiments that changed a new version, which pages receive; returns it."""
+    """Give changed experiments a new version, so that pages are notified; return it."""
     version = int(connection.execute(_COUNT_UP, {"of": project}).scalar_one())
     if experiments:
         now = {"of": project, "now": version, "at": time.time()}
@@ -275,7 +275,7 @@ def touch(connection: Connection, project: str, experiments: Sequence[str]) -> i
 
 
 def upsert(connection: Connection, table: Table, rows: Sequence[Object], keys: Sequence[str]) -> None:
-    """Insert rows; those that are there already are replaced."""
+    """Insert rows, replacing those with the same keys."""
     if not rows:
         return
     statement = _insert(connection, table)
@@ -284,13 +284,13 @@ def upsert(connection: Connection, table: Table, rows: Sequence[Object], keys: S
 
 
 def insert_new(connection: Connection, table: Table, row: Object, keys: Sequence[str]) -> bool:
-    """Insert a row unless it is there already; whether it was not."""
+    """Insert a row if it does not exist; return whether it was inserted."""
     statement = _insert(connection, table).values(**row).on_conflict_do_nothing(index_elements=list(keys))
     return connection.execute(statement.returning(table.c[keys[0]])).first() is not None
 
 
 def metric_name(split: str, name: str, metric: str) -> str:
-    """A metric of a scoring as it is logged: `test/routing/pass@1`."""
+    """The full name of a scoring's metric: `test/routing/pass@1`."""
     if metric.startswith(f"{split}/"):
         return metric
     return f"{split}/{metric}" if name in ("", split) else f"{split}/{name}/{metric}"
@@ -305,7 +305,7 @@ def _same_experiment(project: str, id: str) -> tuple[Any, Any]:
 
 
 def _run_columns(fields: Mapping[str, Any]) -> Object:
-    """The fields of a run as they are stored; null is stored as "not known"."""
+    """Convert the fields of a run to column values; null becomes the empty value of its type."""
     found: Object = {}
     for name, value in check_fields("run", fields).items():
         if isinstance(value, (list, dict)):
@@ -319,7 +319,7 @@ def _run_columns(fields: Mapping[str, Any]) -> Object:
 
 
 def _fit(kind: str, name: str, value: Any) -> Any:
-    """A value that a column or a browser can hold."""
+    """Truncate text to the limit; raise if a number is too large for a column or a browser."""
     if isinstance(value, str):
         return value[:_LONGEST_TEXT]
     too_large = isinstance(value, int) and abs(value) > LARGEST_NUMBER
@@ -329,7 +329,7 @@ def _fit(kind: str, name: str, value: Any) -> Any:
 
 
 def _free_arm(connection: Connection, project: str, experiment: str, name: str) -> str:
-    """`name`, or `name#2` where an arm of the experiment has it already."""
+    """Return `name`, or `name#2`, `name#3`, ... if the experiment has an arm with that name."""
     taken = set(connection.execute(_ARMS_NAMED, {"of": project, "within": experiment, "named": name}).scalars())
     tried = 1
     while (arm := name if tried == 1 else f"{name}#{tried}") in taken:

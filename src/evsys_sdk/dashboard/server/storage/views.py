@@ -1,7 +1,7 @@
-"""The views of experiments in the database: made by the code that views a disk, stored, and asked by the same queries.
+"""The views of experiments in the database: built and queried by the same code as for records on disk.
 
-What clients reported takes the place of files (`ReportedRecord`). A view is stored with the version of the experiment
-that it was made of, and made again when that has changed or when no one has reported for long.
+`ReportedRecord` presents reported data like a record on disk. A view is stored with the version of its experiment, and
+rebuilt when the version changes or a running experiment has not reported for `_QUIET_S`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _EVENTS = (
     *(Kind.STARTED, Kind.RESUMED, Kind.ENDED, Kind.NOTE, Kind.TAGGED, Kind.INVALIDATED, Kind.REINSTATED, Kind.AUDITED),
     *(Kind.DIAGNOSED, Kind.APPROVAL_AWAITED, Kind.APPROVED, Kind.REJECTED),
 )
-"""What a view asks a journal for."""
+"""Kinds of events that a view needs."""
 _FROM_THE_RECORD = ("status", "started", "ended", "spend", "flags", "invalidated")
-"""What a view takes from the record, which knows what was stated of it and what the journal has."""
+"""Fields of a view that are computed from the record, even if the client set them."""
 _QUIET_S = 900.0
-"""Longest silence after which a running experiment is still taken to be alive."""
+"""A running experiment without reports for longer counts as no longer running."""
 _LOOK_S = 5.0
-"""How often it is looked whether a running experiment has fallen silent."""
+"""Interval of checks for running experiments without reports."""
 _BATCH = 200
 _LARGEST_KEPT, _MOST_KEPT = 2000, 200
-"""Rows of an answer that is kept for who asks the same, and how many answers are."""
+"""Maximum number of rows of a cached query result, and of cached results per project."""
 _MOST_KNOWN = 20_000
 
 
 type KnownLines = dict[tuple[str, str, int, str], ShownExperiment]
-"""Lines of lists that were read before, by project, id, version and status; no one changes one."""
+"""Cache of list lines by project, id, version and status; never mutated."""
 
 
 class StoredViews:
@@ -68,7 +68,7 @@ class StoredViews:
     def rows_by_root(
         self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
     ) -> list[tuple[str, Sequence[tuple[Any, ...]]]]:
-        """Columns of the rows that meet a condition."""
+        """Columns of the rows that match a condition."""
         within = f"project_id = ? AND ({condition})" if condition else "project_id = ?"
         sql = f"SELECT {', '.join(columns)} FROM {schema.experiment_view.name} WHERE {within} {tail}"
         if self._is_postgres:
@@ -94,7 +94,7 @@ class StoredViews:
         return [self._known[stamps[id]] for id in ids if id in stamps and stamps[id] in self._known]
 
     def read(self, id: str) -> ExperimentView | None:
-        """The whole view of one experiment, where it was made."""
+        """The complete view of one experiment, or None if it is not built."""
         table = schema.experiment_detail
         asked = select(table.c.view).where(table.c.project_id == self._project, table.c.folder == id)
         line = self._connection.execute(asked).scalar()
@@ -102,18 +102,18 @@ class StoredViews:
 
 
 class ViewMaker:
-    """Makes the views of what has changed, before they are asked; safe to use from several threads."""
+    """Rebuilds the views of changed experiments before they are queried; thread-safe."""
 
     def __init__(self, engine: Engine, writer: Writer) -> None:
         self._engine, self._writer = engine, writer
         self._made: dict[str, tuple[int, float]] = {}
-        """Project -> its version when all views were made, and when that was."""
+        """Project -> its version and the time of the last refresh."""
         self.known: KnownLines = {}
         self.answers: dict[str, dict[tuple[Any, ...], list[tuple[Any, ...]]]] = {}
-        """Project -> what was asked of its views since they were made: the pages of many people ask the same."""
+        """Project -> cached query results since the last refresh, because many users request the same pages."""
 
     def refresh(self, project: str) -> None:
-        """A server with too much to write answers with the views that it has."""
+        """Rebuild outdated views of a project; a busy server keeps the existing ones."""
         table, now = schema.project, time.monotonic()
         with self._engine.connect() as connection:
             version = connection.execute(select(table.c.version).where(table.c.id == project)).scalar() or 0
@@ -142,7 +142,7 @@ def _list_changed(connection: Connection, project: str, among: Sequence[str] | N
 
 
 def _store_views(connection: Connection, project: str, ids: Sequence[str]) -> None:
-    # Asked again: another request may have had the same views made meanwhile.
+    # Checked again, because another request may have rebuilt the same views meanwhile.
     records = read_records(connection, project, _list_changed(connection, project, ids))
     rows: list[Object] = []
     details: list[Object] = []
@@ -208,12 +208,12 @@ class ReportedRecord(ExperimentRecord):
         return super().invalidated or text(self.told.get(_FROM_THE_RECORD[-1]))
 
     def view(self) -> ExperimentView:
-        """The view, with what the client stated in place of what follows from its reports."""
+        """The view; fields that the client set replace computed ones, except `_FROM_THE_RECORD`."""
         running = self.ending == UNFINISHED and time.time() - self.row["heard"] < _QUIET_S
         found = view(self, Liveness(running))
         stated: Object = {}
         for name, value in self.told.items():
-            if name == "tags" and self.tags is not None:  # they were edited since
+            if name == "tags" and self.tags is not None:  # edited tags replace the reported ones
                 continue
             if name in ExperimentView.__slots__ and name not in _FROM_THE_RECORD:
                 is_list = STATEMENTS["experiment"].get(name) is list
@@ -223,7 +223,7 @@ class ReportedRecord(ExperimentRecord):
 
 
 def read_records(connection: Connection, project: str, ids: Sequence[str]) -> list[ReportedRecord]:
-    """Everything that views of these experiments need, with one query for each table."""
+    """Read the records of experiments for their views, with one query per table."""
     if not ids:
         return []
     table = schema.experiment
@@ -238,7 +238,7 @@ def read_records(connection: Connection, project: str, ids: Sequence[str]) -> li
 
 
 def read_object(value: Any) -> Object:
-    """JSON text that holds an object."""
+    """Parse JSON text as an object; empty if it is none."""
     return {} if value in ("{}", "", None) else part({"it": json.loads(value)}, "it")
 
 
@@ -290,7 +290,7 @@ def _read_runs(
 def _make_run(
     row: RowMapping, last: Mapping[str, tuple[float, float]], lines: list[Object], findings: Sequence[str]
 ) -> RunRecord:
-    """An arm; the last values that it logged stand for a result that it did not sum up itself."""
+    """Build an arm; without reported metrics, its last logged values are used."""
     told = {name: value for name, raw in read_object(row["metrics"]).items() if (value := number(raw)) is not None}
     made = ReportedRun(
         Path(str(row["experiment_id"])),
@@ -304,7 +304,7 @@ def _make_run(
         plain_spend(read_object(row["spend"])),
         findings=tuple(findings),
     )
-    # In place of what a `RunRecord` reads from its folder.
+    # Sets the cached properties that a `RunRecord` would read from its folder.
     reported: Object = {"result": None, "starts": [], "score_lines": lines, "checkpoints": []}
     reported["logged"] = {name: [point] for name, point in last.items()}
     reported["_progress"] = {"total_steps": row["total_steps"]}
@@ -313,7 +313,7 @@ def _make_run(
 
 
 def _with_runs(config: Object, runs: Sequence[RunRecord]) -> Object:
-    """The config with that of each run, which scripts report run by run."""
+    """Add the configs of runs, which scripts report separately, if the config has none."""
     if config_runs(config):
         return config
     own = {run.run: {**run.config, "name": run.run} for run in reversed(runs) if run.config}
@@ -321,7 +321,7 @@ def _with_runs(config: Object, runs: Sequence[RunRecord]) -> Object:
 
 
 def as_scored(line: Object) -> Object:
-    """A scoring with each metric as `scores.jsonl` has it; scripts send plain numbers."""
+    """Convert a scoring to the format of `scores.jsonl`: scripts may send metrics as plain numbers."""
     metrics = part(line, "metrics")
     return {
         **line,

@@ -1,7 +1,7 @@
-"""One thread that writes. What arrives while it is busy is committed together, so many clients cost few commits.
+"""A single writer thread; jobs that arrive while it is busy are committed together, so many clients need few commits.
 
 future = writer.submit(lambda connection: ingest.apply(connection, batch))
-answer = await asyncio.wrap_future(future)          # it is on disk now, or it raises
+answer = await asyncio.wrap_future(future)          # committed, or raises
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ type Job[T] = Callable[[Connection], T]
 
 
 class Busy(EvsysError):
-    """There is more to write than can be written."""
+    """The queue of the writer is full."""
 
 
 class Writer:
-    """Runs jobs one after the other, each in a savepoint of a shared transaction."""
+    """Runs jobs in order, each in a savepoint of a shared transaction."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine.execution_options(writes=True)
         self._jobs: queue.Queue[tuple[Job[Any], Future[Any]] | None] = queue.Queue(_LONGEST_QUEUE)
         self.after_commit: list[Callable[[], None]] = []
-        """Called on this thread after each commit."""
+        """Callbacks after each commit, on the writer thread."""
         self.after_rollback: list[Callable[[], None]] = []
-        """Called when something that a job did was undone: what it remembered may be untrue."""
+        """Callbacks after a rollback, to invalidate caches that jobs have filled."""
         self._thread = threading.Thread(target=self._run, name="evsys-dashboard-writer", daemon=True)
         self._thread.start()
 
     def submit[T](self, job: Job[T]) -> Future[T]:
-        """Run a job soon; the future is done once its result is committed."""
+        """Queue a job; the future completes after the commit."""
         future: Future[T] = Future()
         try:
             self._jobs.put_nowait((job, future))
@@ -54,13 +54,13 @@ class Writer:
         return self.submit(job).result()
 
     def close(self) -> None:
-        """Finish what is queued and stop."""
+        """Finish the queued jobs and stop."""
         self._jobs.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         while (first := self._jobs.get()) is not None:
-            # What is there now goes with it, and no one waits for more: alone, a job is committed at once.
+            # Takes the queued jobs without waiting for more, so that a single job is committed immediately.
             batch = [first]
             last = False
             while len(batch) < _MOST_AT_ONCE and not last:
@@ -80,7 +80,7 @@ class Writer:
         try:
             with self._engine.connect() as connection, connection.begin():
                 for job, future in batch:
-                    if not future.set_running_or_notify_cancel():  # no one waits for it any more
+                    if not future.set_running_or_notify_cancel():  # cancelled
                         continue
                     try:
                         with connection.begin_nested():
@@ -90,14 +90,14 @@ class Writer:
                         self._tell(self.after_rollback)
                     else:
                         done.append((future, result))
-        except Exception as error:  # a full disk, a lost connection: nothing of this batch is kept
+        except Exception as error:  # e.g. a full disk: the whole batch is rolled back
             self._tell(self.after_rollback)
             get_logger(__name__).warning("nothing could be written: %s: %s", type(error).__name__, error)
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
             return
-        for future, result in done:  # only now: a record that is reported as stored is stored
+        for future, result in done:  # after the commit
             future.set_result(result)
         self._tell(self.after_commit)
 

@@ -1,4 +1,4 @@
-"""The oldest schema that is migrated. A new database is made from `schema.py`."""
+"""The oldest schema that can be migrated. A new database is created from `schema.py`."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Nothing: every database that is migrated has these tables."""
+    """Do nothing: every database that can be migrated has these tables."""

@@ -1,4 +1,4 @@
-"""What is stated of an experiment becomes one JSON value, lists are read from stored views, three columns go."""
+"""Merge the reported fields of an experiment into one JSON column, add stored views, and drop three columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_STATED = ("usd", "flags", "words", "n_notes")
 
 
 def upgrade() -> None:
-    """Gather what was stated; views are made when they are first asked for."""
+    """Merge the columns of reported fields; views are built at the first request."""
     op.add_column("experiment", sa.Column("heard", sa.Float(precision=53), nullable=False, server_default="0"))
     op.add_column("experiment", sa.Column("told", sa.Text(), nullable=False, server_default="{}"))
     connection = op.get_bind()
