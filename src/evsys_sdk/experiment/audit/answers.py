@@ -40,7 +40,7 @@ _BASELINE = "baseline"
 
 
 class AnswerBook:
-    """Checks of the answers of an experiment's arms; it keeps only hashes and counts, to limit memory."""
+    """Checks of the answers of an experiment's arms; it keeps hashes and counts instead of the answers of arms."""
 
     def __init__(
         self, runs: Sequence[RunRecord], recheck: Rechecker, shared: Mapping[str, list[dict[str, Any]]] | None = None

@@ -193,7 +193,7 @@ def _hash_package() -> str:
 
 
 def _identify_weights(run: RunConfig) -> dict[str, Any]:
-    """Identify the model and its initial checkpoint by their content; a model that is no local path by its name."""
+    """Identify the model and its initial checkpoint: local files by their content, other references by name."""
     model = run.model
     started = model.init_from_checkpoint or model.load_checkpoint_path
     return {"model": _name_weights(model.name), "checkpoint": None if started is None else _name_weights(started)}

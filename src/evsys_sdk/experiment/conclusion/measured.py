@@ -73,7 +73,7 @@ def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured
     everyone = [score.per_task or {} for score in (*scores.values(), *(score for score, _ in base))]
     tasks = [task for task in sorted(asked) if all(task in one for one in everyone)]
     arms = {
-        # By seed, because runs are paired row by row.
+        # By seed, so that `seeds` and `by_seed` of the conclusion have a fixed order.
         run.name: sorted((arm for arm in run.arms if arm.arm in scores), key=lambda arm: (arm.seed, arm.arm))
         for run in sorted(evidence.runs, key=lambda run: run.name)
     }

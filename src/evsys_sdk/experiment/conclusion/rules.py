@@ -1,8 +1,8 @@
 """The rules of the verdict. Read `rule` from top to bottom: the first that applies decides.
 
 A claim is *supported* if the simultaneous interval of a run on the reported set lies beyond the claimed effect, for
-every possible value of failed samples. It also needs at least three seeds of each trained run, and registration before
-the first step. If one of these further conditions fails, the verdict is *promising, unconfirmed*.
+every possible value of failed samples. `_find_lacks` checks further conditions, such as at least three seeds of each
+trained run and registration before the first step. If one of them fails, the verdict is *promising, unconfirmed*.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def nothing_to_learn(context: Context) -> Iterator[Problem]:
             if len({example.rejected for example in one.examples}) > 1:
                 hint = "Check which columns are chosen and rejected: they may be swapped."
             yield Problem(f"{share} answers {verb} {show(answer)}", one.place, hint=hint)
-        # One prompt with many answers is valid for open tasks such as stories, but not for labels or made prompts.
+        # One prompt may have many answers in open tasks such as stories, but not with labels or transformed prompts.
         made = rows and (is_labels(rows.answers) or (rows.stage.data and rows.stage.data.transforms))
         if made and len(answers) > 1 and 8 <= len(one.examples) <= same_prompts / 0.9:
             message = f"nearly every prompt is {show(prompt[:80])}, while answers differ"
