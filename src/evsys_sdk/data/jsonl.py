@@ -36,7 +36,7 @@ _REMEDIES = {
     "control character": "Escape control characters inside strings; a line break is written \\n.",
     "EOF": "It stops in the middle of a value; if this is the last line, the file was cut off: copy it again.",
 }
-"""Part of the parser's message -> what to do about it."""
+"""Part of the parser's message -> remedy."""
 _LINE_REMEDIES = {**_REMEDIES, "trailing characters": "Write exactly one JSON object on each line."}
 _FILE_REMEDIES = {**_REMEDIES, "trailing characters": "For a file with one JSON object a line, use source_kind: jsonl."}
 

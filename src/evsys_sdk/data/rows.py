@@ -229,7 +229,7 @@ _BUILDERS: dict[TargetFormat, Callable[[tuple[str, ...]], _Builder]] = {
     TargetFormat.HARBOR_TASK: _task_builder,
     TargetFormat.PROMPT_DATASET: _example_builder,
 }
-"""Format -> what gives the builder for rows with certain extra keys, which go into metadata."""
+"""Format -> factory of builders for rows with the given extra keys, which become metadata."""
 
 
 def _format_by_keys(row: Mapping[str, Any]) -> TargetFormat | None:

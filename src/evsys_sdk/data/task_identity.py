@@ -35,7 +35,7 @@ _LOOK_ALIKES = str.maketrans(
 )
 """Cyrillic, Greek, Armenian and rare Latin letters that look like a letter of a to z in upper or lower case."""
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
-"""Characters that show nothing, besides those of the category Cf and the variation selectors."""
+"""Invisible characters outside the category Cf and the variation selectors."""
 
 _MARKED = re.compile(r"[<*_`]|\]\(")
 _INLINE_TAG = re.compile(
@@ -45,9 +45,9 @@ _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|`{1,3})(?=\S)([^*_`\n]+?)(?<=\S)\1(?![\w*])")
 _LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\s]*\)")
 _CONTROL = re.compile(r"\x1b\[[\d;]*m|[\x00-\x08\x0e-\x1b\x7f]")
-"""Characters without a form, and colours of a terminal."""
+"""Control characters and ANSI colour codes."""
 _ESCAPED_TIMES = 3
-"""How often a text may have been escaped."""
+"""Maximum number of nested HTML escapes."""
 _PUNCTUATION = re.compile(
     r"""(?:[.,;:?"'\u00ab\u00bb\u2018-\u201f\u2026]|(?<=[^\W\d])!)+(?=\s|$)|(?<!\S)["'\u00ab\u00bb\u2018-\u201f]+"""
 )
@@ -77,7 +77,7 @@ def task_key(task: HarborTask | str) -> str:
 
 
 def duplicate_key(task: HarborTask) -> str:
-    """The same for tasks that ask the same question and judge its answers in the same way."""
+    """A key that is equal for tasks with the same normalised question and verifier."""
     return task_key(task) + "\0" + task_key(json.dumps(to_dict(task.verifier), ensure_ascii=False, default=str))
 
 
@@ -90,7 +90,7 @@ def visible_text(text: str) -> str:
             text = unescape(text)
     text = _CONTROL.sub("", text)
     if not text.isascii():
-        table = _character_table()  # before as well: an invisible character keeps an accent from its letter
+        table = _character_table()  # also before NFKC: invisible characters separate accents from letters
         text = unicodedata.normalize("NFKC", text.translate(table)).translate(table)
     if _MARKED.search(text) is None:
         return text
@@ -122,7 +122,7 @@ def _collect(value: Any, found: list[str]) -> None:
 
 @cache
 def _character_table() -> dict[int, str | None]:
-    """What each special character becomes; None removes it. Built on first use, because it reads all of Unicode."""
+    """Special character -> replacement, or None to remove it. Built on first use, because it scans Unicode."""
     planes = (range(0x3000), range(0xFE00, 0x10000), range(0xE0000, 0xE0200), range(0x1D000, 0x1D200))
     hidden = [code for plane in planes for code in plane if unicodedata.category(chr(code)) == "Cf"]
     hidden += [*map(ord, _INVISIBLE), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), *range(0x180B, 0x180E)]

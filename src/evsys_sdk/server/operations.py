@@ -54,9 +54,9 @@ class Operations:
         self.app = app
         self._ready, self._gauges = ready, gauges
         self._requests = Counter[tuple[str, str, int]]()
-        """By method, route and status."""
+        """Number of requests by method, route and status."""
         self._durations: dict[str, _Durations] = {}
-        """By route."""
+        """Durations of requests by route."""
         self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

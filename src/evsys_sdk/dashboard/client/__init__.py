@@ -1,1 +1,1 @@
-"""What a run reports, written down here and sent from here; and what is asked of a dashboard in return."""
+"""The client: record what a run reports, send it to a dashboard, and read requests from the dashboard."""

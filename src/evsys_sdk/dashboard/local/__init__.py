@@ -1,1 +1,1 @@
-"""The record on this disk as a source of the read API: nothing is uploaded, everything is followed."""
+"""The records on this disk as a data source of the read API; nothing is uploaded."""

@@ -1,1 +1,1 @@
-"""The dashboard's server: takes what clients send, keeps it, and answers the read API of `dashboard/API.md`."""
+"""The dashboard server: stores the records of clients, and serves the read API of `dashboard/API.md`."""

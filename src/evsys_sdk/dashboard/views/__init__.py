@@ -1,1 +1,1 @@
-"""What the read API answers: the contract of a source of records, and what follows from a record."""
+"""The answers of the read API: the interface of a data source, and the views computed from it."""

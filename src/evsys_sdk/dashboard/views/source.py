@@ -55,7 +55,7 @@ class ExperimentQuery:
     limit: int = 50
     cursor: str = ""
     offset: int = 0
-    """How many to skip where no cursor is given: for a list that is scrolled to any place."""
+    """Number of items to skip if no cursor is given, for lists that scroll to any position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class RolloutQuery:
     limit: int = 50
     cursor: str = ""
     offset: int = 0
-    """How many to skip where no cursor is given: for a list that is scrolled to any place."""
+    """Number of items to skip if no cursor is given, for lists that scroll to any position."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ _NEEDS: dict[str, tuple[type, ...]] = {
     "gt": (int, float, str),
     "ge": (int, float, str),
 }
-"""Operator -> what its value must be."""
+"""Operator -> allowed types of its value."""
 
 
 class Condition(TransformConfig):

@@ -163,7 +163,7 @@ _ROLES = {
     **dict.fromkeys(("gpt", "bot", "chatgpt", "bard", "bing", "model", "function_call"), "assistant"),
     **dict.fromkeys(("observation", "function_response", "tool_response"), "tool"),
 }
-"""Who speaks, as ShareGPT-like datasets say it -> role."""
+"""Speaker name in ShareGPT-like datasets -> role."""
 
 
 class ShareGPTToChatConfig(TransformConfig):

@@ -34,7 +34,7 @@ _PLACES: dict[Kind, tuple[tuple[str, str], ...]] = {
     "dataset": (("datasets", "train"),),
     "benchmark": (("benchmark", "test"), ("validation", "val")),
 }
-"""Kind -> folders below `data/`, each with the split of the files whose own name does not say it."""
+"""Kind -> folders below `data/`, each with the default split of its files."""
 _TASKS = "tasks.jsonl"
 _METADATA = "metadata.yaml"
 _VERSION_FOLDER = re.compile(r"v(0|[1-9]\d{0,8})")

@@ -1,1 +1,1 @@
-"""Campaigns: a question, a budget and a rule to stop by, and where the experiments under them stand."""
+"""Campaigns: a question, a budget, stopping rules, and the progress of their experiments."""

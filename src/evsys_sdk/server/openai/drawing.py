@@ -48,7 +48,7 @@ class AnswerRequest:
     prompt: list[int]
     params: SamplingParams
     client: str
-    """The client for fair sharing; empty for requests that run only when no one waits."""
+    """The client for fair sharing; empty for requests without sampling."""
     query: Query
 
     @classmethod

@@ -22,7 +22,7 @@ class Memory:
     """Memory limit for the requests that a server holds."""
 
     limit: int
-    """Bytes in all."""
+    """Limit in bytes."""
     used: int = 0
 
     def check(self, size: int) -> None:
@@ -81,10 +81,10 @@ _UNLIMITED: Final = 1 << 62
 class _Entry:
     session_id: str
     queues: tuple[str, ...]
-    """What it counts against: a model, or the sampling of a session and of all."""
+    """The queues that it counts against: a model, or the sampling of a session and of all sessions."""
     result: asyncio.Future[Response]
     size: int
-    """Bytes of the request that are held until the result is there."""
+    """Bytes of the request, reserved until the result is available."""
     fetched: bool = False
 
 

@@ -67,7 +67,7 @@ class OperationTurns:
             self._advance()
 
     def overdue(self, after_s: float) -> list[int]:
-        """Give up numbers missing for `after_s`; returns those that waited for them."""
+        """Skip the numbers that have been missing for `after_s`, with the requests that wait for them; return them."""
         if self._missing_since is None or time.monotonic() - self._missing_since < after_s:
             return []
         last = max(self._held)

@@ -181,7 +181,7 @@ def _work(path: str, reads: type[requests.Strict], handler: Callable[..., Any], 
 
 
 def _ask(path: str, answer: _Answer, method: str = "GET", *, in_files: bool = False) -> _Row:
-    """A question about what the server holds."""
+    """A route for a read-only query."""
 
     def handler(service: Service, request: Request, body: bytes) -> Result:
         return answer(service, request)

@@ -21,7 +21,7 @@ class Offer:
     """The backend's reference."""
     renderer: str | None = None
     system_prompt: str = ""
-    """Put before conversations without a system message."""
+    """System message of conversations without one."""
     version: str = ""
     """The model name in responses, which identifies the weights behind a moving name."""
 

@@ -30,7 +30,7 @@ class Engine:
     _samplers: WeakValueDictionary[tuple[str, str], SamplingClient] = field(
         default_factory=WeakValueDictionary[tuple[str, str], SamplingClient]
     )
-    """By base model and saved weights, for as long as somebody has them open."""
+    """Open samplers by base model and saved weights, while a client uses them."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod

@@ -61,7 +61,7 @@ def read_recipients(texts: Sequence[str]) -> list[Any]:
         ) from None
     try:
         return [pyrage.x25519.Recipient.from_str(text) for text in texts]
-    except Exception:  # the package has its own error for each way of being wrong
+    except Exception:  # pyrage has many error types
         raise EvsysError("age_encryption_recipients: not all of them are X25519 keys that begin with age1.") from None
 
 

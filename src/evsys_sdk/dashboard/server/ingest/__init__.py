@@ -1,1 +1,1 @@
-"""Taking what clients send: decoded, checked, stored exactly once."""
+"""Ingest the records of clients: decode, check, and store each exactly once."""

@@ -1,1 +1,1 @@
-"""The steps from one schema to the next, for Alembic."""
+"""Schema migrations for Alembic."""

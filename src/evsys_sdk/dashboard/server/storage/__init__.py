@@ -1,1 +1,1 @@
-"""The database: its tables, the one thread that writes, and the records in it as a source of the read API."""
+"""The database: the schema, the writer thread, and the stored records as a data source of the read API."""
