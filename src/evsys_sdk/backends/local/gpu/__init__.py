@@ -1,1 +1,1 @@
-"""What only a GPU has: fused layers, kernels of our own, and captured graphs."""
+"""GPU code: fused layers, Triton kernels and captured CUDA graphs."""

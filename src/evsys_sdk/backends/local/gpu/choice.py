@@ -1,8 +1,8 @@
-"""The choice of tokens on a GPU: one pass over the logits, then a look into the one part where the token lies.
+"""Sampling of tokens on a GPU: one pass over the logits, then a search in the part that contains the token.
 
-The same distribution as `sampling.choose` gives where nothing is left out, found by the same inversion. Tokens are
-chosen by logits with a bias, and their log-probabilities are those without. It never waits for the device, so it can be
-captured.
+Without top_k and top_p, the distribution is that of `sampling.lanes.choose`, with the same inversion. Logit biases
+affect the choice of tokens but not the returned log-probabilities. It never waits for the device, so that it can be
+captured in a graph.
 """
 
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
@@ -19,7 +19,7 @@ _PART = 2048
 
 @triton.jit
 def _biased(value, biases, number, at, vocabulary):
-    """Logits with the bias of this number; 0 is none."""
+    """Add the logit bias with this number; 0 means none."""
     if number > 0:
         value += tl.load(biases + (number - 1).to(tl.int64) * vocabulary + at, mask=at < vocabulary, other=0.0)
     return value
@@ -54,7 +54,7 @@ def _summarise(
     top = tl.max(value, 0)
     tl.store(tops + entry, top)
     tl.store(best + entry, part * PART + tl.argmax(value, 0))
-    # At 1 and without a bias the sum is the one above, and at 0 no one asks for it.
+    # At temperature 1 without a bias the sum is the one above, and at temperature 0 it is not needed.
     if ((heat != 0.0) & (heat != 1.0)) | (number > 0):
         sum_ = tl.sum(tl.exp((value - tl.maximum(top, -1e30)) / tl.where(heat == 0.0, 1.0, heat)), 0)
     tl.store(heated + entry, sum_)
@@ -90,10 +90,10 @@ def _draw(
     heat = tl.where(greedy, 1.0, heat)
     high = tl.load(tops + entries, mask=inside, other=float("-inf"))
     most = tl.max(high, 0)
-    # Each part was summed below its own maximum; here all are brought below the maximum of the row.
+    # Each part was scaled by its own maximum; rescale all parts to the maximum of the row.
     masses = tl.load(heated + entries, mask=inside, other=0.0) * tl.exp((high - most) / heat)
-    # Where the distribution function reaches the random number: first among the parts, then inside one.
-    # In float64: near 1, a running sum in float32 no longer changes by a token of small probability.
+    # Find where the distribution function reaches the random number: first among the parts, then inside one part.
+    # In float64, because a float32 cumulative sum near 1 does not change by a token of small probability.
     ends = tl.cumsum(masses.to(tl.float64), 0)
     wanted = tl.load(uniform + row) * tl.max(ends, 0)
     part = tl.minimum(tl.sum((ends <= wanted).to(tl.int32), 0), parts - 1)
@@ -103,7 +103,7 @@ def _draw(
     value = _biased(value, biases, number, token, vocabulary)
     each = tl.exp((value - most) / heat).to(tl.float64)
     place = tl.sum((tl.cumsum(each, 0) <= wanted - before).to(tl.int32), 0)
-    # Rounding may put the number just behind the part's last token; never choose one without any probability.
+    # Rounding may place the number behind the part's last token; never choose a token with probability 0.
     last = tl.max(tl.where(each > 0, column, 0), 0)
     drawn = part * PART + tl.minimum(place, last)
     likeliest = tl.load(best + row * parts + tl.argmax(high, 0))
@@ -114,9 +114,9 @@ def _draw(
 
 
 def pick(logits: Tensor, temperature: Tensor, uniform: Tensor, biases: Tensor, bias: Tensor) -> Tensor:
-    """(2, rows): one token per row, the best one at temperature 0, and its log-probability; all numbers are float64.
+    """Return (2, rows) in float64: one token per row, the best one at temperature 0, and its log-probability.
 
-    `bias` says which of the biases is added to a row, counted from 1; 0 is none.
+    `bias` is the number of the logit bias of each row, counted from 1; 0 means none.
     """
     rows, vocabulary = logits.shape
     parts = triton.cdiv(vocabulary, _PART)

@@ -1,8 +1,8 @@
-"""Triton kernels for the products of one decoding step, with everything around them.
+"""Triton kernels for the products of one decoding step, fused with the operations around them.
 
-A step reads every weight once for a few dozen rows, so that the time goes into starting kernels and into waiting for
-memory. Each product therefore takes the norm before it, the gate or the addition after it along. A product that is
-divided among several programs is put together by the last of them, always in the same order.
+A step reads every weight once for a few dozen rows, so kernel launches and memory bandwidth dominate. Each product is
+therefore fused with the norm before it and the gate or addition after it. If a product is split among several programs
+(split-K), the last program sums the parts in a fixed order.
 """
 
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
@@ -21,26 +21,26 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from .early import fetch, launch_early
 
 MOST_ROWS = 128
-"""Rows up to which these products are faster than those of torch."""
+"""Maximum number of rows for which these products are faster than those of torch."""
 COLUMNS = 32
-"""Columns of a product that a program computes."""
+"""Columns of a product per program."""
 _MOST_PIECES = 4
 _PROGRAMS = 128
-"""How many programs a product is to be divided among, about one for each processor."""
+"""Target number of programs per product, about one per multiprocessor."""
 _MOST_SHARES = 8
-"""How many programs divide the low-rank states of an adapter."""
+"""Maximum number of programs that share the low-rank states of an adapter."""
 
 
 @triton.jit
 def _low(start, stride, mask, SHARES: tl.constexpr):
-    """Low-rank states, added up from their shares."""
+    """Load low-rank states as the sum of their shares."""
     total = tl.load(start, mask=mask, other=0.0, cache_modifier=".cg")
     for share in tl.static_range(1, SHARES):
         total += tl.load(start + share * stride, mask=mask, other=0.0, cache_modifier=".cg")
     return total
 
 
-# Triton compiles again when an integer becomes 1 or a multiple of 16, and these two change while texts are sampled.
+# Triton recompiles when an integer becomes 1 or a multiple of 16, and these two change during sampling.
 @triton.jit(do_not_specialize=["M", "blocks"])
 def _product(
     x,
@@ -84,9 +84,9 @@ def _product(
     SHRINKS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    # The first programs compute the low-rank states, and all others wait for these at their end.
+    # The first programs compute the low-rank states; the others wait for them at their end.
     number, rows_at = tl.program_id(0), tl.program_id(1)
-    if RANK:  # noqa: SIM102 - known when it is compiled, unlike the next
+    if RANK:  # noqa: SIM102 - a compile-time constant, unlike the next condition
         if number < SHRINKS:
             used = tl.load(adapters)
             if number < PARTS * SHARES * used:
@@ -99,7 +99,7 @@ def _product(
                 last = tl.where((from_a >= 0) & (tl.sum(own.to(tl.int32)) > 0), tl.minimum((share + 1) * length, K), 0)
                 rank = tl.arange(0, RANKS)
                 from_x = x + row[:, None] * K
-                # Loads are wide only where the compiler knows that they begin at multiples of 16.
+                # `multiple_of` lets the compiler emit wide loads.
                 from_bank = (
                     bank + tl.multiple_of(adapter.to(tl.int64) * stride + tl.maximum(from_a, 0), 16) + rank[:, None] * K
                 )
@@ -114,7 +114,7 @@ def _product(
                     total = tl.dot(value, tl.trans(factor), total)
                 target = low + ((part * SHARES + share) * M + row[:, None]) * RANK + rank[None, :]
                 tl.store(target, total * scale, mask=own & (rank < RANK)[None, :])
-                tl.debug_barrier()  # all threads have stored their states before the program counts as ready
+                tl.debug_barrier()  # all threads must store their states before the program counts as ready
                 tl.atomic_add(ready + rows_at, 1, sem="release")
             return
     block = (number - SHRINKS) % tl.cdiv(N, COLUMNS)
@@ -124,11 +124,11 @@ def _product(
     in_rows, in_columns = (row < M)[:, None], (column < N)[:, None]
     from_x = x + row[:, None] * K
     from_weight = weight + column[:, None].to(tl.int64) * K  # large matrices have more than 2^31 numbers
-    # Split-K: each piece is a whole number of steps, so that only the last one has to look where K ends.
+    # Split-K: each piece is a whole number of steps, so that only the last piece reaches the end of K.
     length = tl.cdiv(tl.cdiv(K, SPLIT), DEPTH) * DEPTH
     ends = tl.minimum((piece + 1) * length, K)
     if EARLY:
-        if ROWS <= 32:  # with more rows, these take longer to come than the weights
+        if ROWS <= 32:  # with more rows, loading the rows takes longer than the weights
             fetch(weight, block * COLUMNS, N - block * COLUMNS, piece * length, ends, K, COLUMNS)
             if GATE:
                 fetch(weight, N + block * COLUMNS, N - block * COLUMNS, piece * length, ends, K, COLUMNS)
@@ -136,7 +136,7 @@ def _product(
         gdc_launch_dependents()
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     other = tl.zeros([ROWS, COLUMNS], tl.float32)
-    # RMS norm is a factor for each row, so it commutes with the product and is applied to the sums at the end.
+    # RMS norm is one factor per row, so it is applied to the sums at the end.
     if NORM:
         squared = tl.zeros([ROWS], tl.float32)
         for start in range(0, blocks, 32):
@@ -153,7 +153,7 @@ def _product(
             second = tl.load(from_weight + N * K + at, mask=in_columns & inside, other=0.0)
             other = tl.dot(value, tl.trans(second), other)
     if RANK:
-        # What the adapter of each row adds. Linear layers that share x lie next to each other: columns choose one.
+        # Add the adapter of each row. The columns determine the linear layer, because layers that share x are joined.
         place = block * COLUMNS
         part = (place >= first_end).to(tl.int32) + (place >= second_end).to(tl.int32)
         begin = tl.multiple_of(tl.where(part == 0, 0, tl.where(part == 1, first_end, second_end)), COLUMNS)
@@ -190,27 +190,26 @@ def _product(
     before = SPLIT - 1
     if SPLIT > 1:
         tl.store(parts + piece * M * N + target, total, mask=written)
-        tl.debug_barrier()  # every thread of this program has stored its part before the program counts as arrived
+        tl.debug_barrier()  # all threads must store their part before the program counts as arrived
         place = arrived + rows_at * tl.cdiv(N, COLUMNS) + block
         before = tl.atomic_add(place, 1, sem="acq_rel")
-        # The last block adds all parts up from the first to the last: sums in the order of arrival would make the
-        # same step give other bits from run to run. The parts bypass L1 (.cg), which may hold what was there before.
+        # The last program sums all parts in a fixed order; the order of arrival would make results nondeterministic.
+        # The parts bypass L1 (.cg), which may hold stale values.
         if before == SPLIT - 1:
             total = tl.zeros([ROWS, COLUMNS], tl.float32)
             for number in range(SPLIT):
                 total += tl.load(parts + number * M * N + target, mask=written, other=0.0, cache_modifier=".cg")
-            tl.store(place, 0)  # for the next product: captured graphs never clear it
+            tl.store(place, 0)  # reset for the next product, because captured graphs do not clear it
     if before == SPLIT - 1:
         if BIAS:
             total += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
         if ONTO:
             total += tl.load(onto + target, mask=written, other=0.0).to(tl.float32)
-        # The sums of squares are those of what is stored, not of what was computed: the norm must see the rounded
-        # states.
+        # The squares are computed from the rounded states, which are the input of the norm.
         rounded = total.to(found.dtype.element_ty)
         tl.store(found + target, rounded, mask=written)
         if ONTO:
-            # What the next norm wants of it: the sums of its squares, and its product with the weights of the norm.
+            # Inputs of the next norm: the sums of squares, and the states times the weights of the norm.
             wide = tl.where(written, rounded.to(tl.float32), 0.0)
             factor = tl.load(gain + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
             tl.store(normed + target, (wide * factor).to(normed.dtype.element_ty), mask=written)
@@ -229,10 +228,10 @@ def _begin(x, gain, normed, squares, width, BLOCK: tl.constexpr):
 
 
 class FewRows:
-    """The states of a few dozen tokens on their way through the layers.
+    """The hidden states of a few dozen tokens, with norms fused into the products.
 
-    Next to the states there are always their products with the weights of the next norm, and sums of their squares; so
-    a norm needs no separate pass: it is a factor for each row of the product that follows.
+    It also stores the states times the weights of the next norm, and the sums of squares. So a norm needs no separate
+    pass: it is a factor for each row of the following product.
     """
 
     def __init__(self, x: Tensor, norm: Any, room: Room, bank: tuple[Any, Tensor] | None = None) -> None:
@@ -245,7 +244,7 @@ class FewRows:
         _begin[(len(x),)](x, norm.weight, self._normed, self._squares, width, BLOCK=triton.next_power_of_2(width))
 
     def times(self, product: Any, *, gate: bool = False) -> Tensor:
-        """The product of the normed states with a matrix; with `gate`, its first half gates the second."""
+        """Multiply the normalized states by a matrix; with `gate`, its first half gates the second."""
         height = len(product.weight) // 2 if gate else len(product.weight)
         found = self.x.new_empty(len(self.x), height)
         self._launch(
@@ -254,7 +253,7 @@ class FewRows:
         return found
 
     def add(self, x: Tensor, product: Any, norm: Any) -> None:
-        """Add a product to the states; `norm` comes next."""
+        """Add a product to the states; `norm` is the next norm."""
         plan = _plan(x, self.x.shape[1], divide=True, pairs=self._bank is not None)
         squares = torch.empty(triton.cdiv(self.x.shape[1], COLUMNS), len(x), device=x.device, dtype=torch.float32)
         self._launch(x, product, self.x, plan, norm=norm, squares=squares)
@@ -318,25 +317,25 @@ class FewRows:
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """What adapters of a bank add to a product."""
+    """The arguments of a product for the adapters of a bank."""
 
     low: Tensor
-    """Low-rank states in shares that are to be added, (linear layers, shares, rows, rank)."""
+    """Low-rank states in shares to sum, (linear layers, shares, rows, rank)."""
     bank: Tensor
     table: Tensor
-    """Where A and B of each linear layer begin in a row of the bank; -1 where it is not adapted."""
+    """Offsets of A and B of each linear layer in a row of the bank; -1 if it is not adapted."""
     owners: Tensor
-    """For each row, its adapter's row of the bank."""
+    """Bank row of each row's adapter."""
     adapters: Tensor
-    """How many rows of the bank are in use."""
+    """Number of bank rows in use."""
     ends: tuple[int, int]
-    """Where the columns of the first and the second linear layer end."""
+    """Ends of the columns of the first and the second linear layer."""
     rank: int
     ready: Tensor
-    """For each block of rows, how many programs have computed their low-rank states."""
+    """For each block of rows, the number of programs that have computed their low-rank states."""
     scale: float
     most: int
-    """How many rows of the bank may be in use."""
+    """Maximum number of bank rows in use."""
 
     @classmethod
     def of(cls, bank: Any, owners: Tensor, ready: Tensor, x: Tensor, product: Any) -> _Added | None:
@@ -350,7 +349,7 @@ class _Added:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a product is divided among programs."""
+    """The division of a product among programs."""
 
     rows: int
     depth: int
@@ -359,9 +358,9 @@ class _Plan:
 
 
 def _plan(x: Tensor, height: int, *, gate: bool = False, divide: bool = False, pairs: bool = False) -> _Plan:
-    """What was fastest on an H200; with less memory in a processor, as many stages as fit.
+    """Return the fastest plan on an H200; with less shared memory, use as many stages as fit.
 
-    With `pairs` and many rows, two programs fit into a processor: those of low-rank states run next to the others.
+    With `pairs` and many rows, two programs fit into a multiprocessor, so that low-rank states run concurrently.
     """
     rows = len(x)
     pairs = pairs and rows > 64
@@ -377,7 +376,7 @@ def _plan(x: Tensor, height: int, *, gate: bool = False, divide: bool = False, p
 
 
 class Room:
-    """Memory in which divided products are put together; captured graphs keep pointing to it."""
+    """Working memory of split products; captured graphs refer to its address."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         size = max(_MOST_PIECES * MOST_ROWS * width, _PROGRAMS * 64 * COLUMNS)

@@ -1,6 +1,7 @@
-"""The body of one decoding step on a GPU: a token of each slot through all layers, with as few kernels as possible.
+"""The body of one decoding step on a GPU: one token per slot through all layers, with few kernels.
 
-Up to so many rows every product takes its norm, gate or addition along (`decode_kernels`); beyond, torch's are faster.
+Up to `MOST_ROWS` rows, products are fused with norm, gate or addition (`decode_kernels`); above, torch's products are
+faster.
 """
 
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
@@ -24,16 +25,15 @@ from .decode_kernels import MOST_ROWS, FewRows, Room
 from .early import launch_early
 from .kernels import Gate, Norm
 
-# Triton kernels for the attention of one decoding step: norms and rotations of queries and keys included.
+# Triton kernels for the attention of one decoding step, fused with norm and rotation of queries and keys.
 #
-# A step reads all keys and values once, which takes as long as memory takes to deliver them. Slots with the same
-# prompt therefore read it in one place. Where most prompts are shared, a kernel before attends to the prompts, several
-# slots at a time.
+# Reading keys and values is bound by memory bandwidth. Slots with the same prompt therefore read it from one slot. If
+# most prompts are shared, a separate kernel first attends to the prompts, several slots at a time.
 
 
 @triton.jit
 def _norm_and_rotate(start, weight, cosine, sine, column, partner, mask, eps, NORM: tl.constexpr, WIDTH: tl.constexpr):
-    """Some heads, normed and rotated; `sine` has the sign that goes with the other half."""
+    """Load some heads, normalize and rotate them; `sine` contains the sign for the other half."""
     value = tl.load(start + column, mask=mask, other=0.0).to(tl.float32)
     other = tl.load(start + partner, mask=mask, other=0.0).to(tl.float32)
     if NORM:
@@ -45,10 +45,10 @@ def _norm_and_rotate(start, weight, cosine, sine, column, partner, mask, eps, NO
 
 @triton.jit
 def _more(query, keys, values, block, seen, scale, most, total, mixed):
-    """The running softmax after a block of keys."""
+    """Update the online softmax with a block of keys."""
     key = tl.load(keys + block, mask=seen[:, None], other=0.0)
     score = tl.where(seen[None, :], tl.dot(query, tl.trans(key)) * scale, float("-inf"))
-    # Online softmax: what was summed so far is rescaled whenever a larger score comes, so nothing can overflow.
+    # Online softmax: rescale the sums to the new maximum, so that nothing overflows.
     highest = tl.maximum(most, tl.max(score, 1))
     weight = tl.exp(score - highest[:, None])
     kept = tl.exp(most - highest)
@@ -92,7 +92,7 @@ def _attend_prompts(
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
-    # The first of as many slots as have room in a block of queries reads the prompt for all of them.
+    # The first slot of each group that fits into a block of queries reads the prompt for the whole group.
     if before % (ROWS // GROUP) == 0:
         number = tl.cumsum(alike.to(tl.int32)) - 1
         chosen = alike[None, :] & (number[None, :] == (before + row // GROUP)[:, None])
@@ -157,11 +157,11 @@ def _attend(
     position = tl.load(positions + slot)
     row, column = tl.arange(0, ROWS), tl.arange(0, WIDTH)[None, :]
     half: tl.constexpr = WIDTH // 2
-    # A rotation mixes column i with column i + half, so that both are loaded; the sign is in the sine.
+    # The rotation mixes column i with column i + half, so both are loaded; `sine` contains the sign.
     partner = (column + half) % WIDTH
     cosine = tl.load(cos + slot * WIDTH + column).to(tl.float32)
     sine = tl.load(sin + slot * WIDTH + column).to(tl.float32) * tl.where(column < half, -1.0, 1.0)
-    # All queries of one key head go through one program, so that its keys and values are read once for the whole group.
+    # One program computes all queries of a key head, so that its keys and values are read once.
     token = qkv + slot * (GROUP + 2) * K * WIDTH
     own = (row < GROUP)[:, None]
     start = token + (head * GROUP + row)[:, None] * WIDTH
@@ -176,14 +176,14 @@ def _attend(
     cache = slot * slot_stride + head * head_stride
     tl.store(keys + cache + position * WIDTH + column, new_key)
     tl.store(values + cache + position * WIDTH + column, new_value)
-    # The token itself is not read back from the cache: it begins the running softmax.
+    # The softmax starts with the token itself, which is not read back from the cache.
     most = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), 1) * scale
     total = tl.full([ROWS], 1.0, tl.float32)
     mixed = tl.zeros([ROWS, WIDTH], tl.float32) + new_value.to(tl.float32)
-    # A place that had to be chosen key by key could not be read ahead, so there are two loops.
+    # Two loops, because choosing the slot for each key would prevent prefetching.
     home = tl.load(homes + slot) * slot_stride + head * head_stride
     in_home = tl.load(shared + slot)
-    # What lies before the window is not even read.
+    # Keys before the window are not read.
     first = tl.maximum(position - window + 1, 0)
     if PROMPTS:
         place = (slot * GROUP * K + head * GROUP + row)[:, None]
@@ -217,15 +217,15 @@ def attend(
     *,
     prompts: bool = False,
 ) -> Tensor:
-    """One token of each slot on all that the slot holds, (slots, heads * width); its key and value enter the cache.
+    """Attend with one token per slot to the slot, (slots, heads * width), and store its key and value in the cache.
 
-    `where` has the position of each token, and the slot from which how many of its first positions are read. With
-    `prompts`, these are read for several slots at a time.
+    `where` holds the position of each token, the slot to read its first positions from, and the number of these. With
+    `prompts`, they are read for several slots at a time.
     """
     keys, values = cache
     K, width = keys.shape[1], keys.shape[3]
     group = heads // K
-    rows = max(16, triton.next_power_of_2(group))  # `tl.dot` takes no fewer than 16
+    rows = max(16, triton.next_power_of_2(group))  # `tl.dot` needs at least 16
     found = qkv.new_empty(len(qkv), heads * width)
     keys_at_once, warps, stages = _plan(len(qkv))
     prompts = prompts and traits.window is None
@@ -290,7 +290,7 @@ def attend(
 
 
 def _plan(slots: int) -> tuple[int, int, int]:
-    """Keys at once, warps and stages: what was fastest on an H200 for heads of 128."""
+    """Return keys per block, warps and stages: the fastest on an H200 for heads of 128."""
     if slots <= 32:
         return 64, 4, 3
     return (32, 2, 3) if slots <= 64 else (32, 2, 4)
@@ -307,10 +307,10 @@ def read_tokens(
     *,
     prompts: bool = False,
 ) -> Tensor:
-    """The last hidden state of one token per slot.
+    """Compute the last hidden state of one token per slot.
 
-    `where` has the position of each token, and the slot from which how many of its first positions are read. `bank` has
-    the adapters to apply, and the row of each slot in it. `prompts` says whether several slots share most prompts.
+    `where` holds the position of each token, the slot to read its first positions from, and the number of these. `bank`
+    holds the adapters and the bank row of each slot. `prompts` means that several slots share most prompts.
     """
     body: Any = base.body
     x = body.embed_tokens(tokens)
@@ -331,21 +331,21 @@ def read_tokens(
 
 
 class ManyRows:
-    """The states of many tokens on their way through the layers, as `FewRows` has those of a few."""
+    """The hidden states of many tokens; the counterpart of `FewRows`."""
 
-    # With many rows a product is bound by computing and no longer by memory: a separate norm costs little then.
+    # With many rows, products are bound by compute, not by memory, so a separate norm costs little.
 
     def __init__(self, x: Tensor, norm: Any) -> None:
         self.x, self._norm = x, norm
 
     def times(self, product: Any, *, gate: bool = False) -> Tensor:
-        """The product of the normed states with a matrix; with `gate`, its first half gates the second."""
+        """Multiply the normalized states by a matrix; with `gate`, its first half gates the second."""
         normed, _ = Norm.apply(self.x, self._norm.weight, self._norm.variance_epsilon)
         found = F.linear(normed, product.weight, product.bias)
         return Gate.apply(found) if gate else found
 
     def add(self, x: Tensor, product: Any, norm: Any) -> None:
-        """Add a product to the states; `norm` comes next."""
+        """Add a product to the states; `norm` is the next norm."""
         add_product(self.x, x, product)
         self._norm = norm
 

@@ -1,6 +1,6 @@
-"""Kernels that are launched while the one before is still running (programmatic dependent launch, from Hopper on).
+"""Programmatic dependent launch (Hopper and later): a kernel starts while the previous one is still running.
 
-Each waits for the one before (`gdc_wait`) before it reads what changes from step to step, and fetches until then.
+Each kernel prefetches its weights, then waits for the previous kernel (`gdc_wait`) before it reads other inputs.
 """
 
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
@@ -14,19 +14,16 @@ from torch import Tensor
 
 
 def launch_early(device: torch.device, weight: Tensor | None = None) -> dict[str, bool]:
-    """Options of kernels that are launched while the one before is still running (programmatic dependent launch).
-
-    Each waits for that one before it reads what changes from step to step; until then it fetches its weights.
-    """
+    """Return the launch options for programmatic dependent launch, if the device and the weight support it."""
     can = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    if weight is not None:  # is fetched in units of 16 bytes
+    if weight is not None:  # weights are prefetched in units of 16 bytes
         can = can and weight.shape[-1] % 8 == 0 and weight.data_ptr() % 16 == 0
     return {"EARLY": True, "launch_pdl": True} if can else {"EARLY": False}
 
 
 @triton.jit
 def fetch(start, row, rows, begin, end, stride, ROWS: tl.constexpr):
-    """Fetch columns `begin` to `end` of some rows of a matrix into the cache of the GPU, four pieces of each row."""
+    """Prefetch columns `begin` to `end` of some rows of a matrix into L2, in four pieces per row."""
     each = tl.arange(0, 4 * ROWS)
     length = tl.cdiv(end - begin, 32) * 8
     at = begin + each % 4 * length

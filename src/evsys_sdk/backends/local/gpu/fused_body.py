@@ -1,7 +1,7 @@
-"""The body of Llama, Mistral and Qwen on a GPU: the large products, and one kernel for everything between two of them.
+"""The fused body of Llama, Mistral and Qwen on a GPU: large products, with one kernel for the operations between two.
 
-Training, scoring and reading prompts go through it in bfloat16; on other devices, in float32 and with dropout the
-model's own modules are used. A base is tried out once against these; if the two disagree, its own are used.
+Training, scoring and prefill use it in bfloat16. On other devices, in float32 and with dropout, the model's own modules
+run. Each base is compared once with its own modules, which are used if the results differ.
 
     hidden = hidden_of(base, adapter.parts(), tokens, positions, layout)      # (T, hidden)
 """
@@ -30,7 +30,7 @@ from ..base.probing import agrees
 from ..training.recompute import recompute_layers, run_again
 
 type Linear = Callable[[Layer, str, Tensor, Tensor | None], Tensor]
-"""(layer, which of its products, rows, what the result is added to)"""
+"""(layer, name of the product, rows, tensor to add to or None) -> result."""
 type Attend = Callable[[Tensor, Tensor, Tensor, Traits], Tensor]
 
 _TRIED_TOKENS = 8
@@ -45,7 +45,7 @@ def hidden_of(
     *,
     recompute: bool = False,
 ) -> Tensor:
-    """The last hidden state of each token of a row, with these changes of the base."""
+    """Return the last hidden state of each token of a row, with these changes of the base."""
     can_be_fused = all(
         isinstance(change, StackedPart) or (isinstance(change, LoRAPart) and not change.dropout)
         for change in changes.values()
@@ -58,7 +58,7 @@ def hidden_of(
 
 
 def gpu_layers(base: Base) -> Sequence[Layer] | None:
-    """The layers as the fused body wants them; None where the model's own modules have to do."""
+    """Return the layers for the fused body; None if the base does not support it."""
     if base.gpu_layers is None:
         base.gpu_layers = _try_out(base)
     return base.gpu_layers or None
@@ -74,7 +74,7 @@ def run_body(
     *,
     recompute: bool = False,
 ) -> Tensor:
-    """All layers, one after another."""
+    """Compute all layers and the final norm."""
     from .kernels import Norm
 
     body: Any = base.body
@@ -102,7 +102,7 @@ def _run_layer(layer: Layer, linear: Linear, attend: Attend, x: Tensor, cos: Ten
 
 
 def plain(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
-    """A product with the weights as they are."""
+    """Compute a product with the base weights."""
     product = getattr(layer, which)
     if isinstance(product.weight, FourBit):
         found = Frozen.apply(x, product.weight, product.bias)
@@ -114,7 +114,7 @@ def plain(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
 
 
 def add_adapter(changes: Mapping[str, Change]) -> Linear:
-    """Products to which an adapter adds its part."""
+    """Return a `Linear` that adds the parts of adapters to the products."""
 
     def linear(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
         rows: list[tuple[int, int]] = []
@@ -135,18 +135,18 @@ def add_adapter(changes: Mapping[str, Change]) -> Linear:
 
 
 def _try_out(base: Base) -> Sequence[Layer] | bool:
-    """The layers, if the fused body gives what the model's own modules give."""
+    """Return the layers if the fused body is supported and agrees with the model's own modules, otherwise False."""
     if base.device.type != "cuda" or base.key.dtype != torch.bfloat16 or type(base.model).__name__ not in FUSED:
         return False
     own = base.body.layers[0].self_attn  # pyright: ignore[reportIndexIssue]
     width, has_tools = own.head_dim, importlib.util.find_spec("triton") is not None and has_varlen()
-    # The kernels load a head at once, and ranges in Triton have powers of two as their lengths.
+    # The kernels load a whole head, and the length of a range in Triton must be a power of two.
     if not has_tools or width & (width - 1) or getattr(base.body.config, "hidden_act", "silu") != "silu":
         return False
     layers: list[Layer] = []
 
     def compute() -> tuple[Tensor, Tensor]:
-        with torch.inference_mode(False):  # they are trained through
+        with torch.inference_mode(False):  # gradients pass through these weights
             layers.extend(prepare_layers(base, {}))
         return _both(base, layers)
 
@@ -154,7 +154,7 @@ def _try_out(base: Base) -> Sequence[Layer] | bool:
 
 
 def _both(base: Base, layers: Sequence[Layer]) -> tuple[Tensor, Tensor]:
-    """The logits of the fused body and of the model's own for a few tokens, the second half of which share a prefix."""
+    """Return the logits of the fused body and of the model's own modules for a few segments with a shared prefix."""
     tokens = torch.arange(_TRIED_TOKENS, device=base.device) * 11 % base.vocab_size
     segments = [Segment(0, 4), Segment(4, 2, 0, 4), Segment(6, 2, 0, 4)]
     positions = torch.tensor([0, 1, 2, 3, 4, 5, 4, 5], device=base.device)

@@ -1,8 +1,8 @@
-"""Decoding on a GPU: a step of all running samples, and the choice of their next tokens, is one captured graph.
+"""Decoding on a GPU: one captured graph computes a step of all running samples and chooses their next tokens.
 
-A graph is tied to the places in memory that it was captured with. So weights, cache and graphs form a `Space` that
-outlives a snapshot: the next snapshot of the same shape is merged into the same place and uses the same graphs. A graph
-serves a number of slots; slots without a sample read a token that no one looks at.
+A graph uses fixed memory addresses. So weights, cache and graphs form a `Space` that outlives a snapshot: the next
+snapshot with the same layers is merged into the same memory and uses the same graphs. A graph has a fixed number of
+slots; the results of slots without a sample are ignored.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -32,29 +32,28 @@ from ..sampling.snapshot import Snapshot
 from .fused_body import gpu_layers, plain, run_body
 
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Slots that graphs are captured for; beyond the last, its multiples."""
+"""Numbers of slots that graphs are captured for; above the last, its multiples."""
 _SPARE_SPACES = 2
 _GROWTH = 128
 _INPUTS = 8
-"""Inputs of a step for each slot: its token and where that stands, which slot holds how many first positions that are
-the same as its own, temperature and random number of the next choice; the row of its adapter in the bank, and one more
-than the row of its logit bias."""
+"""Inputs of a step for each slot: token, position, slot with the same prompt, length of that prompt, temperature,
+random number, bank row of the adapter, and row of the logit bias plus 1."""
 _MANY, _BIASES = 96, 8
-"""Slots from which a separate kernel reads shared prompts; most logit biases of a step."""
+"""Minimum slots for the separate kernel that reads shared prompts; maximum logit biases of a step."""
 _KEPT_POSITIONS = 1 << 18
-"""A cache that would be larger than this is brought down to what is needed; otherwise it never becomes smaller, because
-its graphs would have to be captured again."""
+"""A cache that would exceed this is reduced to what is needed. Smaller caches never shrink, because their graphs would
+have to be captured again."""
 _QUIET_STEPS = 2
-"""Steps without an end after which the next one is launched ahead."""
+"""Number of steps without a finished or new sample after which the next step is launched ahead."""
 
 
 def graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
-    """A decoder with captured graphs; None where the plain ones have to do."""
+    """Return a decoder with captured graphs; None if the base or the snapshot does not support it."""
     layers = gpu_layers(base)
     if layers is None or ((snapshot.adapter is not None or base.key.four_bit) and not snapshot.merges):
         return None
     if layers[0].gate_up.bias is not None:
-        return None  # the kernels for a few rows add a bias behind the gate
+        return None  # the kernels for few rows add a bias after the gate
     if not isinstance(snapshot.prepared, Lease):
         try:
             snapshot.prepared = _lease(base, layers, snapshot.adapter)
@@ -67,23 +66,23 @@ def graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
 
 
 class StackedCache(KeyValueCache):
-    """The cache as one tensor, (layers, 2, slots, heads, length, width), of which each layer has its part."""
+    """A KV cache in one tensor, (layers, 2, slots, heads, length, width)."""
 
     def __init__(self, like: Sequence[Layer], weight: Tensor) -> None:
         super().__init__()
         self._shape = (len(like), like[0].sizes[1], like[0].attention.head_dim)
         self._whole = weight.new_empty(0)
         self.moves = 0
-        """How often it has come to lie elsewhere."""
+        """Number of reallocations."""
 
     def reserve(self, slots: int, length: int) -> None:
-        """Make room for this many slots of this length, keeping what is there."""
+        """Reserve this many slots of this length, and keep their contents."""
         if slots <= self.slots and length <= self.length:
             return
         layers, heads, width = self._shape
         least_length = -(-length // _GROWTH) * _GROWTH
         new_slots, new_length = max(slots, self.slots), max(least_length, self.length)
-        # Neither direction shrinks by itself: many short texts and then a long one would multiply.
+        # Neither dimension shrinks below this limit, so many short texts and a later long one would multiply.
         if new_slots * new_length > _KEPT_POSITIONS:
             new_slots, new_length = slots, least_length
         whole = self._whole.new_zeros(layers, 2, new_slots, heads, new_length, width)
@@ -95,47 +94,47 @@ class StackedCache(KeyValueCache):
         self.moves += 1
 
     def copy(self, source: int, targets: Sequence[int], length: int) -> None:
-        """Give other slots the first positions of one."""
+        """Copy the first positions of a slot to other slots."""
         for start, end in _stretches(targets):
             self._whole[:, :, start:end, :, :length] = self._whole[:, :, source : source + 1, :, :length]
 
     def take(self, slot: int, start: int, end: int) -> Any:
-        """A copy of some positions of a slot."""
+        """Return a copy of some positions of a slot."""
         return self._whole[:, :, slot, :, start:end].clone()
 
     def put(self, slot: int, start: int, taken: Any, length: int) -> None:
-        """Fill positions of a slot with the first ones of what was taken from one."""
+        """Write the first `length` positions of a copy made by `take` into a slot."""
         self._whole[:, :, slot, :, start : start + length] = taken[..., :length, :]
 
     def cut(self, taken: Any, start: int, end: int) -> Any:
-        """A copy of a part of what was taken."""
+        """Return a copy of a part of `taken`."""
         return taken[..., start:end, :].clone()
 
     def clear(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._whole, self.layers = self._whole.new_empty(0), {}
         self.slots = self.length = 0
         self.moves += 1
 
 
 class Space:
-    """Weights, cache and graphs that belong together."""
+    """Weights, cache and the graphs that were captured with them."""
 
     def __init__(self, base: Base, layers: Sequence[Layer], adapter: LoRAAdapter | None) -> None:
         self.names: frozenset[str] = frozenset[str]() if adapter is None else frozenset(adapter.weights)
         self.layers = [self._own(layer) for layer in layers]
         self.cache = StackedCache(layers, self.layers[0].qkv.weight)
         self.room: Any = None
-        """Memory that the graphs share."""
+        """Working memory shared by the graphs."""
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: dict[tuple[int, bool, int], StepGraph] = {}
         self.bank: Any = None
-        """Adapters that are not merged into the weights, where samples of several are decoded together."""
+        """Bank of adapters for joint decoding; None if the adapter is merged."""
         self.biases = torch.zeros(_BIASES, len(base.head.weight), device=base.device)
         self._captured_at = 0
 
     def fill(self, base: Base, adapter: LoRAAdapter | None) -> None:
-        """Merge an adapter into the weights."""
+        """Merge an adapter into the weights of this space."""
         if adapter is None:
             return
         from .row_kernels import merge
@@ -151,7 +150,7 @@ class Space:
                         merge(frozen, *pair, adapter.scale, weight[rows])
 
     def graph(self, base: Base, inputs: Tensor, *, prompts: bool) -> StepGraph:
-        """The graph for a number of slots that share prompts or not, captured with these inputs if there is none."""
+        """Return the graph for the inputs' number of slots, with or without shared prompts; capture it if missing."""
         if self._captured_at != self.cache.moves:
             self._forget_graphs()
             self._captured_at = self.cache.moves
@@ -161,7 +160,7 @@ class Space:
         return self.graphs[kind]
 
     def clear(self) -> None:
-        """Give back the memory of the cache and of the graphs."""
+        """Release the memory of the cache and of the graphs."""
         self._forget_graphs()
         self.cache.clear()
 
@@ -182,11 +181,11 @@ class Space:
 
 
 class Lease:
-    """The use of a space, which is free again when no one holds this any more."""
+    """Exclusive use of a space; the space becomes free when the lease is garbage-collected."""
 
     def __init__(self, space: Space, base: Base) -> None:
         self.space = space
-        # Snapshots come and go with every step of training; what was captured for them stays.
+        # Every training step makes new snapshots; the captured graphs are kept for the next one.
         weakref.finalize(self, _give_back, base.spaces, space)
 
 
@@ -196,7 +195,7 @@ def _lease(base: Base, layers: Sequence[Layer], adapter: LoRAAdapter | None) -> 
     if free is not None:
         try:
             base.spaces.remove(free)
-        except ValueError:  # somebody needed the memory at this moment
+        except ValueError:  # another thread has released the free spaces
             free = None
     space = free or Space(base, layers, adapter)
     space.fill(base, adapter)
@@ -209,7 +208,7 @@ def _give_back(spaces: list[Space], space: Space) -> None:
 
 
 class StepGraph:
-    """One step for a number of slots: numbers of each slot in, (2, slots) of tokens and log-probabilities out."""
+    """A captured step for a number of slots: (inputs, slots) -> (2, slots), tokens and log-probabilities."""
 
     def __init__(self, base: Base, space: Space, inputs: Tensor, *, prompts: bool) -> None:
         from .decode_kernels import Room
@@ -219,16 +218,16 @@ class StepGraph:
             space.room = Room(base.hidden_size, base.device)
         side = torch.cuda.Stream(base.device)
         side.wait_stream(torch.cuda.current_stream(base.device))
-        with torch.cuda.stream(side):  # compiles and allocates what capturing must not; the same step twice is harmless
+        with torch.cuda.stream(side):  # warm-up: compile and allocate before capturing; repeating the step is harmless
             self._step(base, space)
         torch.cuda.current_stream(base.device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        # Other threads, training above all, may use the device while this one captures.
+        # Other threads, e.g. training, may use the device during the capture.
         with torch.cuda.graph(self._graph, pool=space.pool, capture_error_mode="thread_local"):
             self.logits, self.chosen = self._step(base, space)
 
     def replay(self, inputs: Tensor) -> None:
-        """Make the step with other inputs."""
+        """Run the step with other inputs."""
         self._inputs.copy_(inputs)
         self._graph.replay()
 
@@ -245,7 +244,7 @@ class StepGraph:
 
 
 class _Launched:
-    """A step that is under way; what it has chosen arrives on the host next to what is launched after it."""
+    """A launched step; its results are copied to the host while later steps run."""
 
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
@@ -255,16 +254,16 @@ class _Launched:
         self._arrived.record()
 
     def results(self) -> list[list[float]]:
-        """Tokens and log-probabilities, once they are there."""
+        """Wait for the tokens and log-probabilities and return them."""
         self._arrived.synchronize()
         return self._results.tolist()
 
 
 class GraphDecoder(TokenDecoder):
-    """Reads prompts with the fused body, and grows samples with graphs.
+    """Prefills with the fused body and decodes with graphs.
 
-    As long as no sample ends, the next step is launched before the results of the last one are looked at. If one ends
-    all the same, that step is made again without it, which changes nothing for the others.
+    If no sample has ended for a few steps, the next step is launched before the results of the last one are read. If a
+    sample then ends, the step is repeated without it, which does not change the other samples.
     """
 
     def __init__(self, base: Base, lease: Lease) -> None:
@@ -272,27 +271,27 @@ class GraphDecoder(TokenDecoder):
         self._lease, self._space = lease, lease.space
         self.cache = self._space.cache
         self._ahead: tuple[int, _Launched] | None = None
-        """How many tokens the lanes have together, and their next step."""
+        """The step launched ahead, and the total number of tokens of the lanes that it is valid for."""
         self._lanes: list[Lane] = []
-        """Those of the last step."""
+        """Lanes of the last step."""
         self._quiet = 0
-        """Steps since a sample ended or joined."""
+        """Number of steps since a sample ended or joined."""
         self._prompts: Any = None
-        """For each lane, which slot holds the same prompt, and how long that is."""
+        """For each lane, the slot with the same prompt, and the length of the prompt."""
         self._biases: Any = 0
-        """For each lane, one more than the row of its logit bias; None where there are too many."""
+        """Row of each lane's logit bias plus 1; None if there are too many biases."""
         self._bank_rows: Any = 0
-        """For each lane, where its adapter is, where several are decoded together."""
+        """Bank row of each lane's adapter in joint decoding."""
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
-        """Make room for all that the lanes may come to need: a cache that grows would have to be captured again."""
+        """Reserve the cache for the final length of the lanes, because graphs are captured again when it grows."""
         self.cache.reserve(_size_for(len(lanes)), max(lane.longest for lane in lanes))
 
     @torch.inference_mode()
     def grow(self, lanes: Sequence[Lane]) -> None:
-        """Read the last token of every lane, and choose its next one."""
+        """Decode the last token of every lane and choose its next token."""
         ahead, self._ahead = self._ahead, None
-        # Lanes are compared by identity: another batch, or another order, makes what was launched ahead useless.
+        # Lanes are compared by identity; if the batch or its order changes, the step launched ahead is invalid.
         if self._lanes != lanes:
             self._lanes, self._quiet, ahead = list(lanes), 0, None
             self._prompts = _find_shared_prompts(lanes)
@@ -302,7 +301,7 @@ class GraphDecoder(TokenDecoder):
             advance(lanes, graph.logits[: len(lanes)].float())
             return
         count = sum(len(lane.tokens) for lane in lanes)
-        # Right only if every lane has grown by exactly the token that the step was launched for.
+        # The step launched ahead is valid only if every lane has grown by exactly one token.
         if ahead is not None and ahead[0] == count:
             now = ahead[1]
         else:
@@ -310,13 +309,13 @@ class GraphDecoder(TokenDecoder):
         if self._quiet >= _QUIET_STEPS and all(lane.left > 1 for lane in lanes):
             following = self._replay(self._inputs_of(lanes, ahead=1), after=now.graph)
             self._ahead = (count + len(lanes), _Launched(following))
-        # A graph has as many slots as it was captured for; those behind the last lane are no one's.
+        # Results of unused slots are ignored.
         for lane, token, logprob in zip(lanes, *now.results(), strict=False):
             lane.add(int(token), logprob)
         self._quiet += 1
 
     def _place_biases(self, lanes: Sequence[Lane]) -> list[int] | None:
-        """Put the logit biases of these lanes where graphs read them; requests made together share theirs."""
+        """Copy the logit biases of the lanes to where graphs read them; return their rows plus 1, None if too many."""
         biases = {id(lane.request.params.logit_bias): lane.request for lane in lanes if lane.request.params.logit_bias}
         if len(biases) > _BIASES:
             return None
@@ -327,18 +326,18 @@ class GraphDecoder(TokenDecoder):
         return [numbers.get(id(lane.request.params.logit_bias), 0) for lane in lanes]
 
     def release(self) -> None:
-        """Release the cache and of the graphs; there was too little memory."""
+        """Release the cache and the graphs, after memory ran out."""
         self._ahead, self._lanes = None, []
         self._space.clear()
 
     @torch.inference_mode()
     def _replay(self, numbers: Any, *, after: StepGraph | None = None) -> StepGraph:
-        """The graph after a step with these inputs; tokens are those that another step has just chosen, if given."""
+        """Run a step with these inputs and return its graph; with `after`, use the tokens that `after` has chosen."""
         slots = _size_for(numbers.shape[1])
         inputs = np.zeros((_INPUTS, slots))
         inputs[:, : numbers.shape[1]] = numbers
         self.cache.reserve(slots, int(numbers[1].max()) + 1)
-        # From pinned memory, so that neither the copy nor what follows it is waited for.
+        # From pinned memory, so that the copy is asynchronous.
         on_device = torch.from_numpy(inputs).pin_memory().to(self.base.device, non_blocking=True)
         if after is not None:
             on_device[0] = after.chosen[0]
@@ -364,16 +363,16 @@ class GraphDecoder(TokenDecoder):
 
 
 def plain_in_place(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
-    """A product with the weights as they are; what it is added to is overwritten."""
+    """Compute a product with the base weights; `onto` is overwritten."""
     from .decode_step import add_product
 
     return plain(layer, which, x, None) if onto is None else add_product(onto, x, getattr(layer, which))
 
 
 def _find_shared_prompts(lanes: Sequence[Lane]) -> Any:
-    """(2, lanes): the first slot with the same prompt, and the length of that.
+    """Return (2, lanes): the first slot with the same prompt, and the length of the prompt.
 
-    A prompt that no one shares is its own: attention is then divided in the same way, and rounds in the same way.
+    A lane with an unshared prompt refers to its own slot, so that attention is split and rounded in the same way.
     """
     first: dict[Any, int] = {}
     homes = [first.setdefault(lane.request.key, slot) for slot, lane in enumerate(lanes)]
@@ -381,7 +380,7 @@ def _find_shared_prompts(lanes: Sequence[Lane]) -> Any:
 
 
 def _stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Numbers as ranges without gaps, (first, behind the last)."""
+    """Group numbers into ranges (start, end) of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] == number:
@@ -392,7 +391,7 @@ def _stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _size_for(slots: int) -> int:
-    """The smallest number of slots that there are graphs for."""
+    """Return the smallest captured number of slots that is at least `slots`."""
     if slots > _SIZES[-1]:
         return -(-slots // _SIZES[-1]) * _SIZES[-1]
     return _SIZES[bisect.bisect_left(_SIZES, slots)]

@@ -1,7 +1,7 @@
-"""Decoding with several adapters on a GPU: as `graph_decoding`, on the base's own weights, with a bank of adapters.
+"""Decoding with several adapters on a GPU: like `graph_decoding`, with the base's own weights and a bank of adapters.
 
-The bank has a row for each adapter, all of its matrices one after another in bfloat16, always in the same place. A
-kernel before each product computes the low-rank states of all rows; the product reads them as further columns.
+Each row of the bank holds all matrices of an adapter in bfloat16, at a fixed address. The first programs of a product's
+kernel compute the low-rank states of all rows; the other programs add them to the product.
 """
 
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
@@ -29,7 +29,7 @@ _ROWS_OF_BANK = 16
 
 
 def joint_graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
-    """A decoder for snapshots of the form of this one; None where the plain one has to do."""
+    """Return a decoder for snapshots with the form of this one; None if the base does not support it."""
     layers, adapter = gpu_layers(base), snapshot.template
     if layers is None or base.key.four_bit or adapter is None or not _can_be_added(layers):
         return None
@@ -54,7 +54,7 @@ def _lease(base: Base, layers: Sequence[Layer], adapter: LoRAAdapter) -> Lease:
 
 
 def _can_be_added(layers: Sequence[Layer]) -> bool:
-    """Whether no program of a product has columns of two linear layers, and matrices begin at multiples of 16."""
+    """Whether each program has columns of one linear layer only, and all matrices start at multiples of 16."""
     from .decode_kernels import COLUMNS
 
     singles = [one for linears in layers[0].linears.values() for one in linears]
@@ -62,15 +62,15 @@ def _can_be_added(layers: Sequence[Layer]) -> bool:
 
 
 class Bank:
-    """The adapters of all samples that are decoded together."""
+    """The adapters of all samples of a joint batch."""
 
     def __init__(self, base: Base, layers: Sequence[Layer], adapter: LoRAAdapter) -> None:
         size = sum(tensor.numel() for tensor in adapter.tensors())
         self.weights = torch.zeros(_ROWS_OF_BANK, size, dtype=base.key.dtype, device=base.device)
         self.used = torch.zeros(1, dtype=torch.int32, device=base.device)
-        """How many of the first rows a step has to look at."""
+        """Number of first rows in use."""
         self.most = 1
-        """A power of 2 that is no smaller, and never becomes smaller: graphs are captured for it."""
+        """A power of 2 that is at least `used` and never shrinks; graphs are captured for it."""
         self.rank, self.scale = adapter.rank, adapter.scale
         self._owners: list[Any] = [None] * _ROWS_OF_BANK
         parts = iter(adapter.split(self.weights))
@@ -81,10 +81,10 @@ class Bank:
             for layer in layers
             for which, linears in layer.linears.items()
         }
-        """For each product where A and B of its linear layers begin in a row, and where their columns end."""
+        """For each product, the offsets of A and B of its linear layers in a row, and the ends of their columns."""
 
     def place(self, owners: Sequence[Snapshot]) -> list[int]:
-        """The row of each snapshot, which are filled where they are new."""
+        """Return the row of each snapshot; copy the adapters of new snapshots into the bank."""
         held = [None if one is None else one() for one in self._owners]
         missing = [owner for owner in owners if owner not in held]
         free = [row for row, owner in enumerate(held) if owner is None or owner not in owners]
@@ -100,7 +100,7 @@ class Bank:
         return rows
 
     def linear(self, ends: Tensor) -> Any:
-        """Products of a row of prompts: those of bank row i end before `ends[i]`."""
+        """Return the `Linear` for prefill; the tokens of bank row i end before `ends[i]`."""
 
         def product(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
             found = plain_in_place(layer, which, x, onto)
@@ -125,7 +125,7 @@ class Bank:
 
 
 def _grouped(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Each group of rows times its matrix, (groups, out, in)."""
+    """Multiply each group of rows by its matrix, (groups, out, in)."""
     if x.is_cuda and hasattr(torch, "_grouped_mm") and not any(width % 8 for width in matrices.shape[1:]):
         return torch._grouped_mm(x, matrices.transpose(1, 2), offs=ends)
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
@@ -133,7 +133,7 @@ def _grouped(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
 
 
 class JointGraphDecoder(GraphDecoder):
-    """Grows samples of several snapshots with one graph."""
+    """Decodes samples of several snapshots with one graph."""
 
     most_owners = _ROWS_OF_BANK
 
@@ -141,11 +141,11 @@ class JointGraphDecoder(GraphDecoder):
         super().__init__(base, lease)
         self._bank: Bank = self._space.bank
         self._rows: list[int] = []
-        """For each slot, the row of its adapter in the bank."""
+        """Bank row of each slot's adapter."""
         self._placed: list[Lane] = []
 
     def reserve(self, lanes: Sequence[Lane]) -> None:
-        """Make room in the cache, and put the adapters of these lanes into the bank."""
+        """Reserve the cache, and copy the adapters of these lanes into the bank."""
         super().reserve(lanes)
         if self._placed == lanes:
             return

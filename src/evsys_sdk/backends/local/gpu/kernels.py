@@ -1,7 +1,7 @@
-"""Triton kernels for what lies between the large products of a model: norms, rotations, gates.
+"""Triton kernels for the operations between the large products of a model: norms, rotations, gates.
 
-Each does in one pass over memory what takes five to ten in plain torch. Weights are frozen, so gradients are those of
-the inputs alone. Sums are taken in float32. Used on a GPU only, in bfloat16; `fused_body` says where.
+Each needs one pass over memory instead of five to ten in plain torch. Weights are frozen, so only inputs have
+gradients. Sums are in float32. `fused_body` uses them on a GPU in bfloat16.
 """
 
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
@@ -16,10 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 _HEADS = 8
-"""Heads that one program rotates."""
+"""Number of heads per program."""
 _COLUMNS = 1024
 
-# Numbers of rows are widened to 64 bits before they are multiplied: offsets of a long row pass 2^31.
+# Row numbers are converted to 64 bits before multiplication, because offsets exceed 2^31.
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def _norm_forward(x, weight, y, scales, eps, width, BLOCK: tl.constexpr):
     value = tl.load(x + row * width + at, mask=inside, other=0.0).to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(value * value, 0) / width + eps)
     factor = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    # Kept for the gradient, which would otherwise need another sum over the row.
+    # Stored for the gradient, to avoid another sum over the row.
     tl.store(scales + row, scale)
     tl.store(y + row * width + at, (value * scale * factor).to(y.dtype.element_ty), mask=inside)
 
@@ -122,21 +122,21 @@ def _heads_backward(
     turn = token * width + column
     cos_1, cos_2 = tl.load(cos + turn).to(tl.float32), tl.load(cos + turn + HALF).to(tl.float32)
     sin_1, sin_2 = tl.load(sin + turn).to(tl.float32), tl.load(sin + turn + HALF).to(tl.float32)
-    # The transpose of the rotation; first the rotation is undone, then the norm.
+    # The transpose of the rotation, then the gradient of the norm.
     back_1 = grad_1 * cos_1 + grad_2 * sin_2
     back_2 = grad_2 * cos_2 - grad_1 * sin_1
     if NORM:
         turned = is_q | is_k
         first = tl.load(qkv + offset, mask=turned, other=0.0).to(tl.float32)
         second = tl.load(qkv + offset + HALF, mask=turned, other=0.0).to(tl.float32)
-        # Found again rather than kept: the heads are read here anyway.
+        # Recomputed instead of stored, because the heads are loaded anyway.
         scale = 1.0 / tl.sqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / width + eps)[:, None]
         back_1 *= tl.where(is_q, tl.load(q_weight + column), tl.load(k_weight + column)).to(tl.float32)
         back_2 *= tl.where(is_q, tl.load(q_weight + HALF + column), tl.load(k_weight + HALF + column)).to(tl.float32)
         along = (tl.sum(back_1 * first, 1) + tl.sum(back_2 * second, 1))[:, None] * scale * scale * scale / width
         back_1 = back_1 * scale - first * along
         back_2 = back_2 * scale - second * along
-    # Values were neither normed nor rotated: their gradient goes where they came from as it is.
+    # Values were neither normalized nor rotated, so their gradient is copied.
     back_1 = tl.where(is_v, tl.load(from_v, mask=is_v, other=0.0).to(tl.float32), back_1)
     back_2 = tl.where(is_v, tl.load(from_v + HALF, mask=is_v, other=0.0).to(tl.float32), back_2)
     in_heads = head < H + 2 * K
@@ -170,7 +170,7 @@ def _gate_backward(grad, both, found, width, BLOCK: tl.constexpr):
 
 
 class Norm(torch.autograd.Function):
-    """x -> (its RMS norm, x): the residual next to it passes through, so that both gradients meet in one pass."""
+    """x -> (RMS norm of x, x): the residual passes through, so that one kernel sums both gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -178,7 +178,7 @@ class Norm(torch.autograd.Function):
         width = x.shape[1]
         _norm_forward[(len(x),)](x, weight, y, scales, eps, width, BLOCK=triton.next_power_of_2(width))
         ctx.save_for_backward(x, weight, scales)
-        return y, x.view_as(x)  # a view, because autograd takes no input for an output
+        return y, x.view_as(x)  # a view, because autograd does not allow an input as an output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
@@ -201,7 +201,7 @@ class Norm(torch.autograd.Function):
 
 
 class Heads(torch.autograd.Function):
-    """(T, heads * width) of queries, keys and values -> the three, (T, heads, width) each, normed and rotated."""
+    """(T, heads * width) -> normalized and rotated queries and keys, and values, (T, heads, width) each."""
 
     @staticmethod
     def forward(
@@ -215,7 +215,7 @@ class Heads(torch.autograd.Function):
         _heads_forward[grid](qkv, *weights, cos, sin, q, k, eps, H, K, NORM=norm, HALF=width // 2, HEADS=_HEADS)
         ctx.save_for_backward(qkv, cos, sin, *weights)
         ctx.shape, ctx.norm = shape, norm
-        # Values stay where they are: a view instead of a copy.
+        # Values are a view, not a copy.
         return q, k, qkv.view(len(qkv), -1, width)[:, H + K :]
 
     @staticmethod
@@ -243,7 +243,7 @@ class Heads(torch.autograd.Function):
 
 
 class Gate(torch.autograd.Function):
-    """(T, 2 * width) -> silu of the first half times the second, (T, width)."""
+    """SwiGLU: (T, 2 * width) -> silu of the first half times the second half, (T, width)."""
 
     @staticmethod
     def forward(ctx: Any, both: Tensor) -> Tensor:

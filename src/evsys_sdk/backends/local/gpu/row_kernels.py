@@ -1,6 +1,6 @@
-"""Triton kernels for rows next to the layers: softmax over a vocabulary, repeated keys, caches, merged weights.
+"""Triton kernels outside of the layers: softmax over a vocabulary, repeated keys, caches, merged and four-bit weights.
 
-Each replaces a chain of passes over memory, or a sum whose order would change from run to run. On a GPU only.
+Each replaces several passes over memory, or a sum with a nondeterministic order.
 """
 
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
@@ -23,7 +23,7 @@ def _sum_rows(grad, order, ends, found, width, BLOCK: tl.constexpr):
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     total = tl.zeros([BLOCK], tl.float32)
-    # No atomic additions: their order, and with it the last bits of the gradient, would change from run to run.
+    # No atomic additions, because their order and the last bits of the gradient would vary from run to run.
     for number in range(tl.load(ends + row), tl.load(ends + row + 1)):
         place = tl.load(order + number).to(tl.int64)
         total += tl.load(grad + place * width + at, mask=inside, other=0.0).to(tl.float32)
@@ -52,7 +52,7 @@ def _store(
     at = tl.arange(0, BLOCK)
     inside = at < size
     target = tl.load(slots + number) * slot_stride + tl.load(positions + number) * WIDTH
-    # The heads of a token lie next to each other in the row, and a whole text apart in the cache.
+    # The heads of a token are adjacent in the row, but `head_stride` apart in the cache.
     target += at // WIDTH * head_stride + at % WIDTH
     tl.store(keys + target, tl.load(key + place * key_stride + at, mask=inside), mask=inside)
     tl.store(values + target, tl.load(value + place * value_stride + at, mask=inside), mask=inside)
@@ -62,14 +62,14 @@ def _store(
 def _softmax(logits, totals, width, FOUND: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    # One running maximum per column of the block instead of one per row: no reduction inside the loop.
+    # One running maximum per column of the block instead of one per row, to avoid a reduction in the loop.
     most = tl.full([BLOCK], float("-inf"), tl.float32)
     mass = tl.zeros([BLOCK], tl.float32)
     for start in range(0, width, BLOCK):
         at = start + column
         value = tl.load(logits + row * width + at, mask=at < width, other=float("-inf")).to(tl.float32)
         highest = tl.maximum(most, value)
-        # A column that has seen nothing but -inf has no mass yet.
+        # A column with only -inf so far has no mass.
         kept = tl.where(highest == float("-inf"), 0.0, tl.exp(most - highest))
         mass = mass * kept + tl.where(highest == float("-inf"), 0.0, tl.exp(value - highest))
         most = highest
@@ -98,7 +98,7 @@ def _merge(
         of_a = tl.load(
             a + at[:, None] * width + column[None, :], mask=(at < RANK)[:, None] & (column < width)[None, :], other=0.0
         )
-        # Not in TF32: merged weights are to be those that were trained.
+        # Not in TF32, because merged weights must be exact.
         total = tl.dot(of_b, of_a, total, input_precision="ieee")
     inside = (row < height)[:, None] & (column < width)[None, :]
     offset = row[:, None].to(tl.int64) * width + column[None, :]
@@ -107,9 +107,10 @@ def _merge(
 
 
 class Gather(torch.autograd.Function):
-    """Rows by number, some of them several times; their gradients are added in float32, always in the same order.
+    """Selects rows by index, possibly repeatedly; gradients are summed in float32 in a fixed order.
 
-    `order` has all places that show row 0, then those of row 1, and so on; `ends` says where those of a row begin.
+    `order` lists the indices into `index` that refer to row 0, then to row 1, and so on; `ends` holds the start of each
+    row's indices.
     """
 
     @staticmethod
@@ -128,14 +129,14 @@ class Gather(torch.autograd.Function):
 
 
 def softmax_(logits: Tensor, *, found: bool) -> Tensor:
-    """The logarithms of the sums of each row, (rows,) in float32; with `found`, logits become probabilities."""
+    """Return the logsumexp of each row, (rows,) in float32; with `found`, replace logits by probabilities."""
     totals = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
     _softmax[(len(logits),)](logits, totals, logits.shape[1], FOUND=found, BLOCK=4096, num_warps=8)
     return totals
 
 
 def merge(weight: Tensor, a: Tensor, b: Tensor, scale: float, found: Tensor) -> None:
-    """weight + scale * b a, computed in float32, into another tensor."""
+    """Write weight + scale * b @ a, computed in float32, to `found`."""
     (height, width), rank = weight.shape, len(a)
     grid = (triton.cdiv(height, 64), triton.cdiv(width, 128))
     depth = min(32, max(16, triton.next_power_of_2(rank)))
@@ -147,10 +148,10 @@ def merge(weight: Tensor, a: Tensor, b: Tensor, scale: float, found: Tensor) -> 
 def store_rows(
     key: Tensor, value: Tensor, cache: tuple[Tensor, Tensor], slots: Tensor, positions: Tensor, places: Tensor
 ) -> None:
-    """Rows of (tokens, heads, width) go to positions of slots in a cache, (slots, heads, length, width)."""
+    """Store rows of (tokens, heads, width) at positions of slots in a cache, (slots, heads, length, width)."""
     keys, values = cache
     size, width = key[0].numel(), key.shape[2]
-    # Values are a view of queries, keys and values together: read with that stride, they need not be copied first.
+    # Values are a view of the joint product; reading them with its stride avoids a copy.
     _store[(len(slots),)](
         key.contiguous(),
         value if value.stride()[1:] == (width, 1) else value.contiguous(),
@@ -182,7 +183,7 @@ def _unpack(packed, scales, levels, found, size, PER_SCALE: tl.constexpr, BLOCK:
 
 
 def unpack_four_bit(packed: Tensor, scales: Tensor, levels: Tensor) -> Tensor:
-    """Weights of two to a byte, (..., in / 2), as numbers in the type of their scales, (..., in)."""
+    """Dequantize packed weights, (..., in / 2) bytes, to (..., in) in the dtype of their scales."""
     found = torch.empty(*packed.shape[:-1], packed.shape[-1] * 2, dtype=scales.dtype, device=packed.device)
     size = packed.numel()
     per_scale = packed.shape[-1] // scales.shape[-1]

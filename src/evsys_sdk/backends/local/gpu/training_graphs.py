@@ -1,8 +1,7 @@
-"""A training pass on a GPU as two captured graphs, forward and backward, for when launching kernels takes the longest.
+"""A training pass on a GPU as two captured graphs, forward and backward, to avoid the overhead of kernel launches.
 
-Graphs have fixed shapes: a row is filled up to a round number of tokens with a sequence that no one looks at, and so
-are the ends of its sequences. A shape is captured when it comes up again. Small models gain most; for large ones the
-pass runs as it is.
+Graphs have fixed shapes: rows and their lists of segments are padded to round sizes, with a separate sequence. A shape
+is captured when it occurs for the second time. Small models gain most; large models are not captured.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -26,31 +25,31 @@ from ..base.packing import MicroBatch
 from .fused_body import add_adapter, gpu_layers, run_body
 
 _MOST_WORK = 1.2e13
-"""Parameters times tokens; above, the GPU is busy anyway."""
-# Rounded up to these, rows of different data share a shape: the fewer shapes, the more often one is captured already.
+"""Maximum of parameters times tokens; above, kernel launches are not the bottleneck."""
+# Shapes are rounded up to multiples or minima of these, so that different rows share a graph.
 ROUND_TOKENS = 512
 _SEGMENTS = 32
 _LENGTH = 1024
 _KEYS = 8192
 _SIGHTINGS = 2
-"""How often a shape has to come up before it is worth capturing."""
+"""Number of occurrences after which a shape is captured."""
 _MOST_PASSES = 16
-"""How many shapes are kept; each holds a gradient."""
+"""Maximum number of captured shapes; each holds a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a graph is fixed to."""
+    """The fixed sizes of a graph."""
 
     tokens: int
     segments: int
     longest: int
     keys: int
-    """How many keys there are in all, where sequences share a prefix; 0 where none do."""
+    """Total number of keys if sequences share a prefix; otherwise 0."""
 
     @classmethod
     def of(cls, batch: MicroBatch) -> Shape:
-        """The smallest shape that holds a row."""
+        """Return the smallest shape that holds a row."""
         tokens = -(-len(batch.tokens) // ROUND_TOKENS) * ROUND_TOKENS
         filling = tokens - len(batch.tokens)
         longest = max(filling, *(segment.prefix_length + segment.length for segment in batch.segments))
@@ -60,7 +59,7 @@ class Shape:
 
 
 class TrainingGraphs:
-    """The graphs of one adapter in training, or of a stack of several. The caller holds the base's turn."""
+    """The graphs of one adapter in training, or of a stack of adapters. The caller holds the base's turn."""
 
     def __init__(self, base: Base, parts: Mapping[str, Change], parameters: list[Tensor], adapters: int = 1) -> None:
         self._base, self._parts, self._parameters, self._adapters = base, parts, parameters, adapters
@@ -70,7 +69,7 @@ class TrainingGraphs:
         self._pool: Any = None
 
     def find(self, batch: MicroBatch) -> PassGraph | None:
-        """The graph for a row; None where it is not worth one."""
+        """Return the graph for a row, captured if needed; None if it is not worth capturing."""
         if gpu_layers(self._base) is None:
             return None
         shape = Shape.of(batch)
@@ -78,7 +77,7 @@ class TrainingGraphs:
             return None
         self._seen[shape] += 1
         if shape in self._passes:
-            self._passes[shape] = self._passes.pop(shape)  # the one that was used last is the last
+            self._passes[shape] = self._passes.pop(shape)  # move to the end: most recently used
         elif self._seen[shape] >= _SIGHTINGS:
             self._drop_oldest()
             self._capture(shape, batch)
@@ -86,17 +85,17 @@ class TrainingGraphs:
 
     @property
     def held(self) -> bool:
-        """Whether there are any."""
+        """Whether any graphs are captured."""
         return bool(self._passes)
 
     def forget(self) -> None:
-        """Give the memory back, and capture nothing more: there is too little of it."""
+        """Release all graphs and capture no more, after memory ran out."""
         self._passes.clear()
-        # So large that `find` takes no row to be worth capturing any more.
+        # A size above `_MOST_WORK`, so that `find` captures nothing.
         self._pool, self._size = None, 1 << 60
 
     def _drop_oldest(self) -> None:
-        """Make room for one more; what is dropped has to come up as often again."""
+        """Make room for one graph; a dropped shape must occur `_SIGHTINGS` times again."""
         while len(self._passes) >= _MOST_PASSES:
             shape = next(iter(self._passes))
             del self._passes[shape], self._seen[shape]
@@ -116,7 +115,7 @@ class TrainingGraphs:
 
 
 class PassGraph:
-    """Forward and backward of rows of one shape."""
+    """Captured forward and backward pass for rows of one shape."""
 
     def __init__(
         self,
@@ -133,11 +132,11 @@ class PassGraph:
         self._slope = torch.zeros(shape.tokens, base.hidden_size, dtype=base.key.dtype, device=base.device)
         side = torch.cuda.Stream(base.device)
         side.wait_stream(torch.cuda.current_stream(base.device))
-        with torch.cuda.stream(side):  # compiles and allocates what capturing must not
+        with torch.cuda.stream(side):  # warm-up: compile and allocate before capturing
             torch.autograd.grad(self._run(base, parts), parameters, self._slope)
         torch.cuda.current_stream(base.device).wait_stream(side)
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # Other threads, those that sample above all, may use the device while this one captures.
+        # Other threads, e.g. sampling, may use the device during the capture.
         with torch.cuda.graph(self._forward, pool=pool, capture_error_mode="thread_local"):
             hidden = self._run(base, parts)
         with torch.cuda.graph(self._backward, pool=pool, capture_error_mode="thread_local"):
@@ -146,24 +145,24 @@ class PassGraph:
         self._hidden = hidden.detach()
 
     def forward(self, batch: MicroBatch) -> Tensor:
-        """The last hidden states of a row, which the next row overwrites."""
+        """Return the last hidden states of a row; the next call overwrites them."""
         for held, part in zip(self._inputs, _inputs(batch, self._shape), strict=True):
             held.copy_(torch.from_numpy(part))
         self._forward.replay()
         return self._hidden[: len(batch.tokens)]
 
     def backward(self, places: Tensor, slope: Tensor) -> Tensor:
-        """A vector of gradients for each adapter, given those of the hidden states at some places of the last row."""
+        """Return a gradient vector per adapter, from the gradients of hidden states at `places` of the last row."""
         self._slope.zero_()
         self._slope[places] = slope
         self._backward.replay()
-        return self._gradient.to(torch.float32, copy=True)  # the next row is replayed into the same place
+        return self._gradient.to(torch.float32, copy=True)  # a copy, because the next replay overwrites it
 
     def _run(self, base: Base, parts: Mapping[str, Change]) -> Tensor:
         tokens, positions, queries, *others = self._inputs
         layers = gpu_layers(base)
         assert layers is not None
-        # Without a shared prefix the keys are those of the row itself.
+        # Without a shared prefix, the keys are the row itself.
         keys, gather, order, ends = others or (queries, None, None, None)
         index = VarlenIndex(queries, keys, self._shape.longest, self._shape.longest, gather, order, ends)
 
@@ -174,17 +173,17 @@ class PassGraph:
 
 
 def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
-    """Tokens, positions and the ends of the sequences, filled up to the shape; and their keys, where these differ."""
+    """Return tokens, positions and sequence ends, padded to the shape, and with shared prefixes also the keys."""
     count = len(batch.tokens)
     tokens, positions = np.zeros(shape.tokens, np.int64), np.zeros(shape.tokens, np.int64)
     tokens[:count], positions[:count] = batch.tokens, batch.positions
     positions[count:] = np.arange(shape.tokens - count)
     segments = [*batch.segments, Segment(count, shape.tokens - count)]
-    # The filling is its own sequence: no other one sees it, and its gradient is zero.
+    # The padding is a separate sequence, so that its gradient is zero.
     index = VarlenIndex.of(segments, shape.tokens)
     found = [tokens, positions, _fill(index.queries, shape.segments + 1)]
     if shape.keys:
-        # What lies behind the last key is no one's: neither read, nor part of any gradient.
+        # Entries behind the last key are neither read nor part of a gradient.
         assert index.gather is not None
         found += [_fill(index.keys, shape.segments + 1), _fill(index.gather, shape.keys, 0)]
         found += [_fill(index.order, shape.keys, 0), index.ends]
@@ -192,7 +191,7 @@ def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
 
 
 def _fill(numbers: Any, count: int, filling: int | None = None) -> Any:
-    """As many numbers as wanted; further ones are like the last, or like the filling."""
+    """Pad numbers to `count`, with the last number or with `filling`."""
     found = np.full(count, numbers[-1] if filling is None else filling, np.asarray(numbers).dtype)
     found[: len(numbers)] = numbers
     return found
