@@ -26,7 +26,7 @@ class DeployedModels:
         return [name for name in known.live if (one := known.live_under(name)) and one.kind == OpenAIServer.name]
 
     def find(self, name: str) -> Offer | None:
-        """The live deployment of a name, or the deployment with this id; None if it is no `openai_server`."""
+        """The live deployment of a name, or the deployment with this id; None unless it is an `openai_server`."""
         known = self._look()
         found = known.live_under(name) or next((one for one in known.all if one.id == name), None)
         return _offer(found) if found is not None and found.kind == OpenAIServer.name else None

@@ -57,7 +57,7 @@ class EvsysLogger(Callback):
         self._checkpoints: list[dict[str, Any]] = []
 
     def on_run_start(self, info: RunInfo, control: RunControl) -> None:
-        """Report the run; raise if no API key is set."""
+        """Report the run; raise if no API key is set, unless offline."""
         self._control, self._run_dir = control, info.run_dir
         # Refused records cause a warning only: they must not end a run.
         self._client = client = DashboardClient(raise_refusals=False, on_request=self._take_request)

@@ -108,7 +108,7 @@ class StreamReader:
         return StreamBatch(self._number, data[:cut], self._number + data.count(b"\n"), len(data) >= most)
 
     def advance(self, batch: StreamBatch) -> None:
-        """Continue after a batch."""
+        """Move past a batch that was read."""
         self.offset, self._number = self.offset + len(batch.data), batch.next
 
     def go_to(self, number: int) -> bool:

@@ -23,7 +23,7 @@ _PREFERRED = ("reward/mean", "reward", "loss", "train/loss")
 
 @dataclass(frozen=True, slots=True)
 class CurveQuery:
-    """Which curves to draw."""
+    """The metric, axis, range and arms of a request for curves."""
 
     metric: str = ""
     x: str = "step"
@@ -35,7 +35,7 @@ class CurveQuery:
 
 
 def draw_curves(source: RecordSource, id: str, query: CurveQuery) -> Curves:
-    """One metric of the chosen arms."""
+    """The curves of one metric for the chosen arms."""
     if query.x not in AXES:
         raise BadQuery(f"x is {query.x!r}. It can be {', '.join(AXES)}.")
     names = source.metric_names(id)

@@ -88,7 +88,7 @@ class RecordLists(ABC):
         )
 
     def list_experiments(self, query: ExperimentQuery) -> Experiments:
-        """A page of the experiments that meet all filters."""
+        """A page of the experiments that match all filters."""
         if query.sort not in ORDERS:
             raise BadQuery(f"sort is {query.sort[:40]!r}. It can be {', '.join(ORDERS)}.")
         kinds = [str if key == "name" else (int, float) for key in ORDERS[query.sort]]

@@ -48,7 +48,7 @@ class BadQuery(EvsysError):
 
 @dataclass(frozen=True, slots=True)
 class ExperimentQuery:
-    """Which experiments to list."""
+    """Filters, order and page of a list of experiments."""
 
     filters: Filters = field(default_factory=Filters)
     sort: str = "newest"
@@ -60,7 +60,7 @@ class ExperimentQuery:
 
 @dataclass(frozen=True, slots=True)
 class RolloutQuery:
-    """Which rollouts to list."""
+    """Filters and page of a list of rollouts."""
 
     arm: str = ""
     split: str = ""

@@ -86,7 +86,7 @@ class Campaign:
     """Hash of a plan -> its approval."""
     admissions: list[Admission] = field(default_factory=list[Admission])
     decisions: list[Event] = field(default_factory=list[Event])
-    """The decisions of its driver, each with its reason."""
+    """The recorded decisions about its portfolio, each with its reason."""
     closed: str = ""
     """Reason for closing; empty while it is open."""
     closed_at: float = 0.0

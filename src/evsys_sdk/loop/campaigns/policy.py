@@ -96,7 +96,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The predicted score of a family at the horizon, with its 90 % interval."""
+    """The predicted score of a family at the horizon, or at its end if it has ended, with its 90 % interval."""
 
     mean: float
     low: float

@@ -42,7 +42,7 @@ class PortfolioConfig(Strict):
     confirm_share: float = Field(default=0.45, gt=0, lt=1)
     """Share of the budget reserved for the confirmation on the test set."""
     confirm_seeds: int = Field(default=3, ge=2, le=100)
-    """Fresh seeds of the confirmation; fewer than 3 cannot support a claim."""
+    """Number of new seeds for the confirmation; fewer than 3 cannot support a claim."""
     seed: int = Field(default=0, ge=0)
     """Seed of Thompson sampling."""
 

@@ -67,7 +67,7 @@ class OperationTurns:
             self._advance()
 
     def overdue(self, after_s: float) -> list[int]:
-        """Skip the numbers that have been missing for `after_s`, with the requests that wait for them; return them."""
+        """Skip numbers missing for `after_s`, drop the requests that wait for them, and return the missing numbers."""
         if self._missing_since is None or time.monotonic() - self._missing_since < after_s:
             return []
         last = max(self._held)

@@ -82,7 +82,7 @@ class StoredViews:
         return [("", found)]
 
     def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
-        """The lines of some experiments."""
+        """The list lines of experiments; unknown ones are skipped."""
         table, detail, ids = schema.experiment_view, schema.experiment_detail, [id for id, _ in places]
         mine = (table.c.project_id == self._project, table.c.folder.in_(ids))
         asked = select(table.c.folder, table.c.version, table.c.status).where(*mine)
