@@ -1,9 +1,9 @@
-"""The sandbox behind the environment `bwrap`: what a command in it sees, may do, and may use.
+"""The sandbox of the environment `bwrap`: file system, privileges and resource limits of commands.
 
-client.py            the SDK's end: starts a supervisor, turns its answers into futures
-supervisor/          the small program that builds one sandbox and runs commands in it
-root_filesystem.py   what a sandbox sees as its file system
-control_group.py     a limit of the kernel's own on all memory, where this user may set one
-promises.py          which of the protections this machine offers; `evsys doctor --sandbox` shows them
-start_problems.py    why a sandbox did not start, and what to do about it
+client.py            starts a supervisor and turns its answers into futures
+supervisor/          the program that builds one sandbox and runs commands in it
+root_filesystem.py   the file system of a sandbox
+control_group.py     a memory limit by cgroup, if the user may create one
+promises.py          checks which protections work on this machine; `evsys doctor --sandbox` shows them
+start_problems.py    error messages with remedies for sandboxes that did not start
 """

@@ -1,7 +1,7 @@
-"""The SDK's end of a sandbox's supervisor: starts the process and turns its answers into futures.
+"""The client of a sandbox's supervisor: starts the process and turns its answers into futures.
 
-It needs an event loop but no child watcher, so it works on the loop of any thread. All calls on one client must come
-from the loop on which it was started. Whatever arrives that is no proper answer ends the sandbox.
+It works on the event loop of any thread, because it needs no child watcher. All calls on a client must come from the
+loop that started it. A malformed answer ends the sandbox.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ..environment import SandboxError
 from .control_group import MEMBERS, close_group, make_group
 from .supervisor.wire import Decoder, Value, WireError, encode
 
-# With -I nothing but the standard library is on its path: the supervisor is found in this folder, and nowhere else.
+# With -I, only the standard library and this folder are on the path.
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.main import main; main(*map(int, sys.argv[2:]))"
 )
 _STOP_TIMEOUT_S = 10.0
-_ANSWER_GRACE_S = 30.0  # beyond the limit of the request itself, which is the supervisor's to keep
+_ANSWER_GRACE_S = 30.0  # in addition to the time limit of the request, which the supervisor enforces
 _MOST_DIAGNOSTICS = 65536
 _START = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the supervisor has to say to a request."""
+    """The supervisor's answer to a request."""
 
     id: int = -1
-    """The request that it answers."""
+    """Number of the request."""
     problem: str = ""
-    """What went wrong with the sandbox, rather than with what ran in it."""
+    """Error of the sandbox itself, not of the command in it."""
     exit_code: int = 0
     stdout: bytes = b""
     stderr: bytes = b""
@@ -51,7 +51,7 @@ class Answer:
 
 
 class SupervisorClient(asyncio.Protocol):
-    """One supervisor process and the requests that it has not answered yet."""
+    """One supervisor process and its pending requests."""
 
     def __init__(self, *, longest_answer: int) -> None:
         loop = asyncio.get_running_loop()
@@ -89,23 +89,23 @@ class SupervisorClient(asyncio.Protocol):
             raise
 
     async def request(self, message: Mapping[str, Value], *, timeout_s: float) -> Answer:
-        """Have something done inside the sandbox, which the supervisor ends after `timeout_s`."""
+        """Send a request and wait for the answer; the supervisor kills the command after `timeout_s`."""
         self._last_id += 1
         identifier = self._last_id
         try:
             return await self._ask(identifier, {**message, "id": identifier, "timeout_s": timeout_s}, timeout_s)
         except asyncio.CancelledError:
-            # No one waits any more, but the command would run on until its limit.
+            # Without this, the command would run until its time limit.
             self._write({"op": "cancel", "id": identifier})
             raise
 
     async def close(self) -> None:
-        """End the sandbox; when this returns, also because it was cancelled, the supervisor is gone."""
+        """End the sandbox; the supervisor has ended when this returns, even on cancellation."""
         try:
             self._write({"op": "stop"})
             async with asyncio.timeout(_STOP_TIMEOUT_S):
-                # Shielded, because running out of patience would otherwise
-                # cancel the future that others wait for as well.
+                # Shielded, because the timeout would otherwise cancel the
+                # future, and other callers may wait for it.
                 await asyncio.shield(self._closed)
         except TimeoutError:
             pass
@@ -113,7 +113,7 @@ class SupervisorClient(asyncio.Protocol):
             self.kill()
 
     def kill(self) -> None:
-        """End the supervisor at once; the sandbox dies with it."""
+        """Kill the supervisor and thereby the sandbox."""
         if self._transport is not None:
             self._transport.abort()
         if self._process is not None:
@@ -184,7 +184,7 @@ class SupervisorClient(asyncio.Protocol):
         return f"The sandbox has ended{why}. Whatever ran in it is lost; start a new one."
 
     def _diagnostics(self) -> str:
-        """The end of what the supervisor wrote to stderr, which it does only when it crashes."""
+        """The last line of the supervisor's stderr, which it writes only when it crashes."""
         if self._process is None or self._process.stderr is None or self._process.stderr.closed:
             return ""
         with contextlib.suppress(BlockingIOError):
@@ -194,7 +194,7 @@ class SupervisorClient(asyncio.Protocol):
 
 
 def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:
-    # Not this process's variables: nothing of the sandbox's ancestry should hold a secret. -I and -S start it faster.
+    # Without this process's environment variables, which may hold secrets. -I and -S make it start faster.
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     folder = str(Path(__file__).parent)
     arguments = ["-I", "-S", "-c", _PROGRAM, folder, str(control.fileno()), str(os.getpid())]
@@ -205,7 +205,7 @@ def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         pass_fds=[control.fileno()],
         env=kept,
-        start_new_session=True,  # Ctrl-C in a terminal is for the SDK, which then stops its sandboxes
+        start_new_session=True,  # Ctrl-C must reach only the SDK, which then stops its sandboxes
     )
     assert process.stderr is not None
     os.set_blocking(process.stderr.fileno(), False)

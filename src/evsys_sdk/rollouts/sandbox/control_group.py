@@ -1,7 +1,7 @@
-"""A control group for one sandbox: the kernel's own limit on all memory of it, wherever this user may make one.
+"""A control group (cgroup) per sandbox: a kernel limit on its total memory, if the user may create one.
 
-The limit covers what nothing else counts exactly: files in memory, buffers of sockets and pipes, tables of the kernel.
-It is set above what the supervisor allows, which is kinder: it ends the largest process and says so.
+The limit includes memory that the supervisor cannot count exactly: tmpfs files, socket and pipe buffers, kernel tables.
+It is above the supervisor's own limit, so that the supervisor first kills the largest process and reports it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
 MEMBERS = "cgroup.procs"
-"""The file of a group that a process writes 0 to in order to join."""
-_SPARE = 160 * 1024 * 1024  # the supervisor itself, and what the kernel needs for the files and processes
+"""A process joins a group by writing 0 to this file."""
+_SPARE = 160 * 1024 * 1024  # for the supervisor, and for kernel memory of files and processes
 _numbers = itertools.count()
 _closed: list[Path] = []
-"""Groups whose sandbox has ended; one with a process that has not quite ended is removed later."""
+"""Groups of ended sandboxes that are not yet removed, because a process in them is still exiting."""
 
 
 def close_group(group: Path) -> None:
-    """Remove the group of a sandbox that has ended, as soon as that is possible."""
+    """Remove the group of an ended sandbox, now or when its last process has exited."""
     _closed.append(group)
     _remove_closed()
 
@@ -30,14 +30,14 @@ def close_group(group: Path) -> None:
 @atexit.register
 def _remove_closed() -> None:
     for group in _closed[:]:
-        with contextlib.suppress(OSError):  # a process in it has not quite ended
+        with contextlib.suppress(OSError):  # a process in it is still exiting
             group.rmdir()
         if not group.exists():
             _closed.remove(group)
 
 
 def make_group(memory: int) -> Path | None:
-    """The folder of a group for a sandbox that may use so much memory; None where this user can make none."""
+    """Create a group with a limit of `memory` bytes plus a reserve; return its folder, or None if not permitted."""
     _remove_closed()
     for parent in _parents():
         group = parent / f"evsys-{os.getpid()}-{next(_numbers)}"
@@ -55,18 +55,18 @@ def make_group(memory: int) -> Path | None:
 def _set_limit(folder: Path, limit: int) -> bool:
     for name, extra in (("memory.max", "memory.swap.max"), ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")):
         with contextlib.suppress(OSError):
-            # Only a file of the kernel's counts: a folder without the memory controller has none to write to.
+            # Without O_CREAT: a group without the memory controller lacks this file.
             descriptor = os.open(folder / name, os.O_WRONLY)
             with open(descriptor, "w", encoding="ascii") as file:
                 file.write(str(limit))
-            with contextlib.suppress(OSError):  # there may be no swap to limit
+            with contextlib.suppress(OSError):  # swap accounting may be disabled
                 Path(folder, extra).write_text("0" if extra == "memory.swap.max" else str(limit), encoding="ascii")
             return True
     return False
 
 
 def _parents() -> list[Path]:
-    """Folders in which a group could be made: this process's own group, or the one above it."""
+    """Return writable folders for a new group: this process's own group and its parent."""
     try:
         lines = Path("/proc/self/cgroup").read_text("ascii").splitlines()
     except OSError:
@@ -83,7 +83,7 @@ def _parents() -> list[Path]:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove groups of processes that were killed before they could."""
+    """Remove groups of processes that no longer exist."""
     for folder in parent.glob("evsys-*-*"):
         owner = folder.name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():

@@ -1,4 +1,4 @@
-"""What sandboxes can promise on this machine, tried out in one.
+"""Checks of the sandbox's protections on this machine, made in a test sandbox.
 
 promises = await check_promises()
 [promise.name for promise in promises if promise.held is False]
@@ -25,11 +25,11 @@ _NO_CAPABILITIES = "0" * 16
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One thing a sandbox promises, and whether it does here."""
+    """One protection of a sandbox, and whether it works on this machine."""
 
     name: str
     held: bool | None
-    """None where it is good to have and not needed."""
+    """Whether the protection works; None if it is missing but optional."""
     found: str
     meaning: str
 
@@ -43,7 +43,7 @@ _HOOKS = Promise(
 
 
 async def check_promises() -> list[Promise]:
-    """Everything in the order in which it matters; what is missing says what to do."""
+    """Check all protections; a sandbox that does not start is reported with a remedy."""
     if sys.platform != "linux":
         return [Promise("system", False, sys.platform, not_installed("bwrap"))]
     return [_control_group(), *(await _try_out()), _HOOKS]

@@ -1,4 +1,4 @@
-"""What a sandbox sees as its file system: read-only parts of the host, or of an unpacked image, and little else."""
+"""bwrap arguments for a sandbox's file system: read-only parts of the host or of an unpacked image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from ..environment import SandboxError
 
 HARBOR_FOLDERS = ("/tests", "/logs", "/solution")
-"""Where tasks in the Harbor format expect their tests, their results and their reference solution."""
+"""Folders of tests, results and reference solution in the Harbor task format."""
 
 USER, UID = "agent", 1000
 
@@ -18,7 +18,7 @@ GENERATED: Mapping[str, str] = {
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-"""Files that the host has too, but that would tell about the host."""
+"""Generated replacements of files that would reveal information about the host."""
 
 _HOST_TREES = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _HOST_SETTINGS = (
@@ -34,13 +34,13 @@ _HOST_SETTINGS = (
     "services",
     "terminfo",
 )
-"""What programs in /usr need of /etc; nothing else of it is visible."""
+"""Patterns of files in /etc that programs in /usr need; the rest of /etc is not visible."""
 
 _OWN = {"dev", "proc", "sys", "tmp", "run"}
 
 
 def host_mounts() -> list[str]:
-    """bwrap arguments that show the host's programs."""
+    """Return bwrap arguments that mount the host's programs read-only."""
     etc = Path("/etc")
     settings = sorted(path for pattern in _HOST_SETTINGS for path in etc.glob(pattern))
     system = _mounts(Path("/"), (Path("/", name) for name in _HOST_TREES))
@@ -48,7 +48,7 @@ def host_mounts() -> list[str]:
 
 
 def image_mounts(rootfs: Path, writable: Iterable[str]) -> list[str]:
-    """bwrap arguments that show an unpacked image."""
+    """Return bwrap arguments that mount an unpacked image read-only."""
     if not (rootfs / "bin" / "sh").exists() and not (rootfs / "bin" / "sh").is_symlink():
         raise SandboxError(
             f"rootfs {rootfs} is not an unpacked image: it has no bin/sh. Unpack one there, for instance with: "
@@ -59,7 +59,7 @@ def image_mounts(rootfs: Path, writable: Iterable[str]) -> list[str]:
 
 
 def extra_mounts(paths: Iterable[str], writable: Iterable[str]) -> list[str]:
-    """bwrap arguments that show further folders of the host at their own place."""
+    """Return bwrap arguments that mount further host folders read-only at the same path."""
     for path in paths:
         if not Path(path).exists():
             raise SandboxError(f"read_only names {path}, which does not exist on this machine.")
@@ -76,7 +76,7 @@ def _mounts(root: Path, paths: Iterable[Path], prefix: str = "") -> list[str]:
     arguments: list[str] = []
     for path in paths:
         target = f"{prefix}/{path.relative_to(root)}"
-        if path.is_symlink():  # as in `bin -> usr/bin`; it must lead to the same place inside, not to one of the host
+        if path.is_symlink():  # e.g. `bin -> usr/bin`; it must be resolved inside the sandbox, not on the host
             arguments += ["--symlink", str(path.readlink()), target]
         elif path.exists():
             arguments += ["--ro-bind", str(path), target]

@@ -1,4 +1,4 @@
-"""Why a sandbox did not start, and what to do about it."""
+"""Error messages with remedies for a sandbox that did not start."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _REMEDIES = (
 
 
 def explain(problem: str) -> str:
-    """A message for a sandbox that did not start."""
+    """Return the error message for a sandbox that did not start."""
     remedy = next((remedy for sign, remedy in _REMEDIES if sign in problem), "")
     return f"The sandbox did not start: {problem.rstrip('.')}. {remedy}".rstrip()
 
 
 def not_installed(name: str) -> str:
-    """A message for a machine without bubblewrap."""
+    """Return the error message for a machine without bubblewrap."""
     if sys.platform != "linux":
         return (
             "environment 'bwrap' needs Linux: bubblewrap is built on Linux namespaces and exists for no other system. "

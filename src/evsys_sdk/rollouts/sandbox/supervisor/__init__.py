@@ -1,18 +1,18 @@
-"""The small program that starts one bubblewrap sandbox, runs commands in it and takes it down again.
+"""The supervisor: a program that starts one bubblewrap sandbox, runs commands in it and removes it.
 
-It is its own process, because entering namespaces needs a process with one thread, and forking a process that
-holds a model is slow. `bwrap` builds the file system and the namespaces; the supervisor joins them and ends bwrap. Then
-it makes a PID namespace, whose first process is its own fork that only waits, and every command is a fork too.
+It is a separate process, because joining namespaces requires a single-threaded process, and forking a process with a
+model in memory is slow. `bwrap` builds the file system and the namespaces; the supervisor joins them and ends bwrap.
+Then it creates a PID namespace, whose first process is a fork that only waits. Every command is a fork too.
 
     SDK process  <- socket ->  supervisor  -> maker of PID namespaces
                                            -> first process, command, command, ... (inside the sandbox)
 
-Ending everything that runs means ending that PID namespace, which no process survives, and making another; the files
-stay. Nothing inside can see the supervisor, stop it, or speak for it: no command inherits a descriptor, the forks
-inside cannot be traced, and what comes over the socket is flat data of limited length.
+To kill all processes, the supervisor kills that PID namespace, which no process survives, and creates a new one; the
+files stay. Processes inside cannot see, stop or impersonate the supervisor: no command inherits a descriptor, the forks
+inside cannot be traced, and messages on the socket are flat data of limited length.
 
-It ends, and everything in the sandbox with it, when the SDK process asks for it, closes the socket or dies.
+The supervisor and all processes of the sandbox end when the SDK process requests it, closes the socket or dies.
 
 Its modules import only each other and a few small modules of the standard library: a sandbox is started for every
-rollout, and each of `dataclasses`, `json`, `socket` or `typing` would cost more time than building the sandbox.
+rollout, and importing `dataclasses`, `json`, `socket` or `typing` takes longer than building the sandbox.
 """

@@ -1,12 +1,12 @@
-"""Keeps the beginning and the end of an output of any length."""
+"""Captures the first and the last bytes of an output."""
 
 from __future__ import annotations
 
 
 class Capture:
-    """At most about `limit` bytes of what was added: the first half and the last half, with a note between them.
+    """Keeps about `limit` bytes of an output: its first and its last part, with a note of what is omitted.
 
-    The end is kept because that is where a test runner or a traceback says what happened.
+    The end is kept because test runners and tracebacks print the result last.
     """
 
     def __init__(self, limit: int) -> None:
@@ -20,7 +20,7 @@ class Capture:
         room = self._head_size - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
-        # Trimmed only when it has doubled, so that a flood of small writes does not copy the tail each time.
+        # Trim only when the tail has doubled, so that small writes do not copy it each time.
         if len(self._tail) > 2 * self._tail_size:
             self._trim()
 

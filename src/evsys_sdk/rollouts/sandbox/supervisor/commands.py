@@ -1,4 +1,4 @@
-"""Processes inside the sandbox: shell commands, and reading and writing files."""
+"""Processes inside the sandbox: shell commands, file readers and file writers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHUNK = 1 << 18
 
 
 class Command:
-    """One process in the sandbox, the leader of a process group, and its output so far."""
+    """One process in the sandbox, the leader of a process group, and its captured output."""
 
     def __init__(self, request: Message, body: Callable[[], NoReturn]) -> None:
         self.identifier = request["id"]
@@ -54,7 +54,7 @@ class Command:
         self.pidfd = os.pidfd_open(self.pid)
 
     def receive(self, descriptor: int) -> bool:
-        """Take what is in a stream; True when it has ended."""
+        """Read available output of a stream; return True at its end."""
         try:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:
@@ -65,13 +65,13 @@ class Command:
     def kill(self) -> None:
         try:
             os.killpg(self.pid, _SIGKILL)
-        except ProcessLookupError:  # it has not made its group yet
+        except ProcessLookupError:  # the process group does not exist yet
             os.kill(self.pid, _SIGKILL)
 
     def finish(self) -> Message:
-        """Bury the process, and say how it went."""
+        """Reap the process and return its result."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        problem = os.read(self._problems, _CHUNK)  # never waits: only the buried process could write to it
+        problem = os.read(self._problems, _CHUNK)  # does not block: only the ended process could write to it
         os.close(self._problems)
         if problem:
             return {"id": self.identifier, "problem": problem.decode("utf-8", "replace")}
@@ -94,20 +94,20 @@ def _run_child(body: Callable[[], NoReturn], output: int, errors: int, problems:
         os.dup2(output, 1)
         os.dup2(errors, 2)
         body()
-    except BaseException as error:  # a failure of ours, which must not pass for one of the command
+    except BaseException as error:  # reported separately from failures of the command
         os.write(problems, f"a process could not be set up: {error}".encode("utf-8", "replace"))
-    finally:  # whatever happens, this fork must not continue as a second supervisor
+    finally:  # this fork must never continue as a second supervisor
         os._exit(_CANNOT_RUN)
 
 
 def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
-    """A shell in the folder and with the variables that the request names."""
+    """Return a body that runs a shell command in the request's folder with its variables."""
     command, folder, variables = request["command"], request["cwd"], request["env"]
     env = dict(zip(variables[::2], variables[1::2], strict=True))
 
     def body() -> NoReturn:
-        # The order matters: the host's /proc is out of reach once inside,
-        # and the filter refuses most of what the steps before it need.
+        # The order matters: the host's /proc is not accessible inside, and
+        # the filter blocks calls that the earlier steps need.
         give_way_first()
         sandbox.namespaces.enter()
         os.umask(0o022)
@@ -125,14 +125,14 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
 
 
 def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
-    """Prints a regular file; its exit code is 0 or the number of the error."""
+    """Return a body that prints a regular file; its exit code is 0 or the errno."""
     path, most = request["path"], request["limit"]
 
     def body() -> NoReturn:
         nonlocal most
         _enter_alone(sandbox)
         try:
-            # Not blocking, because what an agent left at this path may be a pipe that no one writes to.
+            # Non-blocking, because an agent may have left a pipe without a writer at this path.
             descriptor = open_plain(path, os.O_RDONLY | os.O_NONBLOCK)
             _check_regular(descriptor)
             while chunk := os.read(descriptor, _CHUNK):
@@ -148,7 +148,7 @@ def file_reader(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
 
 
 def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
-    """Writes a file and the folders above it; its exit code is 0 or the number of the error."""
+    """Return a body that writes a file and creates its parent folders; its exit code is 0 or the errno."""
     path, content = request["path"], request["data"]
 
     def body() -> NoReturn:
@@ -156,8 +156,8 @@ def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
         os.umask(0o022)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            # Emptied only once it is known to be a file: O_TRUNC
-            # would already do something to whatever else lies there.
+            # Truncated only after the check that it is a regular file,
+            # because O_TRUNC could affect other kinds of files.
             descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
             _check_regular(descriptor)
             os.ftruncate(descriptor, 0)
@@ -171,13 +171,13 @@ def file_writer(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
 
 
 def _enter_alone(sandbox: Sandbox) -> None:
-    """Enter the sandbox without the supervisor's descriptors, to which links of the sandbox's /proc could lead."""
+    """Enter the sandbox and close the supervisor's descriptors, which are reachable through /proc otherwise."""
     sandbox.namespaces.enter()
     close_descriptors()
 
 
 def _check_regular(descriptor: int) -> None:
-    """Refuse what is no file of the sandbox's: pipes, devices, and files of /proc, which are about this process."""
+    """Raise OSError unless the descriptor is a regular file outside of /proc."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_dev == os.stat("/proc").st_dev:
         number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL

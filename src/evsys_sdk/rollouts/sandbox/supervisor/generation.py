@@ -1,8 +1,8 @@
-"""Generations: the PID namespaces in which the commands of a sandbox run, one after the other.
+"""Generations: the successive PID namespaces in which the commands of a sandbox run.
 
-When the first process of a PID namespace dies, the kernel kills all the others and starts none any more. No signal that
-is sent from inside is as thorough, because a process that kills faster than it is killed would survive. So the end of
-everything that runs is the end of a generation, and the next one begins empty, with the same files.
+When the first process of a PID namespace dies, the kernel kills all other processes of the namespace and allows no new
+ones. Signals from inside are not as reliable, because processes can fork faster than they are killed. So to kill all
+processes, a generation is ended, and the next one starts without processes but with the same files.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ class Generation:
         self.pidfd = os.pidfd_open(pid)
 
     def join(self) -> None:
-        """Have what this process forks from now on run in it."""
+        """Make future forks of this process run in it."""
         os.setns(self.pidfd, _NAMESPACES)
 
     def kill(self) -> None:
-        """Kill everything in it; over when `bury` returns."""
+        """Kill all processes in it; `bury` waits for the end."""
         os.kill(self.pid, _SIGKILL)
 
     def bury(self) -> None:
-        """Wait until nothing of it is left; commands must be buried before, other children of this process are now."""
+        """Wait until all processes have ended and reap them; commands must be reaped before."""
         while os.waitpid(-1, 0)[0] != self.pid:
             pass
         os.close(self.pidfd)
 
 
 class Maker:
-    """A process that makes generations: one that has joined a PID namespace can make no other next to it."""
+    """A process that creates generations, because a process that has joined a PID namespace cannot create siblings."""
 
     def __init__(self, limits: ProcessLimits, system_calls: Filter) -> None:
         requests, self._requests = os.pipe()
@@ -83,15 +83,15 @@ class Maker:
             os.close(descriptor)
 
     def make(self) -> Generation:
-        """A new generation, joined, with a first process that is as harmless as it will stay."""
+        """Create a generation, join it, and wait until its first process has dropped its privileges."""
         os.write(self._requests, b"+")
         made = self._hear(None)
         if not made.startswith(_MADE):
             raise OSError(f"no PID namespace can be made: {made.decode('utf-8', 'replace')}")
         generation = Generation(int(made.removeprefix(_MADE)))
         said = self._hear(generation.pidfd)
-        # The first process can be joined only while it may be
-        # looked into; it shuts that door when it hears that it was.
+        # The namespace can be joined only while the first process is
+        # dumpable; it becomes undumpable after it has been joined.
         if said == _READY:
             generation.join()
             os.write(self._joined, b"+")
@@ -116,17 +116,17 @@ class Maker:
         return bytes(line.rstrip(b"\n"))
 
     def end(self) -> None:
-        """Let the maker end; the generation that it made last continues."""
+        """End the maker; its last generation continues."""
         os.close(self._requests)
         os.close(self._joined)
 
 
 def _serve(requests: int, joined: int, answers: int, limits: ProcessLimits, system_calls: Filter) -> NoReturn:
-    """The maker's loop; it ends when the supervisor releases the other end or dies."""
+    """Run the maker's loop; it ends when the supervisor closes the pipe or dies."""
     made = 0
     try:
         while os.read(requests, 1):
-            # What is waited for is written before the first process can say anything: it waits for this pipe.
+            # The first process waits for this pipe, so that the PID is written before its own answers.
             stated, tell = os.pipe()
             pid = clone(_NAMESPACES | CLONE_PARENT)
             if pid == 0:
@@ -146,7 +146,7 @@ def _serve(requests: int, joined: int, answers: int, limits: ProcessLimits, syst
 def _be_first_process(
     joined: int, answers: int, limits: ProcessLimits, system_calls: Filter, *, is_first: bool
 ) -> NoReturn:
-    """Show the new processes in /proc, give everything up, and wait until the kernel ends it all."""
+    """Mount /proc for the new namespace, drop all privileges, and wait until the kernel kills the process."""
     try:
         if not is_first:
             unmount("/proc")
@@ -155,8 +155,8 @@ def _be_first_process(
         limits.apply()
         drop_capabilities()
         prctl(PR_SET_PDEATHSIG, _SIGKILL)
-        prctl(PR_SET_DUMPABLE, 1)  # only who may look into a process may join its namespace; no one else is here
-        os.write(answers, _READY + b"\n")  # fails, and ends this, if the supervisor has died meanwhile
+        prctl(PR_SET_DUMPABLE, 1)  # joining requires ptrace access; no other process is in the namespace yet
+        os.write(answers, _READY + b"\n")  # fails if the supervisor has died
         if os.read(joined, 1):
             prctl(PR_SET_DUMPABLE, 0)
             system_calls.install()

@@ -1,4 +1,4 @@
-"""Starting bwrap, finding out beyond doubt whether it built a sandbox, and taking that over from it."""
+"""Start bwrap, verify that it has built an isolated sandbox, and join its namespaces."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .libc import drop_bounding_set, keep_descriptors_from_programs
 from .processes import socket_buffer
 from .settings import ProcessLimits, limit_network_buffers, mount_storage
 
-# Joining the namespaces that bwrap made, and giving up what joining them grants.
+# Join the namespaces of bwrap, and drop the privileges that this grants.
 
 _NS_GET_USERNS = 0xB701
 _ISOLATED = ("user", "mnt", "pid", "net", "ipc", "uts")
-_JOINED = ("uts", "net", "mnt")  # the mounts last: after them, /proc is another one
+_JOINED = ("uts", "net", "mnt")  # mnt last, because it changes /proc
 
 
 def check_isolation(pid: int, parent: int) -> None:
-    """Refuse a process that `parent` did not start, or that shares a namespace with this one."""
+    """Raise OSError if `parent` did not start the process, or if it shares a namespace with this process."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         if f"PPid:\t{parent}\n" not in file:
             raise OSError(f"bwrap named a process that it did not start ({pid})")
@@ -34,10 +34,10 @@ def _namespace(pid: int | str, kind: str) -> int:
 
 
 class Namespaces:
-    """The namespaces of the process `pid`; this process joins those of files, network and name, and forks join `user`.
+    """The namespaces of the process `pid`; `__init__` joins mount, network and UTS, `enter` joins the user namespace.
 
-    bwrap sets the sandbox up as root of one user namespace and then runs it in another one below, where it is no one
-    special. The supervisor stays in the first, where it may still mount and make PID namespaces.
+    bwrap builds the sandbox as root of one user namespace and runs it in a nested, unprivileged one. The supervisor
+    stays in the outer one, where it can mount and create PID namespaces.
     """
 
     def __init__(self, pid: int) -> None:
@@ -53,7 +53,7 @@ class Namespaces:
         os.chdir("/")
 
     def enter(self) -> None:
-        """Become an ordinary process of the sandbox, for good; call it after a fork."""
+        """Irreversibly become an unprivileged process of the sandbox; call it after a fork."""
         if self._inner_user is not None:
             os.setns(self._inner_user, os.CLONE_NEWUSER)
         drop_bounding_set()
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 _READY = b"ready\n"
-# What bwrap starts; it is ended as soon as its namespaces are joined.
+# The command of bwrap; it is killed as soon as its namespaces are joined.
 _WAITING_PROCESS = "command -v sleep >/dev/null || exit 127; echo ready; sleep 2147483647"
 _ISOLATION = (
     *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
@@ -79,7 +79,7 @@ class LaunchError(Exception):
 
 
 class Sandbox:
-    """A running sandbox: the namespaces that this process has joined, and the generation that runs in them."""
+    """A running sandbox: the namespaces that this process has joined, and the current generation."""
 
     def __init__(self, namespaces: Namespaces, limits: ProcessLimits, system_calls: Filter) -> None:
         self.namespaces, self.limits, self.system_calls = namespaces, limits, system_calls
@@ -88,17 +88,17 @@ class Sandbox:
         self.begin_generation()
 
     def begin_generation(self) -> None:
-        """Make room for processes; the generation before must be buried."""
+        """Start a new generation; the previous one must be reaped."""
         self.generation = self._maker.make()
 
     def destroy(self) -> None:
-        """Kill everything in the sandbox and return when it is gone."""
+        """Kill all processes of the sandbox and wait for their end."""
         self._maker.end()
         try:
             self.generation.kill()
         except ProcessLookupError:
             pass
-        while _bury_a_child():  # the first process stays until the processes that were started from here are buried
+        while _bury_a_child():  # the first process ends only after all children of this process are reaped
             pass
 
 
@@ -111,7 +111,7 @@ def _bury_a_child() -> bool:
 
 
 def launch(settings: Settings, system_calls: Filter) -> Sandbox:
-    """Start bwrap, wait until the process in it speaks, join it, and end it."""
+    """Start bwrap, wait until its process is ready, join its namespaces, and kill bwrap."""
     group = _open_group(settings.control_group)
     if settings.uid is not None:
         _become(settings.uid)
@@ -119,7 +119,7 @@ def launch(settings: Settings, system_calls: Filter) -> Sandbox:
     bwrap = _Bwrap(settings, system_calls)
     try:
         if group is not None:
-            _join_group(group)  # takes a while, in which bwrap does its work
+            _join_group(group)  # slow, so it runs while bwrap starts
         first = bwrap.wait_until_ready(settings.start_timeout_s)
         check_isolation(first, bwrap.pid)
         namespaces = Namespaces(first)
@@ -140,7 +140,7 @@ def launch(settings: Settings, system_calls: Filter) -> Sandbox:
 
 
 def _open_group(path: str) -> int | None:
-    """The list of members of a control group; as root, because it is closed to whom this process becomes."""
+    """Open the members file of a control group, before this process drops root."""
     try:
         return os.open(path, os.O_WRONLY) if path else None
     except OSError:
@@ -148,17 +148,17 @@ def _open_group(path: str) -> int | None:
 
 
 def _join_group(descriptor: int) -> None:
-    """Put this process and what it starts from now on under the limit of a control group, if the kernel lets it."""
+    """Move this process and its future children into a control group, if permitted."""
     try:
         os.write(descriptor, b"0")
-    except OSError:  # older kernels look at who writes rather than at who has opened
+    except OSError:  # older kernels check the permissions of the writer, not of the opener
         pass
     finally:
         os.close(descriptor)
 
 
 def _become(uid: int) -> None:
-    """Stop being root: its files must not be the sandbox's files, and limits on processes do not bind it."""
+    """Drop root, because files must not belong to root, and process limits do not apply to root."""
     try:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -168,7 +168,7 @@ def _become(uid: int) -> None:
 
 
 class _Bwrap:
-    """The bwrap process, for as long as it is needed."""
+    """The bwrap process."""
 
     def __init__(self, settings: Settings, system_calls: Filter) -> None:
         self._output, output = os.pipe()
@@ -184,7 +184,7 @@ class _Bwrap:
             os.close(descriptor)
 
     def wait_until_ready(self, timeout_s: float) -> int:
-        """The PID of the sandbox's first process, once it has said that it runs."""
+        """Wait until the sandbox's first process is ready and return its PID."""
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
         for descriptor in self._heard:
@@ -205,9 +205,9 @@ class _Bwrap:
         raise LaunchError(f"bwrap ended before the sandbox was ready{self._read_errors()}")
 
     def kill(self) -> None:
-        """End it and what it started."""
+        """Kill bwrap and its child."""
         try:
-            # Killing bwrap alone could leave its child behind.
+            # Killing only bwrap could leave its child running.
             os.kill(self._child_pid(), _SIGKILL)
         except (LaunchError, OSError):
             pass
@@ -232,7 +232,7 @@ class _Bwrap:
 def _exec_bwrap(
     settings: Settings, streams: dict[int, int], status: int, filter_file: int, files: dict[int, str]
 ) -> None:
-    """Become bwrap; runs in the child."""
+    """Replace this forked child by bwrap."""
     try:
         os.setsid()
         for target, source in streams.items():

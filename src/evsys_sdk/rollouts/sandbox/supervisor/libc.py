@@ -1,4 +1,4 @@
-"""The system calls that Python's `os` does not have."""
+"""System calls that Python's `os` lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLOSE_RANGE, _CLOEXEC = 436, 4
 _OPENAT2, _HERE, _NO_MAGIC_LINKS = 437, -100, 2
 _CLONE = 56 if os.uname().machine == "x86_64" else 220
 _IPC_RMID = 0
-_ARG_START = 45  # of the fields after the name in /proc/PID/stat
+_ARG_START = 45  # index among the fields after the name in /proc/PID/stat
 _SIGINT, _SIGPIPE, _SIGCHLD, _SIGXFSZ = 2, 13, 17, 25
 _SIG_DFL, _SIG_IGN = None, 1
 
@@ -33,18 +33,18 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def prctl(option: int, argument: int = 0, pointer: int = 0) -> None:
-    """Change a property of this process."""
+    """Call prctl; raise OSError on failure."""
     _check(_libc.prctl(option, argument, pointer, 0, 0), None)
 
 
 def restore_signals() -> None:
-    """Undo what Python changes for itself, so that programs started from here end as they would from a shell."""
+    """Restore the default handlers of signals that Python changes, so that child programs behave as in a shell."""
     for signal in (_SIGINT, _SIGPIPE, _SIGXFSZ):
         _libc.signal(signal, _SIG_DFL)
 
 
 def hide_arguments() -> None:
-    """Forget the command line, which forks in the sandbox would show there, with paths of this machine."""
+    """Erase the command line of this process, which would reveal host paths inside the sandbox."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b") ")[2].split()
     start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
@@ -53,7 +53,7 @@ def hide_arguments() -> None:
 
 
 def wait_for_ever() -> NoReturn:
-    """Do nothing but let the kernel bury orphans; every other signal does what it does by default."""
+    """Wait forever with default signal handlers; the kernel reaps orphans, because SIGCHLD is ignored."""
     restore_signals()
     _libc.signal(_SIGCHLD, _SIG_IGN)
     while True:
@@ -61,32 +61,32 @@ def wait_for_ever() -> NoReturn:
 
 
 def clone(flags: int) -> int:
-    """Fork with flags that `os.fork` does not take; for processes with one thread."""
+    """Fork with clone flags; only for single-threaded processes."""
     pid = _libc.syscall(_CLONE, flags | _SIGCHLD, 0, 0, 0, 0)
     _check(pid, None)
     return pid
 
 
 def keep_descriptors_from_programs() -> None:
-    """Have every descriptor but 0, 1 and 2 closed when this process becomes another program."""
+    """Set close-on-exec on all descriptors except 0, 1 and 2."""
     if _libc.syscall(_CLOSE_RANGE, 3, 0xFFFFFFFF, _CLOEXEC, 0, 0) < 0:  # before Linux 5.11
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2:
                 try:
                     os.set_inheritable(int(name), False)
-                except OSError:  # the one that listed the folder
+                except OSError:  # the descriptor of the listing itself
                     pass
 
 
 def close_streams() -> None:
-    """Let 0, 1 and 2 lead nowhere."""
+    """Redirect descriptors 0, 1 and 2 to /dev/null."""
     nowhere = os.open("/dev/null", os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
 
 
 def open_plain(path: str, flags: int, mode: int = 0) -> int:
-    """Open a file, and follow no link of /proc that leads elsewhere than it names."""
+    """Open a file without following magic links of /proc."""
     name = ctypes.create_string_buffer(os.fsencode(path))
     how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, _NO_MAGIC_LINKS)
     arguments = ctypes.addressof(name), ctypes.addressof(how), ctypes.sizeof(how)
@@ -96,35 +96,35 @@ def open_plain(path: str, flags: int, mode: int = 0) -> int:
 
 
 def close_descriptors() -> None:
-    """Release every descriptor but 0, 1 and 2."""
+    """Close all descriptors except 0, 1 and 2."""
     if _libc.syscall(_CLOSE_RANGE, 3, 0xFFFFFFFF, 0, 0, 0) < 0:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
 def drop_bounding_set() -> None:
-    """Make sure that no program that is started from here gains a capability."""
+    """Prevent programs started from this process from gaining capabilities."""
     for capability in range(_MOST_CAPABILITIES):
         try:
             prctl(PR_CAPBSET_DROP, capability)
-        except OSError:  # this kernel has no more of them
+        except OSError:  # the kernel has no further capabilities
             break
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities() -> None:
-    """Give up every privilege, for good."""
+    """Irreversibly drop all capabilities."""
     drop_bounding_set()
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), None)
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount a file system, or with MS_BIND another folder, at `target`."""
+    """Mount a file system at `target`, or a folder with MS_BIND."""
     _check(_libc.mount(os.fsencode(source), os.fsencode(target), kind.encode(), flags, options.encode()), target)
 
 
 def unmount(target: str) -> None:
-    """Take away what is mounted last at `target`."""
+    """Unmount the topmost mount at `target`."""
     _check(_libc.umount2(os.fsencode(target), MNT_DETACH), target)
 
 

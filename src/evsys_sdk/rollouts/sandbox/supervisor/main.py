@@ -1,4 +1,4 @@
-"""The supervisor's loop: requests in, results out, and an eye on time and memory."""
+"""The supervisor's loop: serves requests, and enforces time and memory limits."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _PF_EXITING = 4
 
 
 def main(control: int, parent: int) -> None:
-    """Serve the process `parent` over the socket `control` until it is done or gone."""
+    """Serve the process `parent` over the socket `control` until it stops the sandbox or ends."""
     os.set_inheritable(control, False)
     parent_pidfd = os.pidfd_open(parent)
     hide_arguments()
-    give_way()  # if the machine runs out of memory, a sandbox must go before the training run
-    prctl(PR_SET_DUMPABLE, 0)  # also for what is forked from here, until it becomes another program
+    give_way()  # if the machine runs out of memory, a sandbox must be killed before the training run
+    prctl(PR_SET_DUMPABLE, 0)  # inherited by forks until they execute another program
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
     decoder = Decoder(_LONGEST_REQUEST)
@@ -54,11 +54,11 @@ def main(control: int, parent: int) -> None:
         Supervisor(control, decoder, parent_pidfd, sandbox, watch).run()
     finally:
         sandbox.destroy()
-    os._exit(0)  # closes the socket, which tells the parent that nothing is left
+    os._exit(0)  # closes the socket, which tells the parent that the sandbox has ended
 
 
 class Supervisor:
-    """Runs commands in one sandbox until it is stopped, or the sandbox or the parent is gone."""
+    """Runs commands in one sandbox until it is stopped, or the sandbox or the parent ends."""
 
     def __init__(self, control: int, decoder: Decoder, parent_pidfd: int, sandbox: Sandbox, watch: MemoryWatch) -> None:
         self._control, self._decoder, self._sandbox, self._watch = control, decoder, sandbox, watch
@@ -75,7 +75,7 @@ class Supervisor:
     def run(self) -> None:
         while not self._stopping:
             for descriptor, _ in self._poll.poll(self._patience_ms()):
-                if descriptor in self._handlers:  # an earlier one of this round may have closed it
+                if descriptor in self._handlers:  # an earlier handler of this round may have removed it
                     self._handlers[descriptor]()
             self._kill_overdue()
             if time.monotonic() >= self._next_look:
@@ -159,12 +159,12 @@ class Supervisor:
     def _finish(self, command: Command) -> None:
         result = self._bury(command)
         if result.get("exit_code") == KILLED and not self._lives():
-            self._sandbox_died()  # which has killed the command: that is no result
+            self._sandbox_died()  # the end of the sandbox has killed the command, so there is no result
         elif not command.cancelled:
             _send(self._control, result)
 
     def _bury(self, command: Command) -> Message:
-        """Wait for the end of a command and take what it has printed until then."""
+        """Reap a command and read its remaining output."""
         del self._commands[command.pid]
         self._off(command.pidfd)
         for stream in command.streams:
@@ -173,7 +173,7 @@ class Supervisor:
             if any(command.receive(stream) for _ in range(_READS_OF_A_FULL_PIPE)):
                 self._off(stream)
             else:
-                # A process in the background may still write there; no one listens, but it must not be killed for it.
+                # Discard further output of background processes; closing the pipe would kill them with SIGPIPE.
                 self._handlers[stream] = lambda stream=stream: self._discard(stream)
         return command.finish()
 
@@ -185,7 +185,7 @@ class Supervisor:
             pass
 
     def _kill_everything(self, identifier: int) -> None:
-        """End this generation of processes, and begin the next."""
+        """End the current generation and start the next one."""
         generation = self._sandbox.generation
         self._forget(generation.pidfd)
         generation.kill()
@@ -194,7 +194,7 @@ class Supervisor:
             result = self._bury(command)
             if not command.cancelled:
                 _send(self._control, result)
-        # Its own children have to be buried first: until then the kernel keeps the first process.
+        # After the commands are reaped, because the first process ends only then.
         generation.bury()
         try:
             self._sandbox.begin_generation()
@@ -205,7 +205,7 @@ class Supervisor:
         _send(self._control, {"id": identifier, "exit_code": 0})
 
     def _lives(self) -> bool:
-        """Whether the first process is not on its way out, taking all the others along."""
+        """Whether the first process is running and not exiting."""
         try:
             with open("/proc/1/stat", "rb") as file:
                 flags = int(file.read().rpartition(b") ")[2].split()[6])
@@ -214,7 +214,7 @@ class Supervisor:
         return not flags & _PF_EXITING
 
     def _check_memory(self) -> float:
-        """Enforce the limit on memory; returns when to look again."""
+        """Enforce the memory limit; return the time of the next check."""
         if not self._commands and self._watch.is_idle():
             return _NEVER
         if reason := self._watch.enforce(self._kill_overdue):
@@ -236,4 +236,4 @@ def _send(control: int, message: Message) -> None:
         while left:
             left = left[os.write(control, left) :]
     except BrokenPipeError:
-        pass  # the parent is gone, which the loop sees next
+        pass  # the parent has ended; the loop notices it

@@ -1,8 +1,8 @@
-"""The processes of a sandbox, seen through its /proc, and the limit on their memory together.
+"""The processes of a sandbox, read from its /proc, and the limit on their total memory.
 
-Each process has its own hard limit (`settings.py`). Their sum is looked at many times a second, with what the
-kernel holds for them: page tables, sockets and descriptors. Above the limit the largest process is killed, as the
-kernel would do in a container. This works without control groups, which an ordinary user often may not make.
+Each process has its own hard limit (`settings.py`). Their sum is checked up to 100 times a second, including kernel
+memory: page tables, sockets and descriptors. Above the limit the largest process is killed, as the kernel does in a
+container. This works without control groups, which unprivileged users often cannot create.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ _SIGKILL, _SIGCONT, _SIGSTOP = 9, 18, 19
 _KB = 1024
 _MB = 1024 * 1024
 _ALLOWANCE = 32 * _MB  # for shells and libraries, so that one large process meets its own limit first
-_FREE_DESCRIPTORS = 256  # as many as a process may have before they count
-_PER_DESCRIPTOR = 8 * _KB  # a pipe, once its user has many of them
-_PER_WATCH = 200  # of epoll: each descriptor may watch each other one
-_PER_THREAD = 32 * _KB  # its stack in the kernel, and what describes it
-_PAGE, _PER_MAPPING, _MOST_MAPPINGS = 4 * _KB, 256, 65_530  # the last is what Linux allows a process
+_FREE_DESCRIPTORS = 256  # descriptors per process that are not counted
+_PER_DESCRIPTOR = 8 * _KB  # a pipe of a user with many pipes
+_PER_WATCH = 200  # an epoll watch; each descriptor may watch each other descriptor
+_PER_THREAD = 32 * _KB  # kernel stack and descriptor
+_PAGE, _PER_MAPPING, _MOST_MAPPINGS = 4 * _KB, 256, 65_530  # the last is Linux's limit per process
 
 
 class MemoryWatch:
-    """Looks after the memory of the sandbox whose /proc this process sees."""
+    """Enforces the memory limit of the sandbox whose /proc this process sees."""
 
     def __init__(self, limit: int, socket_buffer: int) -> None:
         self._limit = limit + _ALLOWANCE
         self._socket_buffer = socket_buffer
         self.pause_s = 0.0
-        """How long the sandbox runs before the next look: a quarter of what this one took, or it could outgrow it."""
+        """Pause before the next check: a quarter of the duration of the last exact check."""
 
     def is_idle(self) -> bool:
-        """Whether only the first process is running, so that nothing can grow."""
+        """Whether only the first process is running, so that memory cannot grow."""
         return len(processes()) <= 1
 
     def enforce(self, tick: Callable[[], None]) -> str:
-        """Kill the largest process if all together use too much; returns the reason, empty while all is well.
+        """Kill the largest process if the total exceeds the limit; return the reason, or an empty string.
 
-        A thousand processes take a while to look at, so `tick` is called after each: time limits do not wait.
+        `tick` is called for each process, so that time limits are enforced while many processes are checked.
         """
         segments = _list_shared_segments()
         sockets = _number(b"\n" + _read("/proc/1/net/sockstat"), b"\nsockets: used")
         common = sum(segments.values()) + sockets * self._socket_buffer
-        # What processes share is counted for each of them here, which is quick and never too low ...
+        # A fast upper bound: shared memory counts for each process.
         found: dict[int, _Held] = {}
         for pid in processes():
             tick()
@@ -59,7 +59,7 @@ class MemoryWatch:
         self.pause_s = 0.0
         if rough <= self._limit:
             return ""
-        # ... and once here, which is slow and exact; stopped processes neither grow meanwhile nor take the time for it.
+        # The exact sum is slow; stop the processes, so that they do not grow or use CPU time meanwhile.
         began = time.monotonic()
         stopped = [pid for pid, held in found.items() if pid != 1 and not held.is_stopped]
         for pid in stopped:
@@ -86,7 +86,7 @@ class MemoryWatch:
         for segment in segments:
             try:
                 remove_shared_memory(segment)
-            except OSError:  # it has just been removed
+            except OSError:  # already removed
                 pass
         largest = max((pid for pid in shares if pid != 1), key=lambda pid: shares[pid], default=None)
         if largest is None:
@@ -101,7 +101,7 @@ class MemoryWatch:
 
 
 class _Held:
-    """What one process holds: its own memory, and what the kernel needs for it."""
+    """Memory of one process: its own, and kernel memory for it."""
 
     def __init__(self, pid: int) -> None:
         status = _read(f"/proc/{pid}/status")
@@ -112,21 +112,21 @@ class _Held:
             watches = (descriptors // 2) ** 2 * _PER_WATCH
             self.by_kernel += max((descriptors - _FREE_DESCRIPTORS) * _PER_DESCRIPTOR, watches)
         self.by_kernel += _number(status, b"\nThreads:") * _PER_THREAD
-        # At most one for each page; what they really are takes long to count.
+        # An upper bound of one mapping per page, because counting them is slow.
         self.for_mappings = min(_number(status, b"\nVmSize:") * _KB // _PAGE, _MOST_MAPPINGS) * _PER_MAPPING
 
 
 def socket_buffer() -> int:
-    """The most bytes that one socket can hold back; read from the host's /proc."""
+    """Return the maximum bytes that a socket can buffer; reads the host's /proc."""
     sizes = [_read(f"/proc/sys/net/core/{name}") for name in ("rmem_default", "wmem_default")]
     return max([212_992, *(int(size) for size in sizes if size.strip().isdigit())])
 
 
 def _signal(pid: int, number: int) -> None:
-    """Signal a process by its number in the sandbox; one that runs there could not be relied on to do it."""
+    """Send a signal to a process by its PID inside the sandbox; this process is outside of that PID namespace."""
     try:
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:  # it has just ended
+    except OSError:  # already ended
         return
     try:
         pidfd_send_signal(process, number)
@@ -137,12 +137,12 @@ def _signal(pid: int, number: int) -> None:
 
 
 def processes() -> list[int]:
-    """The processes of the sandbox, by their numbers inside."""
+    """Return the PIDs of the sandbox's processes, as seen inside."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _list_shared_segments() -> dict[int, int]:
-    """System V shared memory that no process has attached: identifier -> bytes in memory."""
+    """Return unattached System V shared memory segments: identifier -> bytes in memory."""
     lines = _read("/proc/sysvipc/shm").splitlines()
     if len(lines) < 2:
         return {}
@@ -153,7 +153,7 @@ def _list_shared_segments() -> dict[int, int]:
 
 
 def _number(text: bytes, label: bytes) -> int:
-    """The number after a label; 0 where there is none."""
+    """Return the number after a label; 0 if there is none."""
     words = text.partition(label)[2].split(None, 1)
     return int(words[0]) if words and words[0].isdigit() else 0
 
@@ -162,28 +162,28 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError:  # the process has just ended
+    except OSError:  # the process has ended
         return b""
 
 
-# Who goes first when memory runs out, of the machine or of a control group: commands, then the supervisor.
+# The order in which the kernel kills processes when memory runs out: commands first, then the supervisor.
 
 _SUPERVISOR, _COMMAND = b"900", b"1000"
 _host_proc = -1
 
 
 def give_way() -> None:
-    """Let this process, and what it forks, be ended before others; call it while /proc is the host's."""
+    """Raise the OOM score of this process and its forks; call it while /proc is the host's."""
     global _host_proc
     _host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     _write(_SUPERVISOR)
 
 
 def give_way_first() -> None:
-    """Let this process be ended before the supervisor; for a fork that is still a stranger to the sandbox.
+    """Raise the OOM score of this fork above the supervisor's; call it before entering the sandbox.
 
-    The file belongs to a process that may be looked into, so for a moment this one may: but only by who has rights in
-    its user namespace, which is not the one of the sandbox's processes yet.
+    Writing the score requires a dumpable process. While it is dumpable, only processes with rights in its user
+    namespace can trace it, and the sandbox's processes have none.
     """
     prctl(PR_SET_DUMPABLE, 1)
     try:
@@ -195,7 +195,7 @@ def give_way_first() -> None:
 def _write(score: bytes) -> None:
     try:
         file = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=_host_proc)
-    except OSError:  # a kernel or a container without it; then all are equal
+    except OSError:  # not available in this kernel or container
         return
     try:
         os.write(file, score)

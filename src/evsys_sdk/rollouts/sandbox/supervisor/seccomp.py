@@ -1,9 +1,9 @@
-"""A system call filter for everything that runs in a sandbox, its first process included.
+"""A seccomp filter for all processes of a sandbox, including the first one.
 
-Namespaces and resource limits leave gaps: looking into other processes, memory that belongs to no process, the host's
-key rings, and the corners of the kernel that have needed repair most often. Calls that only privileged programs make,
-or that make a process root of something new, are refused; calls that few programs need are answered as a kernel without
-them would, which programs are prepared for. Of the network families only local, IPv4 and IPv6 sockets exist.
+Namespaces and resource limits leave gaps: inspecting other processes, memory that belongs to no process, the host's key
+rings, and kernel features with many vulnerabilities. Calls for privileged programs and calls that create namespaces
+fail with EPERM. Rarely needed calls fail with ENOSYS, as on a kernel without them, which programs can handle. Only
+Unix, IPv4 and IPv6 sockets are available.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _MODE_FILTER = 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32  # of what a filter sees
-_X32 = 0x40000000  # x86_64 has a second numbering of all calls above this
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32  # in struct seccomp_data
+_X32 = 0x40000000  # first number of the x32 calls of x86_64
 
 _NEW_NAMESPACES = 0x7E020000
-_NEW_TIME_NAMESPACE = 0x80  # for `unshare` only: in `clone` these bits are the signal that the child sends at its end
-_CLONE_PARENT = 0x8000  # a command's parent is the supervisor, which must have no children that it does not know
+_NEW_TIME_NAMESPACE = 0x80  # only for `unshare`: in `clone` these bits are the exit signal
+_CLONE_PARENT = 0x8000  # would give the supervisor, the parent of commands, unknown children
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 _SOL_SOCKET = 1
-_BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and the same for the privileged
+_BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE
 
-# name: (number on x86_64, number elsewhere); None where the call does not exist.
+# name: (number on x86_64, number on other machines); None if the call does not exist.
 type _Numbers = dict[str, tuple[int | None, int | None]]
 
 _REFUSED: _Numbers = {
@@ -87,8 +87,8 @@ _NOT_THERE: _Numbers = {
     "request_key": (249, 218),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
-    "vmsplice": (278, 75),  # pins whole huge pages that no process is charged for
-    "msgget": (68, 186),  # System V queues and semaphores are memory of the kernel that no limit covers
+    "vmsplice": (278, 75),  # pins huge pages that are not charged to a process
+    "msgget": (68, 186),  # System V queues and semaphores use kernel memory that no limit includes
     "semget": (64, 190),
     "modify_ldt": (154, None),
     "uselib": (134, None),
@@ -96,7 +96,7 @@ _NOT_THERE: _Numbers = {
     "lookup_dcookie": (212, 18),
     "statmount": (457, 457),
     "listmount": (458, 458),
-    "clone3": (435, 435),  # its flags are out of a filter's reach; the C library then uses `clone`
+    "clone3": (435, 435),  # a filter cannot check its flags; the C library falls back to `clone`
 }
 _BY_ARGUMENT: _Numbers = {
     "clone": (56, 220),
@@ -110,7 +110,7 @@ MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0
 
 
 class Filter:
-    """The filter for this machine, ready to be installed after a fork."""
+    """The filter program for this machine, to be installed after a fork."""
 
     def __init__(self) -> None:
         machine = os.uname().machine
@@ -121,32 +121,32 @@ class Filter:
         self._header = ctypes.create_string_buffer(
             struct.pack("HL", len(self.code) // 8, ctypes.addressof(buffer)),
         )
-        self._buffer = buffer  # the header points at it
+        self._buffer = buffer  # keeps the memory alive that the header points to
 
     def install(self) -> None:
-        """Bind this process and all it starts; needs `no_new_privs`."""
+        """Install the filter for this process and its children; requires `no_new_privs`."""
         prctl(PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(self._header))
 
 
 def numbers(table: _Numbers, machine: str) -> dict[str, int]:
-    """The calls of a table that exist on a machine."""
+    """Return the calls of a table that exist on a machine, with their numbers."""
     column = MACHINES[machine][1]
     return {name: number for name, both in table.items() if (number := both[column]) is not None}
 
 
 def program(machine: str) -> bytes:
-    """The filter as the kernel wants it: eight bytes for each instruction."""
+    """Return the filter as a BPF program, eight bytes per instruction."""
     code = [
         _instruction(_LOAD, _ARCHITECTURE),
         _instruction(_EQUAL, MACHINES[machine][0], 1, 0),
-        _refuse(_ENOSYS),  # calls of a 32-bit program would have other numbers
+        _refuse(_ENOSYS),  # calls of 32-bit programs have different numbers
         _instruction(_LOAD, _NUMBER),
         _instruction(_AT_LEAST, _X32, 0, 1),
         _refuse(_ENOSYS),
     ]
     for table, error in ((_REFUSED, _EPERM), (_NOT_THERE, _ENOSYS)):
         for number in numbers(table, machine).values():
-            # Jumps count from the next instruction: equal falls through to the refusal, anything else steps over it.
+            # Jump offsets count from the next instruction: if equal, fall through to the refusal; otherwise skip it.
             code += [_instruction(_EQUAL, number, 0, 1), _refuse(error)]
     for name, number in numbers(_BY_ARGUMENT, machine).items():
         decision = _decide_by_argument(name)
@@ -155,19 +155,19 @@ def program(machine: str) -> bytes:
 
 
 def _decide_by_argument(name: str) -> list[bytes]:
-    """What follows once the first argument is loaded; always ends in an answer."""
+    """Return the instructions after loading the first argument; they always end with a return."""
     allow = _instruction(_RETURN, _ALLOW)
     match name:
         case "clone" | "unshare":
             flags = _NEW_NAMESPACES | (_NEW_TIME_NAMESPACE if name == "unshare" else _CLONE_PARENT)
             return [_instruction(_ANY_BIT, flags, 0, 1), _refuse(_EPERM), allow]
-        case "setsockopt":  # buffers keep their size, which is counted; a request for another one seems to succeed
+        case "setsockopt":  # requests to change the buffer size have no effect but seem to succeed
             tests = [
                 _instruction(_EQUAL, option, len(_BUFFER_SIZES) - at, 0) for at, option in enumerate(_BUFFER_SIZES)
             ]
             only_sockets = [_instruction(_LOAD, _SECOND_ARGUMENT), _instruction(_EQUAL, _SOL_SOCKET, 0, len(tests) + 1)]
             return [*only_sockets, _instruction(_LOAD, _THIRD_ARGUMENT), *tests, allow, _refuse(0)]
-        case "prlimit64":  # 0 is the calling process; limits of others, the sandbox's own processes among them, are not
+        case "prlimit64":  # only for PID 0, the calling process
             return [_instruction(_EQUAL, 0, 1, 0), _refuse(_EPERM), allow]
         case _:
             tests = [_instruction(_EQUAL, family, len(_FAMILIES) - at, 0) for at, family in enumerate(_FAMILIES)]

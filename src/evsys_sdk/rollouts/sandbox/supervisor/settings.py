@@ -1,4 +1,4 @@
-"""Settings of the sandbox that a supervisor builds; its first message."""
+"""Settings of the sandbox that a supervisor builds, from its first message."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import resource
 
 from .libc import MS_BIND, MS_NODEV, MS_NOSUID, mount
 
-# What one process of a sandbox may use, and the folders in which all of them together may store something.
+# Resource limits per process, and the writable folders with a limit for all processes together.
 
 _CPU_GRACE_S = 2
-_BYTES_PER_FILE = 4096  # as if each file took a page, so that empty files cannot fill the kernel's memory
+_BYTES_PER_FILE = 4096  # limits the number of files, so that empty files cannot fill kernel memory
 _OPEN_FILES = 1024
 _LOCKED = 8 * 1024 * 1024
 _QUEUED = 819200  # bytes in POSIX message queues
 
 
 class ProcessLimits:
-    """Resource limits that a process and everything it starts cannot raise again."""
+    """Resource limits that a process and its children cannot raise."""
 
     def __init__(self, *, memory: int, processes: int, cpu_s: int, file_size: int) -> None:
         self._limits = (
-            # Writable private memory. The address space is left alone: Go, Java and V8 reserve far more than they use.
+            # Writable private memory, not address space, because Go, Java and V8 reserve far more than they use.
             (resource.RLIMIT_DATA, memory, memory),
             (resource.RLIMIT_NPROC, processes, processes),
             (resource.RLIMIT_CPU, cpu_s, cpu_s + _CPU_GRACE_S),
@@ -41,11 +41,11 @@ class ProcessLimits:
 
 
 def mount_storage(folders: list[str], size: int) -> None:
-    """Make `folders` writable; what is in them lives in memory, is limited in total and vanishes with the sandbox.
+    """Make `folders` writable with a tmpfs of limited total size, which is freed with the sandbox.
 
-    They are parts of one file system, which is first mounted at `/tmp` and then hidden by its own part for `/tmp`.
+    They are folders of one file system, which is mounted at `/tmp` and then hidden by its own folder for `/tmp`.
     """
-    # bwrap can only limit each of its file systems by itself, and their number of files not at all.
+    # bwrap can limit only the size of each separate file system, and not the number of files.
     options = f"size={size},nr_inodes={max(1024, size // _BYTES_PER_FILE)},mode=0755"
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, options)
     for number, folder in enumerate(sorted(folders, key=lambda folder: folder == "/tmp")):
@@ -56,7 +56,7 @@ def mount_storage(folders: list[str], size: int) -> None:
 
 
 def limit_network_buffers(longest: int) -> None:
-    """Give the two buffers of a TCP connection together no more room than other sockets have."""
+    """Limit the two buffers of a TCP connection to `longest` bytes in total, as for other sockets."""
     for name in ("tcp_rmem", "tcp_wmem"):
         with open(f"/proc/sys/net/ipv4/{name}", "w", encoding="utf-8") as file:
             file.write(f"4096 65536 {longest // 2}")
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 class Settings:
-    """The first message."""
+    """The fields of the first message."""
 
     def __init__(self, message: Message) -> None:
         self.bwrap: str = message["bwrap"]

@@ -1,8 +1,8 @@
-"""Messages between the SDK process and its supervisor: named fields of a few flat types, with a limit on their length.
+"""Messages between the SDK process and its supervisor: named fields of a few flat types, with a length limit.
 
-A message is a length, then its fields; a field is the length of its name, its name, a letter for its type, the length
-of its value, and its value. Reading one builds nothing but text, bytes, numbers and lists of text, and reads no further
-than the limit, so that whatever arrives can do no more than be refused.
+A message is a length followed by its fields; a field is the length of its name, its name, a letter for its type, the
+length of its value, and its value. Decoding builds only text, bytes, numbers and lists of text, up to the limit, so
+that a malicious message can only be rejected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 type Value = bool | int | float | str | bytes | list[str]
 type Message = dict[str, Any]
-"""Field -> a `Value`, of the type that both sides know it to have."""
+"""Field -> `Value`; both sides know the type of each field."""
 
 _LENGTH = 8
 _MOST_FIELDS = 64
@@ -24,11 +24,11 @@ _TEXT = ("utf-8", "surrogateescape")
 
 
 class WireError(Exception):
-    """What arrived is no message."""
+    """The received data is not a valid message."""
 
 
 def encode(message: Mapping[str, Value]) -> bytes:
-    """A message as it travels."""
+    """Encode a message as bytes."""
     fields = [part for name, value in message.items() for part in _field(name, value)]
     return b"".join([sum(map(len, fields)).to_bytes(_LENGTH), *fields])
 
@@ -57,14 +57,14 @@ def _value(value: Value) -> tuple[bytes, bytes]:
 
 
 class Decoder:
-    """Turns received bytes, however they were cut, back into messages of at most `longest` bytes."""
+    """Decodes a stream of received bytes into messages of at most `longest` bytes."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
         self._received = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that `data` completes."""
+        """Add received data; return the messages that it completes."""
         self._received += data
         messages: list[Message] = []
         while len(self._received) >= _LENGTH:
