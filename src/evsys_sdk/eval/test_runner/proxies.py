@@ -1,8 +1,8 @@
-"""The solution as the tests see it: functions that can be called, objects that stay where they are, and plain data."""
+"""Stand-ins for the solution in the process of the tests: callable functions, remote objects, and plain data."""
 
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# It handles values of any type, on the Python of any sandbox.
+# The values are of any type, and the Python is that of the sandbox.
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 _MADE = "an object"
 
 
-class NotPlain(BaseException):  # no Exception: what a test expects to be raised by the solution is not this
-    """The tests wanted plain data and got an object of the solution's."""
+class NotPlain(BaseException):  # not an Exception, so that a test that expects one does not catch it
+    """The tests need plain data and got an object of the solution."""
 
     raised: list[str] = []
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
-        self.raised.append(why)  # a test that catches this and continues has failed all the same
+        self.raised.append(why)  # the test fails even if it catches this
 
 
 class Died(NotPlain):
-    """The process of the solution is gone."""
+    """The process of the solution has ended."""
 
 
 class Channel:
-    """Asks the process of the solution, one question at a time."""
+    """Starts the process of the solution and sends it requests, one at a time."""
 
     def __init__(self, program: str) -> None:
         theirs, self._sink = os.pipe()
         self._source, answers = os.pipe()
         nowhere = os.open(os.devnull, os.O_WRONLY)
         actions = [(os.POSIX_SPAWN_DUP2, one, at) for at, one in enumerate((theirs, answers, nowhere))]
-        # Descriptors of Python's are closed in a new program, so it gets these three and no other.
-        command = [sys.executable, "-I", "-S", "-c", program, *sys.path]  # replaces what `site` would find
+        # Python's descriptors are close-on-exec, so the process inherits only these three.
+        command = [sys.executable, "-I", "-S", "-c", program, *sys.path]  # -S: the path replaces `site`
         self._process = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
         for descriptor in (theirs, answers, nowhere):
             os.close(descriptor)
@@ -54,7 +54,7 @@ class Channel:
         self.asked = 0
 
     def ask(self, do: str, *given: Any) -> Any:
-        """What the solution answers; what it raised is raised here, as the nearest builtin exception."""
+        """Send a request and return the answer; raise what the solution raised, as the nearest builtin exception."""
         self.asked += 1
         try:
             send(self._sink, {"do": do, "given": encode(list(given), self._export)})
@@ -69,7 +69,7 @@ class Channel:
             self.end()
             raise Died(f"the solution answered with something that is no data: {problem}") from None
         if isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)) and do != "next":
-            # As Python does for generators: in `map` or a loop of a test it would end the test early.
+            # As in Python's generators, because in `map` or a loop of a test it would end the test early.
             raise RuntimeError(f"the solution raised {type(error).__name__}") from None
         if error is not None:
             raise error
@@ -127,7 +127,7 @@ class Channel:
             kind = self._resolve("object", stated["own"]["object"])
         try:
             return kind(*decode(stated["args"], self._resolve))
-        except Exception:  # a builtin that wants other arguments
+        except Exception:  # the exception needs other arguments
             return kind.__new__(kind)
 
 
@@ -141,7 +141,7 @@ async def _await(value: Any) -> Any:
 
 
 def restore(old: Any, new: Any) -> None:
-    """Do to an argument here what the solution did to its copy, keeping the objects that are still the same kind."""
+    """Apply the solution's changes of an argument in place; keep nested objects whose type is unchanged."""
     if type(old) is not type(new):
         return
     if isinstance(old, list):
@@ -165,25 +165,25 @@ def _keep(old: Any, new: Any) -> Any:
 
 
 class Proxy:
-    """An object of the solution's, which stays there.
+    """Refers to an object in the process of the solution.
 
-    Two of them are compared where they are. With plain data none is compared, and none stands in for plain data: asked
-    whether it equals, contains or begins with what a test expects, it would only have to say yes.
+    The solution compares two such objects. Comparisons with plain data are refused, and so are uses in place of plain
+    data, because the solution could always answer that its object equals or contains the expected value.
     """
 
     def __init__(self, channel: Channel, number: int, kind: str, name: str) -> None:
-        # Past `__setattr__`, which would set them on the object that this stands for.
+        # Bypass `__setattr__`, which would set them on the remote object.
         self.__dict__.update(_channel=channel, _number=number, _kind=kind, _name=name, _known_as="")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self._channel.ask("call", self, list(kwargs), list(kwargs.values()), *args)
         if self._known_as[:1].isupper() and isinstance(result, Proxy):
-            self._channel.made.add(result._number)  # the test itself made it, of a class that it knows by name
+            self._channel.made.add(result._number)  # the test created it from a class that it refers to by name
             know(result, _MADE)
         return result
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # Python looks for these by itself, and the solution must not get to answer
+        if name.startswith("__"):  # Python looks these up implicitly, and the solution must not define them
             raise AttributeError(name)
         found = self._channel.ask("getattr", self, name)
         if self._known_as:
@@ -226,11 +226,11 @@ class Proxy:
     def __enter__(self) -> Any:
         return self._channel.ask("call", self._channel.ask("getattr", self, "__enter__"), [], [])
 
-    def __exit__(self, *raised: Any) -> None:  # swallows nothing: what a test raises, it may have asserted
+    def __exit__(self, *raised: Any) -> None:  # never suppresses exceptions: one may be a failed assertion
         self._channel.ask("call", self._channel.ask("getattr", self, "__exit__"), [], [], None, None, None)
 
     def _compare(self, do: str, other: Any) -> bool:
-        is_asked_to_look = do == "contains" and self._known_as == _MADE  # as by a method of what the test made
+        is_asked_to_look = do == "contains" and self._known_as == _MADE  # `in` on an object that the test created
         if not isinstance(other, Proxy) and not is_asked_to_look:
             self._refuse(f"cannot be compared with a {type(other).__name__}")
         return self._channel.ask(do, self, other) is True
@@ -240,7 +240,7 @@ class Proxy:
 
 
 def know(value: Any, name: str) -> None:
-    """Remember that a test refers to something by name, rather than having been given it in an answer."""
+    """Mark a proxy as one that the test refers to by name, unlike one returned in an answer."""
     if isinstance(value, Proxy):
         value.__dict__["_known_as"] = name
 
@@ -281,7 +281,7 @@ for _name in (
 for _name in ("lt", "le", "gt", "ge", "contains"):
     setattr(Proxy, f"__{_name}__", _compares(_name))
 Proxy.__index__ = _asks("int")  # pyright: ignore[reportAttributeAccessIssue]
-# With `-`, `/` and the like a test measures how far a result is from what it expects; with these it does not.
+# Tests use `-`, `/` and the like to measure the distance of a result from the expected value, but not these.
 _HARMLESS = ("add", "mul", "matmul", "pow")
 for _name in (*_HARMLESS, "sub", "truediv", "floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift"):
     _plain = _name in _HARMLESS

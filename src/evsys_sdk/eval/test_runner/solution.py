@@ -1,11 +1,11 @@
-"""The process of the solution: runs the policy's code and answers calls about what it defines.
+"""The process of the solution: runs the policy's code and serves calls to what it defines.
 
-Whatever the code does to this process, the only thing that leaves it are answers, and an answer is data.
+Even if the code manipulates this process, it can send only answers, which are data.
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# It handles values of any type, on the Python of any sandbox.
+# The values are of any type, and the Python is that of the sandbox.
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CHANGEABLE = (list, dict, set, bytearray)
 
 
 class Server:
-    """Objects that the tests may refer to, and the calls they ask for."""
+    """Serves the requests of the tests, and keeps the objects that the tests may refer to."""
 
     def __init__(self, source: int, sink: int) -> None:
         self._source, self._sink = source, sink
-        self._objects: list[Any] = []  # kept, because the tests may use any of them again
-        # By `id`, which tells objects apart because none in that list is ever freed.
+        self._objects: list[Any] = []  # never freed, because the tests may use any of them again
+        # By `id`, which is unique because the objects in that list are never freed.
         self._numbers: dict[int, int] = {}
 
     def serve(self) -> None:
@@ -46,7 +46,7 @@ class Server:
     def _reply(self, request: Any) -> None:
         printed = sys.stdout = io.StringIO()
         try:
-            # What the tests handed over is looked at again: a function may change its arguments in place.
+            # Encode the arguments before and after, because a function may change them in place.
             given = decode(request["given"], self._resolve)
             before = [encode(one, self._export) for one in given]
             result = self._run(request["do"], given)
@@ -56,7 +56,7 @@ class Server:
                 if now != before[at]:
                     changed[str(at)] = now
             answer = {"value": encode(result, self._export), "changed": changed}
-        except BaseException as error:  # SystemExit too: to end the process would leave the tests without an answer
+        except BaseException as error:  # including SystemExit, because the tests need an answer
             answer = {"error": self._describe(error)}
         answer["printed"] = printed.getvalue()[:MOST_PRINTED]
         try:
@@ -79,7 +79,7 @@ class Server:
         return (getattr(operator, do) if hasattr(operator, do) else getattr(builtins, do))(*given)
 
     def _load(self, code: str) -> Any:
-        """Run the code as the module `solution`; the names that it defines, each with what it stands for."""
+        """Run the code as the module `solution`; return its names and values."""
         module = types.ModuleType("solution")
         if code:
             sys.modules["solution"] = module
@@ -111,7 +111,7 @@ class Server:
         raise Garbage(f"unknown tag {tag!r}")
 
     def _call_back(self, number: int, args: Any, kwargs: Any) -> Any:
-        """Ask the tests to call a function of theirs."""
+        """Call a function in the process of the tests."""
         given = [list(args), kwargs]
         send(self._sink, {"callback": number, "given": encode(given, self._export)})
         answer = receive(self._source)
@@ -133,7 +133,7 @@ class Server:
 
 
 class _Waited:
-    """A coroutine; it is run here, and the tests await what came of it."""
+    """A coroutine, which runs in this process; the tests await its result."""
 
     def __init__(self, coroutine: Any) -> None:
         self.coroutine = coroutine
@@ -148,8 +148,8 @@ def _builtin_base(kind: Any) -> str:
 
 
 def main() -> None:
-    """Serve the process that started this one, over what are stdin and stdout now."""
-    # The code may read and print as it likes: what it finds there is nothing, and the two ends lie elsewhere.
+    """Serve the parent process over the initial stdin and stdout."""
+    # Move the two pipes to other descriptors and redirect 0, 1 and 2 to /dev/null for the code.
     source, sink = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

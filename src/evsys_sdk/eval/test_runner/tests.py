@@ -1,12 +1,12 @@
-"""The process of the tests: starts the one of the solution, runs the tests against it, and reports.
+"""The process of the tests: starts the process of the solution, runs the tests against it, and reports.
 
-Its only argument is a folder with `job.json` and the program of the solution. The folder is gone before the solution
-runs, no other process can look into this one, and what it reports goes to a pipe that only it holds.
+Its only argument is a folder with `job.json` and the program of the solution. It removes the folder before the solution
+runs, other processes cannot read its memory, and only this process holds the pipe of the report.
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# It handles values of any type, on the Python of any sandbox.
+# The values are of any type, and the Python is that of the sandbox.
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 PR_SET_DUMPABLE = 4
 ALIASES = {"np": "numpy", "pd": "pandas"}
 NOT_THEIRS = {"numpy", "pandas", "scipy", "sympy", "sklearn", "torch", "matplotlib", "hypothesis", "requests", "mock"}
-"""Libraries by which tests compare."""
+"""Libraries that tests use for comparisons."""
 # `stdlib_module_names` came with Python 3.10, and the sandbox may have an older one.
 KNOWN = NOT_THEIRS.union(getattr(sys, "stdlib_module_names", ()))
-"""With those of the standard library, which are never the solution's."""
+"""Modules that are never imported from the solution: these libraries and the standard library."""
 
 
 class Finder:
-    """The module `solution`, and where the policy left files to be tested, modules that do not exist here."""
+    """Imports `solution` from the solution's process, and with tests of files all modules that do not exist here."""
 
     def __init__(self, channel: Channel, *, only_solution: bool) -> None:
         self._channel, self._only_solution = channel, only_solution
@@ -46,10 +46,10 @@ class Finder:
             proxy = self._channel.ask("import", name)
             know(proxy, name)
         except ImportError as error:
-            if getattr(error, "name", name) not in (None, name):  # it exists, and lacks a module that it imports
+            if getattr(error, "name", name) not in (None, name):  # the module exists but cannot import another one
                 raise
             return None
-        # As a package, so that the import of a module inside it is asked for as well.
+        # As a package, so that imports of its submodules reach this finder.
         spec = type(sys.__spec__)(name, self, is_package=True)  # pyright: ignore[reportAttributeAccessIssue]
         spec.loader_state = proxy
         return spec
@@ -70,7 +70,7 @@ def _may_be_theirs(name: Any) -> bool:
 
 
 def names_for_tests(defined: Any) -> dict[str, Any]:
-    """What the solution defines, as tests see it. Modules are imported here, or are not there at all."""
+    """Return the solution's names for the tests; modules are imported in this process, or left out."""
     space: dict[str, Any] = {}
     for name, value in defined:
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
@@ -87,14 +87,14 @@ def names_for_tests(defined: Any) -> dict[str, Any]:
 
 
 def run_test(test: Any, solution: dict[str, Any], channel: Channel, entry: str) -> None:
-    """Run the statements of a test, then the functions, classes and `check` that it defines and does not call."""
+    """Run the statements of a test, then the test functions, classes and `check` that it does not call itself."""
     if taken := [name for name in test["builtins"] if name in solution]:
         names = ", ".join(taken)
         raise NotPlain(f"the solution redefines {names}, which the test uses; import it from `solution`")
     calls, asserted = test["calls"], set()
-    # A script: what stands behind `if __name__ == "__main__"` is part of the test.
+    # As a script, so that code under `if __name__ == "__main__"` runs too.
     space = dict(solution, __name__="__main__", __evsys_asserted__=lambda: asserted.add(True))
-    if "unittest" in test["source"]:  # its cases are run below, and not by a function that would end this process
+    if "unittest" in test["source"]:  # the cases run below; `unittest.main` would end this process
         __import__("unittest").main = lambda *_, **__: None
     asked = channel.asked
     NotPlain.raised.clear()
@@ -121,7 +121,7 @@ def run_test(test: Any, solution: dict[str, Any], channel: Channel, entry: str) 
 
 
 def _run_class(found: Any) -> None:
-    unittest = sys.modules.get("unittest")  # there, if the test uses it; importing it here would take longer than most
+    unittest = sys.modules.get("unittest")  # loaded if the test uses it; importing it here is slow
     if unittest and issubclass(found, unittest.TestCase):
         outcome = unittest.TestResult()
         unittest.defaultTestLoader.loadTestsFromTestCase(found).run(outcome)
@@ -141,9 +141,9 @@ def _run_class(found: Any) -> None:
 
 
 def _call_hook(holder: Any, name: str, given: Any) -> None:
-    """Call a hook of pytest, if there is one; it may take what it is for as an argument."""
+    """Call a pytest hook, if it exists, with `given` if it has a parameter."""
     hook = getattr(holder, name, None)
-    if isinstance(hook, (types.FunctionType, types.MethodType)):  # and nothing of the solution's
+    if isinstance(hook, (types.FunctionType, types.MethodType)):  # excludes objects of the solution
         hook(*[given][: hook.__code__.co_argcount - isinstance(hook, types.MethodType)])
 
 
@@ -158,7 +158,7 @@ def _run_cases(function: Any) -> None:
 
 
 def make_pytest() -> Any:
-    """What tests use of pytest, in place of a library that the sandbox may lack and the solution may imitate."""
+    """Return a minimal `pytest` module, because the sandbox may lack pytest and the solution may replace it."""
     module: Any = types.ModuleType("pytest")
 
     class Raises:
@@ -190,9 +190,7 @@ def make_pytest() -> Any:
         raise AssertionError(reason)
 
     class Marks:
-        def __getattr__(
-            self, name: str
-        ) -> Any:  # other marks change nothing: a test that is skipped would judge nothing
+        def __getattr__(self, name: str) -> Any:  # other marks have no effect, so that no test is skipped
             return lambda *given, **_: next(filter(callable, given), lambda function: function)
 
     Marks.parametrize = staticmethod(parametrize)  # pyright: ignore[reportAttributeAccessIssue]
@@ -203,7 +201,7 @@ def make_pytest() -> Any:
 
 
 class Approx:
-    """A number, or numbers in a list, a tuple or a dict, up to a tolerance."""
+    """Like `pytest.approx`: compares numbers, also in lists, tuples and dicts, with a tolerance."""
 
     def __init__(self, expected: Any, rel: Any = None, abs: Any = None, nan_ok: bool = False) -> None:
         self._expected, self._nan_ok = expected, nan_ok
@@ -231,7 +229,7 @@ class Approx:
 
 
 def failure(run: Callable[..., Any], *given: Any) -> str:
-    """Why something failed, or nothing; an early exit is a failure too."""
+    """Call `run` and return the error as text, or an empty text; SystemExit counts as an error."""
     try:
         run(*given)
     except BaseException as error:
@@ -240,14 +238,14 @@ def failure(run: Callable[..., Any], *given: Any) -> str:
 
 
 def reporter() -> Callable[..., None]:
-    """Writes to what is stdout now; whatever else is printed from here on goes nowhere."""
+    """Return a function that writes to the current stdout; redirect 0, 1 and 2 to /dev/null for all other output."""
     channel = os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
 
     def report(**entry: object) -> None:
-        body = json.dumps(entry)  # ASCII: whatever text the solution chose, it holds no character that ends a line
+        body = json.dumps(entry)  # ASCII, so that text of the solution contains no line separators
         left = memoryview(f"{len(body)}:{body}\n".encode("ascii"))
         while left:
             left = left[os.write(channel, left) :]
@@ -258,7 +256,7 @@ def reporter() -> Callable[..., None]:
 def main(folder: str) -> None:
     """Report `state`, then one entry for each test: its index, and why it failed or an empty text."""
     report = reporter()
-    # Not dumpable: no other process of this user may then read its memory or take over its descriptors.
+    # Not dumpable, so that other processes of this user cannot read its memory or copy its descriptors.
     if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
         return report(state="unprotected")
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
@@ -271,7 +269,7 @@ def main(folder: str) -> None:
     report(state="ready")
     os.chdir(job["cwd"] or ".")
     channel = Channel(program)
-    # Behind all others: the solution answers only for modules that do not exist here.
+    # Last, so that the solution provides only modules that do not exist here.
     sys.meta_path.append(Finder(channel, only_solution=bool(job["code"])))
     sys.modules["pytest"] = make_pytest()
     space: dict[str, Any] = {}

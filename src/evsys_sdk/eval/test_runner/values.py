@@ -1,13 +1,13 @@
-"""What travels between the tests and the solution: frames of JSON in which every value says what type it is.
+"""Messages between the tests and the solution: frames of JSON with typed values.
 
-`encode` and `decode` know plain data only. What they do not know they hand to `export` and `resolve`, by which each
-side decides what it lets the other refer to.
+`encode` and `decode` support plain data. For other values they call `export` and `resolve`, with which each side
+decides what the other can refer to.
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# It handles values of any type, on the Python of any sandbox, and is started for each scoring: what is slow to import
-# is imported where it is needed.
+# The values are of any type, and the Python is that of the sandbox. The programs start for each scoring, so slow
+# imports are made only where needed.
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _BY_TEXT = {
     "date": ("datetime", "fromisoformat"),
     "time": ("datetime", "fromisoformat"),
 }
-"""Types that travel as text: their module, and what reads the text if they do not themselves."""
+"""Types that are sent as text: their module, and the name of their parser if it is not the constructor."""
 
 
 class Garbage(Exception):
-    """What arrived is no value, or what should be sent cannot be."""
+    """Received data is not a valid value, or a value cannot be sent."""
 
 
 def send(descriptor: int, message: Any) -> None:
@@ -56,7 +56,7 @@ def send(descriptor: int, message: Any) -> None:
 
 
 def receive(descriptor: int) -> Any:
-    """Read one frame; EOFError when the other side is gone."""
+    """Read one frame; raise EOFError if the other side has ended."""
     length = int.from_bytes(_read(descriptor, 4), "big")
     if length > LONGEST_FRAME:
         raise Garbage(f"a frame of {length} bytes")
@@ -69,7 +69,7 @@ def receive(descriptor: int) -> Any:
 def _read(descriptor: int, length: int) -> bytes:
     parts: list[bytes] = []
     while length:
-        # The length is the other side's word: memory is taken for what has arrived, not for what is announced.
+        # Read in parts, because the length is untrusted: allocate only for received data.
         part = os.read(descriptor, min(length, 1 << 20))
         if not part:
             raise EOFError
@@ -79,7 +79,7 @@ def _read(descriptor: int, length: int) -> bytes:
 
 
 def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
-    """A value as JSON; subclasses of builtin types travel as those."""
+    """Encode a value as JSON; subclasses of builtin types are sent as the builtin type."""
     if depth > DEEPEST:
         raise Garbage(f"the value is nested more than {DEEPEST} levels deep, or contains itself")
 
@@ -89,14 +89,14 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value if value is None or isinstance(value, bool) else str.__str__(value)
     if isinstance(value, int):
-        # Large ones in hexadecimal: of decimals, Python refuses to read more than 4300 digits.
+        # Large integers in hexadecimal, because Python limits decimals to 4300 digits.
         return int(value) if -_SAFE_INTEGER < value < _SAFE_INTEGER else {"int": hex(value)}
     if isinstance(value, complex):
         return {"complex": [float.hex(value.real), float.hex(value.imag)]}
-    for kind in _BY_HEX:  # of floats to the last bit, and with the infinities that JSON has not
+    for kind in _BY_HEX:  # exact for floats, including infinities, which JSON lacks
         if isinstance(value, kind):
             return {kind.__name__: kind.hex(value)}
-    # By the methods of the builtin types: those of a subclass could tell of other items than it has.
+    # Use the methods of the builtin types, because a subclass could override them to return other items.
     if isinstance(value, list):
         return inner(list.__iter__(value))
     if isinstance(value, tuple):
@@ -133,7 +133,7 @@ def _encode_library_value(value: Any, inner: Callable[[Any], list[Any]], export:
 
 
 def decode(data: Any, resolve: Callable[[str, Any], Any], depth: int = 0) -> Any:
-    """The value that JSON stands for; builtin types are built here, from nothing but their parts."""
+    """Decode a value from JSON; builtin types are constructed here from their parts."""
     if depth > DEEPEST:
         raise Garbage("a value is nested too deep")
 
@@ -178,7 +178,7 @@ def _build(tag: str, content: Any, inner: Callable[[Any], list[Any]], resolve: C
         return __import__("datetime").timedelta(*inner(content))
     if tag == "namedtuple":
         values = inner(content[2])
-        if PLAIN_METHODS.intersection(content[1]):  # a field must not pass for a method
+        if PLAIN_METHODS.intersection(content[1]):  # a field must not replace a method of plain data
             return tuple(values)
         return __import__("collections").namedtuple(content[0], content[1])(*values)
     if tag == "deque":
