@@ -1,13 +1,13 @@
-"""`e2b`: tests judge the completion inside a cloud sandbox of E2B; the exit code of `test.sh` decides.
+"""`e2b`: tests judge the completion in a cloud sandbox of E2B; the exit code of `test.sh` decides.
 
-The sandbox is made from the task's Dockerfile, once for each different one. In it lie, in one folder,
+The template of the sandbox is built from the task's Dockerfile, once per distinct Dockerfile. One folder contains
 
     model_output.txt   the completion; its path is also in $MODEL_OUTPUT
-    test.sh            run with bash, in that folder
-    test_state.py      where the task has one
+    test.sh            run with bash in that folder
+    test_state.py      if the task has it
 
-A sandbox that cannot be made, is lost or is refused raises: only a test that ran can fail a completion. Needs the extra
-`e2b` and the environment variable E2B_API_KEY.
+If the sandbox cannot be created or is lost, the verifier raises: only tests that ran can fail a completion. Requires
+the extra `e2b` and the environment variable E2B_API_KEY.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ..verifier import BaseVerifier
 FOLDER = "/tmp/evsys"
 _KEY = "E2B_API_KEY"
 _SPARE_S = 60
-"""How much longer than the tests the sandbox lives: for starting, writing and answering."""
+"""Lifetime of the sandbox beyond the time limit of the tests, for start and file transfer."""
 _TIMED_OUT, _CANNOT_RUN = 124, (126, 127)
 _LONGEST_OUTPUT = 4000
 
-# By event loop: a task belongs to the one it was made in, and cannot be awaited in another.
+# By event loop, because a task can be awaited only in the loop that created it.
 type _Builds = dict[str, asyncio.Task[None]]
 _builds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Builds] = weakref.WeakKeyDictionary()
 
@@ -45,15 +45,15 @@ class E2BParams(Strict):
     """The sandbox and the tests."""
 
     dockerfile: str = Field(min_length=1)
-    """Content of the Dockerfile that the sandbox is made from; COPY finds no files."""
+    """Content of the Dockerfile of the sandbox; COPY finds no files."""
     test_sh: str = Field(min_length=1)
-    """Shell script that judges the completion: exit code 0 is a pass, any other a failure."""
+    """Shell script that judges the completion: exit code 0 passes, any other fails."""
     test_state_py: str = ""
     """Python file that the script may use."""
     timeout_s: int = Field(default=120, ge=1, le=3000)
-    """Longest time for the tests; after that, the completion has failed."""
+    """Time limit of the tests in seconds; the completion fails if they exceed it."""
     allow_internet: bool = False
-    """Whether the sandbox may reach the internet while the tests run."""
+    """Whether the sandbox has internet access while the tests run."""
 
     @field_validator("dockerfile")
     @classmethod
@@ -64,13 +64,13 @@ class E2BParams(Strict):
 
 
 class E2B(BaseVerifier[E2BParams]):
-    """1 if the task's tests pass next to the completion in an E2B sandbox."""
+    """1 if the task's tests of the completion pass in an E2B sandbox."""
 
     name: ClassVar[str] = "e2b"
     Config = E2BParams
 
     async def verify(self, *, completion: str) -> VerificationResult:
-        """Make the sandbox, run the tests, and let it go again."""
+        """Create a sandbox, run the tests in it, and end it."""
         if not os.environ.get(_KEY):
             raise EvsysAuthError(f"verifier 'e2b' needs the environment variable {_KEY}. Set it to a key of E2B.")
         e2b: Any = import_module("e2b")
@@ -96,14 +96,14 @@ class E2B(BaseVerifier[E2BParams]):
         for name, content in files.items():
             await sandbox.files.write(f"{FOLDER}/{name}", content.encode("utf-8", "replace"))
         try:
-            # The limit is kept inside the sandbox, so that E2B's own timeouts can only mean that E2B failed.
+            # The limit is enforced inside the sandbox, so that E2B's own timeouts indicate errors of E2B.
             done = await sandbox.commands.run(
                 f"timeout --kill-after=5 {self.cfg.timeout_s} bash test.sh",
                 cwd=FOLDER,
                 envs={"MODEL_OUTPUT": f"{FOLDER}/model_output.txt"},
                 timeout=self.cfg.timeout_s + _SPARE_S,
             )
-        except e2b.CommandExitException as error:  # how the SDK says that the exit code was not 0
+        except e2b.CommandExitException as error:  # raised by the E2B SDK for an exit code other than 0
             done = error
         if done.exit_code in _CANNOT_RUN:
             get_logger(__name__).warning("test.sh could not run a command: %s", done.stderr.strip()[-500:])
@@ -115,17 +115,17 @@ class E2B(BaseVerifier[E2BParams]):
 async def _kill(sandbox: Any) -> None:
     try:
         await sandbox.kill()
-    except Exception as error:  # the verdict is in; a sandbox that stays behind ends itself when its time is up
+    except Exception as error:  # the score is known, and the sandbox ends itself after its lifetime
         get_logger(__name__).warning("an E2B sandbox could not be ended: %s", error)
 
 
 async def _build_template(e2b: Any, dockerfile: str) -> str:
-    """The name of the template for a Dockerfile; equal ones are built once, however many rollouts ask at once."""
+    """Return the template for a Dockerfile; concurrent rollouts build it only once."""
     name = f"evsys-{hashlib.sha256(dockerfile.encode('utf-8')).hexdigest()[:24]}"
     builds = _builds.setdefault(asyncio.get_running_loop(), {})
     if name not in builds or _has_failed(builds[name]):
         builds[name] = asyncio.create_task(_build(e2b, name, dockerfile))
-    await asyncio.shield(builds[name])  # one rollout that is cancelled must not cancel the build for the others
+    await asyncio.shield(builds[name])  # a cancelled rollout must not cancel the build for other rollouts
     return name
 
 
@@ -136,6 +136,6 @@ def _has_failed(build: asyncio.Task[None]) -> bool:
 async def _build(e2b: Any, name: str, dockerfile: str) -> None:
     if await e2b.AsyncTemplate.exists(name):
         return
-    with tempfile.TemporaryDirectory() as empty:  # a Dockerfile out of a dataset must not copy files of this machine
+    with tempfile.TemporaryDirectory() as empty:  # a Dockerfile of a dataset must not copy files of this machine
         template = e2b.AsyncTemplate(file_context_path=empty).from_dockerfile(dockerfile)
         await e2b.AsyncTemplate.build(template, name)

@@ -1,4 +1,4 @@
-r"""`format_only`: the completion has the right form, whatever it says. A first reward for a model that must learn one.
+r"""`format_only`: the completion has the right format, regardless of its content.
 
 In a task:
 
@@ -40,54 +40,54 @@ _TYPES: dict[JsonType, Callable[[Any], bool]] = {
 
 
 class JsonShape(Strict):
-    """The part of JSON Schema that tells structure apart. Other keywords are refused: ignored, they would pass all."""
+    """The subset of JSON Schema that describes structure. Other keywords are refused, not silently ignored."""
 
     type: JsonType | list[JsonType] = []
-    """Type of the value, or several that it may have."""
+    """Type of the value, or a list of allowed types."""
     enum: list[Any] = []
-    """Values that it may have."""
+    """Allowed values."""
     const: Any = None
-    """The only value that it may have."""
+    """The only allowed value."""
     properties: dict[str, JsonShape] = {}
-    """Shapes of an object's values by their keys."""
+    """Shapes of an object's values, by key."""
     required: list[str] = []
-    """Keys that an object must have."""
+    """Required keys of an object."""
     additionalProperties: bool | JsonShape = True
     """Whether an object may have other keys, or the shape of their values."""
     items: JsonShape | None = None
     """Shape of each item of a list."""
     minimum: int | float | None = None
-    """Smallest number."""
+    """Minimum of a number."""
     maximum: int | float | None = None
-    """Largest number."""
+    """Maximum of a number."""
     minLength: int | None = None
-    """Fewest characters of a text."""
+    """Minimum number of characters of a text."""
     maxLength: int | None = None
-    """Most characters of a text."""
+    """Maximum number of characters of a text."""
     minItems: int | None = None
-    """Fewest items of a list."""
+    """Minimum number of items of a list."""
     maxItems: int | None = None
-    """Most items of a list."""
+    """Maximum number of items of a list."""
     title: str = ""
-    """Not looked at."""
+    """Ignored."""
     description: str = ""
-    """Not looked at."""
+    """Ignored."""
 
 
 class FormatOnlyParams(Strict):
-    """What the form is; everything that is given must hold."""
+    """The required format; all given conditions must hold."""
 
     tags: list[str] | None = Field(default=None, min_length=1)
-    """Tags that occur once each, in this order, with something inside; `answer` if nothing else is asked for. Unless
-    thinking is one of them, or `nothing_else`, what stands in a thought does not count."""
+    """Tags that must occur exactly once each, in this order, with content; by default `answer`, if there is no
+    `pattern` and no `json_schema`. Reasoning is ignored unless a thinking tag is listed or `nothing_else` is set."""
     nothing_else: bool = False
-    """Whether there may be nothing but white space around the tags."""
+    """Whether only white space may surround the tags."""
     pattern: str | None = Field(default=None, min_length=1)
-    """Regular expression that the whole completion matches; . matches line ends too."""
+    """Regular expression that the whole completion must match; . also matches line ends."""
     json_schema: JsonShape | None = None
     """Shape of the JSON in the answer: type, properties, required, items, enum and bounds of JSON Schema."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
-    """Longest time for the regular expression."""
+    """Time limit of the regular expression in seconds."""
 
     @field_validator("pattern")
     @classmethod
@@ -96,20 +96,20 @@ class FormatOnlyParams(Strict):
 
     @property
     def wanted_tags(self) -> list[str]:
-        """The tags to look for."""
+        """The required tags, with the default."""
         if self.tags is None:
             return [] if self.pattern is not None or self.json_schema is not None else [ANSWER_TAG]
         return self.tags
 
 
 class FormatOnly(BaseVerifier[FormatOnlyParams]):
-    """1 if the completion has the right form: tags, a pattern, or JSON of a given shape."""
+    """1 if the completion has the right format: tags, a pattern, or JSON of a given shape."""
 
     name: ClassVar[str] = "format_only"
     Config = FormatOnlyParams
 
     async def verify(self, *, completion: str) -> VerificationResult:
-        """Check the form; the info lists what is wrong with it."""
+        """Check the format; `info` lists the violations."""
         tags, nothing_else = self.cfg.wanted_tags, self.cfg.nothing_else
         shows_thinking = nothing_else or not set(tags).isdisjoint(THINKING)
         text = completion if shows_thinking else without_thinking(completion)
@@ -122,7 +122,7 @@ class FormatOnly(BaseVerifier[FormatOnlyParams]):
         if self.cfg.json_schema is not None:
             value = find_json(extract_answer(completion))
             shape = self.cfg.json_schema
-            # A few are enough: a long list may be wrong in every item.
+            # Limited, because every item of a long list may be wrong.
             wrong += ["there is no JSON in it"] if value is MISSING else itertools.islice(faults(value, shape), 20)
         return VerificationResult(float(not wrong), {"wrong": wrong})
 
@@ -147,7 +147,7 @@ def _tag_faults(text: str, tags: list[str], *, nothing_else: bool) -> Iterator[s
 
 
 def faults(value: Any, shape: JsonShape, path: str = "") -> Iterator[str]:
-    """What is wrong with a value, with the place of each fault."""
+    """Yield the violations of a shape, each with its path in the value."""
     place = path or "the value"
     types: list[JsonType] = [shape.type] if isinstance(shape.type, str) else shape.type
     if types and not any(_TYPES[name](value) for name in types):

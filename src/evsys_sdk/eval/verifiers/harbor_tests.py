@@ -1,7 +1,7 @@
-"""`harbor_tests`: the tests in a task folder of Harbor's format give the reward. `load_harbor_tasks` names it.
+"""`harbor_tests`: the verifier of tasks from `load_harbor_tasks`, whose reward comes from the tests in the task folder.
 
-The engine `harbor` runs such tests itself, as Harbor does, after the agent and in the same environment. Nothing here
-scores: it is what other engines find, so that such a task is refused by them and never scored by something else.
+The engine `harbor` runs these tests itself, after the agent and in the same environment. This verifier only raises, so
+that other engines refuse such tasks.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ..verifier import BaseVerifier
 
 
 class HarborTestsParams(Strict):
-    """There are none: the folder says everything."""
+    """No params: the task folder defines the tests."""
 
 
 class HarborTests(BaseVerifier[HarborTestsParams]):
-    """The tests in a task's folder; for engine `harbor` only."""
+    """The tests in a task's folder; only for engine `harbor`."""
 
     name: ClassVar[str] = "harbor_tests"
     Config = HarborTestsParams
 
     def verify(self, *, completion: str) -> NoReturn:
-        """Refuse to score."""
+        """Raise EvalError, because only the engine `harbor` can run the tests."""
         raise EvalError("the tests of a task folder run only inside a Harbor trial. Set engine: harbor.")

@@ -1,9 +1,9 @@
-"""`inspect`: a task of inspect_ai as a benchmark. Its solver and its scorer run, and the model is ours.
+"""`inspect`: a task of inspect_ai as a benchmark, with its own solver and scorer, on a model of this SDK.
 
     benchmark: { name: sums, path: "inspect:evals/sums.py@sums?digits=2", split: test }
 
-The samples are listed once, as tasks. To score a model, Inspect evaluates them in its own process and asks
-for each answer; its log is kept, and its scores are read from it.
+The samples are listed once, as tasks. To score a model, Inspect evaluates them in a separate process that requests each
+answer from this one. Its log is kept, and the scores are read from the log.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _WORKER = "evsys_sdk.eval.inspect_worker"
 
 
 class InspectParams(ForeignParams):
-    """Which task, and which of its scores."""
+    """The task and its score."""
 
     subject: str = Field(min_length=1)
     """`FILE.py@NAME` in the project, or `PACKAGE/NAME` of an installed package such as `inspect_evals`."""
     scorer: str | None = Field(default=None, min_length=1)
-    """Which score counts, where the task has several: `NAME`, or `NAME/KEY` of one that gives several values."""
+    """The score to use if the task has several: `NAME`, or `NAME/KEY` for a scorer with several values."""
 
 
 class Inspect(ForeignSuite[InspectParams]):
@@ -60,7 +60,7 @@ class Inspect(ForeignSuite[InspectParams]):
         return self.version_with([file] if file.is_file() else [])
 
     def make_rows(self) -> Iterator[Row]:
-        """The samples of the task, as Inspect loads them."""
+        """Yield the samples of the task, as Inspect loads them."""
         listed = run_blocking(lambda: _Run({"do": "rows", **self._order}).finish(_LISTING_S))
         for sample in listed["rows"]:
             *context, last = sample["messages"]
@@ -77,7 +77,7 @@ class Inspect(ForeignSuite[InspectParams]):
         limits: EngineLimits,
         folder: Path | None,
     ) -> ForeignRun:
-        """Let Inspect evaluate these tasks, and read its log."""
+        """Evaluate these tasks with Inspect and read its log."""
         with tempfile.TemporaryDirectory() as temporary:
             order = {"do": "run", "samples": self.contents(tasks), "epochs": samples, "concurrency": limits.concurrency}
             order |= {"timeout_s": int(limits.timeout_s), "folder": str(folder or temporary), "model": "evsys"}
@@ -92,18 +92,18 @@ class Inspect(ForeignSuite[InspectParams]):
 
 @dataclass(slots=True)
 class _Run:
-    """One process of Inspect's, and the answers to what it asks."""
+    """One worker process with Inspect, and the answers to its requests."""
 
     order: Mapping[str, Any]
     policy: Callable[[str, int], Policy] | None = None
-    """(task, sample) -> the policy of that attempt."""
+    """(sample id, epoch) -> the policy of that rollout."""
     _policies: dict[tuple[str, int], Policy] = field(default_factory=dict[tuple[str, int], Any])
 
     async def finish(self, limit_s: float | None) -> dict[str, Any]:
-        """What the process ends with."""
+        """Start the process, answer its requests, and return its final message."""
         with tempfile.TemporaryFile() as printed:
             process = await asyncio.create_subprocess_exec(
-                # -P: without the project's folder in front, where a file may have the name of a module.
+                # -P keeps the project's folder off the path, where a file may shadow a module.
                 *(sys.executable, "-P", "-m", _WORKER),
                 cwd=project_root(),
                 stdin=asyncio.subprocess.PIPE,

@@ -19,18 +19,18 @@ from ..verifier import BaseVerifier
 
 
 class JsonMatchParams(AnswerParams):
-    """What counts as the same value."""
+    """The options for comparing values."""
 
     mode: Literal["exact", "subset"] = "exact"
-    """Whether objects must have exactly the expected keys, or may have others next to them."""
+    """Whether objects must have exactly the expected keys (`exact`) or may have more (`subset`)."""
     ignore_order: bool = False
-    """Whether the items of lists may come in any order."""
+    """Whether the items of lists may be in any order."""
     ignore_case: bool = False
-    """Whether differences between capitals and small letters are ignored in texts; in keys they never are."""
+    """Whether to ignore case in texts; keys are always case-sensitive."""
     relative_tolerance: float = Field(default=1e-9, ge=0, le=1)
-    """Largest difference of numbers as a share of the expected one."""
+    """Maximum difference of numbers, relative to the expected number."""
     absolute_tolerance: float = Field(default=0.0, ge=0)
-    """Largest difference of numbers as an amount; the wider of the two tolerances counts."""
+    """Maximum absolute difference of numbers; the larger of the two tolerances applies."""
 
 
 class JsonMatch(BaseVerifier[JsonMatchParams]):
@@ -40,7 +40,7 @@ class JsonMatch(BaseVerifier[JsonMatchParams]):
     Config = JsonMatchParams
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
-        """Find the JSON and compare it."""
+        """Find the JSON in the answer and compare it with the expected value."""
         if target is None:
             raise EvalError("there is no expected value to compare with. Add 'expected' to the task's verifier.")
         expected = self._read_expected_json(target)
@@ -60,7 +60,7 @@ class JsonMatch(BaseVerifier[JsonMatchParams]):
         return VerificationResult(float(compare.same(found, expected)), {"found_json": True})
 
     def _read_expected_json(self, target: Any) -> Any:
-        """Datasets keep JSON as text as often as not."""
+        """Parse an expected value that a dataset stores as JSON text."""
         if not isinstance(target, str):
             return target
         [text] = self.cfg.read_expected(target)

@@ -1,9 +1,9 @@
-"""`llm_judge`: a model reads the answer and a rubric, and gives a score.
+"""`llm_judge`: a judge model scores the answer by a rubric.
 
     {kind: llm_judge, judge_model: claude-sonnet-4-5, rubric: "Is the tone friendly?"}
     {fn_name: llm_judge, params: {judge: {kind: openai, params: {model: gpt-4.1}}, rubric: "...", highest: 5}}
 
-A reply without a score on the scale is asked for again and is then an error; it never counts as a low score.
+If a reply has no score on the scale, the judge is asked again; after `attempts` this is an error, never a low score.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from ..verifier import Retry
 
 
-# What surrounds a judge model: the question it is asked, the score it gives, and how far several scores agree.
-
 _PROVIDERS = {"claude": r"claude-.+", "openai": r"(?:gpt-|chatgpt-|o\d).*", "gemini": r"gemini-.+"}
 _MOST_BRACKETS = 50
 _NUMBER = r"[+-]?\d{1,9}(?:\.\d{1,9})?"
@@ -72,8 +70,8 @@ PLACEHOLDERS = ("rubric", "prompt", "completion", "reference", "expected", "lowe
 
 
 def judge_prompt(template: str, *, expected: Any, completion: str, **fields: Any) -> str:
-    """The question to the judge; what it is shown cannot pretend to end where it does not."""
-    # A text cannot hold its own hash, so no answer can write the mark that ends it.
+    """Return the question to the judge, with marks around the material that the material cannot forge."""
+    # The mark is a hash of the completion, so that the completion cannot contain it.
     mark = hashlib.sha256(completion.encode("utf-8", "replace")).hexdigest()[:10]
     text = expected if isinstance(expected, str) else json.dumps(expected, ensure_ascii=False, default=str)
     reference = "" if expected is None else f"\nReference answer:\n[{mark}]\n{text}\n[{mark}]\n"
@@ -84,23 +82,23 @@ def judge_prompt(template: str, *, expected: Any, completion: str, **fields: Any
 
 
 def read_score(reply: str, *, lowest: float, highest: float) -> float | None:
-    """The score in a judge's reply; None when there is none, or none on the scale."""
+    """Return the score in a judge's reply; None if there is none on the scale."""
     found = _SCORE.fullmatch((_score_text(reply) or "").strip())
     if found is None or (found[2] is not None and float(found[2]) != highest):
-        return None  # 4/5 is no score on a scale that ends at 10
+        return None  # e.g. 4/5 on a scale up to 10
     score = float(found[1])
     return score if lowest <= score <= highest else None
 
 
 def _score_text(reply: str) -> str | None:
-    """What a reply ends with, as it was asked to: a score anywhere else may be quoted from the answer."""
+    """Return the score text at the end of a reply, because a score elsewhere may be quoted from the answer."""
     reply = without_thinking(reply).strip()
     ending = reply.rstrip("*_`. \n")
     if ending.endswith("</score>"):
         start = ending.rfind("<score>")
         return ending[start + len("<score>") : -len("</score>")] if start >= 0 else None
     for start in reversed([found.start() for found in re.finditer("{", ending)][-_MOST_BRACKETS:]):
-        with suppress(ValueError):  # the object that ends the reply; one before it may be quoted as well
+        with suppress(ValueError):  # only the object at the end of the reply; earlier objects may be quoted
             value = strict_loads(ending[start:])
             if "score" in value:
                 return str(value["score"])
@@ -109,7 +107,7 @@ def _score_text(reply: str) -> str | None:
 
 
 def judge_spec(model: str) -> InferenceSpec:
-    """The client for a judge that is only named: `claude-…`, `gpt-…`, `gemini-…`, or `kind:model` for any other."""
+    """Return the client spec for a judge's name: `claude-…`, `gpt-…`, `gemini-…`, or `kind:model`."""
     kinds = registry("inference_client")
     kind, colon, name = model.partition(":")
     if kind in kinds:
@@ -125,18 +123,18 @@ def judge_spec(model: str) -> InferenceSpec:
 
 
 def judge_client(spec: InferenceSpec) -> ChatClient:
-    """The client of a judge; equal specs share one, with its connections and its limits."""
+    """Return the client of a judge; equal specs share a client with its connections and rate limits."""
     return _client(get_inference(spec.kind), json.dumps(spec.params, sort_keys=True))
 
 
-# By the factory and not by its name, under which a project may register another one.
+# Keyed by the factory, not by its name, because a project may register another factory under the name.
 @functools.lru_cache(maxsize=16)
 def _client(factory: Any, params: str) -> ChatClient:
     return as_chat_client(factory(**expand_variables(json.loads(params))))
 
 
 def info_of(scores: Sequence[float], cost_usd: float | None) -> Mapping[str, Any]:
-    """What the record of a judgement holds next to the reward: several scores also with how far they agree."""
+    """Return scores and cost for the record, and for several scores their agreement."""
     found: dict[str, Any] = {"scores": list(scores), "cost_usd": cost_usd}
     if len(scores) > 1:
         pairs = list(itertools.combinations(scores, 2))
@@ -146,32 +144,32 @@ def info_of(scores: Sequence[float], cost_usd: float | None) -> Mapping[str, Any
 
 
 class LLMJudgeParams(Strict):
-    """Who judges, by what, and on which scale."""
+    """The judge, the rubric and the scale."""
 
     rubric: str = Field(min_length=1)
-    """What a good answer is."""
+    """Description of a good answer."""
     judge: InferenceSpec | None = None
-    """Inference client that asks the judge; or else `judge_model`."""
+    """Inference client of the judge; give either this or `judge_model`."""
     judge_model: str | None = Field(default=None, min_length=1)
-    """Name of the judge, where its provider can be told from it; or `kind:model`."""
+    """Name of the judge, if it identifies its provider, or `kind:model`."""
     lowest: float = 0.0
-    """Worst score of the scale; earns the reward 0."""
+    """Lowest score of the scale, with reward 0."""
     highest: float = 10.0
-    """Best score of the scale; earns the reward 1."""
+    """Highest score of the scale, with reward 1."""
     samples: int = Field(default=1, ge=1, le=64)
-    """How many judgements are averaged; with several, their agreement is reported too."""
+    """Number of judgements to average; for several, their agreement is reported."""
     temperature: float = Field(default=0.0, ge=0, le=2)
-    """Randomness of the judge; several samples need some."""
+    """Sampling temperature of the judge; must be above 0 for several samples."""
     max_tokens: int = Field(default=1024, ge=1)
-    """Longest reply."""
+    """Maximum tokens of a reply."""
     attempts: int = Field(default=3, ge=1, le=10)
-    """How often a reply without a readable score is asked for before that is an error."""
+    """Maximum number of requests until all scores are readable; then it is an error."""
     conversation: bool = False
     """Whether the judge reads the whole conversation instead of the last answer."""
     ignore_thinking: bool = True
-    """Whether reasoning in <think>…</think> is kept from the judge."""
+    """Whether to remove reasoning in <think>…</think> from what the judge reads."""
     template: str | None = None
-    """Question of your own: {rubric}, {prompt}, {completion}, {reference}, {expected}, {lowest}, {highest}, {mark}."""
+    """Custom question with {rubric}, {prompt}, {completion}, {reference}, {expected}, {lowest}, {highest}, {mark}."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -200,7 +198,7 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
     async def verify(
         self, *, prompt: str, completion: str, target: Any, messages: list[Message], retry: Retry
     ) -> VerificationResult:
-        """Ask the judge until there are as many scores as wanted."""
+        """Ask the judge until there are `samples` scores; raise EvalError after `attempts` requests."""
         question = judge_prompt(
             self.cfg.template or TEMPLATE,
             rubric=self.cfg.rubric,
@@ -233,7 +231,7 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
         )
 
     def _describe_work(self, completion: str, messages: list[Message]) -> str:
-        """What the judge reads of the policy's work."""
+        """Return the text that the judge reads: the last answer or the conversation."""
         clean = without_thinking if self.cfg.ignore_thinking else str
         if not self.cfg.conversation or not messages:
             return clean(completion).strip()
@@ -250,6 +248,6 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
 
 
 def _all_text(message: Message) -> str:
-    """The words of a message and the tools it calls."""
+    """Return the text of a message with its tool calls."""
     calls = message.get("tool_calls")
     return text_of(message.get("content")) + (f"\n[calls {calls}]" if calls else "")

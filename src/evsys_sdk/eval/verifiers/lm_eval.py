@@ -1,9 +1,9 @@
-"""`lm_eval`: tasks of lm-eval as a benchmark: did training break anything that the model could do before?
+"""`lm_eval`: tasks of lm-eval as a benchmark, e.g. to detect regressions after training.
 
     benchmark: { kind: lm_eval, tasks: [arc_easy, hellaswag], params: { include: evals }, name: canary }
 
-Documents are listed once, as tasks. lm-eval asks the model just trained for log-likelihoods or answers, and gives each
-document its score.
+Documents are listed once, as tasks. lm-eval requests log-likelihoods or answers from the trained model and scores each
+document.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from ..scored_model import SamplerModel, Sampling, ScoredModel
 
 
 class LmEvalParams(ForeignParams):
-    """Which tasks, and which of their metrics."""
+    """The tasks and their metric."""
 
     subject: str = Field(min_length=1)
     """Names of tasks or groups, separated by commas."""
     include: str | None = Field(default=None, min_length=1)
-    """Folder of the project with task files (YAML) of your own."""
+    """Folder of the project with custom task files (YAML)."""
     metric: str | None = Field(default=None, min_length=1)
-    """Which metric of a document is its score; by default the first of its task."""
+    """Metric that is the score of a document; by default the first metric of its task."""
     num_fewshot: int | None = Field(default=None, ge=0)
-    """Examples in front of each question; by default what the task says."""
+    """Number of few-shot examples; by default that of the task."""
 
 
 class LmEval(ForeignSuite[LmEvalParams]):
@@ -64,7 +64,7 @@ class LmEval(ForeignSuite[LmEvalParams]):
         return self.version_with(files)
 
     def make_rows(self) -> Iterator[Row]:
-        """The documents that lm-eval evaluates."""
+        """Yield the documents that lm-eval evaluates."""
         if self.cfg.knobs:
             raise DataError(f"there is no param '{next(iter(self.cfg.knobs))}'. Use include, metric or num_fewshot.")
         with user_code(f"reading the tasks of '{self.cfg.subject}'", limit_s=default_limit_s(600)):
@@ -82,7 +82,7 @@ class LmEval(ForeignSuite[LmEvalParams]):
         limits: EngineLimits,
         folder: Path | None,
     ) -> ForeignRun:
-        """Let lm-eval evaluate these documents."""
+        """Evaluate these documents with lm-eval."""
         if samples != 1:
             raise EvalError("lm-eval scores a document once, and samples is more. Set samples: 1.")
         if not isinstance(model, SamplerModel):
@@ -110,7 +110,7 @@ class LmEval(ForeignSuite[LmEvalParams]):
         predictions: dict[str, Prediction] = {}
         for name, scored in result["samples"].items():
             for sample in scored:
-                # A task with several filters gives each document several times; its first filter counts.
+                # A task with several filters returns each document several times; use its first filter.
                 predictions.setdefault(f"{name}/{sample['doc_id']}", self._prediction(name, sample, contents))
         return ForeignRun("lm-eval", self.cfg.subject, model.ref, "success", list(predictions.values()))
 
@@ -149,7 +149,7 @@ class LmEval(ForeignSuite[LmEvalParams]):
 
 
 def _library() -> Any:
-    os.environ.setdefault("TQDM_DISABLE", "1")  # it has no option for its progress bars
+    os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval has no option to disable its progress bars
     return import_module("lm_eval")
 
 

@@ -1,4 +1,4 @@
-r"""`numeric_match`: the answer is the expected number, however it is written.
+r"""`numeric_match`: the answer is the expected number, in any notation.
 
 In a task:
 
@@ -23,24 +23,24 @@ from ..verifier import BaseVerifier
 
 
 class NumericMatchParams(AnswerParams):
-    """Where the number stands, how it is written, and how near it must be."""
+    """Position, notation and tolerance of the number."""
 
     relative_tolerance: float = Field(default=1e-9, ge=0, le=1)
-    """Largest difference as a share of the expected number; the default allows for floating-point noise only."""
+    """Maximum difference relative to the expected number; the default allows only floating-point noise."""
     absolute_tolerance: float = Field(default=0.0, ge=0)
-    """Largest difference as an amount; the wider of the two tolerances counts."""
+    """Maximum absolute difference; the larger of the two tolerances applies."""
     which: Literal["last", "first", "only"] = "last"
-    """Which number of an answer with several is meant; with `only`, an answer with several earns 0."""
+    """The number to read if the answer has several; with `only`, such an answer scores 0."""
     boxed: bool = True
-    r"""Whether a LaTeX \boxed{…} is preferred to the rest of the answer."""
+    r"""Whether to read only a LaTeX \boxed{…} if there is one."""
     percent: Literal["number", "fraction", "either"] = "number"
-    """Whether 50% is 50, one half, or either."""
+    """Whether 50% means 50, 0.5, or either."""
     decimal_mark: DecimalMark = "point"
-    """What separates the fraction: 1,234.5 or 1.234,5."""
+    """Decimal separator: `point` for 1,234.5, `comma` for 1.234,5."""
     group_by_spaces: bool = False
     """Whether 1 000 000 is one number; with no-break spaces it always is."""
     units: dict[str, float] = {}
-    """Units that may follow a number, and what one of each is worth; other words behind a number are ignored."""
+    """Units that may follow a number, with their factors; other words after a number are ignored."""
 
 
 class NumericMatch(BaseVerifier[NumericMatchParams]):
@@ -54,7 +54,7 @@ class NumericMatch(BaseVerifier[NumericMatchParams]):
         self._notation = Notation(self.cfg.decimal_mark, self.cfg.group_by_spaces, tuple(self.cfg.units))
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
-        """Read the number and compare it with each that would be right."""
+        """Read the number and compare it with each expected number."""
         right = [value for text in self.cfg.read_expected(target) for value in self._read_expected_numbers(text)]
         answer = self.cfg.answer_in(completion)
         found = None if answer is None else self._read(answer)
@@ -81,7 +81,7 @@ class NumericMatch(BaseVerifier[NumericMatchParams]):
         return None if match is None else self._notation.read(match)
 
     def _values(self, found: Quantity) -> list[Decimal]:
-        """What a number may mean."""
+        """Return the possible values of a number with its unit and percent sign."""
         value = found.value
         if found.unit is not None:
             value = EXACT.multiply(value, Decimal(repr(self.cfg.units[found.unit])))

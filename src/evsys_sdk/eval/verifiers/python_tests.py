@@ -3,10 +3,10 @@
     {fn_name: python_tests, expected: ["assert add(2, 2) == 4", "assert add(-1, 1) == 0"]}
 
 A test is Python source: statements, `test_*` functions and `Test*` classes of pytest, `unittest` cases, or a function
-`check(candidate)` as in HumanEval. One that executes no assertion about the solution has failed. Code and tests run in
-two processes: the tests call the solution's functions and get plain data back, which they compare out of the solution's
-reach. Objects of the solution's own classes can be used and their methods called, but are never equal to plain data.
-Code of a model is never run on this machine: without an environment there is no score.
+`check(candidate)` as in HumanEval. A test that executes no assertion about the solution fails. Code and tests run in
+two processes: the tests call the solution's functions and get plain data back, which they compare in their own process.
+Tests can use objects of the solution's classes and call their methods, but these never equal plain data. A model's code
+never runs directly on this machine: without an environment the verifier raises.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ if TYPE_CHECKING:
 
 
 _SCRATCH = "/tmp"
-"""Where the runner lies until it runs: not in the working folder, where the policy may have left something."""
+"""Folder for the runner's files; not the working folder, where the policy may have left files."""
 
 
 _LONGEST_LENGTH = 6
-"""Digits of the length of one entry of the report."""
+"""Maximum digits of the length of a report entry."""
 
 
 class PythonTestsParams(Strict):
-    """Which code is tested, and how."""
+    """The code to test, and the settings of the tests."""
 
     code: Literal["last_block", "all_blocks", "whole", "none"] = "last_block"
-    """Part of the completion that is code; `none` tests what the policy left behind in the sandbox."""
+    """Part of the completion that is code; `none` tests the files that the policy left in the sandbox."""
     timeout_s: float = Field(default=30.0, gt=0, le=3600)
-    """Longest time for all tests together; those not finished by then have failed."""
+    """Time limit of all tests together in seconds; unfinished tests fail."""
     partial_credit: bool = False
-    """Whether the reward is the share of tests that pass; otherwise all must."""
+    """Whether the reward is the share of passed tests; otherwise all tests must pass."""
     python: str = Field(default="python3", min_length=1)
     """Command that starts Python in the sandbox."""
     entry_point: str | None = None
-    """Function that a `check(candidate)` of the tests is called with; by default the last that the code defines."""
+    """Function or class to pass to `check(candidate)`; by default the last one that the code defines."""
     cwd: str | None = None
-    """Folder of the sandbox in which the tests run; by default its working folder."""
+    """Folder in the sandbox to run the tests in; by default its working folder."""
 
 
 class PythonTests(BaseVerifier[PythonTestsParams]):
@@ -76,13 +76,13 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
             )
         tests = check_tests(target)
         end_processes: Any = getattr(environment, "kill_processes", None)
-        if end_processes is not None:  # what the policy left running could get at the tests before they run
+        if end_processes is not None:  # processes of the policy could modify the tests before they run
             await end_processes()
         code = self._code(completion)
         entry = self.cfg.entry_point or _last_function(code)
         job = {"code": code, "tests": list(map(_prepare, tests)), "entry": entry, "cwd": self.cfg.cwd}
         folder = await _write_job(environment, job)
-        # -I: neither the working folder nor the environment, where the policy may have left modules, is looked at.
+        # -I ignores the working folder and PYTHON* variables, where the policy may have left modules.
         command = f"exec {self.cfg.python} -I {folder}/tests.py {folder}"
         done = await environment.exec(command, timeout_s=self.cfg.timeout_s)
         return self._judge(tests, _read_report(done.stdout), done)
@@ -113,7 +113,7 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
 
 
 def _read_report(text: str) -> list[dict[str, Any]]:
-    """The entries of a report, up to the first that is incomplete: `<length>:<JSON>`, one after another."""
+    """Parse the entries of a report, each `<length>:<JSON>`, up to the first incomplete entry."""
     entries: list[dict[str, Any]] = []
     while text:
         length, _, rest = text.partition(":")
@@ -128,7 +128,7 @@ def _read_report(text: str) -> list[dict[str, Any]]:
 
 
 def check_tests(target: Any) -> list[str]:
-    """The tests of a task; raises if they are none, or could not be judged whatever the solution."""
+    """Return the tests of a task; raise EvalError if there are none, or if they cannot judge a solution."""
     tests: list[Any] = target if is_list(target) else [target]
     if not tests or not all(isinstance(test, str) and test.strip() for test in tests):
         raise EvalError(f"expected is {show(target)}. Give the tests as Python source: a text, or a list of texts.")
@@ -145,10 +145,10 @@ def _last_function(code: str) -> str:
 
 
 async def _write_job(environment: Environment, job: dict[str, Any]) -> str:
-    """Put the programs and what they work on into a new folder of the sandbox."""
+    """Write the programs and the job to a new folder of the sandbox; return the folder."""
     files = {"tests.py": program("tests"), "solution.py": program("solution"), "job.json": json.dumps(job)}
     name = f"evsys-{secrets.token_hex(8)}"
-    folder = f"{_SCRATCH}/{name}" if environment.name != "unsafe_host" else name  # which has no other place
+    folder = f"{_SCRATCH}/{name}" if environment.name != "unsafe_host" else name  # unsafe_host has only its folder
     for path, content in files.items():
         await environment.write_file(f"{folder}/{path}", content)
     return folder
@@ -161,7 +161,7 @@ _BLOCKS = ("body", "orelse", "finalbody")
 
 
 def problems_in(tests: list[str]) -> list[str]:
-    """Sentences about tests that could never be judged, whatever the solution."""
+    """Return the problems of tests that cannot judge any solution."""
     found: list[str] = []
     for number, test in enumerate(tests):
         place = f"test {number}" if len(tests) > 1 else "the test"
@@ -196,7 +196,7 @@ def _problems_of(test: str) -> list[tuple[int, str]]:
 
 
 def _judged_by_solution(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Functions that a test does not define and that decide about a result: `assert same(add(1, 2), 3)`."""
+    """Yield undefined functions that decide an assertion about a result, e.g. `assert same(add(1, 2), 3)`."""
     known = _BUILTINS.union(*(_names_bound_by(node) for node in ast.walk(tree)))
 
     def is_theirs(node: ast.AST) -> bool:
@@ -223,7 +223,7 @@ def _names_bound_by(node: ast.AST) -> list[str]:
 
 
 def _function_problems(node: ast.FunctionDef | ast.AsyncFunctionDef, at_top: bool) -> Iterator[str]:
-    """Why a test function would not run, or not to its end."""
+    """Yield the reasons why a test function would not run completely."""
     needed = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
     is_parametrized = any("parametrize" in ast.unparse(one) for one in node.decorator_list)
     if at_top and needed > 0 and not is_parametrized and node.name.startswith("test"):
@@ -237,7 +237,7 @@ def _function_problems(node: ast.FunctionDef | ast.AsyncFunctionDef, at_top: boo
 
 @functools.lru_cache(maxsize=4096)
 def _prepare(test: str) -> dict[str, Any]:
-    """A test that counts the assertions it comes to, the functions that it calls, and the names that it uses."""
+    """Instrument a test to record executed assertions; return it with the functions and names that it uses."""
     tree = ast.parse(test)
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     calls = {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -256,7 +256,7 @@ def _prepare(test: str) -> dict[str, Any]:
 
 
 def _asserts(node: ast.AST) -> bool:
-    """Whether a statement is an assertion about anything: `assert True` is none."""
+    """Whether a statement is an assertion about a name; `assert True` is not."""
     if isinstance(node, ast.Assert):
         return any(isinstance(one, ast.Name) for one in ast.walk(node.test))
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Match):

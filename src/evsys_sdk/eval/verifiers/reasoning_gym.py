@@ -1,9 +1,9 @@
-"""`reasoning_gym`: tasks of the reasoning-gym library, generated and scored.
+"""`reasoning_gym`: generates and scores tasks of the reasoning-gym library.
 
     path: "reasoning_gym:leg_counting?split=train&size=500&seed=1&max_animals=3"
 
-A question belongs to one split by its hash, whatever the seed: half of all questions are in `train`, a quarter each in
-`val` and `test`. So no task of one split can occur in another.
+A hash of the question determines its split for every seed: half of all questions are in `train`, a quarter each in
+`val` and `test`. So no task occurs in two splits.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from ..answers.answer import AnswerParams
 from ..verifier import BaseVerifier
 
 _STREAM = 1_000_000
-"""Length that datasets are opened with, more than is ever read. The library seeds an entry with seed + index, so seeds
-are multiples of it: two seeds share no entry."""
+"""Length of the opened datasets, more than is ever read. The library seeds an entry with seed + index, so seeds are
+multiples of this length, and two seeds share no entry."""
 _TRIES = 20
-"""Entries that are generated for each row that is wanted, before a generator counts as exhausted."""
+"""Entries to generate per requested row before a generator counts as exhausted."""
 _SPLITS = ("train", "train", "val", "test")
 
 
 class ReasoningGymParams(AnswerParams):
-    """Which tasks are generated."""
+    """The tasks to generate."""
 
     subject: str = Field(min_length=1)
     """Name of the generator, e.g. `leg_counting`."""
     knobs: dict[str, Any] = {}
-    """Params of the generator itself: its difficulty."""
+    """Params of the generator, e.g. its difficulty."""
     level: int | None = Field(default=None, ge=0)
-    """Level of the library's own curriculum for the generator, 0 is the easiest; `knobs` override its params."""
+    """Level of the library's curriculum for the generator, from 0, the easiest; `knobs` override its params."""
     split: Literal["train", "val", "test"] = "train"
-    """Which part of the questions to take; no question is in two of them."""
+    """Split of the questions; no question is in two splits."""
     size: int = Field(default=500, ge=1, le=100_000)
     """Number of tasks."""
     seed: int = Field(default=0, ge=0, le=4000)
     """Seed of the generator; two seeds share no entry of its stream."""
     prompt: str = Field(default="{question}", pattern=r"\{question\}")
-    """What the model is asked; `{question}` stands for the question."""
+    """Template of the prompt; `{question}` is replaced by the question."""
     index: int = Field(default=0, ge=0)
-    """Position of a task in the generator's stream; every task has its own."""
+    """Position of a task in the generator's stream, set in each row."""
     rows: Literal["tasks", "demonstrations"] = "tasks"
-    """Tasks with a verifier, or chats that end with the stored answer."""
+    """Whether rows are tasks with a verifier, or chats that end with the stored answer."""
 
 
 class ReasoningGym(BaseVerifier[ReasoningGymParams]):
@@ -63,11 +63,11 @@ class ReasoningGym(BaseVerifier[ReasoningGymParams]):
 
     @property
     def version(self) -> str:
-        """Version of the library that makes the tasks."""
+        """Version of the library."""
         return version("reasoning-gym")
 
     def make_rows(self) -> Iterator[Row]:
-        """Distinct tasks of the split, in the order in which the generator makes them."""
+        """Yield distinct tasks of the split, in the generator's order."""
         seen: set[str] = set()
         for index in range(_TRIES * self.cfg.size + 100):
             question, answer, is_valid = self._entry(index)
@@ -88,13 +88,13 @@ class ReasoningGym(BaseVerifier[ReasoningGymParams]):
         )
 
     def verify(self, *, completion: str) -> VerificationResult:
-        """The score of the library's own scorer, which may give a part of the reward."""
+        """Return the score of the library's scorer, which may give partial credit."""
         entry = _read_entry(self._dataset, self.cfg.index)
         score = float(self._dataset.score_answer(answer=self.cfg.answer_in(completion), entry=entry))
         return VerificationResult(score, {"score": score})
 
     def _entry(self, index: int) -> tuple[str, str, bool]:
-        """Question, stored answer, and whether the library's scorer accepts that answer (five generators: no)."""
+        """Return question, stored answer, and whether the library's scorer accepts it (not for five generators)."""
         entry = _read_entry(self._dataset, index)
         answer = entry["answer"]
         is_valid = answer is not None and self._dataset.score_answer(answer=answer, entry=entry) >= 1.0
@@ -128,7 +128,7 @@ class ReasoningGym(BaseVerifier[ReasoningGymParams]):
 @lru_cache(maxsize=64)
 def _open_dataset(generator: str, seed: int, level: int | None, knobs: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a dependency of the library has invalid escapes
+        warnings.simplefilter("ignore")  # a dependency of the library has invalid escape sequences
         library: Any = import_module("reasoning_gym")
         factory: Any = import_module("reasoning_gym.factory")
     if generator not in factory.DATASETS:
@@ -143,7 +143,7 @@ def _open_dataset(generator: str, seed: int, level: int | None, knobs: str) -> A
             spec = import_module("reasoning_gym.composite").DatasetSpec
             given["datasets"] = [spec(**({"weight": 1.0, "config": {}} | part)) for part in given.get("datasets", ())]
         return library.create_dataset(generator, **(given | {"size": _STREAM, "seed": seed * _STREAM}))
-    except Exception as error:  # each generator has its own way to refuse
+    except Exception as error:  # generators raise various exceptions for invalid params
         raise DataError(f"generator '{generator}' refuses {knobs}: {error}. Correct the params of the path.") from error
 
 

@@ -1,7 +1,7 @@
 r"""`regex_match`: the answer matches a regular expression.
 
-The pattern is what the task expects, or else a param; with both, what the pattern finds is compared with what is
-expected.
+The pattern is `expected` of the task, or the param `pattern`. With both, the match of `pattern` is compared with
+`expected`.
 
     {fn_name: regex_match, expected: "^\\d{4}-\\d{2}-\\d{2}$"}
     {fn_name: regex_match, expected: "42", params: {pattern: "total: (\\d+)"}}
@@ -22,22 +22,23 @@ from ..verifier import BaseVerifier
 
 
 class RegexMatchParams(AnswerParams):
-    """The pattern and how it is applied."""
+    """The pattern and its options."""
 
     pattern: str | None = Field(default=None, min_length=1)
-    """Finds what is compared with the expected text: its first group, or all of it; by default, `expected` is it."""
+    """Pattern whose match (its first group, if it has groups) is compared with `expected`; by default, `expected` is
+    the pattern."""
     how: How = "search"
-    """Whether the pattern may match anywhere, at the start, or must match all of the answer."""
+    """Whether the pattern may match anywhere, at the start, or must match the whole answer."""
     ignore_case: bool = False
-    """Whether differences between capitals and small letters are ignored."""
+    """Whether to ignore case."""
     multiline: bool = False
-    """Whether ^ and $ also match at the ends of lines."""
+    """Whether ^ and $ also match at the start and end of lines."""
     dot_matches_newline: bool = False
     """Whether . matches line ends."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
-    """Longest time for one match; some patterns take forever on some texts."""
+    """Time limit of a match in seconds, because some patterns need exponential time."""
     on_timeout: Literal["error", "no_match"] = "error"
-    """What a match that takes too long means."""
+    """Whether a timeout is an error or counts as no match."""
 
     @field_validator("pattern")
     @classmethod
@@ -46,7 +47,7 @@ class RegexMatchParams(AnswerParams):
 
     @property
     def flags(self) -> int:
-        """The options as `re` knows them."""
+        """The options as flags of `re`."""
         chosen = {re.I: self.ignore_case, re.M: self.multiline, re.S: self.dot_matches_newline}
         return sum(int(flag) for flag, wanted in chosen.items() if wanted)
 
@@ -58,7 +59,7 @@ class RegexMatch(BaseVerifier[RegexMatchParams]):
     Config = RegexMatchParams
 
     async def verify(self, *, completion: str, target: Any) -> VerificationResult:
-        """Match the answer, in another process that can be ended."""
+        """Match the answer in a separate process, which can be killed on a timeout."""
         pattern = self.cfg.pattern or self._read_pattern(target)
         right = self.cfg.read_expected(target) if self.cfg.pattern and target is not None else None
         answer = self._answer_in(completion, pattern)
@@ -75,7 +76,7 @@ class RegexMatch(BaseVerifier[RegexMatchParams]):
         return VerificationResult(float(fits), {"match": found})
 
     def _answer_in(self, completion: str, pattern: str) -> str | None:
-        """What is matched: with its tag, where the pattern asks for that tag."""
+        """Return the text to match; it includes the answer tag if the pattern contains that tag."""
         if self.cfg.answer_tag is None or f"<{self.cfg.answer_tag}>" not in pattern:
             return self.cfg.answer_in(completion)
         return self.cfg.model_copy(update={"answer_tag": None, "require_answer_tag": False}).answer_in(completion)

@@ -1,4 +1,4 @@
-"""`exact_match`: the answer is the expected text. `contains`: the expected text occurs in it."""
+"""`exact_match`: the answer is the expected text. `contains`: the expected text occurs in the answer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..verifier import BaseVerifier
 
 
 class ExactMatchParams(AnswerParams):
-    """What counts as the same text."""
+    """The options for comparing texts."""
 
     ignore_case: bool = False
-    """Whether differences between capitals and small letters are ignored."""
+    """Whether to ignore case."""
     ignore_punctuation: bool = False
-    """Whether punctuation is left out of both texts."""
+    """Whether to ignore punctuation."""
     collapse_whitespace: bool = False
-    """Whether runs of white space are the same as one space."""
+    """Whether to treat runs of white space as one space."""
 
     def normalise_text(self, text: str) -> str:
-        """The text without the differences that do not count."""
-        text = unicodedata.normalize("NFC", text)  # the same letter can be written in two ways
+        """Return the text without ignored differences."""
+        text = unicodedata.normalize("NFC", text)  # the same letter can have two encodings
         if self.ignore_case:
             text = text.casefold()
         if self.ignore_punctuation:
@@ -33,7 +33,7 @@ class ExactMatchParams(AnswerParams):
 
 
 class ExactMatch(BaseVerifier[ExactMatchParams]):
-    """1 if the answer is the expected text, or one of several.
+    """1 if the answer is the expected text, or one of several expected texts.
 
     In a task:
 
@@ -44,7 +44,7 @@ class ExactMatch(BaseVerifier[ExactMatchParams]):
     Config = ExactMatchParams
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
-        """Compare the answer with each text that would be right."""
+        """Compare the answer with each expected text."""
         right = [self.cfg.normalise_text(text) for text in self.cfg.read_expected(target)]
         if not all(right):
             raise EvalError("an expected text is blank, and an empty answer would be right. Give it a text.")
@@ -54,18 +54,18 @@ class ExactMatch(BaseVerifier[ExactMatchParams]):
 
 
 class ContainsParams(AnswerParams):
-    """What counts as an occurrence."""
+    """The options for finding texts."""
 
     ignore_case: bool = False
-    """Whether differences between capitals and small letters are ignored."""
+    """Whether to ignore case."""
     whole_words: bool = False
-    """Whether letters or digits next to an occurrence spoil it: `cat` is not in `category`."""
+    """Whether to match only whole words: `cat` does not occur in `category`."""
     match: Literal["any", "all"] = "all"
-    """How many of several expected texts must occur."""
+    """Whether all expected texts must occur, or any of them."""
 
 
 class Contains(BaseVerifier[ContainsParams]):
-    """1 if the expected text occurs in the answer; of several, all or any.
+    """1 if the expected text occurs in the answer; of several texts, all or any.
 
     In a task:
 
@@ -76,7 +76,7 @@ class Contains(BaseVerifier[ContainsParams]):
     Config = ContainsParams
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
-        """Look for each expected text."""
+        """Search the answer for each expected text."""
         wanted = self.cfg.read_expected(target)
         if not all(text.strip() for text in wanted):
             raise EvalError("an expected text is empty, and every answer contains that. Give it a text.")

@@ -2,7 +2,7 @@
 
     {fn_name: tool_calls_match, expected: [{name: search, arguments: {query: weather}}], params: {arguments: subset}}
 
-Calls are read from `tool_calls` of the assistant's messages and, in messages without them, from
+Calls are read from `tool_calls` of the assistant's messages; in messages without `tool_calls`, from
 `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` in the text.
 """
 
@@ -22,24 +22,24 @@ from ..verifier import BaseVerifier
 
 
 class ToolCallsMatchParams(Strict):
-    """Which calls count, and what counts as the same call."""
+    """The options for reading and comparing calls."""
 
     arguments: Literal["exact", "subset", "ignore"] = "exact"
-    """Whether arguments must be exactly the expected ones, at least those, or do not matter."""
+    """Whether arguments must equal the expected ones, must include them, or are ignored."""
     any_order: bool = False
-    """Whether the calls may come in another order."""
+    """Whether the calls may be in any order."""
     extra_calls: bool = False
-    """Whether calls next to the expected ones are allowed."""
+    """Whether calls beyond the expected ones are allowed."""
     partial_credit: bool = False
-    """Whether a part of the calls earns that part of the reward; otherwise it is all or nothing."""
+    """Whether the reward is the share of matching calls; otherwise it is 1 or 0."""
     turns: Literal["all", "last"] = "all"
-    """Whether the calls of all the assistant's messages count, or only those of the last one."""
+    """Whether to read the calls of all assistant messages or only of the last one."""
     tag: str | None = Field(default="tool_call", min_length=1)
-    """Tag around calls that are written into the text; null if there are none."""
+    """Tag around calls in the text; null to ignore calls in the text."""
     ignore_argument_order: bool = False
     """Whether lists among the arguments may be in any order."""
     relative_tolerance: float = Field(default=1e-9, ge=0, le=1)
-    """Largest difference of numbers among the arguments, as a share of the expected one."""
+    """Maximum difference of numbers among the arguments, relative to the expected number."""
 
 
 class ToolCallsMatch(BaseVerifier[ToolCallsMatchParams]):
@@ -51,7 +51,7 @@ class ToolCallsMatch(BaseVerifier[ToolCallsMatchParams]):
     def verify(
         self, *, completion: str, target: Any, messages: list[Message], task: HarborTask | None
     ) -> VerificationResult:
-        """Compare the calls that were made with those that were expected."""
+        """Compare the policy's calls with the expected calls."""
         wanted = read_expected_calls(target)
         found = self._find_calls(completion, _answers(messages, task))
         pair = most_pairs if self.cfg.any_order else longest_common
@@ -84,7 +84,7 @@ class ToolCallsMatch(BaseVerifier[ToolCallsMatchParams]):
 
 
 def _answers(messages: list[Message], task: HarborTask | None) -> list[Message]:
-    """The assistant's messages that the policy wrote; those of the conversation it was given are not its own."""
+    """Return the assistant messages that the policy wrote, without those of the given context."""
     answers = [message for message in messages if message.get("role") == "assistant"]
     given: list[Message] = list(task.metadata.get("context_messages", ())) if task else []
     return answers[sum(message.get("role") == "assistant" for message in given) :]

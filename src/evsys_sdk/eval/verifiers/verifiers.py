@@ -1,10 +1,10 @@
-"""`verifiers`: tasks of a taskset of the verifiers library (its `v1` API), run by our own rollout engine.
+"""`verifiers`: tasks of a taskset of the verifiers library (its `v1` API), run by this SDK's rollout engine.
 
     path: "verifiers:tasksets/sums.py?split=train&size=500&max_terms=3"
 
-The transcript of a rollout becomes a `vf.Trace`, and the task's own `@vf.reward` methods score it in this process. What
-needs more than a chat (a harness program, tools, a container) takes `program=true` and the agent `verifiers`, which
-runs that program; images and several agents are refused with the reason.
+The transcript of a rollout becomes a `vf.Trace`, and the task's own `@vf.reward` methods score it in this process.
+Tasks that need more than a chat (a harness program, tools, a container) need `program=true` and the agent `verifiers`,
+which runs that program. Images and several agents are refused.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from ..verifier import BaseVerifier
 
 _SPLITS = ("train", "train", "val", "test")
 _TRIES = 20
-"""Tasks that are read for each one that is wanted, before an infinite taskset counts as exhausted."""
+"""Tasks to read per requested task before an infinite taskset counts as exhausted."""
 _BUILT_IN = "verifiers.v1.tasksets"
 
 
 class VerifiersParams(Strict):
-    """Which tasks of which taskset; `split`, `size` and `seed` go to the taskset where its config has such a field."""
+    """The taskset and its tasks; `split`, `size` and `seed` go to the taskset if its config has these fields."""
 
     subject: str = Field(min_length=1)
     """Module of the taskset: `my_taskset`, or a file `folder/my_taskset.py` of the project."""
     knobs: dict[str, Any] = {}
-    """Fields of the taskset's own config; `task.name` is a field of the config of its tasks."""
+    """Fields of the taskset's own config; `task.name` is the field `name` of the config of its tasks."""
     split: str | None = Field(default=None, min_length=1)
-    """Part of the tasks. Unless the taskset has splits: `train`, `val` or `test`, by the hash of the prompt."""
+    """Split of the tasks. If the taskset has no splits: `train`, `val` or `test`, by a hash of the prompt."""
     size: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Number of tasks, at most; all by default."""
+    """Maximum number of tasks; all by default."""
     seed: int | None = None
-    """Order of the tasks; the taskset's own order by default."""
+    """Seed for shuffling the tasks; the taskset's own order by default."""
     ignore_thinking: bool = True
-    """Whether reasoning in <think>…</think> is kept apart from the answer, as a chat server does."""
+    """Whether reasoning in <think>…</think> is separated from the answer, as a chat server does."""
     program: bool = False
-    """Whether the library runs the tasks, with a harness program and a runtime: set `agent: {kind: verifiers}`."""
+    """Whether the library runs the tasks, with a harness program and a runtime; needs `agent: {kind: verifiers}`."""
     data: dict[str, Any] = {}
-    """Data of one task; every row has its own."""
+    """Data of one task, set in each row."""
 
 
 class Verifiers(BaseVerifier[VerifiersParams]):
@@ -76,7 +76,7 @@ class Verifiers(BaseVerifier[VerifiersParams]):
         return f"{version('verifiers')}-{_load(self.cfg.subject).hash}"
 
     def make_rows(self) -> Iterator[Row]:
-        """The tasks of the split, as rows that can be scored without loading the taskset again."""
+        """Yield the tasks of the split, as rows that can be scored without loading the tasks again."""
         taskset = _load(self.cfg.subject)
         own = {key: value for key in ("split", "size", "seed") if (value := getattr(self.cfg, key)) is not None}
         fields = set(taskset.config_type.model_fields)
@@ -95,7 +95,7 @@ class Verifiers(BaseVerifier[VerifiersParams]):
             yield self._row(task, key if seen[key] == 1 else f"{key}-{seen[key]}")
 
     async def verify(self, *, completion: str, messages: list[Message]) -> VerificationResult:
-        """The weighted sum of the task's rewards; each of them and the metrics are in `info`."""
+        """Return the weighted sum of the task's rewards; `info` holds each reward and metric."""
         if self.cfg.program:
             raise EvalError("a task with program=true is scored where its program ran. Set agent: {kind: verifiers}.")
         task = self._task()
@@ -112,10 +112,10 @@ class Verifiers(BaseVerifier[VerifiersParams]):
         return VerificationResult(trace.reward, {**trace.metrics, **rewards})
 
     async def run_program(self, spec: Mapping[str, Any]) -> Any:
-        """The trace of one run of the task's harness program; `spec` is the library's config of an agent."""
+        """Run the task's harness program and return its trace; `spec` is the library's config of an agent."""
         vf, taskset = _library(), _load(self.cfg.subject)
         own = None if spec["harness"] else taskset.harness
-        # The library finds harnesses by the name of an installed package; one of the taskset's file takes its place.
+        # The library finds only harnesses of installed packages, so replace its harness by the taskset's own.
         agent = vf.Agent(vf.AgentConfig.model_validate({**spec, "harness": spec["harness"] or {"id": "null"}}))
         if own is not None:
             kind = import_module("verifiers.v1.utils.generic").concrete_type(own, vf.HarnessConfig) or vf.HarnessConfig
@@ -168,7 +168,7 @@ class Verifiers(BaseVerifier[VerifiersParams]):
         }
 
     def _answer(self, message: Message) -> Message:
-        """A message with its reasoning apart, where it has any."""
+        """Return a message with its reasoning in a separate field."""
         text = text_of(message.get("content") or "")
         if message["role"] != "assistant" or not self.cfg.ignore_thinking:
             return {**message, "content": text}
@@ -177,7 +177,7 @@ class Verifiers(BaseVerifier[VerifiersParams]):
 
 
 class _Taskset:
-    """The class of a taskset, its config, and how to make one of its tasks."""
+    """A taskset's class with the types of its config and tasks."""
 
     def __init__(self, subject: str) -> None:
         vf = _library()
@@ -197,7 +197,7 @@ class _Taskset:
 
     @property
     def hash(self) -> str:
-        """Hash of the taskset's file, or of all Python files of its package."""
+        """Hash of the taskset's file, or of all Python files if it is a package."""
         files = sorted(self.file.parent.rglob("*.py")) if self.file.name == "__init__.py" else [self.file]
         return hashlib.sha256(b"".join(one.read_bytes() for one in files)).hexdigest()[:12]
 
@@ -222,11 +222,11 @@ class _Taskset:
 
     @property
     def harness(self) -> Any:
-        """The harness that the taskset exports."""
+        """The harness that the taskset exports; None if it has none."""
         return next((kind for kind in self.exported if issubclass(kind, _library().Harness)), None)
 
     def obstacles(self, config: Any, *, program: bool) -> Iterator[str]:
-        """Why no task of the taskset can be run here; a `program` is run by the library."""
+        """Yield the reasons why the taskset cannot run; a `program` runs in the library, which supports more."""
         if any(issubclass(kind, _library().Env) for kind in self.exported):
             yield "it has its own environment, with agents and branches beyond one chat"
         if program:
@@ -256,7 +256,7 @@ def _library() -> Any:
 
 
 def _module_name(subject: str) -> str:
-    """What to import: a file of the project, a taskset that the library brings along, or an installed module."""
+    """Return the module to import: a file of the project, a built-in taskset of the library, or an installed module."""
     if subject.endswith(".py"):
         return subject
     name = subject.rpartition("/")[2].replace("-", "_")
@@ -264,7 +264,7 @@ def _module_name(subject: str) -> str:
 
 
 def _obstacles(task: Any, *, program: bool) -> Iterator[str]:
-    """Why one task cannot be run here."""
+    """Yield the reasons why a task cannot run."""
     data, base = task.data, _library().Task
     if data.prompt is None:
         yield "has no prompt, because a simulated user opens the conversation"
@@ -297,7 +297,7 @@ def _messages(prompt: Any) -> list[Any]:
 
 
 def _opening(data: Any) -> list[Message]:
-    """The conversation that a task starts with."""
+    """Return the initial messages of a task."""
     said: list[Message] = [one.model_dump(mode="json", exclude_none=True) for one in _messages(data.prompt)]
     if isinstance(data.prompt, str):
         said = [{"role": "user", "content": data.prompt}]
@@ -307,19 +307,19 @@ def _opening(data: Any) -> list[Message]:
 
 
 def _key(data: Any) -> str:
-    """A task's own id, or one made of its content; its position is no part of it."""
+    """Return a task's own id, or a hash of its content without its position."""
     content = data.model_dump(mode="json", exclude_none=True, exclude={"idx"})
     return data.id or hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _split(data: Any) -> str:
-    """A prompt belongs to one split, wherever its task is in the taskset."""
+    """Return the split of a task, by a hash of its prompt."""
     key = hashlib.sha256(json.dumps(_opening(data), sort_keys=True).encode()).hexdigest()
     return _SPLITS[int(key[:8], 16) % len(_SPLITS)]
 
 
 def _trace(task: Any, opening: list[Message], answers: list[Message]) -> Any:
-    """The one branch of a chat, as the library records it."""
+    """Build the library's trace of a chat, which has a single branch."""
     vf = _library()
     trace_module, state = import_module("verifiers.v1.trace"), import_module("verifiers.v1.state").state_cls(type(task))
     said = [(message, False) for message in opening] + [(one, one["role"] == "assistant") for one in answers]
@@ -340,7 +340,7 @@ def _trace(task: Any, opening: list[Message], answers: list[Message]) -> Any:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """A message in the library's form, in which a call has no `function` around its name and arguments."""
+    """Convert a message to the library's format, in which tool calls have no nested `function`."""
     kept = ("role", "content", "reasoning_content", "tool_call_id", "name")
     calls: list[dict[str, Any]] = [{**call, **call["function"]} for call in message.get("tool_calls") or ()]
     for at, call in enumerate(calls):
