@@ -1,16 +1,16 @@
-"""Secrets out of what is recorded, logged and printed.
+"""Removal of secrets from records, logs and printed text.
 
-Records, log files and terminals outlive a run and travel, and an exception may quote anything: a key that a server
-refused, the address of a database, a whole environment. So text is redacted where it leaves, in one way everywhere:
+Records, log files and terminal output are stored and shared, and exceptions may quote anything: a rejected key, the URL
+of a database, a whole environment. So all output is redacted in the same way. Redacted are
 
-- a value whose name says that it is a secret: `api_key`, `openaiApiKey`, `password`, everything below `credentials`;
-- a text that has the shape of a key: `sk-...`, `ghp_...`, a JWT, a private key, what follows `Authorization:`;
-- passwords and tokens in addresses;
-- values of environment variables that are no paths, numbers, words or plain addresses, also in base64, and escaped for
-  an address, JSON, `repr` or HTML, once or several times.
+- values whose name indicates a secret: `api_key`, `openaiApiKey`, `password`, everything below `credentials`;
+- text with the format of a key: `sk-...`, `ghp_...`, a JWT, a private key, the value of `Authorization:`;
+- passwords and tokens in URLs;
+- values of environment variables, except paths, numbers, words and plain URLs; also in base64, and escaped for a URL,
+  JSON, `repr` or HTML, once or repeatedly.
 
-Colours and invisible characters change nothing. Most lines hold no secret, so the first look is a cheap search for a
-few fragments.
+Colour codes and invisible characters do not prevent a match. Most lines contain no secret, so a fast search for a few
+fragments comes first.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from .secret_names import (
 REDACTED = "[redacted]"
 
 _compile = functools.cache(re.compile)
-"""On first use: compiling all of these takes as long as everything else that a quick command does by itself."""
+"""Compiles a pattern on first use, because compiling all of them dominates the run time of short commands."""
 
 _MARK = r"<[^<>]{1,40}>|\[[^\[\]]{1,40}\]|\$\{\w+\}"
-"""A special token, such as `assistant_token: <|assistant|>`, or the name of a variable: `api_key: ${NAME}`."""
+"""A special token, e.g. `assistant_token: <|assistant|>`, or a variable, e.g. `api_key: ${NAME}`."""
 _NO_SECRET = (
     r"[A-Za-z_]+[-_./]\d+|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-fA-F-]{36}|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
 )
-"""A word and a number, a hash, a UUID, a dotted name."""
+"""Values that are not secrets: a word and a number, a hash, a UUID, a dotted name."""
 _LITERAL = r"(?![$%])[\w.$%!@#^*+/=~?-]{6,}"
-"""What stands in quotes and is no placeholder."""
+"""A quoted value that is not a placeholder."""
 
 _PLACEHOLDER = r"^\$|\$\{\w+\}|^<[^<>]*>$|\[redacted\]"
-"""What stands for a secret in a text that is shown: a variable, or a remark."""
+"""A placeholder for a secret: a variable or a remark."""
 
 _STARTS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
-"""Not inside a word, but also after an escaped line end or character."""
+"""The start of a word, also after an escaped line end or character."""
 _SHAPES = {
     prefix: rest
     for prefixes, rest in (
@@ -68,7 +68,7 @@ _SHAPES = {
     )
     for prefix in prefixes.split()
 }
-"""Prefix of keys -> what follows it; `evk_` are our own."""
+"""Prefix of keys -> pattern of the rest; `evk_` are keys of evsys."""
 _SHAPE = (
     rf"{_STARTS}(?:{'|'.join(re.escape(prefix) + rest for prefix, rest in _SHAPES.items())})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----"
@@ -82,16 +82,16 @@ _NAME = (
     r"(?:>|&gt;|\\+u003[eE])\s{0,40}(?:<!\[CDATA\[)?|([A-Za-z_][A-Za-z0-9_.-]*+)(\\*[\"']?)[\])*`]{0,3}(?:\s{0,40}"
     r"(?::=|[=-]>|[:=]|%(?:25)*3D)\s{0,40}|[\s,]{1,3}\\*[\"']?value\\*[\"']?[\s:=]{1,3}|(?<=[\"']),\s{0,3}(?=b?\\*[\"'])))"
 )
-"""A name to which something is given: `--name ...` of a command line, `<name>...`, `name=...`, `"name": ...`,
-`name%3D...`, `"name", "value": ...` and `("name", "...")`."""
+"""A name with a value: `--name ...` of a command line, `<name>...`, `name=...`, `"name": ...`, `name%3D...`,
+`"name", "value": ...` and `("name", "...")`."""
 _WORD = r"[A-Za-z0-9_.-]*+"
 _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 _SMALL = str.maketrans(ascii_uppercase, ascii_lowercase)
 _SCHEME = r"(?i)\\*[\"']?(?:basic|bearer|token|digest|apikey)\s+"
 _GIVEN = r"(?:[bBrRuU]{1,2}(?=\\*[\"']))?(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{4,4000}+)(?![(\[])"
-"""What is given to a name; what calls or looks up something is code, not a value."""
+"""The value of a name; calls and subscripts are code, not values."""
 _CONTAINER = functools.reduce(lambda inner, _: rf"[{{\[](?:[^{{}}\[\]]|{inner})*+[}}\]]", range(5), "(?!)")
-"""A list or mapping, and five levels of them."""
+"""A list or mapping, nested up to five levels."""
 _TEXTS = r"[\[(]\s{0,3}(?:[bru]?\\*[\"'][^\"'\\]*+\\*[\"']\s{0,3},?\s{0,3})++[\])]"
 """A list or tuple of texts."""
 _TEXT_INSIDE = r"[:=\[]\s{0,3}\\*[\"']"
@@ -100,7 +100,7 @@ _NAME_SPOTS = (
     r"k(?:ey|(?<=tok)en|(?<=cook)ie)", r"secret", r"pa(?:ss[wpc]|t[\"'=:\\])", r"w(?:d(?<=pwd)|t(?<=jwt))",
     r"u(?<=au)th", r"cred", r"b(?=earer)", r"sig(?=(?:nature)?(?:=|%3d))",
 )  # fmt: skip
-"""Where the names of secrets may stand in lower-case text."""
+"""Patterns in lower-case text that may be part of a secret's name."""
 
 
 def _letters(letters: Iterable[str]) -> str:
@@ -117,14 +117,14 @@ _SHAPE_SPOTS = (
     ),
     *("A(?:KIA|SIA|Iza)", "J(?<=eyJ)"),
 )
-"""Where text may have the shape of a key. Each begins with a letter that stands for itself: such a pattern is found
-ten times as fast as one that begins with a choice, and three times as fast as each prefix by itself."""
+"""Patterns of text that may be a key. Each starts with a literal character: such a search is ten times as fast as one
+that starts with an alternative, and three times as fast as a search for each prefix."""
 _BEFORE_SPOT = 16
-"""What is looked at before a key is no longer than this."""
+"""Maximum distance from the start of a key to its match in `_SHAPE_SPOTS`."""
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """A copy of JSON-like data without its secrets."""
+    """Return a copy of JSON-like data without secrets."""
     if isinstance(value, str):
         named = is_secret_name(name) or (is_weak_name(name) and _looks_secret(value))
         if named and value and not _compile(_MARK).fullmatch(value):
@@ -136,12 +136,12 @@ def redact(value: Any, name: str = "") -> Any:
     if isinstance(value, dict) or isinstance(value, Mapping):  # the second takes ten times as long  # noqa: SIM101
         return _redact_mapping(cast(Mapping[Any, Any], value), name)
     if isinstance(value, int) and abs(value) > 999 and is_password_name(name):
-        return REDACTED  # one of digits, which YAML takes for a number
+        return REDACTED  # a password of digits, which YAML parses as a number
     return value
 
 
 def redact_text(text: str) -> str:
-    """`text` without what is a secret by its shape, its place or the environment; other text stays as it is."""
+    """Redact secrets in a text, found by their format, their name or the environment."""
     secrets = _environment_secrets()
     for hint in secrets:
         if hint in text:
@@ -156,7 +156,7 @@ def redact_text(text: str) -> str:
 
 
 def is_literal_secret(text: str, name: str) -> bool:
-    """Whether a text that was given under a name is a secret as a whole: by its shape, or by its name and look."""
+    """Whether the whole text under a name is a secret, by its format or by its name."""
     if not text or _compile(_PLACEHOLDER).search(text):
         return False
     if is_secret_name(name) or is_weak_name(name):
@@ -164,11 +164,11 @@ def is_literal_secret(text: str, name: str) -> bool:
         found = find_secrets("", text) if is_address or text.isalnum() or is_secret_name(name) else ()
         if found or (_looks_secret(text) and not is_address) or (is_password_name(name) and len(text) > 3):
             return True
-    return len(text.split()) <= 3 and redact_text(text) != text  # a secret in a longer text is redacted
+    return len(text.split()) <= 3 and redact_text(text) != text  # in a longer text, only the secret is redacted
 
 
 def is_suspicious(text: str) -> bool:
-    """Whether a text may hold a secret: quick, and true for some that hold none."""
+    """Whether a text may contain a secret; a fast check with false positives."""
     lower = text.lower()
     if any((*_find_spots(text, lower), "://" in lower)) or any(hint in text for hint in _environment_secrets()):
         return True
@@ -176,7 +176,7 @@ def is_suspicious(text: str) -> bool:
 
 
 def without_secrets(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Recorded JSON without its secrets; most of it has none, and is returned as it is."""
+    """Return recorded JSON without secrets; the same object if it contains none."""
     from json import dumps
 
     return redact(recorded) if is_suspicious(dumps(recorded)) else recorded
@@ -187,19 +187,19 @@ type _Finder = Callable[[str], Iterator[re.Match[str]]]
 
 @functools.cache
 def _compile_spots() -> list[list[tuple[Callable[[str], object], _Finder]]]:
-    """How to search and to find the spots of names, which takes lower-case text, and of shapes."""
+    """Return `search` and `finditer` of the patterns of names (for lower-case text) and of key formats."""
     compiled = (map(re.compile, spots) for spots in (_NAME_SPOTS, _SHAPE_SPOTS))
     return [[(pattern.search, pattern.finditer) for pattern in patterns] for patterns in compiled]
 
 
 def _find_spots(text: str, lower: str) -> tuple[list[_Finder], list[_Finder]]:
-    """The finders of those names and shapes that the text may hold; most lines have none."""
+    """Return the finders of the names and key formats that occur in the text; most lines have none."""
     names, shapes = _compile_spots()
     return [find for search, find in names if search(lower)], [find for search, find in shapes if search(text)]
 
 
 class RedactedStream:
-    """An output stream that passes on what is written, without its secrets."""
+    """An output stream that redacts secrets in what is written."""
 
     def __init__(self, stream: TextIO) -> None:
         self.unredacted = stream
@@ -217,7 +217,7 @@ class RedactedStream:
 
 
 def redact_output() -> tuple[TextIO, TextIO]:
-    """Keep secrets out of everything this program prints; returns the streams as they were."""
+    """Redact secrets in stdout and stderr of this process; return the previous streams."""
     before = (sys.stdout, sys.stderr)
     sys.stdout, sys.stderr = (
         stream if isinstance(stream, RedactedStream) else cast(TextIO, RedactedStream(stream)) for stream in before
@@ -226,14 +226,14 @@ def redact_output() -> tuple[TextIO, TextIO]:
 
 
 def hand_over(secret_text: str) -> None:
-    """Print a key that was made for the person who asked for it: the one thing that may pass unredacted."""
+    """Print a newly created key for the user without redaction."""
     stream = getattr(sys.stdout, "unredacted", sys.stdout)
     stream.write(secret_text + "\n")
     stream.flush()
 
 
 def hide(text: str, secret: str | None) -> str:
-    """`text` without the given secret: a server may repeat the key it refuses."""
+    """Replace a known secret in a text, because a server may quote a rejected key."""
     return text.replace(secret, REDACTED) if secret else text
 
 
@@ -244,14 +244,14 @@ def _redact_mapping(value: Mapping[Any, Any], name: str) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for key, inner in value.items():
         label = name_below(name, str(key))
-        if key == "token" and "logprob" in value:  # a piece of text and how probable it was
+        if key == "token" and "logprob" in value:  # a sampled token with its log-probability
             label = ""
         found[redact_text(key) if isinstance(key, str) else key] = redact(inner, label)
     return found
 
 
 def _looks_secret(value: str) -> bool:
-    """Whether a text may be a key: letters and digits in one piece, and no number behind a word, no hash, no path."""
+    """Whether a text may be a key: letters and digits without white space, but not a value of `_NO_SECRET`."""
     if len(value) < 6 or _compile(_NO_SECRET).fullmatch(value) or any(character.isspace() for character in value):
         return False
     return any(character.isdigit() for character in value) and any(character.isalpha() for character in value)
@@ -269,13 +269,13 @@ def _substitute(text: str, lower: str, names: list[_Finder], shapes: list[_Finde
 
 
 def _redact_named(text: str, lower: str, names: list[_Finder]) -> str:
-    """Without what is given to the name of a secret: `api_key=...`, `'auth': '...'`, `"credentials": {...}`."""
-    if len(lower) != len(text):  # some letters are two in lower case
+    """Redact the values of secret names: `api_key=...`, `'auth': '...'`, `"credentials": {...}`."""
+    if len(lower) != len(text):  # some characters become two in lower case
         lower = text.translate(_SMALL)
     parts: list[str] = []
     done = past = 0
     for start in sorted({seen.start() for find in names for seen in find(lower)}):
-        if start < past:  # the same name
+        if start < past:  # part of a name that is already handled
             continue
         while start > past and lower[start - 1] in _NAME_LETTERS:
             start -= 1
@@ -290,12 +290,12 @@ def _redact_named(text: str, lower: str, names: list[_Finder]) -> str:
 
 
 def _find_given(text: str, name: str, found: re.Match[str]) -> tuple[int, int, str] | None:
-    """Where the secret stands that is given to a name, and what to write instead; None for code or other words."""
+    """Return start, end and replacement of the secret value of a name; None if the value is code or no secret."""
     is_secret, at = is_secret_name(name), found.end()
     texts = _compile(_TEXTS).match(text, at) if is_secret_name(name_of_items(name, "xx")) else None
     container: re.Match[str] | None = texts or (_compile(_CONTAINER).match(text, at) if is_secret else None)
     if container is not None:
-        # Code holds names, and counts numbers.
+        # A container without quoted text is code or numbers.
         has_text = texts or _compile(_TEXT_INSIDE).search(container[0])
         return (at, container.end(), f"{found[4] or ''}{REDACTED}{found[4] or ''}") if has_text else None
     scheme = _compile(_SCHEME).match(text, at)
@@ -304,7 +304,7 @@ def _find_given(text: str, name: str, found: re.Match[str]) -> tuple[int, int, s
         return None
     quoted = bool(given[1] or scheme or found[2]) and not found[0].rstrip().endswith(",")
     start, value = given.start(2), given[2]
-    if text[max(0, found.start() - 1)] in "?&;" or text[max(0, found.start() - 3)] == "%":  # of an address
+    if text[max(0, found.start() - 1)] in "?&;" or text[max(0, found.start() - 3)] == "%":  # a URL parameter
         value = value.partition("#")[0]
         may_be_secret = is_weak_name(name) or name.lower() in ("sig", "signature")
         hidden = is_secret or (may_be_secret and (len(value) >= 16 or _looks_secret(value)))
@@ -319,9 +319,9 @@ _seen: tuple[Any, dict[str, list[str]]] | None = None
 
 
 def _environment_secrets() -> dict[str, list[str]]:
-    """The secrets among the values of the environment, the longest first, by a piece that is never escaped."""
+    """Return the secrets in the environment, longest first, grouped by a piece that is never escaped."""
     global _seen
-    raw: Any = getattr(os.environ, "_data", os.environ)  # asked for every line: a plain dict is quicker
+    raw: Any = getattr(os.environ, "_data", os.environ)  # a plain dict, because this runs for every line
     if _seen is None or _seen[0] != raw:
         pieces = {piece for name, value in os.environ.items() for piece in find_secrets(name, value)}
         _seen = (raw.copy(), {})
@@ -332,22 +332,22 @@ def _environment_secrets() -> dict[str, list[str]]:
 
 
 def _encode(value: str) -> set[str]:
-    """What a value is in base64: in the middle of something else it may begin at any of three places."""
-    from binascii import b2a_base64  # `base64` takes longer to import than most commands run
+    """Return the base64 forms of a value: inside other data, it has three possible alignments."""
+    from binascii import b2a_base64  # importing `base64` takes longer than most commands run
 
     data = value.encode("utf-8", "surrogateescape")
     texts = [b2a_base64(b"\0" * offset + data, newline=False).decode() for offset in range(3)]
-    # Only what no neighbour changes.
+    # Only the characters that do not depend on adjacent bytes.
     return {text[(0, 2, 3)[offset] : (offset + len(data)) * 8 // 6] for offset, text in enumerate(texts)}
 
 
 _ESCAPE = r"(?:\\+(?:[uUx][0-9A-Fa-f]{2,8}|[nrtbf]))+|(?:%[0-9A-Fa-f]{2,})+|&(?:amp;)*#?\w+;"
-"""What encoders write instead of a character."""
+"""Escape sequences that encoders write for a character."""
 
 
 @functools.lru_cache(maxsize=256)
 def _compile_secret(secret: str) -> re.Pattern[str]:
-    """What a secret looks like, also when it is escaped for JSON, `repr`, an address or HTML, and more than once."""
+    """Return a pattern for a secret that also matches its forms escaped for JSON, `repr`, URLs or HTML, repeatedly."""
     pattern = _compile(r"[^\w-]|[^\x00-\x7f]").sub(_may_be_escaped, secret)
     return re.compile(pattern if len(secret) >= SHORTEST_SECRET else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])")
 

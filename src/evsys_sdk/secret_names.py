@@ -1,4 +1,4 @@
-"""Which names promise a secret, and which values of environment variables are one."""
+"""Recognition of secrets by their names, and of secrets among environment variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def split_set(words: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the set of words of a text."""
     return frozenset(words.split())
 
 
@@ -24,28 +24,28 @@ _SECRETS = split_set(
     " authorization bearer cookie cookies jwt pat apikey apikeys accesskey privatekey secretkey authtoken"
     " accesstoken"
 )
-"""Last words of the names of secrets."""
+"""Last words of secret names."""
 _OWNERS = split_set(
     "api access private secret auth signing signature encryption ssh master account service session client admin"
     " deploy webhook storage subscription license hub bot openai anthropic claude gemini google gcp hf huggingface"
     " tinker evsys wandb github gitlab gh aws azure fireworks together groq mistral cohere deepseek openrouter"
     " replicate stripe twilio sendgrid slack xai nvidia perplexity tavily modal comet neptune supabase datadog sentry"
 )
-"""What stands before `key` or `tokens` in the name of a secret; `sort_key` and `max_tokens` are something else."""
+"""Words before `key` or `tokens` in secret names, unlike in `sort_key` and `max_tokens`."""
 _TEXTS = split_set(
     "bos eos pad unk sep cls mask stop start end image think special next first last per new previous prev current"
     " target prefix suffix separator delimiter answer begin top best"
 )
-"""What stands before `token` where that is a piece of text."""
+"""Words before `token` in names of text tokens, which are not secrets."""
 _LOOKUPS = split_set("public primary foreign sort cache group row column dict index join partition hot")
-"""What stands before `key` where that is looked up."""
+"""Words before `key` in names of lookup keys, which are not secrets."""
 _WEAK_WORDS = ("key", "auth", "tokens", "pass", "dsn", "webhook", "connstr")
-"""Names that may hold anything; what stands there has to look like a secret itself."""
+"""Last words of ambiguous names, whose values are secrets only if they look like one."""
 
 
 @functools.lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether a field or variable of this name holds a secret, whatever it is."""
+    """Whether any value of a field or variable with this name is a secret."""
     *_, before, last = ("", "", *split_words(name))
     if last in ("key", "keys", "tokens"):
         return before in _OWNERS
@@ -53,40 +53,40 @@ def is_secret_name(name: str) -> bool:
 
 
 def strip_hidden(text: str) -> str:
-    """`text` without colours, links and invisible characters; itself if it has none."""
+    """Return `text` without colour codes, links and invisible characters; the same object if it has none."""
     if "\x1b" in text or ("\\" in text and "1b[" in text.lower()) or (not text.isascii() and _INVISIBLE.search(text)):
         return _HIDDEN.sub("", text)
     return text
 
 
 def is_password_name(name: str) -> bool:
-    """Whether words and numbers are secrets under this name, too."""
+    """Whether the name is that of a password, so that words and numbers are secrets too."""
     return is_secret_name(name) and re.search(r"(?i)passw|passphrase|passcode|pwd$", name) is not None
 
 
 def name_below(name: str, key: str) -> str:
-    """The name under which a value is judged: everything below `credentials` is a secret, whatever its key."""
+    """Return the name to check a nested value with: everything below a secret name is a secret."""
     return name if is_secret_name(name) or split_words(name) == ["tokens"] else key
 
 
 def name_of_items(name: str, items: Sequence[object]) -> str:
-    """The name under which the items of a list are judged: a list under `auth` is a user and a password."""
+    """Return the name to check list items with: a list under `auth` holds a user and a password."""
     return "password" if len(items) > 1 and split_words(name)[-1:] == ["auth"] else name
 
 
 @functools.lru_cache(maxsize=4096)
 def is_weak_name(name: str) -> bool:
-    """Whether a name may be that of a secret and of much else, so that its value has to look like one."""
+    """Whether a name is ambiguous, so that its value is a secret only if it looks like one."""
     *_, before, last = ("", "", *split_words(name))
     if (before, last) in (("webhook", "url"), ("connection", "string"), ("database", "url")):
         return True
     return last in _WEAK_WORDS and before not in _LOOKUPS and (last != "tokens" or not before)
 
 
-# Secrets among the values of environment variables.
+# Secrets in environment variables.
 
 SHORTEST_SECRET = 8
-"""Shorter values would also be found in harmless text."""
+"""Shorter values would match harmless text."""
 _ORDINARY = split_set(
     "PATH HOME LANG LANGUAGE PWD OLDPWD SHELL TERM USER LOGNAME USERNAME HOSTNAME TZ EDITOR PAGER DISPLAY MAIL SHLVL"
     " PS1 PS2 LS_COLORS COLORTERM TERM_PROGRAM VIRTUAL_ENV MANPATH INFOPATH TMPDIR TEMP TMP SSH_CONNECTION SSH_CLIENT"
@@ -102,26 +102,26 @@ _PIECES = re.compile(r"[^\s\"',;{}()\[\]=&?@:/|<>]+")
 _LOGIN = re.compile(r"://([^/\s]*:([^/\s@]+))@")
 _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})")
 _SHORT_PASSWORD = re.compile(r"(?=.*\d)(?=.*[A-Za-z])\S{4,}")
-"""A short password of an address, which is redacted where it is a whole word."""
+"""A short password in a URL, which is redacted only as a whole word."""
 _PHRASE = re.compile(
     r"[A-Za-z]+(?:\s+[A-Za-z0-9][\w'-]*){2,}[.!?]?|[A-Za-z]{3,}(?:[-_, ]+[A-Za-z]{3,}){3,}|(?:[A-Z][a-z]{2,}){4,}"
 )
-"""Three or more words, or four that are joined: a passphrase. Fewer would also be found in honest text, and addresses
-of machines are joined by points."""
+"""A passphrase: three or more words, or four joined words. Fewer words would match ordinary text. Dots do not join
+words, because host names use them."""
 _BETWEEN_WORDS = re.compile(r"[-_.+~/:=,\s]+|@(?=[\w-]+\.|\d{1,2}$)")
 _WORD = re.compile(
-    r"(?![A-Za-z]*(?i:[b-df-hj-np-tv-xz]{6}))(?:"  # no word, and no name of a thing, has so many consonants in a row
+    r"(?![A-Za-z]*(?i:[b-df-hj-np-tv-xz]{6}))(?:"  # no word has this many consecutive consonants
     r"(?:[A-Z]?[a-z]+|[A-Z]{2,4})(?:A?[A-Z][a-z]{2,})*(?:[A-Z]{2,4})?\d{0,3}|[A-Z]+\d{0,3}"
     r"|\d*[A-Za-z]{0,2}|\d{1,3}[a-z]{3,5}|\d+[A-Za-z]\d+[A-Za-z]?|[A-Za-z]{1,3}\d{1,4}[A-Za-z]{0,2})"
 )
-"""`word`, `SomeName`, `OpenBLAS`, `BUILD12`, and what is short or counts: `135M`, `256color`, `8x7B`, `Xmx2048m`."""
+"""`word`, `SomeName`, `OpenBLAS`, `BUILD12`, short texts, and quantities: `135M`, `256color`, `8x7B`, `Xmx2048m`."""
 
 
 def find_secrets(name: str, value: str) -> set[str]:
-    """The secrets in an environment variable: its value, and the parts of a structured one that look like keys.
+    """Return the secrets in an environment variable: its value, and parts of a structured value that look like keys.
 
-    A secret is recognised by its value, because no list of names is complete: it is no path, no address without
-    credentials, and not made of words and numbers. Under a name that promises a secret, words are secrets too.
+    A secret is recognized by its value, because no list of names is complete: not a path, not a URL without
+    credentials, and not made of words and numbers. If the name indicates a secret, words are secrets too.
     """
     value = value.strip()
     if len(value) < SHORTEST_SECRET or name in _ORDINARY or name.startswith(_ORDINARY_PREFIXES):
@@ -145,16 +145,16 @@ def _decode(found: re.Match[str]) -> str:
 
 
 def _is_path(value: str) -> bool:
-    """Whether a value is a path or a list of them; keys in base64 may begin with a slash, and have few."""
+    """Whether a value is a path or a list of paths, unlike a base64 key, which may start with a slash but has few."""
     return len(value) < 4096 and (value.count("/") > 2 or os.path.exists(value.partition(os.pathsep)[0]))
 
 
 def _is_ordinary(text: str) -> bool:
-    """Whether a text is made of words and numbers, as far as its characters show."""
+    """Whether a text consists of words and numbers, judged by its characters."""
     return all(_WORD.fullmatch(word) for word in _BETWEEN_WORDS.split(text))
 
 
 @functools.lru_cache(maxsize=4096)
 def split_words(name: str) -> list[str]:
-    """The words of a name, in lower case."""
+    """Return the words of a name in lower case."""
     return [word.lower() for word in _PARTS.findall(_HIDDEN.sub("", name))]
