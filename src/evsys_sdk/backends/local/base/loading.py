@@ -214,7 +214,7 @@ def _load(key: BaseKey, before_loading: BeforeLoading | None = None) -> Base:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What the files of a model tell without its weights."""
+    """The properties of a model that are known before its weights are loaded."""
 
     tokenizer: Any
     context_length: int

@@ -202,7 +202,7 @@ def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
 
 @torch.no_grad()
 def quantize(model: nn.Module, switch: Switch, device: torch.device) -> None:
-    """Quantize all adaptable layers to four bits on a device, except those whose row length is not divisible."""
+    """Quantize all adaptable layers to four bits on a device, if their row length is a multiple of `BLOCK`."""
     for name, linear in switch.layers.items():
         if not can_quantize(linear.weight):
             continue

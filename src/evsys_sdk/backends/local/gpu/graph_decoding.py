@@ -82,7 +82,8 @@ class StackedCache(KeyValueCache):
         layers, heads, width = self._shape
         least_length = -(-length // _GROWTH) * _GROWTH
         new_slots, new_length = max(slots, self.slots), max(least_length, self.length)
-        # Neither dimension shrinks below this limit, so many short texts and a later long one would multiply.
+        # Neither dimension shrinks below this limit; without it, many short texts and one long text would reserve
+        # as many slots of the full length.
         if new_slots * new_length > _KEPT_POSITIONS:
             new_slots, new_length = slots, least_length
         whole = self._whole.new_zeros(layers, 2, new_slots, heads, new_length, width)

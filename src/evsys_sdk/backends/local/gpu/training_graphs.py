@@ -26,7 +26,7 @@ from .fused_body import add_adapter, gpu_layers, run_body
 
 _MOST_WORK = 1.2e13
 """Maximum of parameters times tokens; above, kernel launches are not the bottleneck."""
-# Shapes are rounded up to multiples or minima of these, so that different rows share a graph.
+# Sizes are rounded up with these units, so that different rows share a graph.
 ROUND_TOKENS = 512
 _SEGMENTS = 32
 _LENGTH = 1024

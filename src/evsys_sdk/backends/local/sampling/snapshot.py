@@ -33,7 +33,7 @@ class Snapshot:
     def changes(self) -> Mapping[str, Change]:
         """Return the changes for sampling: merged weights if memory suffices, otherwise the adapter's parts.
 
-        All four-bit weights are dequantized in advance, because in decoding that takes longer than the products.
+        All four-bit weights are dequantized once, because dequantizing per token would take longer than the products.
         """
         if self.adapter is None and not self._base.key.four_bit:
             return {}
