@@ -28,6 +28,13 @@ from evsys_sdk.backends.local.sampling.prefix_cache import PrefixCache  # noqa: 
 from .conftest import save_tiny  # noqa: E402
 from .test_architectures import FAMILIES, build  # noqa: E402
 
+
+@pytest.fixture(autouse=True)
+def no_other_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count only the caches of the test: models of other tests may still be alive in this process."""
+    monkeypatch.setattr(memory, "_evictable", weakref.WeakSet[Any]())
+
+
 type MakeClient = Callable[..., Any]
 
 INSTRUCTIONS = "You are a careful clerk who answers in one word. "

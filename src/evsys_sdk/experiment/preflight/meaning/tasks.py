@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from math import ceil
 from typing import Any, cast
@@ -18,7 +18,7 @@ from ....rollouts.rollout import opening
 from ....training.blocking import run_blocking
 from ...hypothesis import is_rate
 from .claims import claim_of, claimed_metric
-from .context import COMPARING, Context, Example, TaskSet, expected_text
+from .context import COMPARING, Context, Example, StageView, TaskSet, expected_text
 
 _NONSENSE = "zxqv 8175309 thequickbrownfoxjumpsoverthelazydog wrong"
 """A wrong answer for every task, with every letter of the alphabet."""
@@ -139,21 +139,30 @@ def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
 
 
 def rewards_for_listing(context: Context) -> Iterator[Problem]:
-    """Rewards that accept a list of all labels as the answer, for several expected labels."""
+    """Rewards that accept a list of labels as the answer, for several expected labels."""
     for one in context.sources:
         labels = {} if one.learns_from_answers else _labels(one.tasks, _QUICK)
         for between in (", ", "\n"):
-            listing = between.join(_ANCHORS.sub("", label) for label in labels)
+            listing, n = _list_labels(context, one, labels, between)
             won = [label for label, task in labels.items() if reward(task, _in_tag(task, listing)) > 0]
             if len(won) > 1:
-                message = (
-                    f"an answer that lists all {len(labels)} labels earns the reward of '{_fn_of(labels[won[0]])}'"
-                )
+                message = f"an answer that lists {n} labels earns the reward of '{_fn_of(labels[won[0]])}'"
                 hint = "Use exact_match; with answer_tag, it allows reasoning before the answer."
                 yield Problem(
                     f"{message}, where {show(won[0])} is expected and where {show(won[1])} is", one.place, hint=hint
                 )
                 break
+
+
+def _list_labels(context: Context, stage: StageView, labels: Iterable[str], between: str) -> tuple[str, int]:
+    """The longest list of labels that fits into the answers of a stage, and its number of labels."""
+    sampling, listing, n = getattr(stage.cfg, "sampling", None), "", 0
+    for label in sorted(labels, key=len):
+        longer = between.join(filter(None, [listing, _ANCHORS.sub("", label)]))
+        if sampling is not None and context.tokens(longer, context.client) > sampling.max_tokens:
+            break
+        listing, n = longer, n + 1
+    return listing, n
 
 
 def _in_tag(task: HarborTask, answer: str) -> str:
