@@ -95,7 +95,7 @@ def test_a_folder_may_give_less_time_than_we_do(make_folder: Make, in_sandbox: A
 
 def test_a_task_that_needs_a_container_is_not_run_without_one(make_folder: Make, in_sandbox: Any, say: Any) -> None:
     policy = say.scripted("done")
-    with pytest.raises(DataError, match=r"needs a container \(Dockerfile\), and environment 'bwrap' .*rootfs"):
+    with pytest.raises(DataError, match=r"needs a container \(Dockerfile\), which environment 'bwrap' .*rootfs"):
         in_sandbox(make_folder(dockerfile="FROM debian\n"), policy)
     assert policy.asked == []
 
