@@ -323,9 +323,9 @@ MEANINGS: Sequence[Meaning] = [
     Meaning("pairs swapped", DPO, {}, "Swap the two columns", {"pairs": each(chosen=lambda row: row["rejected"], rejected=lambda row: row["chosen"])}),
     Meaning("pairs against their scores", DPO, {"metadata": None}, "lower score", {"pairs": each(score_chosen=lambda _: 2, score_rejected=lambda _: 8)}),
     Meaning("filter of a misspelt value", ONE, {"run.data.transforms": [{"kind": "filter", "params": {"conditions": [{"field": "team", "operator": "eq", "value": "biling"}]}}, TO_CHAT]}, "rows of data/train.jsonl are left", {"train": lambda rows: [*rows, {**rows[0], "team": "biling"}]}),
-    Meaning("a reward for listing every label", RL, {"run.data.transforms": [TO_CHAT, {"kind": "chat_to_harbor_task", "params": {"fn_name": "contains"}}]}, "labels earns the reward of 'contains'"),
-    Meaning("a reward for listing every label in a tag", RL, {"run.data.transforms": [TO_CHAT, {"kind": "chat_to_harbor_task", "params": {"fn_name": "contains", "params": {"answer_tag": "answer"}}}]}, "an answer that lists"),
-    Meaning("a reward for a line with the label", RL, {"run.data.transforms": [TO_CHAT, {"kind": "chat_to_harbor_task", "params": {"fn_name": "regex_match"}}]}, "an answer that lists"),
+    Meaning("a reward for listing every label", RL, {"run.data.transforms": [TO_CHAT, {"kind": "chat_to_harbor_task", "params": {"fn_name": "contains"}}]}, "an answer that lists 3 labels earns the reward of 'contains'"),
+    Meaning("a reward for listing every label in a tag", RL, {"run.data.transforms": [TO_CHAT, {"kind": "chat_to_harbor_task", "params": {"fn_name": "contains", "params": {"answer_tag": "answer"}}}], "run.algorithm.params.sampling.max_tokens": 64}, "an answer that lists 4 labels"),
+    Meaning("a reward for a line with the label", RL, {"run.data.transforms": [TO_CHAT, {"kind": "chat_to_harbor_task", "params": {"fn_name": "regex_match"}}]}, "an answer that lists 3 labels"),
 ]  # fmt: skip
 
 

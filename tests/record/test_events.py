@@ -245,7 +245,7 @@ def test_events_of_version_1_are_read_and_said_to_have_no_chain(tmp_path: Path) 
         journal.append(Kind.NOTE, text="new")
     assert [(event.format, event.text("text")) for event in read_events(tmp_path)] == [(1, "old")] * 3 + [(2, "new")]
     assert verify_chain(path) == [
-        f"{path}: 3 events are of version 1, which kept no hashes: whether they were changed cannot be told."
+        f"{path}: 3 events are of version 1, which kept no hashes, so changes to them cannot be detected."
     ]
     content = path.read_text("utf-8").replace('"2"', '"3"')  # the last of the old lines is what the new one refers to
     path.write_text(content, encoding="utf-8")

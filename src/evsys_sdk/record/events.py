@@ -250,9 +250,7 @@ def verify_chain(path: Path) -> list[str]:
                 problems.append(f"{where}: the line before it is not the one it was written after.")
         before = line  # damaged or not, the next line carries its hash
     if unchained:
-        problem = (
-            f"{unchained} events are of version 1, which kept no hashes: whether they were changed cannot be told."
-        )
+        problem = f"{unchained} events are of version 1, which kept no hashes, so changes to them cannot be detected."
         problems.insert(0, f"{path}: {problem}")
     return problems
 

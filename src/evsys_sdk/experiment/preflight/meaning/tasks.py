@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import ceil
 from typing import Any, cast
@@ -154,12 +154,13 @@ def rewards_for_listing(context: Context) -> Iterator[Problem]:
                 break
 
 
-def _list_labels(context: Context, stage: StageView, labels: Iterable[str], between: str) -> tuple[str, int]:
+def _list_labels(context: Context, stage: StageView, labels: Mapping[str, HarborTask], between: str) -> tuple[str, int]:
     """The longest list of labels that fits into the answers of a stage, and its number of labels."""
     sampling, listing, n = getattr(stage.cfg, "sampling", None), "", 0
     for label in sorted(labels, key=len):
         longer = between.join(filter(None, [listing, _ANCHORS.sub("", label)]))
-        if sampling is not None and context.tokens(longer, context.client) > sampling.max_tokens:
+        answer = _in_tag(labels[label], longer)
+        if sampling is not None and context.tokens(answer, context.client) > sampling.max_tokens:
             break
         listing, n = longer, n + 1
     return listing, n
