@@ -23,6 +23,7 @@ from .families import explain_refusal
 from .head import Head
 
 if TYPE_CHECKING:
+    from ..sampling.decoding import TokenDecoder
     from .loading import Base
 
 _LARGEST_CRAFTED = 40.0
@@ -168,15 +169,21 @@ def _compare_decoding(base: Base, texts: Sequence[Tensor], own: Tensor) -> str |
     """Return how results change when the last tokens of each text are decoded one by one, or None."""
     from ..sampling.decoding import TokenDecoder
 
-    decoder = TokenDecoder(base, {})
+    logits = decode_texts(base, TokenDecoder(base, {}))
+    gap = _difference(base, logits, own[:, -logits.shape[1] :])
+    return None if gap is None else f"its log-probabilities change by {gap:.3g} when tokens are decoded one by one"
+
+
+def decode_texts(base: Base, decoder: TokenDecoder) -> Tensor:
+    """Return the logits that a decoder computes for the last tokens of the test sequences, one step at a time."""
+    texts = [text.tolist() for text in _texts(base)]
     count = len(texts[0])
     read = max(1, count - _STEPS)
     decoder.cache.reserve(len(texts), count)
-    logits = [decoder.prefill([text[:read].tolist() for text in texts], list(range(len(texts))))]
+    logits = [decoder.prefill([text[:read] for text in texts], list(range(len(texts))))]
     for at in range(read, count):
-        logits.append(decoder.step([int(text[at]) for text in texts], [at] * len(texts)))
-    gap = _difference(base, torch.stack(logits, dim=1), own[:, read - 1 :])
-    return None if gap is None else f"its log-probabilities change by {gap:.3g} when tokens are decoded one by one"
+        logits.append(decoder.step([text[at] for text in texts], [at] * len(texts)))
+    return torch.stack(logits, dim=1)
 
 
 def _gap(base: Base, hidden: Tensor, expected: Tensor) -> float | None:

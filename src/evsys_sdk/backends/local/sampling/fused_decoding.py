@@ -21,7 +21,7 @@ from ..base.families import FUSED
 from ..base.fused_layers import Layer, prepare_layers
 from ..base.loading import Base
 from ..base.lora import Change
-from ..base.probing import agrees
+from ..base.probing import agrees, decode_texts
 from ..gpu.graph_decoding import graph_decoder
 from .decoding import StepLayout, TokenDecoder
 from .snapshot import Snapshot
@@ -95,10 +95,6 @@ def _can_fuse(base: Base) -> bool:
 @torch.inference_mode()
 def _both(base: Base) -> tuple[Tensor, Tensor]:
     """Return the logits of the fused and of the plain decoder."""
-    return _try(FusedDecoder(base, {}, prepare_layers(base, {}))), _try(TokenDecoder(base, {}))
-
-
-def _try(decoder: TokenDecoder) -> Tensor:
-    decoder.cache.reserve(2, 16)
-    decoder.prefill([[1, 2, 3], [3, 2]], [0, 1])
-    return decoder.step([4, 5], [3, 2])
+    return decode_texts(base, FusedDecoder(base, {}, prepare_layers(base, {}))), decode_texts(
+        base, TokenDecoder(base, {})
+    )
