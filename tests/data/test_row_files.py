@@ -93,7 +93,7 @@ def test_columns_are_renamed_in_one_line(read: Callable[..., Any]) -> None:
         (b'text,team\n"a,x\nb,y\n', r"row 1 \(line 3\): unexpected end of data. Close every quoted cell"),
         (b"text,team\n", r"rows.csv holds no rows"),
         (b"", r"rows.csv holds no rows"),
-        (b"text,team\na,x,z\n", r"row 1 \(line 2\) has 3 cells, but the header names 2 columns. Put quotes"),
+        (b"text,team\na,x,z\n", r"row 1 \(line 2\): 3 cells, but the header names 2 columns. Quote"),
     ],
 )
 def test_a_bad_table_says_how_to_correct_it(read: Callable[..., Any], content: bytes, says: str) -> None:
@@ -108,8 +108,8 @@ def test_all_bad_rows_are_in_one_report(read: Callable[..., Any]) -> None:
         read(content=content, transforms=[TO_CHAT])
     message = str(caught.value)
     assert "transform 'jsonl_to_chat': 10 of 41 rows have no `team`: rows 4, 8, 12, 16, 20 and 5 more" in message
-    assert "row 41 (line 42) has 3 cells" in message
-    assert message.endswith("Correct them, or leave them out with `on_bad_row: skip` in the data block.")
+    assert "row 41 (line 42): 3 cells" in message
+    assert message.endswith("Correct them, or leave them out with `on_bad_row: skip`.")
     assert len(read(content=content, transforms=[TO_CHAT], on_bad_row="skip")) == 30
 
 
@@ -123,6 +123,12 @@ def test_lines_that_are_no_rows_and_messages_of_a_wrong_shape_are_left_out_and_c
     assert bad.count == 3
     assert "rows.jsonl:2: this is not JSON" in bad.report()
     assert "'messages[0].role' is 'boss'" in bad.report()
+
+
+def test_rows_with_the_same_number_of_cells_are_reported_together(read: Callable[..., Any]) -> None:
+    lines = [f"text {n},{'x,y' if n in (2, 5, 9) else 'x'}" for n in range(1, 11)]
+    with pytest.raises(DataError, match=r"3 of 10 rows cannot be read: 3 cells, but .*: rows 2, 5, 9\. Correct them"):
+        read(content="\n".join(["text,team", *lines]).encode(), transforms=[TO_CHAT])
 
 
 def test_where_every_row_is_bad_none_is_left_to_skip_to(read: Callable[..., Any]) -> None:

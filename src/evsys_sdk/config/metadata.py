@@ -92,6 +92,8 @@ class BenchmarkEntry(Strict):
     """Column of the source -> its new name, as in `data.columns`."""
     transforms: list[TransformSpec] = []
     """Transforms that turn rows into tasks, in this order, as in `data.transforms`."""
+    on_bad_row: Literal["error", "skip"] = "error"
+    """Handling of unusable rows of `path`, as in `data.on_bad_row`."""
     split: Split | None = None
     """`val` scores may select, `test` scores are only reported."""
     tags: list[str] = []

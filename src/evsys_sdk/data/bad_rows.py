@@ -7,6 +7,7 @@ bad.count  # how many were left out
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from ..errors import DataError
@@ -14,7 +15,7 @@ from ..protocols import Row
 
 _SHOWN = 5
 """Maximum number of row numbers and of different reasons in a report."""
-_REMEDY = "Correct them, or leave them out with `on_bad_row: skip` in the data block."
+_REMEDY = "Correct them, or leave them out with `on_bad_row: skip`."
 _UNREAD = "cannot be read: "
 
 
@@ -37,6 +38,8 @@ class BadRows:
         self._first: DataError | None = None
         self._numbers: dict[tuple[str, str], list[int]] = {}
         """(place, problem) -> row numbers."""
+        self._unread: dict[tuple[str, str], str] = {}
+        """(place, problem) of unreadable rows -> the message of the first."""
 
     @property
     def count(self) -> int:
@@ -54,8 +57,9 @@ class BadRows:
         """Record a row that its source could not read; the error names the place."""
         self._read += 1
         self._first = self._first or error
-        place, found, reason = str(error).partition(f":{number}: ")
-        key = (place, f"{_UNREAD}{reason.rstrip('.')}") if found else ("", str(error))
+        named = re.fullmatch(rf"(.+?)(?::{number}|: row {number} \(line \d+\)): (.+)", str(error), re.DOTALL)
+        key = (named[1], f"{_UNREAD}{named[2].rstrip('.')}") if named else ("", str(error))
+        self._unread.setdefault(key, str(error).rstrip("."))
         self._numbers.setdefault(key, []).append(number)
 
     def note(self, place: str, error: Exception, whole: DataError, number: int) -> None:
@@ -83,8 +87,9 @@ class BadRows:
             if not place:  # the message names its row
                 parts.append(reason.rstrip("."))
                 continue
-            if reason.startswith(_UNREAD) and len(numbers) == 1:
-                parts.append(f"{place}:{numbers[0]}: {reason.removeprefix(_UNREAD)}")
+            if len(numbers) == 1 and (only := self._unread.get((place, reason))):
+                parts.append(only.removeprefix(f"{place}: ") if place == last else only)
+                last = place
                 continue
             shown = ", ".join(map(str, numbers[:_SHOWN])) + (
                 f" and {len(numbers) - _SHOWN} more" if numbers[_SHOWN:] else ""

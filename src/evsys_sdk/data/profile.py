@@ -78,9 +78,9 @@ class DatasetProfile:
 
 
 def profile_rows(
-    rows: Iterable[tuple[int, Row]], *, source: str, count_tokens: Callable[[str], int], problems: Sequence[str] = ()
+    rows: Iterable[tuple[int, Row]], *, source: str, count_tokens: Callable[[str], int], unreadable: str = ""
 ) -> DatasetProfile:
-    """The profile of numbered rows; `problems` are those of their source."""
+    """The profile of numbered rows; `unreadable` reports the rows that could not be read."""
     numbered = list(islice(rows, _MOST_ROWS + 1))
     complete = len(numbered) <= _MOST_ROWS
     numbered = numbered[:_MOST_ROWS]
@@ -96,6 +96,7 @@ def profile_rows(
     }
     ends = {"shortest": sized[0], "longest": sized[-1]} if sized else {}
     repeats = _repeats(numbered)
+    problems = [unreadable] if unreadable else []
     if format == "unknown" and names is None and numbered and not {_SHAREGPT, "chosen"} & numbered[0][1].keys():
         problems = [*problems, f"{_NO_COLUMNS}; add `transforms:` to the data block."]
     return DatasetProfile(
@@ -107,7 +108,11 @@ def profile_rows(
         lengths={side: _lengths(sorted(counts)) for side, counts in found.items() if counts},
         examples={end: {"row": one[1], "prompt": one[2], "answer": one[3]} for end, one in ends.items()},
         problems=[*problems, *_problems(numbered, columns, repeats, sides, names)],
-        suggestion={"path": source, "transforms": _transforms(numbered, columns, names, format, bool(repeats))},
+        suggestion={
+            "path": source,
+            **({"on_bad_row": "skip"} if unreadable else {}),
+            "transforms": _transforms(numbered, columns, names, format, bool(repeats)),
+        },
     )
 
 

@@ -129,9 +129,10 @@ def _read_csv(path: Path, on_error: OnError | None) -> Iterator[tuple[int, Row]]
                         {name: value if value.strip() else None for name, value in zip(names, values, strict=True)},
                     )
                     continue
+                count = f"{len(values)} cell{'s' * (len(values) > 1)}"
                 message = (
-                    f"{path}: row {number} (line {cells.line_num}) has {len(values)} cells, but the header names "
-                    f"{len(names)} columns. Put quotes around cells that hold the delimiter, or correct the row."
+                    f"{path}: row {number} (line {cells.line_num}): {count}, but the header names "
+                    f"{len(names)} columns. Quote cells that hold the delimiter, or correct the row."
                 )
                 if on_error is None:
                     raise DataError(message)

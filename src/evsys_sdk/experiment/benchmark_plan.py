@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..config import BenchmarkEntry, Budget, ExperimentConfig, Metadata, TransformSpec
+from ..config import BenchmarkEntry, Budget, DataConfig, ExperimentConfig, Metadata, TransformSpec
 from ..config.metadata import BASE_MODEL
 from ..config.prices import price_of
 from ..config.search import success_of
+from ..data import prepare_rows
+from ..data.stores.local import LocalDataStore
 from ..data.task_source import locate_rows
 from ..data.types import HarborTask, InProcessVerifier
 from ..data.workspace.local_folder import LocalFolder
@@ -98,6 +100,9 @@ def plan_benchmarks(metadata: Metadata, algorithm: Algorithm, *, seed: int) -> l
 def load_entry(entry: BenchmarkEntry) -> Benchmark:
     """The tasks of an entry."""
     path = None if entry.path is None else locate_rows(entry.path)
+    if path is not None and entry.id is None and entry.on_bad_row == "skip":  # not cached: other rows than the file's
+        source = DataConfig(path=str(path), columns=entry.columns, transforms=entry.transforms, on_bad_row="skip")
+        return Benchmark.of(prepare_rows(source, store=LocalDataStore()), name=entry.name or path.stem)
     return Benchmark.load(id=entry.id, path=path, name=entry.name, transforms=_pipeline(entry))
 
 

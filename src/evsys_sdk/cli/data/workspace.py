@@ -235,9 +235,9 @@ def _show_profile(path: Path, model: str | None, split: str, as_json: bool) -> N
     if not rows:
         reason = bad.report() if bad.count else f"{path}: the file has no rows. Check its path"
         raise DataError(f"{reason}.")
-    refused = [f"{bad.report()}."] if bad.count else []
+    unreadable = f"{bad.report()}." if bad.count else ""
     found = profile_rows(
-        rows, source=str(path), count_tokens=lambda text: len(tokenizer.encode(text)), problems=refused
+        rows, source=str(path), count_tokens=lambda text: len(tokenizer.encode(text)), unreadable=unreadable
     )
     emit({**asdict(found), "length_unit": unit}, as_json, lambda: _print_profile(found, unit))
 

@@ -24,6 +24,7 @@ from typing import IO, Any, NamedTuple, cast
 from ...errors import DataError, EvsysError, WorkspaceError, show
 from ...log import get_logger
 from ...record.jsonable import dump_line
+from ..bad_rows import BadRows
 from ..jsonl import cannot_read
 from ..row_files import KINDS, kind_of, read_row_file
 from ..rows import detect_format
@@ -148,7 +149,10 @@ def read_content(path: Path) -> Content:
 def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a JSONL file, decompressed and without byte-order mark; other formats as lines of JSON."""
     if path.is_dir() or kind_of(path) not in (None, "jsonl"):
-        yield from (dump_line(row, f"{path}: row {at}") for at, row in read_row_file(path))
+        bad = BadRows()
+        for row in bad.watch(read_row_file(path, on_error=bad.note_unread)):
+            yield dump_line(row, f"{path}: row {bad.number}")
+        bad.finish()
         return
     number = 0
     try:

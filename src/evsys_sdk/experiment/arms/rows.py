@@ -62,13 +62,13 @@ def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dic
     """The transformed rows of a source, and for a workspace dataset its id, version and hash."""
     bad = BadRows(skip=data.on_bad_row == "skip")
     if not (data.dataset_id or data.dataset_name):
-        return list(prepare_rows(data, store=store, bad=bad)), _left_out(bad, data)
+        return list(prepare_rows(data, store=store, bad=bad)), _left_out(bad)
     workspace = Workspace()
     pulled = workspace.pull_dataset(id=data.dataset_id, name=None if data.dataset_id else data.dataset_name)
     came_from = {"id": pulled.id, "version": pulled.version, "source_sha256": pulled.manifest.sha256}
     if bad.skip or data.columns:  # the cache key covers neither
         rows = list(prepare_rows(data, store=store, workspace=workspace, bad=bad))
-        return rows, {**came_from, **_left_out(bad, data)}
+        return rows, {**came_from, **_left_out(bad)}
     if not data.transforms:
         return list(pulled.rows()), came_from
     try:
@@ -82,12 +82,9 @@ def load_transformed(data: DataConfig, store: DataStore) -> tuple[list[Row], dic
         return rows, came_from
 
 
-def _left_out(bad: BadRows, data: DataConfig) -> dict[str, Any]:
-    """The number of rows that were left out, with the reasons, for the record; also logged."""
-    if not bad.count:
-        return {}
-    get_logger(__name__).warning("%s: %d rows are left out: %s", describe_source(data), bad.count, bad.report())
-    return {"rows_left_out": bad.count, "left_out": bad.report()}
+def _left_out(bad: BadRows) -> dict[str, Any]:
+    """The number of rows that were left out, with the reasons, for the record."""
+    return {"rows_left_out": bad.count, "left_out": bad.report()} if bad.count else {}
 
 
 def content_hash(rows: Sequence[Row]) -> str:

@@ -128,6 +128,8 @@ class RunChecks:
                 self._left_out += 1
                 return None
             self.pulled[key] = pull_rows(data, store)
+            left_out = self.pulled[key].left_out
+            self.report.warn(replace(problem, path=f"{place}.{problem.path}") for problem in left_out)
         found = self.pulled[key].problems
         self.report.add(replace(problem, path=f"{place}.{problem.path}") for problem in found)
         return self.pulled[key]

@@ -46,6 +46,8 @@ class PulledRows:
     """Number of raw rows read."""
     problems: list[Problem] = field(default_factory=list[Problem])
     """Places are relative to the `data` block."""
+    left_out: list[Problem] = field(default_factory=list[Problem])
+    """The bad rows that the config skips; places as in `problems`."""
 
     def where(self, index: int) -> str:
         """Describe row `index` for a message: `file:line` for JSONL files."""
@@ -91,6 +93,9 @@ def _pull(pulled: PulledRows, store: DataStore, transforms: Iterable[Any]) -> No
             bad.finish()
             break
     pulled.complete, pulled.read = pulled.complete and not raw.cut, raw.number
+    if bad.skip and bad.count:
+        left_out = Problem(f"{bad.count} rows are left out: {bad.report()}", path="on_bad_row")
+        pulled.left_out = [left_out]
     if not pulled.rows and pulled.complete:
         raise DataError(
             f"the transforms leave none of the {raw.number} rows of {describe_source(pulled.data)}. "
