@@ -123,8 +123,8 @@ def verifier_from_dict(value: Any) -> VerifierPayload:
     if not isinstance(kind, str) or kind not in _VERIFIERS:
         guess = closest(kind, _VERIFIERS) if isinstance(kind, str) else None
         got = "is missing" if kind is MISSING else f"is {show(kind)}"
-        hint = f"did you mean '{guess}'?" if guess else f"use one of {', '.join(_VERIFIERS)}."
-        raise DataError(f"'verifier.kind' {got}; {hint}")
+        options = f'use one of {", ".join(_VERIFIERS)}; a function is {{"kind": "in_process", "fn_name": ...}}.'
+        raise DataError(f"'verifier.kind' {got}; {f"did you mean '{guess}'?" if guess else options}")
     fields = {name: part for name, part in value.items() if name != "kind"}
     required, optional = _REQUIRED[kind], _OPTIONAL[kind]
     refuse_keys(fields, known=(*required, *optional), where="verifier.")
