@@ -68,7 +68,7 @@ class TestVerdict:
     def test_one_or_two_seeds_are_at_most_promising(self, seeds: int) -> None:
         found = conclude_from(evidence(runs(seeds=seeds, a=0.3)))
         assert found.verdict == "promising_unconfirmed"
-        assert found.reasons[0] == "`a`, `baseline` have fewer than 3 seeds, which a supported claim needs"
+        assert found.reasons[0] == "fewer than 3 seeds of `a`, `baseline`, which a supported claim needs"
         assert "n_repeats: 3" in " ".join(found.next)
 
     def test_one_seed_of_the_baseline_is_not_enough_either(self) -> None:
@@ -79,7 +79,8 @@ class TestVerdict:
 
     def test_no_difference_is_inconclusive(self) -> None:
         found = conclude_from(evidence(runs(a=0.0)))
-        assert (found.verdict, found.reasons) == ("inconclusive", ["the interval holds both a gain and a loss"])
+        assert found.verdict == "inconclusive"
+        assert found.reasons == ["the interval holds values on both sides of what was claimed"]
 
     def test_a_loss_refutes_the_claim_of_a_gain(self) -> None:
         found = conclude_from(evidence(runs(a=-0.2, b=-0.15)))
@@ -185,7 +186,6 @@ class TestBaseline:
         arms = [replace(arm, scorings={**arm.scorings, key: base}) for arm in given.runs[0].arms]
         found = conclude_from(replace(given, runs=[RunEvidence("a", arms)]))
         assert (found.baseline, found.verdict, found.best_arm) == ("base", "supported", "a")
-        assert any("any training at all" in threat for threat in found.threats)
         assert [run.name for run in found.runs] == ["a", "base"]
 
     def test_a_base_model_that_answered_other_tasks_is_no_baseline(self) -> None:
@@ -217,7 +217,7 @@ class TestBaseline:
         scores = runs(a=0.2, b=0.0)
         found = conclude_from(evidence({"b": scores["b"], "a": scores["a"]}))
         assert found.baseline == "b"
-        assert any("only because it is the first run" in threat for threat in found.threats)
+        assert str(found.baseline_is).startswith("it is the first run")
 
 
 class TestChoosing:
@@ -317,7 +317,10 @@ class TestMetrics:
 
     def test_a_metric_that_nothing_has_is_invalid(self) -> None:
         found = conclude_from(self.losses("no_such_metric"))
-        assert (found.verdict, found.summary) == ("invalid", "Invalid: no run reports no_such_metric.")
+        assert (found.verdict, found.summary) == (
+            "invalid",
+            "Invalid: no run has a score for no_such_metric, first `baseline0`: it reports no finite no_such_metric.",
+        )
 
     def test_a_full_name_chooses_the_set(self) -> None:
         about = metadata(metric="val/suite/pass@1", splits=("val", "test"))
@@ -330,7 +333,7 @@ class TestMetrics:
             given = with_arms(given, run, metrics={"final_loss": 0.1 if run == "a" else 0.5})
         found = conclude_from(given)
         assert found.verdict == "inconclusive"
-        assert "last digit" in found.reasons[0]
+        assert "seeds that differ" in found.reasons[0]
 
     def test_scores_on_training_rows_are_never_supported(self) -> None:
         given = self.losses("train_fit/exact_match")
@@ -408,12 +411,7 @@ class TestProperties:
         nothing = np.zeros((3, 80))
         found = conclude_from(evidence({"baseline": nothing, "a": nothing}, about=claim(min_effect=0.05)))
         assert found.verdict == "inconclusive"
-        assert any("cannot tell them apart" in one for one in found.extremes)
-
-    def test_seeds_that_change_nothing_are_noticed(self) -> None:
-        scores = runs(a=0.2)
-        found = conclude_from(evidence({"baseline": scores["baseline"], "a": np.repeat(scores["a"][:1], 3, axis=0)}))
-        assert any("check that the seed changes anything" in threat for threat in found.threats)
+        assert "saturated" in found.summary
 
     def test_a_rate_stays_between_none_and_all(self) -> None:
         found = conclude_from(evidence({"baseline": np.zeros((3, 5)), "a": np.ones((3, 5))}))
@@ -426,7 +424,7 @@ class TestProperties:
     def test_a_single_task_leaves_the_seeds(self) -> None:
         found = conclude_from(evidence({"baseline": [[0.1], [0.2], [0.15]], "a": [[0.8], [0.9], [0.85]]}))
         assert found.verdict == "supported"
-        assert any("single task" in threat for threat in found.threats)
+        assert any("only one task" in threat for threat in found.threats)
 
     def test_seeds_that_all_agree_leave_the_luck_of_the_tasks_to_be_seen(self) -> None:
         scores = {"baseline": [[0.0] * 48] * 3, "a": [[1.0] * 48] * 3}
@@ -479,7 +477,6 @@ class TestForm:
         assert "| baseline (baseline) |" in page
         assert len(lines) < 60
 
-    def test_looks_at_the_test_set_are_a_threat(self) -> None:
-        assert any("4 times in 2 earlier" in threat for threat in self.given().threats)
+    def test_evaluations_on_the_test_set_are_counted(self) -> None:
         assert self.given().looks == Looks(before=4, experiments=2, here=9)
         assert conclude_from(evidence(runs(a=0.2))).looks is None

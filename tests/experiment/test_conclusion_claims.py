@@ -231,16 +231,8 @@ class TestExtremes:
         draw = np.random.default_rng(0)
         high = {name: (draw.random((3, 40)) < 0.97).astype(float) for name in ("baseline", "a")}
         found = conclude_from(evidence(high, about=claim(min_effect=0.05)))
-        assert found.extremes[0].startswith("Ceiling: `baseline` scores 0.9")
         assert any("harder tasks" in step for step in found.next)
         assert not any("bigger change" in step for step in found.next)
-
-    def test_scores_of_next_to_nothing_say_that_the_tasks_are_too_hard(self) -> None:
-        low = {name: np.zeros((3, 100)) for name in ("baseline", "a")}
-        low["a"][0, 0] = 1.0
-        found = conclude_from(evidence(low))
-        assert found.extremes[0].startswith("Floor: the best run scores 0.003")
-        assert any("easier tasks" in step for step in found.next)
 
     def test_two_seeds_that_agree_by_chance_are_no_noise_floor_of_zero(self) -> None:
         row = np.tile([0.0, 1.0], 20)
@@ -266,12 +258,9 @@ class TestExtremes:
         for name in ("a", "baseline"):
             given = with_arms(given, name, status="failed", error="no memory", scorings={})
         found = conclude_from(given)
-        assert found.summary.startswith(
-            "Invalid: no run has a score: none of 6 arms ended with one, first `baseline__seed0`"
-        )
-        assert "no memory" in found.summary
+        assert found.summary == "Invalid: no run has a score for pass@1, first `baseline__seed0`: it failed: no memory."
+        assert len(found.not_scored) == 6
         assert found.threats == []
-        assert not any("name of the metric" in step for step in found.next)
 
 
 class TestAttempts:
@@ -300,7 +289,6 @@ class TestAttempts:
         found = conclude_from(given)
         assert (found.verdict, found.baseline, found.best_arm) == ("supported", "old", "a")
         assert found.baseline_is == "this experiment continues from it"
-        assert any("another experiment" in threat for threat in found.threats)
         named = evidence({"baseline": scores["baseline"], "a": scores["a"]}, parent=parent)
         assert conclude_from(named).baseline == "baseline"
 
@@ -315,7 +303,7 @@ class TestWords:
         assert "- `lr`: 0.2 in `a`, 0.1 in `baseline`" in page
         assert "rank" not in page
         assert "Scored on 60 tasks of tasks.jsonl" in page
-        assert "Seeds: 0, 1, 2, the same for all runs." in page
+        assert "Seeds: 0, 1, 2." in page
         assert "It was resumed once." in page
         assert "model: tiny at 1234" in page
         assert "False positive rate: at most 2 % (equally noisy runs)." in page
@@ -332,7 +320,7 @@ class TestWords:
         scores["a"] += scores["baseline"].mean() - scores["a"].mean()
         found = conclude_from(evidence(scores, about=claim(min_effect=0.02)))
         assert found.verdict == "inconclusive"
-        assert any("minimum detectable effect" in step or "no effect within the range" in step for step in found.next)
+        assert any("80 % power" in step or "add tasks" in step for step in found.next)
 
     def test_a_conclusion_of_the_first_form_can_still_be_read(self) -> None:
         from evsys_sdk.experiment.conclusion import Conclusion
@@ -343,7 +331,6 @@ class TestWords:
             "error_rate",
             "attempt",
             "population",
-            "extremes",
             "trend",
             "identity",
             "deviations",

@@ -63,7 +63,6 @@ class TestParent:
         assert found.baseline_is == "this experiment continues from it"
         assert [one.run for one in found.comparisons] == ["child"]
         assert found.best_arm == "child"
-        assert any("was run in another experiment" in threat for threat in found.threats)
 
     def test_it_may_be_named_and_then_its_latest_attempt_counts(self, start: Start) -> None:
         start("parent", 1)

@@ -91,11 +91,15 @@ class Analysis:
             known = [(one.stderr, round(one.df, 1)) for one in self.differences.estimates]
             # The mean rather than the median, because a high-variance run has less power.
             effect = float(np.mean([(t_quantile(1 - error, df) + t_quantile(POWER, df)) * one for one, df in known]))
+        return effect if self.room is None or effect <= max(self.room, 0.0) else None
+
+    @property
+    def room(self) -> float | None:
+        """Distance of the baseline's rate to the best one; None if the metric is no rate."""
         base = self.baseline_scores
         if base is None or not self.question.is_rate:
-            return effect
-        room = 1 - base.mean if self.question.sign > 0 else base.mean
-        return effect if effect <= max(room, 0.0) else None
+            return None
+        return 1 - base.mean if self.question.sign > 0 else base.mean
 
     @property
     def prospect(self) -> Prospect | None:

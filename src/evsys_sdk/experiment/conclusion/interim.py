@@ -15,7 +15,6 @@ import numpy as np
 from ..statistics.student_t import chi2_quantile
 from .comparison import Analysis, complete
 from .model import Conclusion, Sequential, Verdict
-from .summary import number
 
 DECIDED, FUTILE, BROKEN = "decided", "futile", "seeds are missing"
 """Outcomes before the last interim analysis."""
@@ -47,37 +46,38 @@ def judge_interim(conclusion: Conclusion) -> Look:
     found = conclusion.sequential
     if found is None:  # no run has a score
         return Look(conclusion.verdict, True, conclusion.summary, 0.0)
-    chance = "" if found.chance is None else _percent(found.chance)
-    says = {
+    chance = "unknown" if found.chance is None else f"{100 * found.chance:.3g} %"
+    why = {
         DECIDED: conclusion.summary,
-        FUTILE: f"{chance} chance that the seeds which are left would support the claim, so they are not trained",
+        FUTILE: f"chance of support with the seeds that are left: {chance}, so they are not trained",
         BROKEN: "seeds without a score keep it from being decided; repair them and continue with --resume",
-    }
-    why = says.get(found.outcome, f"not decided; {chance} chance to be supported at last" if chance else "not decided")
-    return Look(conclusion.verdict, found.outcome in says, why, found.error, found.chance)
+    }.get(found.outcome, f"not decided; chance of support at the last analysis: {chance}")
+    return Look(conclusion.verdict, found.outcome in (DECIDED, FUTILE, BROKEN), why, found.error, found.chance)
 
 
 def tell_looks(analysis: Analysis, verdict: Verdict) -> Sequential | None:
-    """Outcome, error rate and number of arms at the interim analysis reached; None if none was planned."""
-    evidence = analysis.evidence
-    if not evidence.interim:
+    """Outcome and error rate at the interim analysis reached; None if none was planned, or nothing is scored."""
+    evidence, baseline = analysis.evidence, analysis.baseline
+    if not evidence.interim or not analysis.report.runs:
         return None
     looks, at = sorted(evidence.interim), analysis.level.look
-    seeds = max((run.n_seeds for run in analysis.report.runs.values()), default=0)
+    seeds = max(run.n_seeds for run in analysis.report.runs.values())
     chance = chance_of_support(analysis)
+    # Without the baseline or any whole candidate, no further seed changes the verdict.
+    is_broken = baseline is not None and (
+        not complete(evidence, analysis.candidates) or (baseline.run and not complete(evidence, [baseline.run]))
+    )
     if seeds >= looks[-1]:
         outcome = "all seeds were needed"
     elif seeds == looks[at] and verdict in ("supported", "refuted"):
         outcome = DECIDED
-    elif _is_broken(analysis):
+    elif is_broken:
         outcome = BROKEN
     elif seeds == looks[at] and chance is not None and chance < FUTILITY_THRESHOLD:
         outcome = FUTILE
     else:
         outcome = "aborted"
-    runs = [run for run in evidence.runs if run is not evidence.parent]
-    trained = sum(arm.status is not None for run in runs for arm in run.arms)
-    return Sequential(looks, at + 1, seeds, outcome, analysis.level.here, trained, looks[-1] * len(runs), chance)
+    return Sequential(looks, at + 1, seeds, outcome, analysis.level.here, chance)
 
 
 def chance_of_support(analysis: Analysis) -> float | None:
@@ -101,15 +101,3 @@ def chance_of_support(analysis: Analysis) -> float | None:
     still_open = np.sqrt(np.maximum(raised * (shares - last_shares), 1e-300))
     distance = (ahead - prospect.critical(last, error=analysis.level.last) * at_end) / still_open
     return NormalDist().cdf(min(max(float(distance.max()), -38.0), 38.0))
-
-
-def _is_broken(analysis: Analysis) -> bool:
-    """Whether missing scores prevent a verdict, whatever further seeds show."""
-    evidence, baseline = analysis.evidence, analysis.baseline
-    if baseline is not None and baseline.run and not complete(evidence, [baseline.name]):
-        return True
-    return not analysis.report.runs or (baseline is not None and not complete(evidence, analysis.candidates))
-
-
-def _percent(share: float) -> str:
-    return f"{number(100 * share)} %" if share >= 0.0001 else "no"

@@ -116,13 +116,11 @@ class Sequential:
     """`decided`, `futile`, `seeds are missing`, `all seeds were needed`, or `aborted`."""
     error: float
     """False positive rate of this interim analysis."""
-    arms: int
-    arms_planned: int
     chance: float | None = None
     """Probability of support at the last analysis, as estimated then; None if unknown."""
 
 
-RULES = 8
+RULES = 9
 """Version of the rules and of the file format."""
 
 
@@ -157,7 +155,6 @@ class Conclusion:
     best_score: float | None = None
     runs: list[RunSummary] = field(default_factory=list[RunSummary])
     comparisons: list[Comparison] = field(default_factory=list[Comparison])
-    n_compared: int = 0
     noise_floor: NoiseFloor | None = None
     smallest_detectable: float | None = None
     """Minimum detectable effect (80 % power)."""
@@ -177,8 +174,6 @@ class Conclusion:
     """Flags of the audit when the conclusion was written."""
     backend: str = ""
     """Backend of all runs; empty if they differ."""
-    extremes: list[str] = field(default_factory=list[str])
-    """Ceiling, floor and saturation effects."""
     trend: Trend | None = None
     identity: dict[str, str] = field(default_factory=dict[str, str])
     """Model, verifiers and packages, as recorded."""

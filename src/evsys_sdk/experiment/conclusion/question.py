@@ -65,11 +65,11 @@ class Baseline:
         return self.name if self.kind == "run" else None
 
 
-def claim_question(evidence: Evidence, claim: Claim | None) -> Asked | None:
+def claim_question(evidence: Evidence, claim: Claim | None) -> Asked:
     """The question about the metric of the claim, or else about the success metric."""
     if claim is None or claim.metric is None:
-        return success_question(evidence)
-    return ask(evidence, claim.metric, claim.sign)
+        return success_question(evidence) or Asked("any metric", 1, "")
+    return ask(evidence, claim.metric, claim.sign) or Asked(claim.metric, claim.sign, claim.metric)
 
 
 def success_question(evidence: Evidence) -> Asked | None:

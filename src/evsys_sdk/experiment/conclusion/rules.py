@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ...spend.ledger import STOP_PREFIX
+from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, hypothesis_sha256
 from .comparison import Analysis, complete, find_best
 from .evidence import Evidence
 from .model import Trend, Verdict
 from .question import TRAIN_FIT
-from .summary import count_missing, list_names, number
+from .summary import list_names, number, pluralise
 
 MIN_SEEDS = 3
 """Minimum number of seeds per trained run for a supported claim; two seeds may hide a high-variance run."""
+
+_NO_INTERVAL = "there is no interval: without scores by task it needs several seeds that differ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +43,14 @@ def rule(analysis: Analysis, trend: Trend | None = None) -> Ruling:
     """Decide the verdict on the claim."""
     evidence, claim = analysis.evidence, analysis.claim
     judged = _favourite(analysis, analysis.candidates)
-    broken, unusable = find_broken_record(evidence), [*_find_unusable_scores(analysis)]
+    broken, unusable = [*_find_broken_record(evidence)], [*_find_unusable_scores(analysis)]
     if flaws := [*broken, *unusable, *_find_flaws_of_claim(analysis)]:
         reasons, remedies = zip(*flaws, strict=True)
         return Ruling("invalid", reasons, remedies, judged, comparable=not broken and not unusable)
+    if (stopped := evidence.stopped) is not None and not analysis.report.runs:
+        limit = "deadline" if is_deadline_stop(stopped) else f"budget ({stopped.removeprefix(STOP_PREFIX)})"
+        remedy = "Raise the limit and run the same command again."
+        return Ruling("inconclusive", [f"stopped by the {limit} before a run was scored"], [remedy], comparable=False)
     late = [arm.arm for arm in evidence.arms if arm.at_deadline]
     if claim is None:
         return Ruling("inconclusive", ["no hypothesis was stated, so none is judged"], judged=judged)
@@ -64,22 +72,22 @@ def _favourite(analysis: Analysis, names: Sequence[str]) -> str | None:
     return find_best(sign, runs, complete(analysis.evidence, names)) or find_best(sign, runs, names)
 
 
-def find_broken_record(evidence: Evidence) -> list[tuple[str, str]]:
-    """Reasons in the record that invalidate every conclusion, each with its remedy."""
-    found: list[tuple[str, str]] = []
+def _find_broken_record(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """Yield reasons in the record that invalidate every conclusion, each with its remedy."""
     if (why := evidence.invalidated) is not None:
-        found.append((f"the experiment was invalidated: {why}", "Run it again without that flaw, or reinstate it."))
+        yield f"the experiment was invalidated: {why}", "Run it again without that flaw, or reinstate it."
     if (why := evidence.contradicted) is not None:
         remedy = "See `evsys audit`. Restore the files, or run the experiment again."
-        found.append((f"the audit found a contradiction ({why})", remedy))
-    return found
+        yield f"the audit found a contradiction ({why})", remedy
 
 
 def _find_unusable_scores(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    if not analysis.report.runs and analysis.evidence.stopped is None:
-        remedy = "Repair what is listed under `not scored` and run again with --resume."
-        yield f"no run has a score for {analysis.question.title}", remedy
-    if len(analysis.report.hashes) > 1 or len(analysis.selection.hashes) > 1:
+    report, evidence = analysis.report, analysis.evidence
+    if not report.runs and evidence.stopped is None:
+        first = next((f", first `{arm}`: {why}" for arm, why in report.unusable.items()), "")
+        remedy = "Repair what is listed under `Not scored`, or name another metric, and run again with --resume."
+        yield f"no run has a score for {analysis.question.title}{first}", remedy
+    if len(report.hashes) > 1 or len(analysis.selection.hashes) > 1:
         remedy = "Name the benchmark by its id and score all runs again."
         yield "the runs were not scored on the same tasks: the benchmark changed between them", remedy
 
@@ -106,7 +114,7 @@ def _decide(claim: Claim, analysis: Analysis, judged: str) -> Ruling:
         return Ruling("inconclusive", [_explain_saturation(analysis)], judged=judged)
     bounds = {one.run: orient(one.low, one.high, sign) for one in analysis.comparisons}
     if None in bounds.values():
-        return Ruling("inconclusive", [_no_interval(analysis)], judged=judged)
+        return Ruling("inconclusive", [_NO_INTERVAL], judged=judged)
     # If validation selected a run, it alone is tested, at the full error rate.
     tested = [name for name in bounds if analysis.preferred in (None, name)]
     if cleared := [name for name in tested if (ends := bounds[name]) is not None and ends[0] > limit]:
@@ -118,7 +126,7 @@ def _decide(claim: Claim, analysis: Analysis, judged: str) -> Ruling:
     if all(ends is not None and ends[1] < limit for ends in bounds.values()):
         doubts = _doubts_about_refuting(analysis)
         return Ruling("inconclusive" if doubts else "refuted", doubts, judged=judged)
-    reasons = [_explain_undecided(claim, analysis), *_find_lacks(analysis, [judged])]
+    reasons = [_explain_undecided(analysis), *_find_lacks(analysis, [judged])]
     return Ruling("inconclusive", reasons, judged=judged)
 
 
@@ -129,13 +137,13 @@ def _decide_trend(claim: Claim, analysis: Analysis, found: Trend | None) -> Ruli
         return Ruling("inconclusive", [_explain_saturation(analysis)])
     bounds = orient(found.low, found.high, analysis.question.sign)
     if bounds is None:
-        return Ruling("inconclusive", [_no_interval(analysis)])
+        return Ruling("inconclusive", [_NO_INTERVAL])
     lacking = _find_lacks(analysis, [run.name for run in analysis.evidence.runs])
     if bounds[0] > claim.min_effect:
         return Ruling("promising_unconfirmed" if lacking else "supported", lacking)
     if bounds[1] < claim.min_effect:
         return Ruling("inconclusive" if lacking else "refuted", lacking)
-    return Ruling("inconclusive", [_explain_undecided(claim, analysis), *lacking])
+    return Ruling("inconclusive", [_explain_undecided(analysis), *lacking])
 
 
 def orient(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
@@ -147,35 +155,33 @@ def orient(low: float | None, high: float | None, sign: int) -> tuple[float, flo
 
 def _find_lacks(analysis: Analysis, names: Sequence[str]) -> list[str]:
     """List the unmet conditions for a supported claim about these runs and the baseline."""
-    report, evidence = analysis.report, analysis.evidence
+    report, evidence, skipped = analysis.report, analysis.evidence, analysis.question.skipped
     names = [*names, *filter(None, [analysis.baseline and analysis.baseline.run])]
-    found: list[str] = []
     sound = complete(evidence, names)
-    if lost := [name for name in names if name not in sound or name not in report.runs]:
-        found.append(f"not all seeds of {list_names(lost)} ended with a score, and the rest are no fair sample")
-    if few := [name for name in names if name in report.runs and report.runs[name].n_seeds < MIN_SEEDS]:
-        has = "have" if few[1:] else "has"
-        found.append(f"{list_names(few)} {has} fewer than {MIN_SEEDS} seeds, which a supported claim needs")
-    if report.n_clusters == 1:
-        found.append("all tasks belong to one cluster, so nothing tells how it would be on another")
-    if analysis.question.skipped is not None:
-        found.append(f"no run has a score on the test set {'/'.join(analysis.question.skipped)}")
-    if analysis.question.metric.startswith(TRAIN_FIT):
-        found.append("the score is on the training rows, which says nothing about other ones")
-    if not evidence.registered:
-        found.append("nothing shows that the claim was made before the first step")
-    return found
+    lost = [name for name in names if name not in sound or name not in report.runs]
+    few = [name for name in names if name in report.runs and report.runs[name].n_seeds < MIN_SEEDS]
+    lacks = (
+        (lost, f"not all seeds of {list_names(lost)} ended with a score, and the rest are no fair sample"),
+        (few, f"fewer than {MIN_SEEDS} seeds of {list_names(few)}, which a supported claim needs"),
+        (report.n_clusters == 1, "all tasks belong to one cluster, so nothing tells how it would be on another"),
+        (skipped, f"no run has a score on the test set {'/'.join(skipped or ())}"),
+        (
+            analysis.question.metric.startswith(TRAIN_FIT),
+            "the score is on the training rows, which says nothing about other ones",
+        ),
+        (not evidence.registered, "nothing shows that the claim was made before the first step"),
+    )
+    return [reason for applies, reason in lacks if applies]
 
 
 def _doubts_about_refuting(analysis: Analysis) -> list[str]:
     """Reasons against a refutation even though no interval contains the claimed effect."""
-    base, evidence = analysis.baseline_scores, analysis.evidence
+    base, report = analysis.baseline_scores, analysis.report
+    compared = [*(report.runs[name] for name in analysis.candidates), *([base] if base is not None else [])]
     found: list[str] = []
-    scores = [analysis.report.runs[name] for name in analysis.candidates]
-    if any(run.n_seeds < 2 for run in [*scores, *([base] if base is not None and base.trained else [])]):
+    if any(run.trained and run.n_seeds < 2 for run in compared):
         found.append("the effect was not seen, but one seed cannot tell seed variance from a bad recipe")
-    lost = [run.name for run in evidence.runs if run.name not in analysis.report.runs]
-    if lost:
+    if lost := [run.name for run in analysis.evidence.runs if run.name not in report.runs]:
         found.append(f"the effect was not seen, but {list_names(lost)} without a score might have shown it")
     return found
 
@@ -187,15 +193,9 @@ def _explain_saturation(analysis: Analysis) -> str:
     return f"saturated: every run scores {number(value)} on every task, so that no effect can be measured{cause}"
 
 
-def _explain_undecided(claim: Claim, analysis: Analysis) -> str:
-    is_sign = claim.kind in ("better", "trend") and not claim.min_effect
-    both = "both a gain and a loss" if is_sign else "values on both sides of what was claimed"
-    missing = count_missing(analysis.report) if analysis.report.extremes else ""
-    return f"the interval holds {both}" + (f"; {missing} without a score may be right or wrong" if missing else "")
-
-
-def _no_interval(analysis: Analysis) -> str:
-    runs = [*analysis.report.runs.values()]
-    if any(run.n_seeds > 1 for run in runs):
-        return "the seeds agree to the last digit, so nothing tells how far another one would lie from them"
-    return "there is one seed and no score by task, so nothing tells how noisy the difference is"
+def _explain_undecided(analysis: Analysis) -> str:
+    report = analysis.report
+    samples = sum(report.failed_samples.values())
+    missing = pluralise(samples, "sample") if samples else pluralise(report.dropped_tasks, "task")
+    cause = f"; {missing} without a score may be right or wrong" if report.extremes else ""
+    return f"the interval holds values on both sides of what was claimed{cause}"
