@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evsys_sdk.loop.campaigns.policy import FamilyState, Observed, Point, decide, forecast, has_gain
+from evsys_sdk.loop.campaigns.policy import DecisionInputs, FamilyState, Point, decide, forecast, has_gain
 
 
 def family(name: str, *scores: float, each: float = 5.0, **more: object) -> FamilyState:
@@ -12,9 +12,9 @@ def family(name: str, *scores: float, each: float = 5.0, **more: object) -> Fami
     return replace(FamilyState(name, each * len(scores), points), **more)  # type: ignore[arg-type]
 
 
-def observed(*families: FamilyState, **more: object) -> Observed:
+def observed(*families: FamilyState, **more: object) -> DecisionInputs:
     left = 100 - sum(one.spent for one in families)
-    seen = Observed(families, budget=100, left=left, baseline=Point(0.0, 0.2, 0.02), seeds=3)
+    seen = DecisionInputs(families, budget=100, left=left, baseline=Point(0.0, 0.2, 0.02), seeds=3)
     return replace(seen, **more)  # type: ignore[arg-type]
 
 

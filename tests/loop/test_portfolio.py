@@ -159,7 +159,7 @@ def test_a_family_that_waits_for_approval_holds_up_no_other(tmp_path: Path) -> N
     driver = Driver("night")
     [first, second] = driver.steps(2)
     assert "needs human approval" in first.outcome
-    assert [one.blocked != "" for one in driver.look().families] == [True, True]
+    assert [one.blocked != "" for one in driver.read_inputs().families] == [True, True]
     asked = list_awaited(campaign_dir("night"))
     assert [one.about.split()[0] for one in asked] == ["night-sft", "night-slow"]
     decide_approval(campaign_dir("night"), approve=True, subject=asked[1].subject, author="ada")

@@ -97,15 +97,15 @@ class Deployments:
     @classmethod
     def read(cls, start: Path | None = None) -> Deployments:
         """The deployments in the list of promotions."""
-        return cls.tell(read_promotions(start))
+        return cls._from_events(read_promotions(start))
 
     @classmethod
-    def tell(cls, events: Iterable[Event]) -> Deployments:
-        found, rollbacks = list[Deployment](), list[Rollback]()
+    def _from_events(cls, events: Iterable[Event]) -> Deployments:
+        deployments, rollbacks = list[Deployment](), list[Rollback]()
         live, once_live = dict[str, str](), dict[str, float]()
         for event in events:
             if event.kind == Kind.DEPLOYED:
-                found.append(Deployment.of(event))
+                deployments.append(Deployment.of(event))
             if event.kind in (Kind.DEPLOYED, Kind.STAGED):
                 name, id, share = event.text("name"), event.text("deployment"), number(event.get("share"))
                 # In earlier versions a deployment could serve a share of the requests, or shadow them, before going
@@ -122,32 +122,32 @@ class Deployments:
                 live[name] = to
         # An empty id: the name was taken down and has no live deployment.
         now = {name: id for name, id in live.items() if id}
-        return cls(found, rollbacks, now, once_live)
+        return cls(deployments, rollbacks, now, once_live)
 
     def of(self, name: str) -> list[Deployment]:
         """The deployments of a name, oldest first."""
-        return [one for one in self.all if one.name == name]
+        return [entry for entry in self.all if entry.name == name]
 
     def live_under(self, name: str) -> Deployment | None:
         """The live deployment of a name, or None."""
         id = self.live.get(name)
-        return next((one for one in self.all if one.id == id), None)
+        return next((entry for entry in self.all if entry.id == id), None)
 
     def find(self, reference: str) -> Deployment:
         """The deployment with this id, or the live deployment of this name."""
-        found = next((one for one in self.all if one.id == reference), None) or self.live_under(reference)
-        if found is None:
-            known = [*self.live, *(one.id for one in self.all)]
+        deployment = next((entry for entry in self.all if entry.id == reference), None) or self.live_under(reference)
+        if deployment is None:
+            known = [*self.live, *(entry.id for entry in self.all)]
             hint = suggest(reference, known) or "List them with: evsys deployments list"
             raise DataError(f"there is no deployment {show(reference)}. {hint}")
-        return found
+        return deployment
 
     def before(self, deployment: Deployment) -> Deployment | None:
         """The latest earlier deployment of the name that was live and was never rolled back; None if there is none."""
-        taken_back = {one.replaced for one in self.rollbacks}
-        earlier = [one for one in self.of(deployment.name) if one.number < deployment.number]
-        fit = self.once_live.keys() - taken_back
-        return next((one for one in reversed(earlier) if one.id in fit), None)
+        rolled_back = {rollback.replaced for rollback in self.rollbacks}
+        earlier = [entry for entry in self.of(deployment.name) if entry.number < deployment.number]
+        fit = self.once_live.keys() - rolled_back
+        return next((entry for entry in reversed(earlier) if entry.id in fit), None)
 
 
 def check_promotions() -> None:

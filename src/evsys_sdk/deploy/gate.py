@@ -125,7 +125,9 @@ def _recompute(source: Source, event: Event, current: str) -> None:
     policy, recorded = GatePolicy.model_validate(event.part("policy")), event.part("current")
     # A model can have scores on different tasks in several experiments, so the recorded reference is used.
     live = find_judged(text(recorded.get("reference")) or current, source)
-    failed = [one for one in _check_scores(judge_source(source), live, policy, until=event.id) if one.state != "ok"]
+    failed = [
+        check for check in _check_scores(judge_source(source), live, policy, until=event.id) if check.state != "ok"
+    ]
     reason = failed[0].reason if failed else ""
     if live.weights_sha256 != recorded.get("weights_sha256"):
         reason = f"those of {live.label} are of other weights than it names."
@@ -135,8 +137,8 @@ def _recompute(source: Source, event: Event, current: str) -> None:
 
 def first_failure(decision: Event) -> str:
     """The reason of the first failed check; empty if no check failed."""
-    checks = [part({"it": one}, "it") for one in items(decision.get("checks"))]
-    return next((text(one.get("reason")) for one in checks if one.get("state") != "ok"), "")
+    checks = [part({"it": check}, "it") for check in items(decision.get("checks"))]
+    return next((text(check.get("reason")) for check in checks if check.get("state") != "ok"), "")
 
 
 def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: str = "") -> Iterator[GateCheck]:
@@ -157,45 +159,46 @@ def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: st
 
 
 def _check_gap(
-    name: str, wanted: Target | Canary, bound: float, candidate: Judged, live: Judged, error: float, stated: str
+    name: str, requirement: Target | Canary, bound: float, candidate: Judged, live: Judged, error: float, stated: str
 ) -> GateCheck:
     """Check that the whole interval of the difference lies above a bound."""
     scores: list[ScoredMetric] = []
-    for whose, judged in (("the candidate", candidate), ("what is live", live)):
-        found = judged.score(wanted.metric)
-        if found is None:
-            known = ", ".join(sorted(judged.scores)) or "none"
-            reason = f"{whose} ({judged.label}) has no score {wanted.metric}; it has {known}."
+    for subject, judged in (("the candidate", candidate), ("what is live", live)):
+        score = judged.score(requirement.metric)
+        if score is None:
+            names = ", ".join(sorted(judged.scores)) or "none"
+            reason = f"{subject} ({judged.label}) has no score {requirement.metric}; it has {names}."
             return GateCheck(name, "failed", reason)
-        if found.problem:
-            return GateCheck(name, "failed", f"{wanted.metric} of {whose} is incomplete: {found.problem}.")
-        asked = {"max": "increase", "min": "decrease"}.get(found.question.direction, wanted.direction)
-        if asked != wanted.direction:
-            reason = f"{wanted.metric} should {asked} in {judged.label}, and {wanted.direction} by the policy."
+        if score.problem:
+            return GateCheck(name, "failed", f"{requirement.metric} of {subject} is incomplete: {score.problem}.")
+        direction = {"max": "increase", "min": "decrease"}.get(score.question.direction, requirement.direction)
+        if direction != requirement.direction:
+            reason = (
+                f"{requirement.metric} should {direction} in {judged.label}, and {requirement.direction} by the policy."
+            )
             return GateCheck(name, "failed", reason)
-        scores.append(found)
-    lower = wanted.direction == "decrease"
+        scores.append(score)
+    lower = requirement.direction == "decrease"
     gap = measure_gap(scores[0], scores[1], error=error, lower_is_better=lower)
     if isinstance(gap, str):
-        return GateCheck(name, "failed", f"{wanted.metric} cannot be compared: {gap}.")
+        return GateCheck(name, "failed", f"{requirement.metric} cannot be compared: {gap}.")
     numbers = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "bound": bound, "tasks": gap.n_tasks}
-    return GateCheck(name, "ok" if gap.low > bound else "failed", _describe(wanted, gap, bound, stated), numbers)
+    return GateCheck(name, "ok" if gap.low > bound else "failed", _describe(requirement, gap, bound, stated), numbers)
 
 
-def _describe(wanted: Target | Canary, gap: Gap, bound: float, stated: str) -> str:
-    better = " better" if wanted.direction == "decrease" else ""
-    seen = (
-        f"{wanted.metric} {gap.estimate:+.3f}{better} [{gap.low:+.3f}, {gap.high:+.3f}] on {gap.n_tasks} tasks{stated}"
-    )
+def _describe(requirement: Target | Canary, gap: Gap, bound: float, stated: str) -> str:
+    better = " better" if requirement.direction == "decrease" else ""
+    interval = f"[{gap.low:+.3f}, {gap.high:+.3f}]"
+    result = f"{requirement.metric} {gap.estimate:+.3f}{better} {interval} on {gap.n_tasks} tasks{stated}"
     if gap.low > bound:
-        return f"{seen}, above {bound:+.3f}."
+        return f"{result}, above {bound:+.3f}."
     if gap.high <= bound:
-        return f"{seen}, and it must be above {bound:+.3f}."
-    return f"{seen}: that does not show that it is above {bound:+.3f}; more tasks would tell."
+        return f"{result}, and it must be above {bound:+.3f}."
+    return f"{result}: that does not show that it is above {bound:+.3f}; more tasks would tell."
 
 
 def _check_limit(name: str, limit: Limit, target: ScoredMetric, current: ScoredMetric | None) -> Iterator[GateCheck]:
-    taken, before = target.costs.get(name), current.costs.get(name) if current else None
+    value, before = target.costs.get(name), current.costs.get(name) if current else None
     bounds = [("most", limit.most)]
     if limit.times_current is not None:
         bounds.append(("times_current", None if before is None else limit.times_current * before))
@@ -203,12 +206,14 @@ def _check_limit(name: str, limit: Limit, target: ScoredMetric, current: ScoredM
         if label == "most" and bound is None:
             continue
         # A limit on an unknown value fails.
-        if taken is None or bound is None:
+        if value is None or bound is None:
             yield GateCheck(name, "failed", f"{name} is limited, and it is not known what it is.")
         else:
-            state: State = "ok" if taken <= bound else "failed"
-            said = "within" if state == "ok" else "above"
-            yield GateCheck(name, state, f"{name} {taken:.4g} is {said} {bound:.4g}.", {"value": taken, "bound": bound})
+            state: State = "ok" if value <= bound else "failed"
+            relation = "within" if state == "ok" else "above"
+            yield GateCheck(
+                name, state, f"{name} {value:.4g} is {relation} {bound:.4g}.", {"value": value, "bound": bound}
+            )
 
 
 def _check_record(source: Source, policy: GatePolicy, imports: Sequence[str]) -> Iterator[GateCheck]:
@@ -216,23 +221,23 @@ def _check_record(source: Source, policy: GatePolicy, imports: Sequence[str]) ->
     if policy.integrity.audit != "ignore":
         yield _check_audit(report, policy.integrity.audit)
     if policy.integrity.contamination:
-        found = next((one for one in report.checks if one.name == "contamination"), None)
-        if found is not None and found.state == "flagged":
-            yield GateCheck("contamination", "failed", f"its training rows hold tasks: {found.evidence[0]}")
+        contamination = next((check for check in report.checks if check.name == "contamination"), None)
+        if contamination is not None and contamination.state == "flagged":
+            yield GateCheck("contamination", "failed", f"its training rows hold tasks: {contamination.evidence[0]}")
         else:
             yield GateCheck("contamination", "ok", "no task was found in its training rows.")
     if reason := source.detail.record.invalidated:
         yield GateCheck("not invalid", "failed", f"its experiment was excluded: {reason}")
 
 
-def _check_audit(report: AuditReport, wanted: str) -> GateCheck:
+def _check_audit(report: AuditReport, level: str) -> GateCheck:
     if report.invalid:
         return GateCheck("audit", "failed", f"the record does not hold: {report.invalid}")
     # Answers that cannot be judged again do not invalidate the record, but their scores must not pass the gate.
     if unjudged := next((check for check in report.flags if check.name == "answers"), None):
         return GateCheck("audit", "failed", f"the answers could not be judged again: {unjudged.evidence[0]}")
     flags = ", ".join(check.name for check in report.flags)
-    if flags and wanted == "clean":
+    if flags and level == "clean":
         return GateCheck("audit", "failed", f"the audit flags {flags}.")
     return GateCheck("audit", "ok", f"the audit flags {flags}, which forbids nothing." if flags else "nothing flagged.")
 

@@ -58,8 +58,8 @@ def evsys() -> Any:
             self, model_name: str, base_url: str | None = None, api_key: str | None = None, config: Any = None
         ) -> None:
             self._client = _open(model_name, base_url, api_key)
-            given = {"ask": _ask_client(self._client), "base_url": base_url, "api_key": api_key}
-            super().__init__(model_name, **given)  # pyright: ignore[reportUnknownMemberType]
+            arguments = {"ask": _ask_client(self._client), "base_url": base_url, "api_key": api_key}
+            super().__init__(model_name, **arguments)  # pyright: ignore[reportUnknownMemberType]
 
         async def aclose(self) -> None:
             self._client.close()

@@ -84,9 +84,9 @@ def find_judged(reference: str, candidate: Source) -> Judged:
     """The scores of `base`, of a deployment by name or id, or of an experiment or arm (CURRENT on the command line)."""
     if reference == BASE:
         return judge_base(candidate)
-    known = Deployments.read()
-    if reference in known.live or any(one.id == reference for one in known.all):
-        shipped = known.find(reference)
+    deployments = Deployments.read()
+    if reference in deployments.live or any(entry.id == reference for entry in deployments.all):
+        shipped = deployments.find(reference)
         source = find_source(
             f"{text(shipped.source.get('path'))}/{text(shipped.source.get('arm'))}",
             checkpoint=text(shipped.source.get("checkpoint")),
@@ -121,15 +121,15 @@ def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float,
     # Tasks of one cluster are correlated; tasks without clusters need no grouping.
     clusters = np.unique(names, return_inverse=True)[1] if len(set(names)) < len(names) else None
     sign = -1.0 if lower_is_better else 1.0
-    both = [np.array([[sign * one.by_task[task] for task in tasks]]) for one in (current, candidate)]
+    both = [np.array([[sign * score.by_task[task] for task in tasks]]) for score in (current, candidate)]
     # `is_level`, because equal scores on a few tasks do not show that all tasks score the same.
     current_run = RunScores(both[0], trained=False, is_level=True, clusters=clusters)
-    found = contrast([current_run, RunScores(both[1], trained=False, clusters=clusters)], [-1.0, 1.0])
-    if found is None:
+    difference = contrast([current_run, RunScores(both[1], trained=False, clusters=clusters)], [-1.0, 1.0])
+    if difference is None:
         return "its scores do not tell how noisy they are"
-    half = t_quantile(1 - error, found.df) * found.stderr
+    half = t_quantile(1 - error, difference.df) * difference.stderr
     most = 1.0 if is_rate(candidate.question.metric) else math.inf  # largest possible difference
-    return Gap(found.value, max(found.value - half, -most), min(found.value + half, most), len(tasks))
+    return Gap(difference.value, max(difference.value - half, -most), min(difference.value + half, most), len(tasks))
 
 
 def _find_difference(one: Question, other: Question) -> str:
@@ -143,7 +143,7 @@ def _find_difference(one: Question, other: Question) -> str:
 
 
 def _step_of(source: Source) -> float:
-    line = next((one for one in source.arm.checkpoints if text(one.get("name")) == source.checkpoint), None)
+    line = next((line for line in source.arm.checkpoints if text(line.get("name")) == source.checkpoint), None)
     step = number((line or {}).get("next_step"))
     if step is None:
         raise DataError(f"{source.arm.folder}: its record does not say at which step {source.checkpoint} was taken.")
@@ -164,13 +164,13 @@ def _collect(source: Source, lines: Iterator[tuple[str, Object, Object]]) -> dic
     run = view.run(source.arm.run)
     # Model and backend of the run, because an experiment may compare several models.
     model, backend = (run.model, run.backend) if run is not None else ("", "")
-    found: dict[str, ScoredMetric] = {}
+    scores: dict[str, ScoredMetric] = {}
     for metric, line, value in lines:
         direction = view.question.direction if view.question.metric == metric else ""
         question = Question(metric, split_of(metric), text(line.get("sha256")), direction, model, backend)
         if (scored := _read(line, value, question)) is not None:
-            found[metric] = scored
-    return found
+            scores[metric] = scored
+    return scores
 
 
 def _read(line: Object, value: Object, question: Question) -> ScoredMetric | None:

@@ -63,9 +63,9 @@ def ship(
 
     With `gated`, or if the project requires a gate, ship only weights that passed the gate against the live weights.
     """
-    given, gated = dict(params or {}), gated or requires_gate()
+    settings, gated = dict(params or {}), gated or requires_gate()
     deployer: Deployer = build_extension(
-        get_deployer(kind), expand_variables(given), what=f"deployer '{kind}'", path="--param"
+        get_deployer(kind), expand_variables(settings), what=f"deployer '{kind}'", path="--param"
     )
     check_name(name)
     check_promotions()
@@ -79,7 +79,7 @@ def ship(
         # One lock from reading the live deployment to writing the list: a promotion in between would invalidate the
         # verdict of the gate, and two deployments could get the same number.
         gate = find_pass(source, name) if gated else ""
-        number = max((one.number for one in Deployments.read().of(name)), default=0) + 1
+        number = max((entry.number for entry in Deployments.read().of(name)), default=0) + 1
         place = folder.absolute() if folder else _clear(deployments_dir() / name, number)
         with limit_user_code(f"deployer '{kind}'", limit_s=default_limit_s(3600), exit_code=2):
             built = _build(deployer, source, place, audit)
@@ -91,7 +91,7 @@ def ship(
                 name=name,
                 number=number,
                 deployer=kind,
-                params=given,
+                params=settings,
                 location=built.location or str(place),
                 source=source.to_dict(),
                 files={file.relative_to(place).as_posix(): hash_file(file) for file in files},
@@ -106,11 +106,11 @@ def roll_back(name: str, *, to: str | None = None, reason: str = "", nothing: bo
     """Roll a name back to the previous deployment or to `to`; return it, or None if nothing is live afterwards."""
     check_promotions()
     with lock_promotions():
-        known = Deployments.read()
-        live = known.live_under(name)
+        deployments = Deployments.read()
+        live = deployments.live_under(name)
         if live is None:
             raise DataError(f"nothing is live under {show(name)}, so there is nothing to take back.")
-        target = known.find(to) if to else known.before(live)
+        target = deployments.find(to) if to else deployments.before(live)
         if target is None and not nothing:
             raise DataError(
                 f"{live.id} is the first deployment of {name!r}: there is none to go back to. Take it down with "
@@ -142,8 +142,8 @@ def check_whole(deployment: Deployment) -> None:
 def _clear(shelf: Path, number: int) -> Path:
     """Return the folder of a new deployment after deleting what a killed process left there."""
     place = shelf / str(number)
-    for left in [place, *shelf.glob(".*.tmp")]:
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in [place, *shelf.glob(".*.tmp")]:
+        shutil.rmtree(leftover, ignore_errors=True)
     return place
 
 
@@ -201,8 +201,8 @@ def write_card(source: Source, audit: AuditReport, *, kind: str, library: str) -
 
 def _lineage(source: Source) -> list[str]:
     rows = [
-        f"| {text(one.get('source')) or '?'} | {number(one.get('rows')) or 0:g} | `{text(one.get('sha256'))[:16]}` |"
-        for one in source.arm.datasets
+        f"| {text(data.get('source')) or '?'} | {number(data.get('rows')) or 0:g} | `{text(data.get('sha256'))[:16]}` |"
+        for data in source.arm.datasets
     ]
     body = ["| rows from | rows | sha256 |", "|---|---|---|", *rows] if rows else ["The record does not name them."]
     return ["## Data", "", *body, ""]

@@ -128,17 +128,17 @@ def _choose_arm(detail: Detail, name: str) -> RunRecord:
     if not arms and name:
         arms = [arm for arm in detail.arms if arm.run == name]  # the name of a run: its first completed seed
     if not arms:
-        known = [arm.name for arm in detail.arms]
-        hint = suggest(name, known) or f"It has {', '.join(known) or 'none'}."
+        names = [arm.name for arm in detail.arms]
+        hint = suggest(name, names) or f"It has {', '.join(names) or 'none'}."
         raise DataError(f"{detail.folder}: there is no arm {show(name)}. {hint}")
-    done = [arm for arm in arms if arm.status == "completed"]
-    if not done:
+    completed = [arm for arm in arms if arm.status == "completed"]
+    if not completed:
         reason = arms[0].problem or f"it is {arms[0].status}"
         raise DataError(f"{arms[0].folder}: this arm did not complete ({reason}), so it has nothing to ship.")
-    return done[0]
+    return completed[0]
 
 
-def _find_weights(arm: RunRecord, wanted: str) -> tuple[str, Path]:
+def _find_weights(arm: RunRecord, checkpoint: str) -> tuple[str, Path]:
     refs = {text(line.get("name")): text(line.get("sampler")) for line in arm.checkpoints}
     for label in ("final", "best"):
         if ref := arm.artifacts.get(f"{label}_sampler"):
@@ -146,21 +146,21 @@ def _find_weights(arm: RunRecord, wanted: str) -> tuple[str, Path]:
     # A run without validation scores has no best checkpoint; its last one is used.
     if "best" not in refs and "final" in refs:
         refs["best"] = refs["final"]
-    if wanted not in refs:
-        hint = suggest(wanted, refs) or f"It has {', '.join(refs) or 'none'}."
-        raise DataError(f"{arm.folder}: there is no checkpoint {show(wanted)}. {hint}")
-    ref = Path(refs[wanted])
-    if "://" in refs[wanted]:
+    if checkpoint not in refs:
+        hint = suggest(checkpoint, refs) or f"It has {', '.join(refs) or 'none'}."
+        raise DataError(f"{arm.folder}: there is no checkpoint {show(checkpoint)}. {hint}")
+    ref = Path(refs[checkpoint])
+    if "://" in refs[checkpoint]:
         raise DataError(
-            f"{arm.folder}: its weights are on a server ({refs[wanted]}), not on this disk. Download them first "
+            f"{arm.folder}: its weights are on a server ({refs[checkpoint]}), not on this disk. Download them first "
             "(tinker checkpoint download) and pass the folder's adapter to the tool of your choice."
         )
     # The record may have been moved, so its own folder is tried before the recorded path.
     places = [arm.folder / _CHECKPOINTS / ref.parent.name / ref.name, ref]
-    found = next((place for place in places if _is_complete(place)), None)
-    if found is None:
+    weights = next((place for place in places if _is_complete(place)), None)
+    if weights is None:
         raise DataError(f"{places[0]}: the weights of this checkpoint are gone. Name another one with --checkpoint.")
-    return ref.parent.name, found
+    return ref.parent.name, weights
 
 
 def _is_complete(folder: Path) -> bool:
@@ -183,8 +183,8 @@ def describe_scores(source: Source) -> list[str]:
     conclusion = source.detail.conclusion
     metric = text(conclusion.get("metric"))
     lines: list[str] = []
-    for one in items(conclusion.get("runs")):
-        run = part({"run": one}, "run")
+    for row in items(conclusion.get("runs")):
+        run = part({"run": row}, "run")
         mean = number(run.get("mean"))
         if mean is None:
             continue

@@ -26,21 +26,21 @@ _TOKENIZER = (
 
 def find_base(name: str, override: str | None = None) -> Path:
     """The folder of a base model on this disk; raise if it is missing. Nothing is downloaded."""
-    wanted = override or name
-    folder = Path(wanted).expanduser()
+    model = override or name
+    folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    if find_spec("huggingface_hub") is not None and not wanted.startswith(("/", ".", "~")):
+    if find_spec("huggingface_hub") is not None and not model.startswith(("/", ".", "~")):
         from huggingface_hub import snapshot_download  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
         try:
-            return Path(cast(str, snapshot_download(wanted, local_files_only=True)))
+            return Path(cast(str, snapshot_download(model, local_files_only=True)))
         except Exception as error:  # many types mean "not on this disk"
             reason = type(error).__name__
     else:
         reason = "there is no such folder"
     raise DataError(
-        f"the base model {wanted!r} is not on this disk ({reason}). Name the folder that has it with "
+        f"the base model {model!r} is not on this disk ({reason}). Name the folder that has it with "
         "--param base=FOLDER."
     )
 
@@ -68,12 +68,12 @@ def find_tool_parser(base: Path) -> str | None:
 
 def copy_tokenizer(base: Path, folder: Path) -> list[str]:
     """Copy the tokenizer and chat template next to the weights; return the names of the copied files."""
-    there = [name for name in _TOKENIZER if (base / name).is_file()]
-    if not there:
+    present = [name for name in _TOKENIZER if (base / name).is_file()]
+    if not present:
         raise DataError(f"{base}: there is no tokenizer in it. Name the base model's folder with --param base.")
-    for name in there:
+    for name in present:
         shutil.copyfile(base / name, folder / name)
-    return there
+    return present
 
 
 def read_chat_template(base: Path) -> str:
@@ -115,7 +115,7 @@ def merge_adapter(source: Source, base: Path, dtype: str) -> Any:
             "it was trained on with --param base."
         ) from None
     named = cast(Any, AutoConfig).from_pretrained(str(base), local_files_only=True).dtype or torch.float32
-    wanted = named if dtype == "as_base" else getattr(torch, dtype)
-    if wanted == torch.float16 and any(float(one.abs().max()) > 65504 for one in merged.parameters()):
+    target = named if dtype == "as_base" else getattr(torch, dtype)
+    if target == torch.float16 and any(float(parameter.abs().max()) > 65504 for parameter in merged.parameters()):
         raise DataError("a weight is larger than half precision can hold. Ship it with --param dtype=float32.")
-    return merged.to(wanted)
+    return merged.to(target)

@@ -34,7 +34,7 @@ from ..training.blocking import run_blocking
 from .questions import AskedQuestion, follow_settled, is_new, pairs_of, sort_by_kind
 from .system import SystemConfig
 from .traces.feedback import as_taught, list_corrections
-from .traces.rounds import find_taken, find_trained, read_rounds
+from .traces.rounds import find_trained, find_used, read_rounds
 from .traces.store import TraceStore
 
 
@@ -78,9 +78,9 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     """Judge the new traces of a system; traces of the rounds in `without` were not trained on."""
     rules, refused = system.decide, set(without)
     rounds = read_rounds(system.traces.store)
-    taken, trained = find_taken(rounds), find_trained(rounds, refused)
+    used, trained = find_used(rounds), find_trained(rounds, refused)
     traces = list(TraceStore(system.traces.store).read())
-    fresh = [trace for trace in traces if trace["id"] not in taken]
+    fresh = [trace for trace in traces if trace["id"] not in used]
     # Counting is cheap, and most decisions end here.
     volume = _judge_volume(len(fresh), rules.min_new)
     if volume.votes is False:
@@ -95,33 +95,33 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
         if volume.votes is False:
             return LearnDecision(False, [volume, contradiction], len(fresh))
     strange = _find_strange(new, known)
-    why = [
+    reasons = [
         volume,
         _judge_failures(new, rules.failure_rate),
         _judge_novelty(new, strange, rules.novelty),
         _judge_drift(new, known, rules.drift),
     ]
-    if any(reason.votes for reason in why):
+    if any(reason.votes for reason in reasons):
         # If rewards fell, a good answer has at least the earlier mean reward minus the allowed drift.
-        bar = max(0.5, fmean(_rewards(known)) - rules.drift) if why[-1].votes else 0.5
-        why.append(_judge_lessons([*new, *right], strange, rules.min_lessons, bar, system.traces.min_reward))
-    why.append(contradiction)
-    learn = any(reason.votes is True for reason in why) and not any(reason.votes is False for reason in why)
+        bar = max(0.5, fmean(_rewards(known)) - rules.drift) if reasons[-1].votes else 0.5
+        reasons.append(_judge_lessons([*new, *right], strange, rules.min_lessons, bar, system.traces.min_reward))
+    reasons.append(contradiction)
+    learn = any(reason.votes is True for reason in reasons) and not any(reason.votes is False for reason in reasons)
     if rules.max_wait_days is not None:
         waiting = _judge_waiting(fresh, rules.max_wait_days, time.time() if now is None else now)
-        why.append(waiting)  # a reached time limit overrules all rules but `lessons`
-        open_to_it = all(reason.rule == "lessons" or reason.votes is not False for reason in why)
+        reasons.append(waiting)  # a reached time limit overrules all rules but `lessons`
+        open_to_it = all(reason.rule == "lessons" or reason.votes is not False for reason in reasons)
         learn = learn or (waiting.votes is True and open_to_it)
     if learn and rules.opinion is not None:
-        why.append(ask_opinion(system, rules.opinion, why, fresh))
-        learn = why[-1].votes is not False
+        reasons.append(ask_opinion(system, rules.opinion, reasons, fresh))
+        learn = reasons[-1].votes is not False
     if not learn:
-        return LearnDecision(False, why, len(fresh))
-    cause = next(reason for reason in why if reason.votes is True)
-    effect = max(_failure_share(new), min(1.0, next(reason.value for reason in why if reason.rule == "novelty")))
+        return LearnDecision(False, reasons, len(fresh))
+    cause = next(reason for reason in reasons if reason.votes is True)
+    effect = max(_failure_share(new), min(1.0, next(reason.value for reason in reasons if reason.rule == "novelty")))
     learned = len(fresh) - len(aside)
     hypothesis = f"Learning from {learned} new traces helps, because {cause.text[0].lower()}{cause.text[1:]}"
-    return LearnDecision(True, why, len(fresh), hypothesis, effect, aside)
+    return LearnDecision(True, reasons, len(fresh), hypothesis, effect, aside)
 
 
 def _judge_volume(count: int, fewest: int) -> Reason:
@@ -129,12 +129,12 @@ def _judge_volume(count: int, fewest: int) -> Reason:
     return Reason("volume", False if count < fewest else None, message, float(count))
 
 
-def _rewards(asked: Sequence[AskedQuestion]) -> list[float]:
-    return [question.reward for question in asked if question.reward is not None]
+def _rewards(questions: Sequence[AskedQuestion]) -> list[float]:
+    return [question.reward for question in questions if question.reward is not None]
 
 
-def _failure_share(asked: Sequence[AskedQuestion]) -> float:
-    rewards = _rewards(asked)
+def _failure_share(questions: Sequence[AskedQuestion]) -> float:
+    rewards = _rewards(questions)
     return sum(reward < 0.5 for reward in rewards) / len(rewards) if rewards else 0.0
 
 
@@ -146,7 +146,7 @@ def _judge_failures(new: Sequence[AskedQuestion], most: float) -> Reason:
 
 
 def _judge_novelty(new: Sequence[AskedQuestion], strange: set[str], most: float) -> Reason:
-    count = sum(asked.question in strange for asked in new)
+    count = sum(question.question in strange for question in new)
     share, low = count / len(new), _lower_end(count, len(new))
     message = f"{share:.0%} of the questions are unlike those that were trained on ({most:.0%} are allowed)."
     return Reason("novelty", True if low > most else None, message, share)
@@ -168,7 +168,7 @@ def _judge_lessons(
     new: Sequence[AskedQuestion], strange: set[str], fewest: int, bar: float, least_reward: float | None
 ) -> Reason:
     """Count the useful good answers: to new questions, or to questions that others failed with another answer."""
-    asked, failed = Counter(question.kind for question in new), dict[str, Counter[str]]()
+    asked_by_kind, failed = Counter(question.kind for question in new), dict[str, Counter[str]]()
     for question in new:
         if question.reward is not None and question.reward < bar:
             failed.setdefault(question.kind, Counter())[question.answer] += 1
@@ -180,7 +180,7 @@ def _judge_lessons(
             others = failed.get(question.kind, Counter[str]())
             other_failures = others.total() - others[question.answer]
             # Single failures may be noise, so a tenth of the kind, and at least two, must have failed.
-            count += question.question in strange or other_failures >= max(2, _MET_AGAIN * asked[question.kind])
+            count += question.question in strange or other_failures >= max(2, _MET_AGAIN * asked_by_kind[question.kind])
     message = f"{count} good answers are to new questions, or to such that others failed at ({fewest} are needed)."
     return Reason("lessons", False if count < fewest else None, message, float(count))
 
@@ -221,8 +221,8 @@ def _judge_waiting(fresh: Sequence[dict[str, Any]], most_days: float, now: float
 
 def _find_strange(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion]) -> set[str]:
     """The questions that are unlike the trained ones."""
-    seen = {pair for asked in known for pair in pairs_of(asked.question)}
-    return {asked.question for asked in new if is_new(asked.question, seen)}
+    known_pairs = {pair for question in known for pair in pairs_of(question.question)}
+    return {question.question for question in new if is_new(question.question, known_pairs)}
 
 
 def _lower_end(count: int, total: int) -> float:
@@ -252,12 +252,12 @@ rewards harmful or wrong answers? Answer with one JSON object and nothing else:
 
 
 def ask_opinion(
-    system: SystemConfig, spec: InferenceSpec, why: Sequence[Reason], fresh: Sequence[dict[str, Any]]
+    system: SystemConfig, spec: InferenceSpec, reasons: Sequence[Reason], fresh: Sequence[dict[str, Any]]
 ) -> Reason:
     """The opinion of a model about training on the new traces."""
     question = _TASK.format(
         name=system.name,
-        why="\n".join(f"- {reason.rule}: {reason.text}" for reason in why),
+        why="\n".join(f"- {reason.rule}: {reason.text}" for reason in reasons),
         count=len(fresh),
         examples="\n".join(map(_show_example, _choose_examples(fresh))),
     )
@@ -273,26 +273,28 @@ def ask_opinion(
         )
         messages = [{"role": "user", "content": question}]
         try:
-            [made] = run_blocking(lambda: client.complete(messages, max_tokens=512, temperature=0.0))
+            [completion] = run_blocking(lambda: client.complete(messages, max_tokens=512, temperature=0.0))
         except Exception as error:  # any error of a client: the rules have decided already
             return Reason("opinion", None, f"{spec.kind} could not be asked ({type(error).__name__}: {error}).")
         finally:
             close_client(client)
-        answer = made.text
+        answer = completion.text
         with JsonlFile(file) as journal:
             journal.append({"key": key, "model": spec.model_dump(mode="json"), "question": question, "answer": answer})
     return _read_opinion(answer, spec.kind)
 
 
-def _read_opinion(answer: str, who: str) -> Reason:
+def _read_opinion(answer: str, model: str) -> Reason:
     # Models often put text around the JSON object.
     match = re.search(r"\{.*\}", answer, re.DOTALL)
     opinion = parse_object(match[0].encode("utf-8", "replace")) if match else None
     if opinion is None or not isinstance(opinion.get("learn"), bool):
-        return Reason("opinion", None, f"{who} was asked, and its answer cannot be read: {answer[:_LONGEST]!r}.")
+        return Reason("opinion", None, f"{model} was asked, and its answer cannot be read: {answer[:_LONGEST]!r}.")
     words = " ".join(str(opinion.get("why") or "").split())[:_LONGEST]
     return Reason(
-        "opinion", None if opinion["learn"] else False, f"{who} {'agrees' if opinion['learn'] else 'objects'}: {words}"
+        "opinion",
+        None if opinion["learn"] else False,
+        f"{model} {'agrees' if opinion['learn'] else 'objects'}: {words}",
     )
 
 

@@ -31,7 +31,7 @@ from ..record.layout import LOOPS
 from ..record.lock import folder_lock
 from ..record.values import part
 from .decider import LearnDecision, decide
-from .round import RoundState, load_candidate, scaffold, tell_round, watch_live
+from .round import RoundState, load_candidate, read_round_state, scaffold, watch_live
 from .system import SystemConfig
 from .traces.rounds import read_rounds, seal_round
 from .traces.store import TraceStore, import_traces
@@ -85,7 +85,10 @@ class Loop:
         # The files of a round do not show that it was given up, so this comes from the notes.
         notes = (note for note in self._read_notes() if note["stage"] == "given up")
         given_up = {int(note["round"]): str(note["text"]) for note in notes}
-        return [tell_round(made, self.folder, given_up.get(made["number"], "")) for made in read_rounds(self._store)]
+        return [
+            read_round_state(record, self.folder, given_up.get(record["number"], ""))
+            for record in read_rounds(self._store)
+        ]
 
     def waiting(self, rounds: list[RoundState]) -> RoundState | None:
         """The round that waits for approval; None without one."""
@@ -145,29 +148,29 @@ class Loop:
     def _collect(self) -> Iterator[Step]:
         """Import new and changed files of the inbox."""
         spec, seen_file = self.system.traces, self.folder / "inbox.json"
-        known = _read_object(seen_file)
+        imported = _read_object(seen_file)
         files = sorted(project_root().glob(spec.inbox)) if spec.inbox else []
         # Size and time are taken before reading, so that a file that grows meanwhile is read again. Known traces are
         # not added twice.
         marks = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
-        fresh = [path for path in files if known.get(str(path)) != marks[str(path)]]
+        fresh = [path for path in files if imported.get(str(path)) != marks[str(path)]]
         if fresh:
             rules = [RewardRule.parse(rule) for rule in spec.feedback]
             report = import_traces(self._store, fresh, format=spec.format, rules=rules)
-            write_json(seen_file, {**known, **marks})
+            write_json(seen_file, {**imported, **marks})
             step = Step("collect", f"{report.added} traces added from {len(fresh)} files, {report.duplicates} known.")
             self._note(step)
             yield step
 
     def _watch(self) -> Step | None:
-        known = Deployments.read()
-        live = known.live_under(self.system.deploy.name)
+        deployments = Deployments.read()
+        live = deployments.live_under(self.system.deploy.name)
         if live is None or not TraceStore(self._store).file.is_file():
             return None
         observed = watch_live(live, self._store, self.policy.watch)
         if observed.state != "fell":
             return None
-        before = known.before(live)
+        before = deployments.before(live)
         target = roll_back(live.name, to=before.id if before else None, reason=observed.reason, nothing=before is None)
         back = target.id if target else "nothing"
         number = next(
@@ -193,7 +196,7 @@ class Loop:
             return Step("decide", f"no: {_reasons(decision)}", len(rounds), waits=True)
         spec = self.system.traces
         try:
-            made = seal_round(
+            sealed = seal_round(
                 self._store,
                 share=spec.share,
                 min_reward=spec.min_reward,
@@ -203,13 +206,13 @@ class Loop:
             )
         except DataError as error:
             return Step("decide", f"yes, but there is nothing to learn from: {error}", len(rounds), waits=True)
-        message = f"yes: {_reasons(decision)} {made.rows} rows to learn from, {made.tasks} tasks held out."
-        return Step("decide", message, made.number)
+        message = f"yes: {_reasons(decision)} {sealed.rows} rows to learn from, {sealed.tasks} tasks held out."
+        return Step("decide", message, sealed.number)
 
     def _scaffold(self, state: RoundState) -> Step:
         live = Deployments.read().live_under(self.system.deploy.name)
         hypothesis = f"What happened up to round {state.number} teaches {self.system.name} to answer better."
-        path = scaffold(self.system, state.made, live, hypothesis, self.folder)
+        path = scaffold(self.system, state.sealed, live, hypothesis, self.folder)
         load_candidate(path)
         return Step("scaffold", f"{path.name}, from {live.id if live else 'the base model'}.", state.number)
 
@@ -233,10 +236,10 @@ class Loop:
         assert state.source is not None
         spec = self.system.deploy
         try:
-            made = ship(state.source, spec.to, name=spec.name, params=spec.params, gated=True)
+            deployment = ship(state.source, spec.to, name=spec.name, params=spec.params, gated=True)
         except DataError as error:
             return Step("given up", f"it passed, and cannot be shipped: {error}", state.number)
-        return Step("deploy", f"{made.id} is live.", state.number)
+        return Step("deploy", f"{deployment.id} is live.", state.number)
 
     def _needs_approval(self, state: RoundState) -> bool:
         subject = _subject(state.stage, state.number)

@@ -114,8 +114,8 @@ def _describe_or_explain(name: str) -> dict[str, Any]:
 def describe_loop(loop: Loop) -> dict[str, Any]:
     """The JSON form of a loop."""
     system, rounds = loop.system, loop.rounds()
-    known = Deployments.read()
-    live = known.live_under(system.deploy.name)
+    deployments = Deployments.read()
+    live = deployments.live_under(system.deploy.name)
     steps = list(read_records(loop.journal))
     limits = {name: value for name, value in system.limits.model_dump().items() if value is not None}
     return _empty(system.name) | {
@@ -127,12 +127,12 @@ def describe_loop(loop: Loop) -> dict[str, Any]:
         "rounds": [_describe_round(loop, state, steps) for state in rounds],
         "deployments": [
             {"id": entry.id, "time": entry.time, "live": live is not None and entry.id == live.id}
-            for entry in known.all
+            for entry in deployments.all
             if entry.name == system.deploy.name
         ],
         "rollbacks": [
             {"replaced": entry.replaced, "instead": entry.deployment or None, "reason": entry.reason}
-            for entry in known.rollbacks
+            for entry in deployments.rollbacks
             if entry.name == system.deploy.name
         ],
         "steps": [{"time": None, **step} for step in steps[-_STEPS:]],  # earlier versions recorded no time
@@ -159,12 +159,12 @@ def _state(loop: Loop, rounds: list[RoundState], steps: list[dict[str, Any]]) ->
 
 
 def _describe_round(loop: Loop, state: RoundState, steps: list[dict[str, Any]]) -> dict[str, Any]:
-    own = (step for step in steps if step.get("round") == state.number)
-    decisions = [text(step.get("text")) for step in own if step.get("stage") == "decide"]
+    round_steps = (step for step in steps if step.get("round") == state.number)
+    decisions = [text(step.get("text")) for step in round_steps if step.get("stage") == "decide"]
     checks = [part(check) for check in items(state.decision.get("checks"))] if state.decision else []
     return {
         **state.to_dict(),
-        "left_out": state.made.get("left_out") or {},
+        "left_out": state.sealed.get("left_out") or {},
         "decision": next((decision for decision in decisions if decision.startswith("yes")), ""),
         "experiment_id": state.source.experiment if state.source else None,
         "verdict": text(state.decision.get("verdict")) if state.decision else None,

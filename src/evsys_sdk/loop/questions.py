@@ -44,10 +44,10 @@ def pairs_of(question: str) -> list[tuple[str, str]]:
     return list(zip(["", *words], [*words, ""], strict=True))
 
 
-def is_new(question: str, seen: set[tuple[str, str]]) -> bool:
+def is_new(question: str, known_pairs: set[tuple[str, str]]) -> bool:
     """Whether few of a question's word pairs were seen."""
     pairs = pairs_of(question)
-    return sum(pair in seen for pair in pairs) < _KNOWN_SHARE * len(pairs)
+    return sum(pair in known_pairs for pair in pairs) < _KNOWN_SHARE * len(pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ def sort_by_kind(*groups: Sequence[Trace]) -> list[list[AskedQuestion]]:
 def find_settled_answers(known: Iterable[AskedQuestion], least_reward: float) -> dict[str, str]:
     """Kind of question -> its settled answer, for kinds with one."""
     answers: dict[str, Counter[str]] = {}
-    for asked in known:
-        if asked.reward is not None and asked.reward >= least_reward:
-            answers.setdefault(asked.kind, Counter())[asked.answer] += 1
+    for question in known:
+        if question.reward is not None and question.reward >= least_reward:
+            answers.setdefault(question.kind, Counter())[question.answer] += 1
     settled: dict[str, str] = {}
     for kind, counts in answers.items():
         answer, count = counts.most_common(1)[0]
@@ -120,12 +120,12 @@ class Standing:
 def follow_settled(new: Iterable[AskedQuestion], known: Iterable[AskedQuestion]) -> list[Standing]:
     """The feedback on each settled answer in new traces."""
     settled, counts = find_settled_answers(known, 0.5), Counter[tuple[str, str]]()
-    for asked in new:
-        if asked.kind in settled and asked.reward is not None:
-            if asked.answer == settled[asked.kind]:
-                counts[asked.kind, "failed" if asked.failed else "liked"] += 1
-            elif not asked.failed:
-                counts[asked.kind, "others"] += 1
+    for question in new:
+        if question.kind in settled and question.reward is not None:
+            if question.answer == settled[question.kind]:
+                counts[question.kind, "failed" if question.failed else "liked"] += 1
+            elif not question.failed:
+                counts[question.kind, "others"] += 1
     return [
         Standing(kind, answer, counts[kind, "liked"], counts[kind, "failed"], counts[kind, "others"])
         for kind, answer in settled.items()

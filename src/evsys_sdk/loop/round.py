@@ -37,16 +37,16 @@ HOLDOUT = "holdout"
 
 
 def scaffold(
-    system: SystemConfig, made: dict[str, Any], live: Deployment | None, hypothesis: str, folder: Path
+    system: SystemConfig, sealed: dict[str, Any], live: Deployment | None, hypothesis: str, folder: Path
 ) -> Path:
     """Write the config of a round; the same round always gives the same file."""
     data = _read_template(system.experiment)
-    data["name"] = f"{system.name}-round-{made['number']}"
+    data["name"] = f"{system.name}-round-{sealed['number']}"
     metadata: dict[str, Any] = data.setdefault("metadata", {})
     metadata.setdefault("hypothesis", hypothesis)
     benchmark: Any = metadata.get("benchmark") or []
     entries = cast(list[dict[str, Any]], benchmark if isinstance(benchmark, list) else [benchmark])
-    holdout: dict[str, Any] = {"name": HOLDOUT, "id": made["benchmark"], "split": "test", "metrics": ["pass@1"]}
+    holdout: dict[str, Any] = {"name": HOLDOUT, "id": sealed["benchmark"], "split": "test", "metrics": ["pass@1"]}
     if system.traces.max_tokens is not None:
         holdout["max_tokens"] = system.traces.max_tokens
     # The base model has the live weights, so candidate and live weights answer the same tasks.
@@ -54,10 +54,10 @@ def scaffold(
     run: dict[str, Any] = data["run"]
     before: dict[str, Any] = run.get("data") or {}
     transforms = before.get("transforms")
-    run["data"] = {"dataset_id": made["dataset"], **({"transforms": transforms} if transforms else {})}
+    run["data"] = {"dataset_id": sealed["dataset"], **({"transforms": transforms} if transforms else {})}
     if live is not None:
         run["model"] = {**run["model"], "init_from_checkpoint": str(weights_of(live))}
-    path = folder / f"round-{made['number']}.yaml"
+    path = folder / f"round-{sealed['number']}.yaml"
     write_text(path, write_yaml(data), verbatim=True)
     return path
 
@@ -89,7 +89,7 @@ class RoundState:
     """The state of one round."""
 
     number: int
-    made: dict[str, Any]
+    sealed: dict[str, Any]
     """The result of sealing its traces."""
     stage: RoundStage
     """The next stage."""
@@ -108,48 +108,48 @@ class RoundState:
             "stage": self.stage,
             "outcome": self.outcome or None,
             "reason": self.reason or None,
-            "traces": self.made["taken"],
-            "rows": self.made["rows"],
-            "tasks": self.made["tasks"],
+            "traces": self.sealed["taken"],
+            "rows": self.sealed["rows"],
+            "tasks": self.sealed["tasks"],
             "experiment": self.config.name if self.config else None,
             "deployment": self.deployment.id if self.deployment else None,
             "usd": self.usd,
         }
 
 
-def tell_round(made: dict[str, Any], folder: Path, given_up: str = "") -> RoundState:
+def read_round_state(sealed: dict[str, Any], folder: Path, given_up: str = "") -> RoundState:
     """The state of a round; `given_up` is the reason if it was given up."""
-    number, path = int(made["number"]), folder / f"round-{made['number']}.yaml"
+    number, path = int(sealed["number"]), folder / f"round-{sealed['number']}.yaml"
     # From the first stage to the last: the first one without a result is next.
     if not path.is_file():
-        return RoundState(number, made, "scaffold")
+        return RoundState(number, sealed, "scaffold")
     config = load_yaml(path)  # checked when it was written
     attempt = latest_attempt(config)
     record = ExperimentRecord(attempt) if attempt else None
     if given_up:
-        return RoundState(number, made, "settled", "failed", given_up, config)
+        return RoundState(number, sealed, "settled", "failed", given_up, config)
     if record is None or not record.is_finished:
-        return RoundState(number, made, "experiment", config=config)
+        return RoundState(number, sealed, "experiment", config=config)
     usd = record.spend.get("usd", 0.0)
     try:
         source = find_source(str(record.folder))
     except DataError as error:
-        return RoundState(number, made, "settled", "failed", str(error), config, usd=usd)
+        return RoundState(number, sealed, "settled", "failed", str(error), config, usd=usd)
     decisions = find_decisions(source.sha256)
     if not decisions:
-        return RoundState(number, made, "gate", config=config, source=source, usd=usd)
+        return RoundState(number, sealed, "gate", config=config, source=source, usd=usd)
     # The gate may have run more than once; its last decision counts.
     decision = decisions[-1]
     if decision.get("verdict") != "pass":
         reason = first_failure(decision)
-        return RoundState(number, made, "settled", "refused", reason, config, source, decision, usd=usd)
+        return RoundState(number, sealed, "settled", "refused", reason, config, source, decision, usd=usd)
     deployments = Deployments.read()
     shipped = next((deployment for deployment in deployments.all if deployment.gate == decision.id), None)
     if shipped is None:
-        return RoundState(number, made, "deploy", "", "", config, source, decision, usd=usd)
+        return RoundState(number, sealed, "deploy", "", "", config, source, decision, usd=usd)
     back = next((rollback for rollback in deployments.rollbacks if rollback.replaced == shipped.id), None)
     outcome, reason = ("rolled back", back.reason) if back else ("shipped", "")
-    return RoundState(number, made, "settled", outcome, reason, config, source, decision, shipped, usd)
+    return RoundState(number, sealed, "settled", outcome, reason, config, source, decision, shipped, usd)
 
 
 # Watching a live deployment: whether its rewards match the score at the gate.

@@ -167,7 +167,7 @@ def run_trigger(system: str, scaffold: bool, as_json: bool) -> None:
     answer: dict[str, Any] = {**decision.to_dict(), "dataset": None, "experiment": None}
     if scaffold and decision.learn:
         number, path = running.scaffold_round()
-        made = running.rounds()[number - 1].made
+        made = running.rounds()[number - 1].sealed
         answer |= {"dataset": made["dataset"], "experiment": str(path)}
 
     def render() -> None:

@@ -72,33 +72,35 @@ class Fireworks:
         timeout = httpx.Timeout(60, write=600)
         with httpx.Client(base_url=self.cfg.url, headers={"authorization": f"Bearer {key}"}, timeout=timeout) as http:
             described = {"kind": "HF_PEFT_ADDON", "peftDetails": built.facts["peft_details"]}
-            self._ask(http, "POST", path, {"modelId": self.cfg.model, "model": described})
-            one = f"{path}/{self.cfg.model}"
+            self._request(http, "POST", path, {"modelId": self.cfg.model, "model": described})
+            model_path = f"{path}/{self.cfg.model}"
             sizes = {name: file.stat().st_size for name, file in files.items()}
-            signed = self._ask(http, "POST", f"{one}:getUploadEndpoint", {"filenameToSize": sizes})
+            signed = self._request(http, "POST", f"{model_path}:getUploadEndpoint", {"filenameToSize": sizes})
             urls = cast(dict[str, str], signed.get("filenameToSignedUrls") or {})
             # Checked before the upload starts, because a partial upload leaves an unusable model.
             if missing := sorted(files.keys() - urls.keys()):
-                raise DataError(f"Fireworks named no address for {missing[0]!r}. Delete {one} there and deploy again.")
+                raise DataError(
+                    f"Fireworks named no address for {missing[0]!r}. Delete {model_path} there and deploy again."
+                )
             for name, file in files.items():
-                self._put(urls[name], file, sizes[name])
-            self._ask(http, "GET", f"{one}:validateUpload")
+                self._upload(urls[name], file, sizes[name])
+            self._request(http, "GET", f"{model_path}:validateUpload")
         location = f"accounts/{self.cfg.account}/models/{self.cfg.model}"
         return replace(built, location=location, facts={**built.facts, "model": location})
 
-    def _ask(self, http: httpx.Client, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    def _request(self, http: httpx.Client, method: str, path: str, body: Any = None) -> dict[str, Any]:
         try:
             answer = http.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise DataError(f"Fireworks could not be reached at {self.cfg.url}: {error}. Nothing is live.") from None
         if answer.status_code >= 300:
             # The response may quote the request, including the key.
-            said = hide(answer.text[:300], os.environ.get(_KEY))
-            raise DataError(f"Fireworks refused {method} {path} with status {answer.status_code}: {said}")
-        found: Any = answer.json() if answer.content else {}
-        return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+            excerpt = hide(answer.text[:300], os.environ.get(_KEY))
+            raise DataError(f"Fireworks refused {method} {path} with status {answer.status_code}: {excerpt}")
+        data: Any = answer.json() if answer.content else {}
+        return cast(dict[str, Any], data) if isinstance(data, dict) else {}
 
-    def _put(self, url: str, file: Path, size: int) -> None:
+    def _upload(self, url: str, file: Path, size: int) -> None:
         """Upload a file to a signed URL, without the API key."""
         headers = {"content-type": "application/octet-stream", "x-goog-content-length-range": f"{size},{size}"}
         try:
@@ -118,6 +120,6 @@ def _read_key() -> str:
 
 def _targets(config: dict[str, Any]) -> list[str]:
     """The module types that the adapter changes; the config may list each layer by its full name."""
-    given: Any = config.get("target_modules") or []
-    names = [str(one) for one in cast(list[Any], given)] if isinstance(given, list) else [str(given)]
+    modules: Any = config.get("target_modules") or []
+    names = [str(module) for module in cast(list[Any], modules)] if isinstance(modules, list) else [str(modules)]
     return sorted({name.rpartition(".")[2] for name in names})

@@ -17,7 +17,7 @@ from ..source import Source
 from .adapters import PeftDir
 from .merged import MergedSafetensors
 
-_LAYOUTS: dict[str, type[Deployer]] = {one.name: one for one in (PeftDir, MergedSafetensors)}
+_LAYOUTS: dict[str, type[Deployer]] = {deployer.name: deployer for deployer in (PeftDir, MergedSafetensors)}
 
 
 class HfHub:

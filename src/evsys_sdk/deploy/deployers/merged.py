@@ -73,8 +73,8 @@ class GGUF:
         with tempfile.TemporaryDirectory(dir=folder) as merged:
             MergedSafetensors(base=self.cfg.base).build(source, Path(merged))
             command = [sys.executable, str(converter), merged, "--outfile", str(path), "--outtype", self.cfg.outtype]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode or not path.is_file():
-            last = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
-            raise DataError(f"{converter} failed with exit code {done.returncode}: {last}")
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode or not path.is_file():
+            last = (process.stderr.strip() or process.stdout.strip() or "it printed nothing").splitlines()[-1]
+            raise DataError(f"{converter} failed with exit code {process.returncode}: {last}")
         return Built(facts={"outtype": self.cfg.outtype, "converter": str(converter)})

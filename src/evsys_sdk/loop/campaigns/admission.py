@@ -71,8 +71,8 @@ def _refuse(
 def require_approval(campaign: Campaign, plan: ExperimentPlan, plan_id: str, experiment: str) -> None:
     """Raise and request approval if a plan exceeds the campaign's token limit for unapproved experiments."""
     above, needed, name = campaign.terms.approve_tokens, plan.total.tokens, campaign.name
-    known = campaign.approvals.get(plan_id)
-    if above is not None and needed > above and (known is None or known.state != APPROVED):
+    approval = campaign.approvals.get(plan_id)
+    if above is not None and needed > above and (approval is None or approval.state != APPROVED):
         ask_approval(campaign_dir(name), plan_id, about=f"{experiment} may take {needed:,} tokens")
         raise CampaignRefusal(
             f"this may take {needed:,} tokens, and above {above:,} the campaign '{name}' needs human approval. "

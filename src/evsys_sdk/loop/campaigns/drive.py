@@ -43,7 +43,7 @@ from ...record.view.build import view
 from ...record.view.model import ExperimentView
 from .admission import CampaignRefusal, require_approval
 from .measured import ended_at, read_point, spent_amount
-from .policy import CONFIRM, STOP, TRAIN, CampaignDecision, FamilyState, Observed, Point, decide
+from .policy import CONFIRM, STOP, TRAIN, CampaignDecision, DecisionInputs, FamilyState, Point, decide
 from .portfolio import Portfolio
 
 START, EXPORT, BLOCKED = "start", "export", "blocked"
@@ -78,9 +78,9 @@ class Driver:
 
     def __init__(self, name: str, *, until: float | None = None) -> None:
         self.name = name
-        if not (found := load_campaign(name)).terms.portfolio:
+        if not (campaign := load_campaign(name)).terms.portfolio:
             raise WorkspaceError(f"the campaign '{name}' has no portfolio. Open one with --portfolio")
-        self.portfolio = Portfolio.load(name, found.terms.portfolio)
+        self.portfolio = Portfolio.load(name, campaign.terms.portfolio)
         self._until, self._is_late = until, False
 
     # State
@@ -89,7 +89,7 @@ class Driver:
     def campaign(self) -> Campaign:
         return load_campaign(self.name)
 
-    def look(self) -> Observed:
+    def read_inputs(self) -> DecisionInputs:
         """The inputs of the next decision, read from the journal and the records."""
         started = self._started(self.campaign)
         unit, budget = started.text("unit"), number(started.get("budget")) or 0.0
@@ -98,14 +98,14 @@ class Driver:
         if unit == "wall_s":
             left = (number(started.get("deadline")) or 0.0) - time.time()
         else:
-            spends = [one.spend for one in (*records.values(), confirmed) if one is not None]
+            spends = [record.spend for record in (*records.values(), confirmed) if record is not None]
             left = budget - sum(spent_amount(spend, unit) for spend in spends)
         settings = self.portfolio.settings
-        return Observed(
-            families=[self._look_at(name, record, unit) for name, record in records.items()],
+        return DecisionInputs(
+            families=[self._read_family(name, record, unit) for name, record in records.items()],
             budget=budget,
             left=left,
-            baseline=next((point for one in records.values() if one and (point := self._baseline(one))), None),
+            baseline=next((point for record in records.values() if record and (point := self._baseline(record))), None),
             probe_share=settings.probe_share,
             confirm_share=settings.confirm_share,
             seeds=settings.confirm_seeds,
@@ -116,14 +116,14 @@ class Driver:
 
     def next(self) -> CampaignDecision:
         """The next step, from the journal or the policy; nothing is started or written."""
-        found = self.campaign
-        if found.closed:
-            return CampaignDecision(STOP, reason=found.closed)
-        if not any(event.text("action") == START for event in found.decisions):
+        campaign = self.campaign
+        if campaign.closed:
+            return CampaignDecision(STOP, reason=campaign.closed)
+        if not any(event.text("action") == START for event in campaign.decisions):
             return CampaignDecision(START, reason="fix the budget; a deadline is set with --until TIME")
-        if (open_one := self._find_open(found)) is not None:
-            return _read_decision(open_one)
-        return decide(self.look())
+        if (open_event := self._find_open(campaign)) is not None:
+            return _read_decision(open_event)
+        return decide(self.read_inputs())
 
     def overrule(self, family: str, because: str, *, confirm: bool = False, by: str = "") -> CampaignDecision:
         """Record another decision as the next step, with its reason and the policy's decision."""
@@ -132,14 +132,16 @@ class Driver:
         if family not in self.portfolio.runs:
             hint = suggest(family, self.portfolio.runs) or f"It has: {', '.join(self.portfolio.runs)}."
             raise WorkspaceError(f"the portfolio has no family {show(family)}. {hint}")
-        instead, seen = self.next(), self.look()
-        if instead.action == START or seen.confirmed or self.campaign.closed:
+        instead, inputs = self.next(), self.read_inputs()
+        if instead.action == START or inputs.confirmed or self.campaign.closed:
             raise WorkspaceError(f"there is nothing to overrule now: {instead.reason}.")
-        amount = seen.left if confirm else max(min(seen.budget * seen.probe_share, seen.explorable), seen.least)
+        amount = (
+            inputs.left if confirm else max(min(inputs.budget * inputs.probe_share, inputs.explorable), inputs.least)
+        )
         action = CONFIRM if confirm else TRAIN
-        made = CampaignDecision(action, family, amount, because.strip(), instead.forecasts)
-        self._note(made, by=by or "agent", instead=f"{instead.action} {instead.family}".strip())
-        return made
+        decision = CampaignDecision(action, family, amount, because.strip(), instead.forecasts)
+        self._note(decision, by=by or "agent", instead=f"{instead.action} {instead.family}".strip())
+        return decision
 
     # Steps
 
@@ -148,46 +150,46 @@ class Driver:
         what = f"the campaign '{self.name}'"
         with folder_lock(campaign_dir(self.name), what=what, remedy="Wait for it, or stop it first."):
             self._start()
-            made = 0
-            while not self.campaign.closed and (most is None or made < most):
+            count = 0
+            while not self.campaign.closed and (most is None or count < most):
                 step = self._make_step()
-                made += 1
+                count += 1
                 yield step
                 if step.stop:
                     return
 
     def _make_step(self) -> CampaignStep:
-        found, seen = self.campaign, self.look()
-        open_one = self._find_open(found)
-        scored = [self._record(self.portfolio.explore(one.name)) for one in seen.families if one.points]
+        campaign, inputs = self.campaign, self.read_inputs()
+        open_event = self._find_open(campaign)
+        scored = [self._record(self.portfolio.explore(family.name)) for family in inputs.families if family.points]
         is_concluded = any(ended_at(record) is not None for record in scored)
-        if seen.left <= seen.least and not seen.confirmed:
+        if inputs.left <= inputs.least and not inputs.confirmed:
             if self._is_late or is_concluded:
                 return self._finish(_LATE, over=True)
             self._is_late = True  # one family is still scored and concluded after the deadline
-        if open_one is not None:
-            decision = _read_decision(open_one)
+        if open_event is not None:
+            decision = _read_decision(open_event)
         else:
-            decision = decide(seen)
+            decision = decide(inputs)
             if decision.action == STOP:
-                return self._finish("" if seen.confirmed else f"nothing could be confirmed: {decision.reason}")
-            points = next((len(one.points) for one in seen.families if one.name == decision.family), 0)
-            self._note(decision, by="policy", limit=self._limit(decision, seen), points=points)
-            open_one = self.campaign.decisions[-1]
+                return self._finish("" if inputs.confirmed else f"nothing could be confirmed: {decision.reason}")
+            points = next((len(family.points) for family in inputs.families if family.name == decision.family), 0)
+            self._note(decision, by="policy", limit=self._limit(decision, inputs), points=points)
+            open_event = self.campaign.decisions[-1]
         try:
-            outcome, stop = self._carry_out(decision, open_one, seen)
+            outcome, stop = self._carry_out(decision, open_event, inputs)
         except DeadlineTooShort as error:
             if is_concluded:
                 return self._finish(_LATE, over=True)
             self._is_late, outcome, stop = True, str(error), ""
         return CampaignStep(decision.action, decision.family, decision.reason, outcome, stop=stop)
 
-    def _carry_out(self, decision: CampaignDecision, event: Event, seen: Observed) -> tuple[str, str]:
+    def _carry_out(self, decision: CampaignDecision, event: Event, inputs: DecisionInputs) -> tuple[str, str]:
         """Run the experiment of a decision; return its outcome, and why the driver must stop, or ""."""
         try:
-            config = self._config(decision, event, seen)
+            config = self._config(decision, event, inputs)
             self._check_approval(config)
-            result = Experiment(config).run(until=self._deadline(seen))
+            result = Experiment(config).run(until=self._deadline(inputs))
         except DeadlineTooShort:
             raise
         except EvsysError as error:
@@ -199,23 +201,23 @@ class Driver:
         shown = view(ExperimentRecord(result.path))
         score = "no score" if shown.best_score is None else f"{shown.metric} {shown.best_score:.4g}"
         verdict = shown.verdict if decision.action == CONFIRM else ""  # exploration has no hypothesis
-        stated = ", ".join(one for one in (shown.status, score, verdict) if one)
+        stated = ", ".join(part for part in (shown.status, score, verdict) if part)
         return stated, "interrupted" if result.status == "interrupted" else ""
 
     def _start(self) -> None:
         """Record the budget once; a new deadline on restart is recorded as a further decision."""
-        found = self.campaign
-        if found.closed:
-            raise WorkspaceError(f"the campaign '{self.name}' is closed ({found.closed}). Open another one.")
-        known = [event for event in found.decisions if event.text("action") == START]
-        if known and self._until is None:
+        campaign = self.campaign
+        if campaign.closed:
+            raise WorkspaceError(f"the campaign '{self.name}' is closed ({campaign.closed}). Open another one.")
+        starts = [event for event in campaign.decisions if event.text("action") == START]
+        if starts and self._until is None:
             return
-        terms = found.terms
+        terms = campaign.terms
         if self._until is not None or terms.hours is not None:
             # Measured once, before the start, and recorded: a restart near the deadline has no time to measure it.
-            least = (number(known[0].get("least")) if known else None) or self._measure_least_s()
+            least = (number(starts[0].get("least")) if starts else None) or self._measure_least_s()
             now = time.time()
-            began = known[0].time or now if known else now
+            began = starts[0].time or now if starts else now
             last = self._until if self._until is not None else now + (terms.hours or 0.0) * 3600
             unit, budget, more = "wall_s", last - began, {"deadline": last, "least": least}
             if budget * (1 - self.portfolio.settings.confirm_share) < least:
@@ -232,70 +234,70 @@ class Driver:
             raise ConfigError(f"{base}: {message}. Set run_every in a val benchmark, or give --until.")
         self._note(CampaignDecision(START, reason=f"{budget:,.4g} {_UNITS[unit]}"), unit=unit, budget=budget, **more)
 
-    def _config(self, decision: CampaignDecision, event: Event, seen: Observed) -> ExperimentConfig:
+    def _config(self, decision: CampaignDecision, event: Event, inputs: DecisionInputs) -> ExperimentConfig:
         """The config of a decision's experiment, with the limit from the journal."""
         unit = self._started(self.campaign).text("unit")
         if decision.action == CONFIRM:
-            config = self.portfolio.confirm(decision.family, self._plan_steps(decision.family, seen))
-            limit = None if unit == "wall_s" else seen.left
+            config = self.portfolio.confirm(decision.family, self._plan_steps(decision.family, inputs))
+            limit = None if unit == "wall_s" else inputs.left
         else:
             config = self.portfolio.explore(decision.family)
-            limit = number(event.get("limit")) or self._limit(decision, seen)
+            limit = number(event.get("limit")) or self._limit(decision, inputs)
             if self._is_late:  # a killed process may have spent it, and scoring still needs budget
-                limit = max(limit, self._limit(decision, seen))
+                limit = max(limit, self._limit(decision, inputs))
         if limit is None:
             return config
         amount = int(limit) if unit == "tokens" else limit
         budget = (config.budget or Budget()).model_copy(update={unit: amount})
         return config.model_copy(update={"budget": budget})
 
-    def _limit(self, decision: CampaignDecision, seen: Observed) -> float:
+    def _limit(self, decision: CampaignDecision, inputs: DecisionInputs) -> float:
         """The total budget of a family's experiment after a decision."""
-        spent = next(one.spent for one in seen.families if one.name == decision.family)
-        return spent + max(decision.amount, seen.least)
+        spent = next(family.spent for family in inputs.families if family.name == decision.family)
+        return spent + max(decision.amount, inputs.least)
 
-    def _deadline(self, seen: Observed) -> float | None:
+    def _deadline(self, inputs: DecisionInputs) -> float | None:
         deadline = number(self._started(self.campaign).get("deadline"))
         if deadline is None:
             return None
         if self._is_late:  # with a score, only conclude; without one, its own limit ends the experiment
-            return time.time() if any(one.points for one in seen.families) else None
-        return deadline - min(_RESERVE * seen.budget, _MOST_RESERVE_S)
+            return time.time() if any(family.points for family in inputs.families) else None
+        return deadline - min(_RESERVE * inputs.budget, _MOST_RESERVE_S)
 
-    def _plan_steps(self, family: str, seen: Observed) -> int | None:
+    def _plan_steps(self, family: str, inputs: DecisionInputs) -> int | None:
         """Steps per seed of the confirmation: up to the best score, or as many as fit if the last score is best."""
         record = self._record(self.portfolio.explore(family))
         run = record.runs[0] if record and record.runs else None
-        points = self._points(run, seen.budget) if run else []
+        points = self._points(run, inputs.budget) if run else []
         if not points or run is None:
             return None
-        state = next(one for one in seen.families if one.name == family)
+        state = next(candidate for candidate in inputs.families if candidate.name == family)
         last = max(steps for steps, _ in points)
-        best = max(points, key=lambda one: one[1].score)[0]
-        fits = int(_FIT * seen.left / seen.seeds / (state.spent / last)) if state.spent and last else last
-        wanted = best if best < last else max(fits, 1)
-        return max(min(wanted, fits, run.total_steps or wanted), 1)
+        best = max(points, key=lambda pair: pair[1].score)[0]
+        fits = int(_FIT * inputs.left / inputs.seeds / (state.spent / last)) if state.spent and last else last
+        target = best if best < last else max(fits, 1)
+        return max(min(target, fits, run.total_steps or target), 1)
 
     def _check_approval(self, config: ExperimentConfig) -> None:
-        found = self.campaign
-        if found.terms.approve_tokens is not None:
-            require_approval(found, plan_experiment(config), hash_plan(config), config.name)
+        campaign = self.campaign
+        if campaign.terms.approve_tokens is not None:
+            require_approval(campaign, plan_experiment(config), hash_plan(config), config.name)
 
     def _finish(self, why: str, *, over: bool = False) -> CampaignStep:
         """Export the best available weights, and close the campaign with its result as reason."""
         confirmation = self._find_confirmation()
-        seen = self.look()
-        ranked = sorted((one for one in seen.families if one.best), key=lambda one: -_score(one))
-        records = [confirmation, *(self._record(self.portfolio.explore(one.name)) for one in ranked)]
+        inputs = self.read_inputs()
+        ranked = sorted((family for family in inputs.families if family.best), key=lambda family: -_score(family))
+        records = [confirmation, *(self._record(self.portfolio.explore(family.name)) for family in ranked)]
         folder = in_project(self.portfolio.base.output_dir) / f"{self.name}-export"
-        exported = _export([one.folder for one in records if one is not None], folder)
+        exported = _export([record.folder for record in records if record is not None], folder)
         stated = ""
         if confirmation is not None and ended_at(confirmation) is not None:
             shown = view(confirmation)
             stated = f"{_family_of(shown)}: {shown.verdict or 'no verdict'}. {shown.sentence}".strip()
             over = over or shown.status == "budget"
         best = f"best family without a confirmation: {ranked[0].name}, {_score(ranked[0]):.3g}" if ranked else ""
-        reason = ". ".join(one.rstrip(".") for one in (stated, why, "" if stated else best, exported) if one)
+        reason = ". ".join(part.rstrip(".") for part in (stated, why, "" if stated else best, exported) if part)
         close_campaign(self.name, reason)
         return CampaignStep(EXPORT if exported else STOP, "", reason, over=over)
 
@@ -308,15 +310,15 @@ class Driver:
     def _measure_least_s(self) -> float:
         """2.5 times the longest forecast scoring time: a smaller slice leaves no time to train."""
         configs = [self.portfolio.explore(name) for name in self.portfolio.runs]
-        return 0.5 + 2.5 * max((forecast_scoring(one) or 0.0 for one in configs), default=0.0)
+        return 0.5 + 2.5 * max((forecast_scoring(config) or 0.0 for config in configs), default=0.0)
 
     @staticmethod
-    def _started(found: Campaign) -> Event:
-        return [event for event in found.decisions if event.text("action") == START][-1]
+    def _started(campaign: Campaign) -> Event:
+        return [event for event in campaign.decisions if event.text("action") == START][-1]
 
-    def _find_open(self, found: Campaign) -> Event | None:
+    def _find_open(self, campaign: Campaign) -> Event | None:
         """The last decision, if its experiment has not ended since."""
-        last = found.decisions[-1] if found.decisions else None
+        last = campaign.decisions[-1] if campaign.decisions else None
         if last is None or last.text("action") in (START, BLOCKED):
             return None
         is_last = last.text("action") == CONFIRM
@@ -331,11 +333,11 @@ class Driver:
         folder = latest_attempt(in_project(config.output_dir) / config.name)
         return ExperimentRecord(folder) if folder is not None else None
 
-    def _look_at(self, name: str, record: ExperimentRecord | None, unit: str) -> FamilyState:
-        found = self.campaign
-        last = next((event for event in reversed(found.decisions) if event.text("family") == name), None)
+    def _read_family(self, name: str, record: ExperimentRecord | None, unit: str) -> FamilyState:
+        campaign = self.campaign
+        last = next((event for event in reversed(campaign.decisions) if event.text("family") == name), None)
         reason = last.text("reason") if last is not None and last.text("action") == BLOCKED else ""
-        approved = [one.time for one in found.approvals.values() if one.state == APPROVED]
+        approved = [approval.time for approval in campaign.approvals.values() if approval.state == APPROVED]
         if last is not None and max(approved, default=0.0) > (last.time or 0.0):
             reason = ""  # an approval came later, so the family is tried again
         if record is None or not record.runs:
@@ -345,7 +347,7 @@ class Driver:
         failed = run.problem if run.status == "failed" else ""
         if not points and not failed and record.status == "completed":
             failed = "it has no score on the validation tasks"
-        mine = [event for event in found.decisions if event.text("family") == name and event.text("action") == TRAIN]
+        mine = [event for event in campaign.decisions if event.text("family") == name and event.text("action") == TRAIN]
         before = [number(event.get("points")) for event in reversed(mine)]
         fruitless = len(list(takewhile(lambda count: count == len(points), before)))
         ended = record.status == "completed"
@@ -354,18 +356,18 @@ class Driver:
     def _points(self, run: RunRecord, spent: float) -> list[tuple[int, Point]]:
         """The validation scores by step; the cost is divided evenly over the steps."""
         metric, mode = self.portfolio.metric
-        wanted = metric_name("val", self.portfolio.val[0].label or "", metric)
-        found = [(int(step), score) for name, step, _, score in run.scores if name == wanted]
-        last = max((step for step, _ in found), default=0) or 1
-        points = ((step, read_point(score, mode, spent * step / last)) for step, score in found)
+        score_name = metric_name("val", self.portfolio.val[0].label or "", metric)
+        scores = [(int(step), score) for name, step, _, score in run.scores if name == score_name]
+        last = max((step for step, _ in scores), default=0) or 1
+        points = ((step, read_point(score, mode, spent * step / last)) for step, score in scores)
         return [(step, point) for step, point in points if point is not None]
 
     def _baseline(self, record: ExperimentRecord) -> Point | None:
         metric, mode = self.portfolio.metric
         begins, ends = f"baseline/val/{self.portfolio.val[0].label}/", f"/{metric}"
         scores = ((name, score) for run in record.runs for name, _, _, score in run.scores)
-        found = (score for name, score in scores if name.startswith(begins) and name.endswith(ends))
-        return next((read_point(score, mode, 0.0) for score in found), None)
+        matching = (score for name, score in scores if name.startswith(begins) and name.endswith(ends))
+        return next((read_point(score, mode, 0.0) for score in matching), None)
 
 
 def _read_decision(event: Event) -> CampaignDecision:
@@ -373,8 +375,8 @@ def _read_decision(event: Event) -> CampaignDecision:
     return CampaignDecision(action, family, number(event.get("amount")) or 0.0, reason)
 
 
-def _score(one: FamilyState) -> float:
-    return one.best.score if one.best else float("-inf")
+def _score(family: FamilyState) -> float:
+    return family.best.score if family.best else float("-inf")
 
 
 def _family_of(shown: ExperimentView) -> str:

@@ -24,9 +24,11 @@ def read_point(score: dict[str, Any], mode: str, cost: float) -> Point | None:
 
 def ended_at(record: ExperimentRecord | None) -> float | None:
     """The time an experiment ended, normally or by a limit; None if it is running, interrupted or killed."""
-    turns = [one for one in record.events if one.kind in (Kind.STARTED, Kind.RESUMED, Kind.ENDED)] if record else []
-    done = turns and turns[-1].kind == Kind.ENDED and turns[-1].text("status") != "interrupted"
-    return turns[-1].time if done else None
+    turns = (
+        [event for event in record.events if event.kind in (Kind.STARTED, Kind.RESUMED, Kind.ENDED)] if record else []
+    )
+    has_ended = turns and turns[-1].kind == Kind.ENDED and turns[-1].text("status") != "interrupted"
+    return turns[-1].time if has_ended else None
 
 
 def spent_amount(spend: dict[str, float], unit: str) -> float:

@@ -1,6 +1,6 @@
 """Choose the family of strategies that a campaign works on next: a pure function of observations and a seed.
 
-    decision = decide(Observed(families, budget=3600, left=3000, baseline=0.2))
+    decision = decide(DecisionInputs(families, budget=3600, left=3000, baseline=0.2))
     decision.action, decision.family, decision.amount, decision.reason
 
 Every family first gets a probe. Its learning curve is then extrapolated to the horizon, the cost of one seed of the
@@ -60,11 +60,11 @@ class FamilyState:
 
     @property
     def best(self) -> Point | None:
-        return max(self.points, key=lambda one: one.score, default=None)
+        return max(self.points, key=lambda point: point.score, default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class DecisionInputs:
     """All inputs of a decision."""
 
     families: Sequence[FamilyState]
@@ -120,48 +120,52 @@ class CampaignDecision:
     forecasts: dict[str, Forecast] = field(default_factory=dict[str, Forecast])
 
     def to_dict(self) -> dict[str, Any]:
-        stated = {"action": self.action, "family": self.family, "amount": self.amount, "reason": self.reason}
-        return {**stated, "forecasts": {name: one.to_dict() for name, one in self.forecasts.items()}}
+        fields = {"action": self.action, "family": self.family, "amount": self.amount, "reason": self.reason}
+        return {**fields, "forecasts": {name: prediction.to_dict() for name, prediction in self.forecasts.items()}}
 
 
-def decide(seen: Observed) -> CampaignDecision:
+def decide(inputs: DecisionInputs) -> CampaignDecision:
     """Choose the next step of a campaign."""
-    if seen.confirmed:
+    if inputs.confirmed:
         return CampaignDecision(STOP, reason="the confirmation has been made")
-    slice_ = max(seen.budget * seen.probe_share, seen.least)
-    if (unseen := _next_probe(seen, slice_)) is not None:
-        said = f"every family gets a probe of about {seen.probe_share:.0%} of the budget first"
-        return CampaignDecision(PROBE, unseen.name, min(slice_, max(seen.explorable, seen.least)), said)
-    known = [one for one in seen.families if one.points and not one.blocked]
-    if not known:
-        reasons = "; ".join(f"{one.name}: {one.blocked}" for one in seen.families if one.blocked)
+    slice_ = max(inputs.budget * inputs.probe_share, inputs.least)
+    if (probe := _next_probe(inputs, slice_)) is not None:
+        reason = f"every family gets a probe of about {inputs.probe_share:.0%} of the budget first"
+        return CampaignDecision(PROBE, probe.name, min(slice_, max(inputs.explorable, inputs.least)), reason)
+    scored = [family for family in inputs.families if family.points and not family.blocked]
+    if not scored:
+        reasons = "; ".join(f"{family.name}: {family.blocked}" for family in inputs.families if family.blocked)
         return CampaignDecision(STOP, reason=f"no family has a score{f' ({reasons})' if reasons else ''}")
-    forecasts = {one.name: forecast(one, seen) for one in known}
-    chosen = max(known, key=lambda one: forecasts[one.name].mean)
-    open_ones = [one for one in known if not one.ended and one.fruitless < 2 and one.spent < 0.98 * seen.horizon]
-    if not open_ones:
-        return _confirm(seen, chosen, "every family is explored as far as a confirmation can go", forecasts)
-    if seen.explorable < max(0.5 * slice_, seen.least):
-        return _confirm(seen, chosen, "the share for exploring is spent", forecasts)
-    chances = _chances(open_ones, chosen, forecasts)
-    if chosen not in open_ones and max(chances) < _FUTILITY_THRESHOLD:
-        return _confirm(seen, chosen, "no other family is likely to beat it", forecasts)
-    capped = {one.name for one in open_ones if _is_capped(one, seen, slice_)}
-    allowed = [one for one in open_ones if one.name not in capped]
+    forecasts = {family.name: forecast(family, inputs) for family in scored}
+    chosen = max(scored, key=lambda family: forecasts[family.name].mean)
+    open_families = [
+        family
+        for family in scored
+        if not family.ended and family.fruitless < 2 and family.spent < 0.98 * inputs.horizon
+    ]
+    if not open_families:
+        return _confirm(inputs, chosen, "every family is explored as far as a confirmation can go", forecasts)
+    if inputs.explorable < max(0.5 * slice_, inputs.least):
+        return _confirm(inputs, chosen, "the share for exploring is spent", forecasts)
+    chances = _chances(open_families, chosen, forecasts)
+    if chosen not in open_families and max(chances) < _FUTILITY_THRESHOLD:
+        return _confirm(inputs, chosen, "no other family is likely to beat it", forecasts)
+    capped = {family.name for family in open_families if _is_capped(family, inputs, slice_)}
+    allowed = [family for family in open_families if family.name not in capped]
     if not allowed:
-        return _confirm(seen, chosen, "no family may take more without a confirmed gain", forecasts)
-    family, gain = _draw(allowed, known, forecasts, seen)
-    wanted = slice_ * 2**family.fruitless
-    amount = min(wanted, seen.explorable, max(seen.horizon - family.spent, seen.least))
+        return _confirm(inputs, chosen, "no family may take more without a confirmed gain", forecasts)
+    family, gain = _draw(allowed, scored, forecasts, inputs)
+    target = slice_ * 2**family.fruitless
+    amount = min(target, inputs.explorable, max(inputs.horizon - family.spent, inputs.least))
     return CampaignDecision(TRAIN, family.name, amount, _explain(family, gain, forecasts, capped), forecasts)
 
 
-def forecast(family: FamilyState, seen: Observed) -> Forecast:
+def forecast(family: FamilyState, inputs: DecisionInputs) -> Forecast:
     """Extrapolate a learning curve to the horizon with a posterior over gain, pace and delay."""
-    start, scale = _start(seen), _scale(seen)
-    costs = np.array([one.cost for one in family.points]) / seen.horizon
-    scores = (np.array([one.score for one in family.points]) - start) / scale
-    errors = np.array([max(one.stderr, 1e-6) for one in family.points]) / scale
+    start, scale = _start(inputs), _scale(inputs)
+    costs = np.array([point.cost for point in family.points]) / inputs.horizon
+    scores = (np.array([point.score for point in family.points]) - start) / scale
+    errors = np.array([max(point.stderr, 1e-6) for point in family.points]) / scale
     gains, paces, delays = (axis.ravel() for axis in np.meshgrid(_GAINS, _PACES, _DELAYS, indexing="ij"))
     curves = gains[:, None] * _rise(costs[None, :], paces[:, None], delays[:, None])
     misfit = ((scores - curves) ** 2 / (errors**2 + _CURVE_ERROR**2)).sum(axis=1)
@@ -172,7 +176,7 @@ def forecast(family: FamilyState, seen: Observed) -> Forecast:
     weight /= weight.sum()
     reach = 1.0 if not family.ended else float(costs.max(initial=0.0))
     values = gains * _rise(np.array(reach), paces, delays)
-    random = np.random.default_rng([seen.seed, len(family.points), *family.name.encode()])
+    random = np.random.default_rng([inputs.seed, len(family.points), *family.name.encode()])
     drawn = values[random.choice(len(values), 256, p=weight)] + random.normal(0, _CURVE_ERROR, 256)
     low, high = np.quantile(drawn, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     mean = float((values * weight).sum())
@@ -185,38 +189,40 @@ def _rise(cost: FloatArray, pace: FloatArray, delay: FloatArray) -> FloatArray:
     return 1.0 - np.exp(-np.maximum(cost - delay, 0.0) / pace)
 
 
-def _start(seen: Observed) -> float:
-    if seen.baseline is not None:
-        return seen.baseline.score
-    return min(one.points[0].score for one in seen.families if one.points)
+def _start(inputs: DecisionInputs) -> float:
+    if inputs.baseline is not None:
+        return inputs.baseline.score
+    return min(family.points[0].score for family in inputs.families if family.points)
 
 
-def _scale(seen: Observed) -> float:
+def _scale(inputs: DecisionInputs) -> float:
     """The remaining range of scores: up to 1 if all scores are between 0 and 1, else three times the observed range."""
-    values = [point.score for one in seen.families for point in one.points] + [_start(seen)]
+    values = [point.score for family in inputs.families for point in family.points] + [_start(inputs)]
     if min(values) >= 0.0 and max(values) <= 1.0:
-        return max(1.0 - _start(seen), 0.05)
+        return max(1.0 - _start(inputs), 0.05)
     return 3.0 * (max(values) - min(values)) or 1.0
 
 
-def _next_probe(seen: Observed, slice_: float) -> FamilyState | None:
-    fresh = [one for one in seen.families if not one.points and not one.blocked and not one.ended]
-    if seen.explorable < max(
-        0.5 * slice_, seen.least
+def _next_probe(inputs: DecisionInputs, slice_: float) -> FamilyState | None:
+    fresh = [family for family in inputs.families if not family.points and not family.blocked and not family.ended]
+    if inputs.explorable < max(
+        0.5 * slice_, inputs.least
     ):  # without budget, only one probe per family, until one has a score
-        fresh = [] if any(one.points for one in seen.families) else [one for one in fresh if not one.spent]
+        fresh = (
+            [] if any(family.points for family in inputs.families) else [family for family in fresh if not family.spent]
+        )
     return fresh[0] if fresh else None
 
 
-def _is_capped(one: FamilyState, seen: Observed, slice_: float) -> bool:
+def _is_capped(family: FamilyState, inputs: DecisionInputs, slice_: float) -> bool:
     """Whether a family without a gain has spent half of the exploration budget that was left after the probes."""
-    remainder = seen.budget * (1 - seen.confirm_share) - slice_ * len(seen.families)
-    return one.spent - slice_ >= 0.5 * max(remainder, slice_) and not has_gain(one, seen)
+    remainder = inputs.budget * (1 - inputs.confirm_share) - slice_ * len(inputs.families)
+    return family.spent - slice_ >= 0.5 * max(remainder, slice_) and not has_gain(family, inputs)
 
 
-def has_gain(one: FamilyState, seen: Observed) -> bool:
+def has_gain(family: FamilyState, inputs: DecisionInputs) -> bool:
     """Whether the best score of a family is significantly above the baseline."""
-    best, base = one.best, seen.baseline
+    best, base = family.best, inputs.baseline
     if best is None or base is None:
         return False
     return best.score - base.score > _CONFIRMED_Z * float(np.hypot(best.stderr, base.stderr))
@@ -225,31 +231,35 @@ def has_gain(one: FamilyState, seen: Observed) -> bool:
 def _chances(families: Sequence[FamilyState], leader: FamilyState, forecasts: dict[str, Forecast]) -> list[float]:
     """The probability of each family to exceed the leader at the horizon."""
     level = forecasts[leader.name].draws
-    return [float((forecasts[one.name].draws > level).mean()) for one in families]
+    return [float((forecasts[family.name].draws > level).mean()) for family in families]
 
 
 def _draw(
-    allowed: Sequence[FamilyState], known: Sequence[FamilyState], forecasts: dict[str, Forecast], seen: Observed
+    allowed: Sequence[FamilyState],
+    scored: Sequence[FamilyState],
+    forecasts: dict[str, Forecast],
+    inputs: DecisionInputs,
 ) -> tuple[FamilyState, float]:
     """Thompson sampling: draw one curve per family, and return the family with the highest gain."""
-    random = np.random.default_rng([seen.seed, sum(len(one.points) for one in known)])
+    random = np.random.default_rng([inputs.seed, sum(len(family.points) for family in scored)])
     at = int(random.integers(256))
-    settled = [one for one in known if one not in allowed]
-    best = max([forecasts[one.name].mean for one in settled], default=_start(seen))
-    gains = {one.name: float(forecasts[one.name].draws[at]) - best for one in allowed}
-    chosen = max(allowed, key=lambda one: gains[one.name])
+    settled = [family for family in scored if family not in allowed]
+    best = max([forecasts[family.name].mean for family in settled], default=_start(inputs))
+    gains = {family.name: float(forecasts[family.name].draws[at]) - best for family in allowed}
+    chosen = max(allowed, key=lambda family: gains[family.name])
     return chosen, gains[chosen.name]
 
 
-def _confirm(seen: Observed, chosen: FamilyState, why: str, forecasts: dict[str, Forecast]) -> CampaignDecision:
-    one = forecasts[chosen.name]
-    said = f"{why}; {chosen.name} has the best forecast, {one.mean:.3g} ({one.low:.3g} to {one.high:.3g})"
-    return CampaignDecision(CONFIRM, chosen.name, max(seen.left, 0.0), said, forecasts)
+def _confirm(inputs: DecisionInputs, chosen: FamilyState, why: str, forecasts: dict[str, Forecast]) -> CampaignDecision:
+    best = forecasts[chosen.name]
+    reason = f"{why}; {chosen.name} has the best forecast, {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})"
+    return CampaignDecision(CONFIRM, chosen.name, max(inputs.left, 0.0), reason, forecasts)
 
 
 def _explain(family: FamilyState, gain: float, forecasts: dict[str, Forecast], capped: set[str]) -> str:
-    one = forecasts[family.name]
+    prediction = forecasts[family.name]
     others = [f"{name} {other.mean:.3g}" for name, other in forecasts.items() if name != family.name]
-    said = f"drew a gain of {gain:+.3g} from its forecast of {one.mean:.3g} ({one.low:.3g} to {one.high:.3g})"
-    said += f"; others: {', '.join(others)}" if others else ""
-    return said + (f"; without a confirmed gain, not more for: {', '.join(sorted(capped))}" if capped else "")
+    interval = f"({prediction.low:.3g} to {prediction.high:.3g})"
+    reason = f"drew a gain of {gain:+.3g} from its forecast of {prediction.mean:.3g} {interval}"
+    reason += f"; others: {', '.join(others)}" if others else ""
+    return reason + (f"; without a confirmed gain, not more for: {', '.join(sorted(capped))}" if capped else "")

@@ -52,12 +52,12 @@ class Portfolio:
 
     def __init__(self, campaign: str, settings: PortfolioConfig, base: ExperimentConfig, place: str) -> None:
         self.campaign, self.settings, self.base, self._place = campaign, settings, base, place
-        self.runs = {name: self._run(name, given) for name, given in settings.families.items()}
+        self.runs = {name: self._run(name, family) for name, family in settings.families.items()}
         entries = base.metadata.benchmark
-        self.val = [one for one in entries if one.split == "val"]
-        self.test = [one for one in entries if one.split != "val"]
-        for found, split in ((self.val, "val"), (self.test, "test")):
-            if not found:
+        self.val = [entry for entry in entries if entry.split == "val"]
+        self.test = [entry for entry in entries if entry.split != "val"]
+        for split_entries, split in ((self.val, "val"), (self.test, "test")):
+            if not split_entries:
                 hint = f"Add an entry with `split: {split}` to the benchmarks of {settings.base}."
                 raise ConfigError(Problem(f"a campaign needs tasks of the split {split}", "base", settings.base, hint))
 
@@ -70,10 +70,10 @@ class Portfolio:
     @property
     def metric(self) -> tuple[str, str]:
         """The metric for choosing a family, and its mode, `max` or `min`."""
-        found = self.base.metadata.success_metric
-        if isinstance(found, SuccessMetric):
-            return found.name.rpartition("/")[2], found.mode
-        return found.rpartition("/")[2] if found else (self.val[0].metrics or ["pass@1"])[0], "max"
+        metric = self.base.metadata.success_metric
+        if isinstance(metric, SuccessMetric):
+            return metric.name.rpartition("/")[2], metric.mode
+        return metric.rpartition("/")[2] if metric else (self.val[0].metrics or ["pass@1"])[0], "max"
 
     def explore(self, family: str) -> ExperimentConfig:
         """The experiment that explores a family: one seed, validation tasks only, no hypothesis."""
@@ -82,44 +82,44 @@ class Portfolio:
 
     def confirm(self, family: str, steps: int | None) -> ExperimentConfig:
         """The experiment that confirms a family: new seeds, compared with the untrained model on the test set."""
-        given = self.base.metadata.hypothesis
+        hypothesis = self.base.metadata.hypothesis
         claim = Hypothesis(
             claim=f"{family} scores better than the untrained model.",
             direction="decrease" if self.metric[1] == "min" else "increase",
-            min_effect=given.min_effect if isinstance(given, Hypothesis) else 0.0,
+            min_effect=hypothesis.min_effect if isinstance(hypothesis, Hypothesis) else 0.0,
         )
         name, entries = f"{self.campaign}-confirmation", [*self.val, *(_with_base(entry) for entry in self.test)]
         seeds = self.settings.confirm_seeds
-        made = self._experiment(name, family, entries, hypothesis=claim, n_repeats=seeds)
-        made = made.model_copy(update={"base_seed": (self.runs[family].seed or 0) + _FRESH})
+        config = self._experiment(name, family, entries, hypothesis=claim, n_repeats=seeds)
+        config = config.model_copy(update={"base_seed": (self.runs[family].seed or 0) + _FRESH})
         with suppress(ConfigError):  # a recipe without max_steps trains until the deadline
-            made = with_steps(made, steps) if steps else made
-        return made
+            config = with_steps(config, steps) if steps else config
+        return config
 
     def _experiment(
         self, name: str, family: str, entries: list[BenchmarkEntry], *, hypothesis: Hypothesis | None, n_repeats: int
     ) -> ExperimentConfig:
-        own = (f"{TAG}{self.campaign}", f"family:{family}")
-        tags = [*(tag for tag in self.base.metadata.tags if not tag.startswith(TAG)), *own]
+        campaign_tags = (f"{TAG}{self.campaign}", f"family:{family}")
+        tags = [*(tag for tag in self.base.metadata.tags if not tag.startswith(TAG)), *campaign_tags]
         metadata = self.base.metadata.model_copy(update={"benchmark": entries, "hypothesis": hypothesis, "tags": tags})
         changes = {"name": name, "run": None, "runs": [self.runs[family]], "n_repeats": n_repeats, "search": None}
         plain = {"matrix": None, "base_run": None, "until": "all", "looks": None, "parent_experiment_id": None}
         return self.base.model_copy(update={**changes, **plain, "metadata": metadata})
 
-    def _run(self, name: str, given: str | dict[str, Any]) -> RunConfig:
+    def _run(self, name: str, family: str | dict[str, Any]) -> RunConfig:
         where = f"families.{name}"
         if not _NAME.fullmatch(name) or name == "confirmation":
             hint = "Use a-z, 0-9, '-' and '_'."
             raise ConfigError(Problem(f"{show(name)} cannot name a family", where, name, hint, file=self._place))
-        config = load_yaml(in_project(given)) if isinstance(given, str) else self.base
+        config = load_yaml(in_project(family)) if isinstance(family, str) else self.base
         first = config.all_runs()[0]
-        if isinstance(given, str):
+        if isinstance(family, str):
             return first.model_copy(update={"name": name})
         try:
-            return RunConfig.model_validate({**first.model_dump(), **given, "name": name})
+            return RunConfig.model_validate({**first.model_dump(), **family, "name": name})
         except ValidationError as error:
-            found = problems_in(error, model=RunConfig, data=given)
-            raise ConfigError([Problem(f"{where}: {one}") for one in found]) from None
+            problems = problems_in(error, model=RunConfig, data=family)
+            raise ConfigError([Problem(f"{where}: {problem}") for problem in problems]) from None
 
 
 def _with_base(entry: BenchmarkEntry) -> BenchmarkEntry:

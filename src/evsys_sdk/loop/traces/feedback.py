@@ -37,7 +37,7 @@ class GivenFeedback(BaseModel):
     """The correct answer."""
 
     @model_validator(mode="after")
-    def _say_something(self) -> GivenFeedback:
+    def _require_content(self) -> GivenFeedback:
         if self.value is None and self.correction is None:
             raise ValueError("give a value or a correction")
         if isinstance(self.value, str) and len(self.value) > 200:
@@ -68,13 +68,13 @@ def read_feedback(folder: Path) -> Joined:
     return joined
 
 
-def join_feedback(trace: dict[str, Any], given: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def join_feedback(trace: dict[str, Any], later: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """A trace with its later feedback; its reward is the mean of all rewards."""
-    corrections = [line[CORRECTION] for line in given.values() if CORRECTION in line]
-    entries = [entry for entry in trace["feedback"] if entry["name"] not in given]
-    kept = ("name", "value", "reward", "scale", "comment", "time", "via")
-    given_values = [line for line in given.values() if line.get("value") is not None]
-    entries += [{key: line[key] for key in kept if key in line} for line in given_values]
+    corrections = [line[CORRECTION] for line in later.values() if CORRECTION in line]
+    entries = [entry for entry in trace["feedback"] if entry["name"] not in later]
+    fields = ("name", "value", "reward", "scale", "comment", "time", "via")
+    given_values = [line for line in later.values() if line.get("value") is not None]
+    entries += [{key: line[key] for key in fields if key in line} for line in given_values]
     joined = dict(trace)
     if corrections:  # the reward is 1 if the answer equals its correction, else 0
         answer = trace["messages"][-1]["content"]

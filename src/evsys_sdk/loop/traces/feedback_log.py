@@ -27,7 +27,7 @@ from ...redact import redact
 from .feedback import CORRECTION, FILE, GivenFeedback, Joined, read_feedback
 from .privacy import Pseudonyms
 from .reading import FORMATS, ImportReport, read_file
-from .rounds import find_taken, read_rounds, rounds_file
+from .rounds import find_used, read_rounds, rounds_file
 from .store import LiveStore, TraceStore
 from .trace import RewardRule, Trace
 
@@ -69,42 +69,44 @@ class FeedbackLog:
         self._live, self._rules = live, tuple(rules)
         self._file = live.store.folder / FILE
         self._lock = threading.Lock()
-        self._said: Joined = {}
+        self._by_trace: Joined = {}
         self._end = -1
-        self._taken, self._rounds = set[str](), -1
+        self._used, self._rounds = set[str](), -1
 
-    def add(self, given: Iterable[GivenFeedback], *, via: str) -> FeedbackReport:
+    def add(self, entries: Iterable[GivenFeedback], *, via: str) -> FeedbackReport:
         """Store new feedback on known answers."""
         report = FeedbackReport()
         with self._lock, exclusive(lock_beside(self._file), str(self._file)), JsonlFile(self._file) as out:
             # Refreshed under the lock, because other processes may have added lines.
             self._refresh()
-            for one in given:
-                trace = self._find(one.response_id)
+            for entry in entries:
+                trace = self._find(entry.response_id)
                 if trace is None:
-                    report.unknown.append(one.response_id)
+                    report.unknown.append(entry.response_id)
                 else:
-                    self._add(out, one, trace, via, report)
+                    self._add(out, entry, trace, via, report)
             self._end = self._file.stat().st_size
         return report
 
-    def _add(self, out: JsonlFile, one: GivenFeedback, trace: str, via: str, report: FeedbackReport) -> None:
-        line = self._clean(one.to_line(trace, self._rules))
-        said = self._said.setdefault(trace, {})
+    def _add(self, out: JsonlFile, entry: GivenFeedback, trace: str, via: str, report: FeedbackReport) -> None:
+        line = self._clean(entry.to_line(trace, self._rules))
+        stored = self._by_trace.setdefault(trace, {})
         name = line["name"]
-        before = said.get(name)
+        before = stored.get(name)
         if before is not None and all(before.get(key) == line.get(key) for key in ("value", "comment", CORRECTION)):
             report.known += 1
         # `times` is bound wherever the first half is false, so that the branch below always has it.
-        elif (before is None and len(said) >= _MOST_NAMES) or (times := (before or {}).get("times", 0)) >= _MOST_TIMES:
+        elif (before is None and len(stored) >= _MOST_NAMES) or (
+            times := (before or {}).get("times", 0)
+        ) >= _MOST_TIMES:
             report.crowded += 1
         else:
             line |= {"time": time.time(), "via": via, "times": times + 1}
             out.append(line)
-            said[name] = line
+            stored[name] = line
             report.added += 1
             report.changed += before is not None
-            report.late += trace in self._taken
+            report.late += trace in self._used
 
     def _find(self, id: str) -> str | None:
         """The trace of an answer, by its id at the producer; None if it is unknown."""
@@ -122,10 +124,10 @@ class FeedbackLog:
         """Read lines that other processes have added."""
         # These files only grow, so another size means new lines.
         if self._file.stat().st_size != self._end:
-            self._said = read_feedback(self._file.parent)
+            self._by_trace = read_feedback(self._file.parent)
         rounds = rounds_file(self._live.store.name)
         if (size := rounds.stat().st_size if rounds.is_file() else 0) != self._rounds:
-            self._taken, self._rounds = find_taken(read_rounds(self._live.store.name)), size
+            self._used, self._rounds = find_used(read_rounds(self._live.store.name)), size
 
 
 def import_feedback(
@@ -135,27 +137,27 @@ def import_feedback(
     if not TraceStore(name).file.is_file():
         raise DataError(f"there are no traces in '{name}'. Import them before their feedback.")
     live = LiveStore(name, keep_personal=keep_personal)
-    read, given = ImportReport(name), list[GivenFeedback]()
+    read_report, entries = ImportReport(name), list[GivenFeedback]()
     for path in files:
-        for number, record in read_file(path, read.spoil):
+        for number, record in read_file(path, read_report.spoil):
             try:
-                given.append(GivenFeedback.model_validate(_rename(record)))
+                entries.append(GivenFeedback.model_validate(_rename(record)))
             except ValidationError as error:
                 first = error.errors(include_url=False, include_input=False)[0]
                 place = ".".join(str(part) for part in first["loc"]) or "the record"
-                read.spoil(f"{path}:{number}", f"{place}: {first['msg']}")
-    report = FeedbackLog(live, rules=rules).add(given, via="file")
-    report.bad, report.reasons = read.bad_records, read.reasons
+                read_report.spoil(f"{path}:{number}", f"{place}: {first['msg']}")
+    report = FeedbackLog(live, rules=rules).add(entries, via="file")
+    report.bad, report.reasons = read_report.bad_records, read_report.reasons
     return report
 
 
 def _rename(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record of a file with our field names."""
-    found = {key: value for key, value in record.items() if value is not None}
-    for other, name in _ALIASES.items():
-        if other in found and name not in found:
-            found[name] = found.pop(other)
-    return found
+    renamed = {key: value for key, value in record.items() if value is not None}
+    for alias, name in _ALIASES.items():
+        if alias in renamed and name not in renamed:
+            renamed[name] = renamed.pop(alias)
+    return renamed
 
 
 def _read_verdicts(line: Mapping[str, Any]) -> list[str]:

@@ -86,7 +86,7 @@ class Pseudonyms:
         if not is_perhaps_personal(text):
             return text
         for kind, pattern, is_real in _PATTERNS:
-            text = pattern.sub(lambda found, kind=kind, is_real=is_real: self._instead(kind, found[0], is_real), text)
+            text = pattern.sub(lambda match, kind=kind, is_real=is_real: self._instead(kind, match[0], is_real), text)
         return text
 
     def _instead(self, kind: str, value: str, is_real: Callable[[str], bool] | None) -> str:

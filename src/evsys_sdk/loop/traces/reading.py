@@ -58,17 +58,17 @@ class ImportReport:
         return asdict(self)
 
 
-def find_format(path: Path, wanted: str = AUTO) -> str:
+def find_format(path: Path, requested: str = AUTO) -> str:
     """The named format, or the one of the file's first records; DataError if none matches."""
-    if wanted != AUTO:
-        if wanted not in FORMATS:
-            hint = suggest(wanted, FORMATS) or f"There are {', '.join(FORMATS)}."
-            raise DataError(f"--format {show(wanted)} is not known. {hint}")
-        return wanted
+    if requested != AUTO:
+        if requested not in FORMATS:
+            hint = suggest(requested, FORMATS) or f"There are {', '.join(FORMATS)}."
+            raise DataError(f"--format {show(requested)} is not known. {hint}")
+        return requested
     first = [record for _, record in islice(read_file(path, ImportReport().spoil), _LOOKED_AT)]
     for record in first:
-        if (found := next((name for name, module in FORMATS.items() if module.is_mine(record)), None)) is not None:
-            return found
+        if (matching := next((name for name, module in FORMATS.items() if module.is_mine(record)), None)) is not None:
+            return matching
     raise DataError(
         f"{path}: none of its first {len(first)} records looks like one of {', '.join(FORMATS)}. Name the format with "
         "--format, or bring the file into OpenAI's chat format: one object a line, with messages."

@@ -49,21 +49,23 @@ class RequestLog:
     def take_feedback(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
         """Store feedback on a stored answer; None if there is no such answer."""
         try:
-            given = GivenFeedback.model_validate(dict(fields))
+            feedback = GivenFeedback.model_validate(dict(fields))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"]) or "the feedback"
             raise DataError(f"{place}: {first['msg']}. See docs/traces.md.") from None
-        report = self._feedback.add([given], via="server")
+        report = self._feedback.add([feedback], via="server")
         if report.unknown:  # the answer may still be in the queue
             self.settle()
-            report = self._feedback.add([given], via="server")
+            report = self._feedback.add([feedback], via="server")
         if report.unknown:
             return None
         if report.crowded:
-            raise DataError(f"{show(given.response_id)} has the maximum of feedback. Send feedback on other answers.")
+            raise DataError(
+                f"{show(feedback.response_id)} has the maximum of feedback. Send feedback on other answers."
+            )
         state = "known" if report.known else "changed" if report.changed else "added"
-        return {"response_id": given.response_id, "state": state, "late": bool(report.late)}
+        return {"response_id": feedback.response_id, "state": state, "late": bool(report.late)}
 
     def settle(self) -> None:
         """Wait until the queued answers are stored, at most two seconds."""

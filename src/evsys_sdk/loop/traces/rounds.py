@@ -81,51 +81,51 @@ def seal_round(
     store = TraceStore(name)
     with exclusive(lock_beside(store.folder / _ROUNDS), f"the rounds of '{name}'"):
         before = read_rounds(name)
-        used, aside = find_taken(before), set(aside)
+        used, aside = find_used(before), set(aside)
         untaken = [trace for trace in store.read() if trace["id"] not in used]
         fresh = sorted((trace for trace in untaken if trace["id"] not in aside), key=_when)
         cut = _cut(fresh, share, name)
         # By time, so that traces with the same time are on the same side.
-        held = [trace for trace in fresh if _when(trace)[0] >= cut]
-        kept, left_out = _separate([trace for trace in fresh if _when(trace)[0] < cut], held)
-        tasks, poor = _make_tasks(held, min_reward, verifier)
+        held_out = [trace for trace in fresh if _when(trace)[0] >= cut]
+        trainable, left_out = _separate([trace for trace in fresh if _when(trace)[0] < cut], held_out)
+        tasks, poor = _make_tasks(held_out, min_reward, verifier)
         trained = find_trained(before, without)
         earlier = [trace for trace in store.read() if trace["id"] in trained] if trained else []
         outdated = _find_outdated(fresh, earlier)
         current = [trace for trace in earlier if trace["id"] not in outdated]
-        rows = list(_make_rows(sorted([*current, *kept], key=_when), min_reward))
-        left_out |= poor | {"to be trained on without a good answer": len(current) + len(kept) - len(rows)}
+        rows = list(_make_rows(sorted([*current, *trainable], key=_when), min_reward))
+        left_out |= poor | {"to be trained on without a good answer": len(current) + len(trainable) - len(rows)}
         left_out |= {_OUTDATED: len(outdated), "people disagree about it": len(untaken) - len(fresh)}
         dataset, benchmark = _add(store.folder / f"round-{len(before) + 1}", name, rows, tasks)
-        found = {reason: count for reason, count in left_out.items() if count}
-        made = Round(len(before) + 1, dataset, benchmark, cut, len(untaken), len(rows), len(tasks), found)
+        counts = {reason: count for reason, count in left_out.items() if count}
+        sealed = Round(len(before) + 1, dataset, benchmark, cut, len(untaken), len(rows), len(tasks), counts)
         # Written last, so that a killed process leaves no round, only files that the next attempt replaces.
         with JsonlFile(store.folder / _ROUNDS) as file:
-            ids = {"trained": [trace["id"] for trace in kept], "held_out": [trace["id"] for trace in held]}
+            ids = {"trained": [trace["id"] for trace in trainable], "held_out": [trace["id"] for trace in held_out]}
             ids["aside"] = sorted({trace["id"] for trace in untaken} - {*ids["trained"], *ids["held_out"]})
-            file.append({**made.to_dict(), "time": time.time(), **ids, "outdated": sorted(outdated)})
-    return made
+            file.append({**sealed.to_dict(), "time": time.time(), **ids, "outdated": sorted(outdated)})
+    return sealed
 
 
-def find_taken(rounds: Sequence[dict[str, Any]]) -> set[str]:
+def find_used(rounds: Sequence[dict[str, Any]]) -> set[str]:
     """The ids of all traces in any round."""
-    return {id for made in rounds for key in ("trained", "held_out", "aside") for id in made.get(key, ())}
+    return {id for record in rounds for key in ("trained", "held_out", "aside") for id in record.get(key, ())}
 
 
 def find_trained(rounds: Sequence[dict[str, Any]], without: Collection[int] = ()) -> set[str]:
     """The ids of the training traces of all rounds but those in `without`, except outdated ones."""
-    counted = [made for made in rounds if made["number"] not in without]
-    outdated = {id for made in counted for id in made.get("outdated", ())}
-    return {id for made in counted for id in made["trained"]} - outdated
+    counted = [record for record in rounds if record["number"] not in without]
+    outdated = {id for record in counted for id in record.get("outdated", ())}
+    return {id for record in counted for id in record["trained"]} - outdated
 
 
 def _find_outdated(fresh: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> set[str]:
     """The ids of earlier good answers that fail now and contradict the new ones."""
-    new, known = sort_by_kind([*fresh, *list_corrections(fresh)], [as_taught(one) for one in earlier])
+    new, known = sort_by_kind([*fresh, *list_corrections(fresh)], [as_taught(trace) for trace in earlier])
     standings = (standing for standing in follow_settled(new, known) if standing.is_over and standing.others)
     over = {(standing.kind, standing.answer) for standing in standings}
     pairs = zip(earlier, known, strict=True)
-    return {trace["id"] for trace, asked in pairs if (asked.kind, asked.answer) in over}
+    return {trace["id"] for trace, question in pairs if (question.kind, question.answer) in over}
 
 
 def _when(trace: dict[str, Any]) -> tuple[float, str]:
@@ -151,11 +151,11 @@ def _cut(fresh: Sequence[dict[str, Any]], share: float, name: str) -> float:
 
 
 def _separate(
-    older: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]
+    older: Sequence[dict[str, Any]], held_out: Sequence[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The older traces without held-out conversations and questions, and the number of removed ones by reason."""
-    conversations = {trace["conversation"] for trace in held if trace["conversation"]}
-    questions = {question for trace in held if (question := question_of(trace))}
+    conversations = {trace["conversation"] for trace in held_out if trace["conversation"]}
+    questions = {question for trace in held_out if (question := question_of(trace))}
     kept = [trace for trace in older if trace["conversation"] not in conversations]
     apart = [trace for trace in kept if question_of(trace) not in questions]
     return apart, {
@@ -165,7 +165,9 @@ def _separate(
 
 
 def _is_good(trace: dict[str, Any], min_reward: float | None) -> bool:
-    if trace["messages"][-1]["role"] != "assistant" or not any(one["role"] == "user" for one in trace["messages"]):
+    if trace["messages"][-1]["role"] != "assistant" or not any(
+        message["role"] == "user" for message in trace["messages"]
+    ):
         return False
     if min_reward is None:
         return True
@@ -181,12 +183,12 @@ def _make_rows(traces: Sequence[dict[str, Any]], min_reward: float | None) -> It
 
 
 def _make_tasks(
-    held: Sequence[dict[str, Any]], min_reward: float | None, verifier: str
+    held_out: Sequence[dict[str, Any]], min_reward: float | None, verifier: str
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Tasks from held-out traces with one question and a good answer, and the number of others by reason."""
     tasks: dict[str, dict[str, Any]] = {}
     several = poor = 0
-    for trace in map(as_taught, held):
+    for trace in map(as_taught, held_out):
         asked = [message for message in trace["messages"] if message["role"] == "user"]
         if not _is_good(trace, min_reward):
             poor += 1
@@ -206,8 +208,8 @@ def _make_tasks(
 
 
 def _add(folder: Path, name: str, rows: list[dict[str, Any]], tasks: list[dict[str, Any]]) -> tuple[str, str]:
-    for what, found in (("row to train on", rows), ("task to be judged by", tasks)):
-        if not found:
+    for what, entries in (("row to train on", rows), ("task to be judged by", tasks)):
+        if not entries:
             raise DataError(f"this round would have no {what}. Import more traces, or lower --min-reward.")
     write_jsonl(folder / "train.jsonl", rows)
     write_jsonl(folder / "tasks.jsonl", tasks)

@@ -71,7 +71,7 @@ class TraceStore:
                 trace: dict[str, Any] = from_json(line, cache_strings="keys")
             except ValueError:
                 raise DataError(f"{self.file}:{number}: this line is damaged. Remove it, and import again.") from None
-            yield join_feedback(trace, given) if later and (given := later.get(trace["id"])) else trace
+            yield join_feedback(trace, feedback) if later and (feedback := later.get(trace["id"])) else trace
 
     def ids(self) -> set[bytes]:
         """The ids of all traces."""
@@ -103,8 +103,8 @@ def import_traces(
     opened = {path: find_format(path, format) for path in files}
     with LiveStore(name, rules=rules, keep_personal=keep_personal).open() as writer:
         report = writer.report
-        for path, found in opened.items():
-            writer.add(read_traces(read_file(path, report.spoil), found, report, where=str(path)), found)
+        for path, file_format in opened.items():
+            writer.add(read_traces(read_file(path, report.spoil), file_format, report, where=str(path)), file_format)
     total = report.records + report.bad_records
     # Raised at the end, after storing the good records, so that importing the corrected files adds the rest.
     if report.bad_records > most_bad * total:

@@ -104,10 +104,10 @@ class RewardRule:
         """The reward of a value; None if it has none."""
         if self.low is None or self.high is None:
             return plain_reward(value)
-        found = _number(value)
-        if found is None:
+        numeric = _number(value)
+        if numeric is None:
             return None
-        return min(1.0, max(0.0, (found - self.low) / (self.high - self.low)))
+        return min(1.0, max(0.0, (numeric - self.low) / (self.high - self.low)))
 
 
 def plain_reward(value: Any) -> float | None:
@@ -116,8 +116,8 @@ def plain_reward(value: Any) -> float | None:
         return float(value)
     if isinstance(value, str) and (word := value.strip().lower()) in _JUDGED:
         return float(word in _GOOD)
-    found = _number(value)
-    return found if found is not None and 0 <= found <= 1 else None
+    numeric = _number(value)
+    return numeric if numeric is not None and 0 <= numeric <= 1 else None
 
 
 def work_out_reward(
@@ -126,14 +126,14 @@ def work_out_reward(
     """The mean reward of the feedback, and each entry with its reward and scale."""
     by_name = {rule.name: rule for rule in rules}
     entries: list[dict[str, Any]] = []
-    for one in feedback:
-        rule = by_name.get(one.name)
-        reward = rule.apply(one.value) if rule else None if by_name else plain_reward(one.value)
-        entry: dict[str, Any] = {"name": one.name, "value": one.value, "reward": reward}
+    for item in feedback:
+        rule = by_name.get(item.name)
+        reward = rule.apply(item.value) if rule else None if by_name else plain_reward(item.value)
+        entry: dict[str, Any] = {"name": item.name, "value": item.value, "reward": reward}
         if rule is not None and rule.low is not None:
             entry["scale"] = [rule.low, rule.high]
-        entries.append(entry | ({"comment": one.comment} if one.comment else {}))
-    rewards = [one["reward"] for one in entries if one["reward"] is not None]
+        entries.append(entry | ({"comment": item.comment} if item.comment else {}))
+    rewards = [entry["reward"] for entry in entries if entry["reward"] is not None]
     return (sum(rewards) / len(rewards) if rewards else None), entries
 
 
@@ -147,10 +147,10 @@ def parse_time(value: Any) -> float | None:
     if not isinstance(value, str) or not value:
         return None
     try:
-        found = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _number(value: Any) -> float | None:
@@ -162,10 +162,10 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        numeric = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return numeric if math.isfinite(numeric) else None
 
 
 def as_object(value: Any) -> Mapping[str, Any]:
@@ -228,21 +228,21 @@ def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
 
 def chat_messages(messages: Iterable[Any]) -> list[Message]:
     """Messages in OpenAI's format, with only the fields of chat rows."""
-    found: list[Message] = []
+    converted: list[Message] = []
     for raw in messages:
         message = as_object(raw)
         role = message.get("role")
         role = _ROLES.get(cast(str, role), role)
         if role not in ("system", "user", "assistant", "tool"):
             raise BadRecord(f"a message has the role {role!r}")
-        kept: Message = {"role": role, "content": as_text(message.get("content"))}
+        clean: Message = {"role": role, "content": as_text(message.get("content"))}
         if calls := [as_object(call) for call in as_list(message.get("tool_calls"))]:
-            kept["tool_calls"] = [
+            clean["tool_calls"] = [
                 tool_call(call.get("id"), (inner := as_object(call.get("function")) or call).get("name"),
                           inner.get("arguments", inner.get("args", "")))
                 for call in calls
             ]  # fmt: skip
         if role == "tool" and isinstance(message.get("tool_call_id"), str):
-            kept["tool_call_id"] = message["tool_call_id"]
-        found.append(kept)
-    return found
+            clean["tool_call_id"] = message["tool_call_id"]
+        converted.append(clean)
+    return converted

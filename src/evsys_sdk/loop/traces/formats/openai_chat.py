@@ -45,8 +45,8 @@ def read(record: Mapping[str, Any]) -> Iterator[Trace]:
 def _time(*places: Mapping[str, Any]) -> float | None:
     for name in ("time", "timestamp", "created", "created_at"):
         for place in places:
-            if name in place and (found := parse_time(place[name])) is not None:
-                return found
+            if name in place and (seconds := parse_time(place[name])) is not None:
+                return seconds
     return None
 
 

@@ -84,13 +84,13 @@ def _attributes(value: Any) -> dict[str, Any]:
     """Attributes as a plain object: OTLP writes a list of keys with typed values."""
     if isinstance(value, Mapping):
         return dict(as_object(value))
-    found: dict[str, Any] = {}
-    for one in as_list(value):
-        fields = as_object(one)
+    attributes: dict[str, Any] = {}
+    for entry in as_list(value):
+        fields = as_object(entry)
         key = fields.get("key")
         if isinstance(key, str):
-            found[key] = _value(fields.get("value"))
-    return found
+            attributes[key] = _value(fields.get("value"))
+    return attributes
 
 
 def _value(value: Any) -> Any:
@@ -98,7 +98,7 @@ def _value(value: Any) -> Any:
         if kind == "intValue":
             return int(inner) if str(inner).lstrip("-").isdecimal() else inner
         if kind == "arrayValue":
-            return [_value(one) for one in as_list(as_object(inner).get("values"))]
+            return [_value(item) for item in as_list(as_object(inner).get("values"))]
         if kind == "kvlistValue":
             return _attributes(as_object(inner).get("values"))
         return inner
@@ -106,14 +106,17 @@ def _value(value: Any) -> Any:
 
 
 def _current(attributes: Mapping[str, Any]) -> list[Message]:
-    said = [*as_list(attributes.get("gen_ai.input.messages")), *as_list(attributes.get("gen_ai.output.messages"))]
+    raw_messages = [
+        *as_list(attributes.get("gen_ai.input.messages")),
+        *as_list(attributes.get("gen_ai.output.messages")),
+    ]
     system = "".join(
-        as_text(as_object(one).get("content")) for one in as_list(attributes.get("gen_ai.system_instructions"))
+        as_text(as_object(part).get("content")) for part in as_list(attributes.get("gen_ai.system_instructions"))
     )
-    found: list[Message] = [{"role": "system", "content": system}] if system and said else []
-    for raw in said:
-        found += _from_parts(as_object(raw))
-    return found
+    messages: list[Message] = [{"role": "system", "content": system}] if system and raw_messages else []
+    for raw in raw_messages:
+        messages += _from_parts(as_object(raw))
+    return messages
 
 
 def _from_details(events: list[tuple[str, dict[str, Any]]]) -> list[Message]:
@@ -140,18 +143,18 @@ def _from_parts(message: Mapping[str, Any]) -> Iterator[Message]:
 
 
 def _from_events(events: list[tuple[str, dict[str, Any]]]) -> list[Message]:
-    found: list[Message] = []
+    messages: list[Message] = []
     for name, fields in events:
         if name in _EVENTS:
             body = as_object(fields.get("body")) or fields
-            found += chat_messages([{**body, "role": _EVENTS[name], "tool_call_id": body.get("id")}])
+            messages += chat_messages([{**body, "role": _EVENTS[name], "tool_call_id": body.get("id")}])
         elif name == "gen_ai.choice":
             stated = as_object(fields.get("body")) or fields
             if stated.get("index", 0) not in (0, "0"):
                 continue
             body = as_object(stated.get("message")) or stated
-            found += chat_messages([{**body, "role": "assistant"}])
-    return found
+            messages += chat_messages([{**body, "role": "assistant"}])
+    return messages
 
 
 def _feedback(attributes: Mapping[str, Any], events: list[tuple[str, dict[str, Any]]]) -> Iterator[Feedback]:
